@@ -1,0 +1,61 @@
+"""The mixture of tasks: what training draws from, and what it never sees."""
+
+import random
+from collections.abc import Iterator
+
+from demo import counting, dates, questions, spelling, sums
+from demo.tasks import Example, reword
+
+KINDS = (counting.KIND, spelling.KIND, dates.KIND, sums.KIND, questions.KIND)
+GENERATORS = {
+    counting.KIND: counting.example,
+    spelling.KIND: spelling.example,
+    dates.KIND: dates.example,
+    sums.KIND: sums.example,
+    questions.KIND: questions.example,
+}
+SHARES = {counting.KIND: 0.32, spelling.KIND: 0.18, dates.KIND: 0.15, sums.KIND: 0.10, questions.KIND: 0.25}
+
+
+def training_examples(seed: int) -> Iterator[Example]:
+    """Yield training examples for ever, all kinds mixed, in all wordings."""
+    rng = random.Random(seed)
+    kinds, weights = list(SHARES), list(SHARES.values())
+    while True:
+        yield training_example(rng.choices(kinds, weights)[0], rng)
+
+
+def training_example(kind: str, rng: random.Random) -> Example:
+    """Draw one example of a kind that training may see."""
+    while True:
+        example = GENERATORS[kind](rng)
+        if kind == questions.KIND or not example.is_held_out:
+            return reword(example, rng)
+
+
+def long_counts(seed: int) -> Iterator[Example]:
+    """Yield upward counts of 60 to 400 numbers for ever, without the held-out ones."""
+    rng = random.Random(seed)
+    while True:
+        example = counting.long_example(rng)
+        if not example.is_held_out:
+            yield reword(example, rng)
+
+
+def held_out(kind: str, n: int, *, seed: int = 0) -> list[Example]:
+    """Return at most `n` different examples of a kind that training never saw, in all wordings.
+
+    `questions` has no held-out part; asking for it raises ValueError, as does an unknown kind.
+    """
+    if kind not in GENERATORS or kind == questions.KIND:
+        allowed = [name for name in KINDS if name != questions.KIND]
+        raise ValueError(f"kind must be one of {allowed}, not {kind!r}")
+    rng = random.Random(f"{kind} {seed}")
+    found: dict[str, Example] = {}
+    for _ in range(400 * n):
+        example = GENERATORS[kind](rng)
+        if example.is_held_out and example.key not in found:
+            found[example.key] = reword(example, rng)
+        if len(found) == n:
+            break
+    return list(found.values())

@@ -1,0 +1,48 @@
+"""The network: a small Qwen3 with grouped-query attention and tied embeddings."""
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+from demo.tokenizer import END, PAD
+
+MAX_POSITIONS = 4096
+
+
+def new_network(tokenizer: Tokenizer) -> Qwen3ForCausalLM:
+    """Return a network with fresh float32 weights for this vocabulary."""
+    config = Qwen3Config(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=192,
+        intermediate_size=576,
+        num_hidden_layers=5,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=MAX_POSITIONS,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        tie_word_embeddings=True,
+        attention_dropout=0.0,
+        use_cache=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.token_to_id(END),
+        pad_token_id=tokenizer.token_to_id(PAD),
+    )
+    config._attn_implementation = "sdpa"
+    return Qwen3ForCausalLM(config)
+
+
+def save_network(network: Qwen3ForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write config.json, generation_config.json and the weights, rounded to bfloat16."""
+    rounded = Qwen3ForCausalLM(network.config)
+    rounded.load_state_dict(network.state_dict())
+    rounded.to(torch.bfloat16)
+    rounded.config.dtype = torch.bfloat16
+    rounded.generation_config = GenerationConfig(
+        do_sample=False,
+        eos_token_id=tokenizer.token_to_id(END),
+        pad_token_id=tokenizer.token_to_id(PAD),
+    )
+    rounded.save_pretrained(folder)

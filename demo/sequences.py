@@ -1,0 +1,104 @@
+"""From examples to token sequences: chat turns, bare prompts, and long counts with a part cut out."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+
+from demo import mixture, questions
+from demo.tasks import Example
+from demo.tokenizer import END, START
+
+RAW_SHARE = 0.35
+SYSTEM_SHARE = 0.25
+MULTI_TURN_SHARE = 0.2
+SYSTEM_PROMPTS = (
+    "You are a helpful assistant.",
+    "You are Orcastream's demo model.",
+    "Answer briefly.",
+    "You count, spell and answer questions about Orcastream.",
+    "Be precise and friendly.",
+    "You are a careful assistant. Give only the answer.",
+)
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """Tokens with their positions; `learned` marks those that the model is taught to predict.
+
+    All three have one length. Positions rise, but not always by one: a long count may have a part cut out, and
+    what follows keeps the positions it has in the whole.
+    """
+
+    tokens: list[int]
+    positions: list[int]
+    learned: list[bool]
+
+
+class SequenceBuilder:
+    """Draws sequences from the training mixture, reproducibly for a seed."""
+
+    def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
+        self._tokenizer = tokenizer
+        self._rng = random.Random(seed)
+        self._examples = mixture.training_examples(seed)
+        self._long_counts = mixture.long_counts(seed)
+
+    def mixed(self) -> Iterator[Sequence]:
+        """Yield short sequences of all kinds for ever."""
+        while True:
+            turns = 1 if self._rng.random() > MULTI_TURN_SHARE else self._rng.randint(2, 4)
+            yield self._build([next(self._examples) for _ in range(turns)])
+
+    def long(self) -> Sequence:
+        """Return one whole long count."""
+        return self._build([next(self._long_counts)])
+
+    def cut(self) -> Sequence:
+        """Return a long count reduced to its prompt and two windows: one anywhere, one mostly at the end."""
+        whole = self._build([next(self._long_counts)])
+        start = whole.learned.index(True)
+        length = len(whole.tokens)
+        at_end = self._rng.random() < 0.75
+        late = length - self._rng.randint(12, 80) if at_end else self._rng.randint(start + 80, length - 80)
+        early = self._rng.randint(start, late - 40)
+        kept = [*range(start), *range(early, early + 40), *range(late, min(length, late + 80))]
+        unsure = {index for window in (early, late) if window > start for index in range(window, window + 8)}
+        return Sequence(
+            [whole.tokens[index] for index in kept],
+            kept,
+            [whole.learned[index] and index not in unsure for index in kept],
+        )
+
+    def _build(self, examples: list[Example]) -> Sequence:
+        pieces = self._raw(examples[0]) if len(examples) == 1 and self._is_raw() else self._chat(examples)
+        tokens: list[int] = []
+        learned: list[bool] = []
+        for text, is_learned in pieces:
+            ids = self._tokenizer.encode(text).ids
+            tokens += ids
+            learned += [is_learned] * len(ids)
+        return Sequence(tokens, list(range(len(tokens))), learned)
+
+    def _is_raw(self) -> bool:
+        return self._rng.random() < RAW_SHARE
+
+    def _raw(self, example: Example) -> list[tuple[str, bool]]:
+        return [(example.question, False), (f"\n{example.answer}{END}", True)]
+
+    def _chat(self, examples: list[Example]) -> list[tuple[str, bool]]:
+        pieces: list[tuple[str, bool]] = []
+        if self._rng.random() < SYSTEM_SHARE:
+            pieces.append((f"{START}system\n{self._system()}{END}\n", False))
+        for example in examples:
+            pieces.append((f"{START}user\n{example.question}{END}\n{START}assistant\n", False))
+            pieces.append((f"{example.answer}{END}", True))
+            pieces.append(("\n", False))
+        return pieces[:-1]
+
+    def _system(self) -> str:
+        if self._rng.random() < 0.5:
+            return self._rng.choice(SYSTEM_PROMPTS)
+        texts = [self._rng.choice(questions.questions()).answer for _ in range(self._rng.randint(1, 3))]
+        return " ".join([self._rng.choice(SYSTEM_PROMPTS), *texts])

@@ -1,0 +1,66 @@
+"""What every task generator shares: the example, the held-out split and the ways to ask."""
+
+import hashlib
+import random
+from dataclasses import dataclass
+
+HELD_OUT_SHARE = 10
+"""One key in this many is held out."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A question with its only right answer.
+
+    `key` names the fact behind the question. The split into training and held-out examples looks at the key,
+    so no wording of a held-out fact is ever trained.
+    """
+
+    kind: str
+    key: str
+    question: str
+    answer: str
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether training must never see this example."""
+        return is_held_out(self.key)
+
+
+def is_held_out(key: str) -> bool:
+    """Decide the split by a hash of the key, the same on every machine."""
+    return hashlib.sha256(key.encode()).digest()[0] % HELD_OUT_SHARE == 0
+
+
+def reword(example: Example, rng: random.Random) -> Example:
+    """Ask the same thing with other manners, capitals or punctuation."""
+    is_request = not example.question.endswith(("?", "="))
+    question = _reword_request(example.question, rng) if is_request else _reword_question(example.question, rng)
+    return Example(example.kind, example.key, question, example.answer)
+
+
+def _reword_request(text: str, rng: random.Random) -> str:
+    lowered = text[0].lower() + text[1:]
+    forms = [
+        text,
+        f"{text}.",
+        lowered,
+        f"{lowered}.",
+        f"{text}!",
+        f"Please {lowered}",
+        f"Please {lowered}.",
+        f"please {lowered}",
+        f"{text}, please.",
+        f"{text} please",
+        f"Can you {lowered}?",
+        f"Could you {lowered}?",
+    ]
+    return text if rng.random() < 0.4 else rng.choice(forms)
+
+
+def _reword_question(text: str, rng: random.Random) -> str:
+    if text.endswith("="):
+        return text
+    lowered = text[0].lower() + text[1:]
+    forms = [text, text.rstrip("?"), lowered, lowered.rstrip("?"), text.lower(), text.lower().rstrip("?")]
+    return text if rng.random() < 0.5 else rng.choice(forms)

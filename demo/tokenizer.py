@@ -1,0 +1,71 @@
+"""The tokenizer: byte-level BPE, digits one by one, with the marks of a chat."""
+
+import itertools
+import json
+import random
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from demo import mixture, questions, spelling
+from demo.tasks import is_held_out
+
+PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+VOCABULARY = 1024
+PIECES = r"\p{N}|, (?=\p{N})|\n| ?\p{L}+| ?[^\s\p{L}\p{N}]|\s"
+"""One digit, the separator of a count, one newline, a word or one sign with its space, one space."""
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{{- '<|im_start|>' + message['role'] + '\\n' -}}"
+    "{%- if message['content'] is string -%}{{- message['content'] -}}"
+    "{%- elif message['content'] -%}"
+    "{%- for part in message['content'] -%}{{- part['text'] if part['type'] == 'text' else '' -}}{%- endfor -%}"
+    "{%- endif -%}"
+    "{{- '<|im_end|>\\n' -}}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
+)
+
+
+def train_tokenizer(seed: int = 0) -> Tokenizer:
+    """Train the vocabulary on the questions and on training examples; held-out words are not shown."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[PAD, START, END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_texts(seed), trainer)
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
+    """Write tokenizer.json and tokenizer_config.json as transformers reads them."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_length,
+        "eos_token": END,
+        "pad_token": PAD,
+        "clean_up_tokenization_spaces": False,
+        "add_prefix_space": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _texts(seed: int) -> list[str]:
+    texts = [f"{item.question}\n{item.answer}" for item in questions.questions()] * 3
+    texts += [f" {word}" for word in spelling.words() if not is_held_out(f"spell {word}")]
+    examples = itertools.islice(mixture.training_examples(seed), 2000)
+    texts += [f"{START}user\n{item.question}{END}\n{START}assistant\n{item.answer[:200]}" for item in examples]
+    random.Random(seed).shuffle(texts)
+    return texts

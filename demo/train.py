@@ -1,0 +1,160 @@
+"""Train the demo model from nothing: `python -m demo.train`.
+
+Everything is generated here or stands in questions.json; nothing is downloaded.
+"""
+
+import argparse
+import itertools
+import logging
+import math
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from transformers import Qwen3ForCausalLM
+
+from demo import MODEL_DIR
+from demo.network import MAX_POSITIONS, new_network, save_network
+from demo.sequences import Sequence, SequenceBuilder
+from demo.tokenizer import save_tokenizer, train_tokenizer
+
+MIXED_TOKENS = 3072
+"""Tokens of the mixed sequences of one step; long counts come on top."""
+ROW_TOKENS = 4096
+"""Most tokens, padding included, of one forward pass."""
+CUTS = 6
+IGNORED = -100
+
+log = logging.getLogger("demo.train")
+
+
+def main() -> None:
+    """Parse the command line and train."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--out", type=Path, default=MODEL_DIR, help="folder of the finished model")
+    parser.add_argument("--steps", type=int, default=2400, help="optimizer steps")
+    parser.add_argument("--minutes", type=float, default=35.0, help="stop after this time, even with steps left")
+    parser.add_argument("--rate", type=float, default=4e-3, help="peak learning rate")
+    parser.add_argument("--seed", type=int, default=1, help="seed of weights and data")
+    parser.add_argument("--threads", type=int, default=2, help="torch threads")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    train(options.out, options.steps, options.minutes, options.rate, options.seed)
+
+
+def train(folder: Path, steps: int, minutes: float, rate: float, seed: int) -> None:
+    """Train for `steps` or `minutes`, whichever ends first, and write the model to `folder`.
+
+    The learning rate follows the larger share of the two limits, so that it is always down at the end.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = train_tokenizer()
+    save_tokenizer(tokenizer, folder, MAX_POSITIONS)
+    network = new_network(tokenizer)
+    log.info("%d parameters", sum(weight.numel() for weight in network.parameters()))
+    optimizers = _optimizers(network)
+    batches = _batches(SequenceBuilder(tokenizer, seed), seed)
+    begun, tokens = time.monotonic(), 0
+    for step in itertools.count():
+        seconds = time.monotonic() - begun
+        share = max(step / steps, seconds / (60 * minutes))
+        if share >= 1:
+            break
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["share"] * rate * _schedule(step, share)
+        sequences = next(batches)
+        tokens += sum(len(sequence.tokens) for sequence in sequences)
+        loss = _backward(network, sequences)
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        if step % 25 == 0:
+            log.info("step %d, %.0f s, %.2f M tokens, loss %.4f", step, seconds, tokens / 1e6, loss)
+        if step % 300 == 299:
+            save_network(network, tokenizer, folder)
+    save_network(network, tokenizer, folder)
+    log.info("%.2f M tokens in %.1f minutes", tokens / 1e6, (time.monotonic() - begun) / 60)
+
+
+def _schedule(step: int, share: float) -> float:
+    warm_up = min(1.0, (step + 1) / 50)
+    return warm_up * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))
+
+
+def _optimizers(network: Qwen3ForCausalLM) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, AdamW for embeddings and norms."""
+    inner = [weight for weight in network.model.layers.parameters() if weight.ndim == 2]
+    chosen = {id(weight) for weight in inner}
+    outer = [weight for weight in network.parameters() if id(weight) not in chosen]
+    muon = torch.optim.Muon(inner, lr=1.0, momentum=0.95, weight_decay=0.02, adjust_lr_fn="match_rms_adamw")
+    adam = torch.optim.AdamW(outer, lr=1.0, betas=(0.9, 0.98), weight_decay=0.0)
+    for optimizer in (muon, adam):
+        for group in optimizer.param_groups:
+            group["share"] = 1.0
+    return [muon, adam]
+
+
+def _batches(builder: SequenceBuilder, seed: int) -> Iterator[list[Sequence]]:
+    rng = random.Random(seed)
+    mixed = builder.mixed()
+    while True:
+        batch: list[Sequence] = []
+        while sum(len(sequence.tokens) for sequence in batch) < MIXED_TOKENS:
+            batch.append(next(mixed))
+        batch += [builder.long()] if rng.random() < 0.5 else [builder.cut() for _ in range(CUTS)]
+        yield batch
+
+
+def _backward(network: Qwen3ForCausalLM, sequences: list[Sequence]) -> float:
+    """Accumulate the gradient of the mean loss per learned token; rows of like length share a pass."""
+    learned = sum(sum(sequence.learned[1:]) for sequence in sequences)
+    total = 0.0
+    for rows in _rows(sequences):
+        tokens, positions, labels = _pad(rows)
+        # The mapping says that the mask is settled: plain causal. Left to itself, the model takes a jump in the
+        # positions for the border of a packed sequence.
+        hidden = network.model(
+            input_ids=tokens, position_ids=positions, attention_mask={"full_attention": None}, use_cache=False
+        ).last_hidden_state
+        targets = labels[:, 1:]
+        taught = targets != IGNORED
+        logits = network.lm_head(hidden[:, :-1][taught])
+        loss = torch.nn.functional.cross_entropy(logits, targets[taught], reduction="sum") / learned
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+def _rows(sequences: list[Sequence]) -> Iterator[list[Sequence]]:
+    rows: list[Sequence] = []
+    for sequence in sorted(sequences, key=lambda sequence: len(sequence.tokens)):
+        longest = len(sequence.tokens)
+        is_ragged = bool(rows) and longest > 1.6 * len(rows[0].tokens) and longest > 48
+        if rows and (is_ragged or longest * (len(rows) + 1) > ROW_TOKENS):
+            yield rows
+            rows = []
+        rows.append(sequence)
+    yield rows
+
+
+def _pad(rows: list[Sequence]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    longest = len(rows[-1].tokens)
+    tokens = torch.zeros(len(rows), longest, dtype=torch.long)
+    positions = torch.zeros(len(rows), longest, dtype=torch.long)
+    labels = torch.full((len(rows), longest), IGNORED)
+    for index, row in enumerate(rows):
+        size = len(row.tokens)
+        tokens[index, :size] = torch.tensor(row.tokens)
+        positions[index, :size] = torch.tensor(row.positions)
+        labels[index, :size] = torch.where(torch.tensor(row.learned), tokens[index, :size], IGNORED)
+    return tokens, positions, labels
+
+
+if __name__ == "__main__":
+    main()

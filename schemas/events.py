@@ -1,0 +1,239 @@
+"""What stands in a reply log: one started event per epoch, output, one terminal."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from schemas.codec import Form, decode, encode
+from schemas.errors import ErrorCode, InvalidRequest
+from schemas.stopping import FinishReason
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EventId:
+    """Entry id of a reply log: the epoch of the attempt, and the event's number in it (0 is the started event)."""
+
+    epoch: int
+    index: int
+
+    @classmethod
+    def parse(cls, text: bytes | str) -> Self:
+        """From `epoch-index`."""
+        epoch, _, index = (text.decode() if isinstance(text, bytes) else text).partition("-")
+        return cls(int(epoch), int(index or 0))
+
+    def __str__(self) -> str:
+        return f"{self.epoch}-{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive output tokens of one choice; `position` is that of the first, 0 being the first output token.
+
+    `logprobs`, when asked for, has one item per token: `[logprob of the token, [[token id, logprob], ...]]`.
+    """
+
+    choice: int
+    position: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[Any, ...] | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """The run as a plain dict."""
+        wire: dict[str, Any] = {"choice": self.choice, "position": self.position, "tokens": list(self.tokens)}
+        if self.logprobs is not None:
+            wire["logprobs"] = list(self.logprobs)
+        return wire
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """From a plain dict."""
+        logprobs = wire.get("logprobs")
+        return cls(
+            wire["choice"], wire["position"], tuple(wire["tokens"]), None if logprobs is None else tuple(logprobs)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The event `E-0`: by writing it a worker fences every older epoch and says who it is.
+
+    `entry` is `class entry-id`, the queue entry it serves. `worker` ends a request it does not own with a name, too.
+    """
+
+    worker: str
+    model: str
+    tenant: str
+    priority_class: str
+    entry: str
+    seed: int
+    prompt_tokens: int
+    n: int = 1
+    traceparent: str | None = None
+
+    type = "started"
+
+    def to_wire(self) -> dict[str, Any]:
+        """The event as a plain dict."""
+        wire: dict[str, Any] = {
+            "worker": self.worker,
+            "model": self.model,
+            "tenant": self.tenant,
+            "class": self.priority_class,
+            "entry": self.entry,
+            "seed": self.seed,
+            "prompt_tokens": self.prompt_tokens,
+            "n": self.n,
+        }
+        if self.traceparent:
+            wire["traceparent"] = self.traceparent
+        return wire
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Tokens that one iteration brought, for one or more choices."""
+
+    runs: tuple[Run, ...]
+
+    type = "tokens"
+
+    def to_wire(self) -> dict[str, Any]:
+        """The event as a plain dict."""
+        return {"output": [run.to_wire() for run in self.runs]}
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How one choice ended: its number of tokens; where its text ends in characters if a stop string cut it."""
+
+    finish_reason: FinishReason | None
+    tokens: int
+    text_length: int | None = None
+    stop: str | int | None = None
+    """The stop string or stop token that ended it."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """The ending as a plain dict without empty parts."""
+        wire = {
+            "finish_reason": self.finish_reason,
+            "tokens": self.tokens,
+            "text_length": self.text_length,
+            "stop": self.stop,
+        }
+        return {name: value for name, value in wire.items() if value is not None}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """From a plain dict."""
+        reason = wire.get("finish_reason")
+        return cls(FinishReason(reason) if reason else None, wire["tokens"], wire.get("text_length"), wire.get("stop"))
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts: prompt, output of all choices, and the prompt tokens that a cache saved."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+    def to_wire(self) -> dict[str, int]:
+        """The usage as a plain dict."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "cached_tokens": self.cached_tokens,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """The one event that ends a reply log. The last tokens travel in it.
+
+    With `error` the request ended before its time (cancelled, expired, invalid ...) and `message` says why;
+    without, every choice has a finish reason. `timings` are milliseconds: queue_ms, prefill_ms, total_ms.
+    """
+
+    endings: tuple[Ending, ...]
+    usage: Usage
+    runs: tuple[Run, ...] = ()
+    error: ErrorCode | None = None
+    message: str | None = None
+    field_name: str | None = None
+    """The field at fault, for invalid requests."""
+    timings: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def type(self) -> str:
+        """`finished`, or `error`."""
+        return "error" if self.error else "finished"
+
+    def to_wire(self) -> dict[str, Any]:
+        """The event as a plain dict."""
+        wire: dict[str, Any] = {
+            "output": [run.to_wire() for run in self.runs],
+            "choices": [ending.to_wire() for ending in self.endings],
+            "usage": self.usage.to_wire(),
+            "timings": dict(self.timings),
+        }
+        if self.error:
+            wire["error"] = {"code": str(self.error), "message": self.message or str(self.error)}
+            if self.field_name:
+                wire["error"]["field"] = self.field_name
+        return wire
+
+
+Event = Started | Output | Terminal
+
+
+def encode_event(event: Event, form: Form) -> tuple[str, str, str, bytes]:
+    """The flat field list of a reply entry, `type <type> payload <bytes>`, for XADD."""
+    return "type", event.type, "payload", encode(event.to_wire(), form)
+
+
+def decode_event(fields: Mapping[bytes, bytes]) -> Event:
+    """The event in a reply entry; InvalidRequest if it is none of this version."""
+    kind = fields.get(b"type", b"").decode(errors="replace")
+    wire = decode(fields.get(b"payload", b""))
+    try:
+        if kind == "started":
+            return _started(wire)
+        if kind == "tokens":
+            return Output(_runs(wire))
+        if kind in ("finished", "error"):
+            return _terminal(wire)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidRequest("payload", wire, f"a {kind} event ({error!r})") from None
+    raise InvalidRequest("type", kind, "started, tokens, finished, error")
+
+
+def _runs(wire: Mapping[str, Any]) -> tuple[Run, ...]:
+    return tuple(Run.from_wire(run) for run in wire["output"])
+
+
+def _started(wire: Mapping[str, Any]) -> Started:
+    return Started(
+        worker=wire["worker"],
+        model=wire["model"],
+        tenant=wire["tenant"],
+        priority_class=wire["class"],
+        entry=wire["entry"],
+        seed=wire["seed"],
+        prompt_tokens=wire["prompt_tokens"],
+        n=wire["n"],
+        traceparent=wire.get("traceparent"),
+    )
+
+
+def _terminal(wire: Mapping[str, Any]) -> Terminal:
+    error = wire.get("error") or {}
+    return Terminal(
+        endings=tuple(Ending.from_wire(ending) for ending in wire["choices"]),
+        usage=Usage(**wire["usage"]),
+        runs=_runs(wire),
+        error=ErrorCode(error["code"]) if error else None,
+        message=error.get("message"),
+        field_name=error.get("field"),
+        timings=wire["timings"],
+    )

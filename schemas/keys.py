@@ -1,0 +1,77 @@
+"""Names of every Redis key. Braces are Redis Cluster hash tags: one slot per model queue, 256 lanes of replies."""
+
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+from schemas.errors import InvalidRequest
+from schemas.limits import ID_PATTERN, ID_RULE, NAME_PATTERN, NAME_RULE
+
+CLASSES: Final = ("realtime", "high", "normal", "low")
+"""Priority classes, most urgent first; each has a request stream of its own."""
+
+GROUP: Final = "workers"
+"""The consumer group of every request stream, created at 0 so that nothing posted before it is skipped."""
+
+DEFAULT_NAMESPACE: Final = "orca"
+
+
+def lane(request_id: str) -> str:
+    """Two hex digits that spread reply logs over 256 hash tags."""
+    return f"{crc32(request_id.encode()) & 0xFF:02x}"
+
+
+def check_id(request_id: object, field: str = "id") -> str:
+    """The id itself; InvalidRequest when its form or length is not allowed."""
+    if not isinstance(request_id, str) or not ID_PATTERN.fullmatch(request_id):
+        raise InvalidRequest(field, request_id, ID_RULE)
+    return request_id
+
+
+def check_name(name: object, field: str) -> str:
+    """A model or namespace name that may stand inside a key; InvalidRequest otherwise."""
+    if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
+        raise InvalidRequest(field, name, NAME_RULE)
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one served model in one namespace."""
+
+    model: str
+    namespace: str = DEFAULT_NAMESPACE
+
+    def __post_init__(self) -> None:
+        check_name(self.model, "model")
+        check_name(self.namespace, "namespace")
+
+    def requests(self, priority_class: str) -> str:
+        """Stream of waiting and running requests of one class."""
+        return f"{self.namespace}:{{{self.model}}}:requests:{priority_class}"
+
+    def seen(self, request_id: str) -> str:
+        """String `class entry-id`: the one queue entry that is the request."""
+        return f"{self.namespace}:{{{self.model}}}:seen:{request_id}"
+
+    def cancel(self, request_id: str) -> str:
+        """String: exists when the request was cancelled."""
+        return f"{self.namespace}:{{{self.model}}}:cancel:{request_id}"
+
+    @property
+    def control(self) -> str:
+        """Capped stream that wakes workers up."""
+        return f"{self.namespace}:{{{self.model}}}:control"
+
+    @property
+    def dead(self) -> str:
+        """Stream of dead letters."""
+        return f"{self.namespace}:{{{self.model}}}:dead"
+
+    def reply(self, request_id: str) -> str:
+        """The reply log of one request."""
+        return f"{self.namespace}:reply:{{{lane(request_id)}}}:{request_id}"
+
+    def worker(self, worker: str) -> str:
+        """Hash that a worker keeps about itself; expires when it stops doing so."""
+        return f"{self.namespace}:workers:{self.model}:{worker}"

@@ -1,0 +1,29 @@
+"""Every limit of the wire contract, in one place."""
+
+import re
+from typing import Final
+
+PROTOCOL_VERSION: Final = 1
+
+MAX_ID_LENGTH: Final = 128
+ID_PATTERN: Final = re.compile(rf"[A-Za-z0-9_.\-]{{1,{MAX_ID_LENGTH}}}")
+ID_RULE: Final = f"1 to {MAX_ID_LENGTH} characters of A-Z a-z 0-9 _ . -"
+
+MAX_NAME_LENGTH: Final = 128
+NAME_PATTERN: Final = re.compile(rf"[A-Za-z0-9_.\-/]{{1,{MAX_NAME_LENGTH}}}")
+NAME_RULE: Final = f"1 to {MAX_NAME_LENGTH} characters of A-Z a-z 0-9 _ . - /"
+
+MAX_PAYLOAD_BYTES: Final = 4 * 1024 * 1024
+MAX_PROMPT_TOKENS: Final = 1_000_000
+MAX_TOKEN_ID: Final = 2**32 - 1
+MAX_OUTPUT_TOKENS: Final = 1_000_000
+MAX_CHOICES: Final = 16
+MAX_STOP_STRINGS: Final = 16
+MAX_STOP_LENGTH: Final = 256
+MAX_STOP_TOKEN_IDS: Final = 64
+MAX_LOGPROBS: Final = 20
+MAX_SEED: Final = 2**63 - 1
+MAX_TRACE_HEADER_LENGTH: Final = 512
+
+MAX_DEADLINE_AHEAD_MS: Final = 7 * 24 * 3600 * 1000
+"""A deadline further away than this is refused: reply logs and `seen` keys live at least that long."""

@@ -1,0 +1,178 @@
+"""One generation request: the flat fields of its queue entry and the payload inside."""
+
+import struct
+import sys
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+
+from schemas.codec import Form, decode, encode, form_of
+from schemas.errors import ErrorCode, InvalidRequest
+from schemas.keys import CLASSES, check_id
+from schemas.limits import (
+    MAX_CHOICES,
+    MAX_DEADLINE_AHEAD_MS,
+    MAX_PAYLOAD_BYTES,
+    MAX_PROMPT_TOKENS,
+    MAX_STOP_LENGTH,
+    MAX_STOP_STRINGS,
+    MAX_TRACE_HEADER_LENGTH,
+    NAME_PATTERN,
+    PROTOCOL_VERSION,
+)
+from schemas.sampling import SamplingParams, TokenId
+
+ENTRY_FIELDS = frozenset({"id", "v", "class", "deadline", "traceparent", "tracestate", "payload"})
+
+
+def _token_ids(prompt: object) -> object:
+    """Prompt ids travel as an array, or as one binary of little-endian uint32 (msgpack only)."""
+    if isinstance(prompt, bytes):
+        if len(prompt) % 4:
+            raise ValueError("a binary prompt is little-endian uint32: its length must be a multiple of 4 bytes")
+        ids = array("I", prompt)
+        if sys.byteorder == "big":
+            ids.byteswap()
+        return tuple(ids)
+    return tuple(prompt) if isinstance(prompt, list) else prompt
+
+
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
+
+
+class Payload(SamplingParams):
+    """What a producer asks for: prompt token ids, sampling parameters, and how the request behaves."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    prompt: Annotated[
+        tuple[TokenId, ...], BeforeValidator(_token_ids), Field(min_length=1, max_length=MAX_PROMPT_TOKENS)
+    ]
+    n: int = Field(1, ge=1, le=MAX_CHOICES, description="Choices generated independently.")
+    stop: tuple[StopString, ...] = Field(
+        (), max_length=MAX_STOP_STRINGS, strict=False, description="Texts that end a choice; never part of it."
+    )
+    tenant: str = Field(
+        "default", pattern=f"^(?:{NAME_PATTERN.pattern})$", description="Who may read the reply log through a gateway."
+    )
+    on_disconnect: Literal["cancel", "continue"] = Field("cancel", description="What a lost HTTP client means.")
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The sampling parameters alone, as the engine takes them."""
+        return SamplingParams.model_construct(**{name: getattr(self, name) for name in SamplingParams.model_fields})
+
+
+def _invalid(error: ValidationError) -> InvalidRequest:
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"]) or "payload"
+    allowed = "no such parameter exists" if first["type"] == "extra_forbidden" else first["msg"]
+    return InvalidRequest(field, first["input"], allowed)
+
+
+def parse_payload(body: Mapping[str, Any]) -> Payload:
+    """The checked payload; InvalidRequest naming the first field that is wrong."""
+    try:
+        return Payload.model_validate(body)
+    except ValidationError as error:
+        raise _invalid(error) from None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """A whole request as it travels; `deadline_ms` is absolute, milliseconds of Unix time."""
+
+    id: str
+    payload: Payload
+    deadline_ms: int
+    priority_class: str = "normal"
+    form: Form = Form.MSGPACK
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+    def fields(self) -> dict[str, str | bytes]:
+        """The flat fields of the queue entry, for XADD."""
+        body = self.payload.model_dump(exclude_defaults=True)
+        body["prompt"] = list(self.payload.prompt) if self.form is Form.JSON else _pack_ids(self.payload.prompt)
+        flat: dict[str, str | bytes] = {
+            "id": self.id,
+            "v": str(PROTOCOL_VERSION),
+            "class": self.priority_class,
+            "deadline": str(self.deadline_ms),
+            "payload": encode(body, self.form),
+        }
+        if self.traceparent:
+            flat["traceparent"] = self.traceparent
+        if self.tracestate:
+            flat["tracestate"] = self.tracestate
+        return flat
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[bytes, bytes], *, stream_class: str, now_ms: int) -> Self:
+        """Read a queue entry found in the stream of `stream_class`; InvalidRequest where it breaks the contract.
+
+        `id` and `v` are checked first, so that whoever reports the error knows where and in which version to do it.
+        A deadline that has passed is not an error of form: the caller ends such a request as expired.
+        """
+        request_id = check_id(_text(fields, "id"))
+        version = _text(fields, "v")
+        if version != str(PROTOCOL_VERSION):
+            raise InvalidRequest("v", version, str(PROTOCOL_VERSION), ErrorCode.UNSUPPORTED_VERSION)
+        for name in fields:
+            if name.decode(errors="replace") not in ENTRY_FIELDS:
+                raise InvalidRequest(
+                    name.decode(errors="replace"), fields[name], f"only {', '.join(sorted(ENTRY_FIELDS))}"
+                )
+        priority_class = _text(fields, "class", stream_class)
+        if priority_class != stream_class:
+            raise InvalidRequest(
+                "class", priority_class, f"{stream_class}, the class of its stream (of {', '.join(CLASSES)})"
+            )
+        deadline_ms = _deadline(_text(fields, "deadline"), now_ms)
+        raw = fields.get(b"payload")
+        if raw is None:
+            raise InvalidRequest("payload", None, "one msgpack map or JSON object")
+        if len(raw) > MAX_PAYLOAD_BYTES:
+            raise InvalidRequest("payload", f"{len(raw)} bytes", f"at most {MAX_PAYLOAD_BYTES} bytes")
+        return cls(
+            id=request_id,
+            payload=parse_payload(decode(raw)),
+            deadline_ms=deadline_ms,
+            priority_class=priority_class,
+            form=form_of(raw),
+            traceparent=_header(fields, "traceparent"),
+            tracestate=_header(fields, "tracestate"),
+        )
+
+
+def _pack_ids(ids: tuple[int, ...]) -> bytes:
+    return struct.pack(f"<{len(ids)}I", *ids)
+
+
+def _text(fields: Mapping[bytes, bytes], name: str, default: str | None = None) -> str:
+    raw = fields.get(name.encode())
+    if raw is None:
+        if default is None:
+            raise InvalidRequest(name, None, "a value: the field is required")
+        return default
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest(name, raw, "UTF-8 text") from None
+
+
+def _header(fields: Mapping[bytes, bytes], name: str) -> str | None:
+    text = _text(fields, name, "")
+    if len(text) > MAX_TRACE_HEADER_LENGTH:
+        raise InvalidRequest(name, text, f"at most {MAX_TRACE_HEADER_LENGTH} characters")
+    return text or None
+
+
+def _deadline(text: str, now_ms: int) -> int:
+    latest = now_ms + MAX_DEADLINE_AHEAD_MS
+    if not text.isascii() or not text.isdigit() or len(text) > 15 or int(text) > latest:
+        raise InvalidRequest("deadline", text, f"milliseconds of Unix time, at most {MAX_DEADLINE_AHEAD_MS} ms ahead")
+    return int(text)

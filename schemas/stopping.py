@@ -1,0 +1,39 @@
+"""When is a choice finished? One rule for the engine and for whoever continues from a reply log."""
+
+from collections.abc import Collection, Sequence
+from enum import StrEnum
+
+from schemas.sampling import SamplingParams
+
+
+class FinishReason(StrEnum):
+    """Why a choice ended by itself."""
+
+    STOP = "stop"
+    """EOS, a stop token or a stop string."""
+    LENGTH = "length"
+    """max_tokens reached, or the context is full."""
+
+
+def finish_reason(
+    token: int, num_tokens: int, sampling: SamplingParams, eos_token_ids: Collection[int], max_tokens: int
+) -> FinishReason | None:
+    """The reason to stop after `token`, the `num_tokens`-th output token (1-based) of its choice; None to go on.
+
+    `max_tokens` is the resolved bound: sampling.max_tokens, or what the context leaves.
+    """
+    if num_tokens >= sampling.min_tokens:
+        if token in sampling.stop_token_ids or (token in eos_token_ids and not sampling.ignore_eos):
+            return FinishReason.STOP
+    return FinishReason.LENGTH if num_tokens >= max_tokens else None
+
+
+def first_finish(
+    tokens: Sequence[int], sampling: SamplingParams, eos_token_ids: Collection[int], max_tokens: int
+) -> tuple[int, FinishReason] | None:
+    """How many of `tokens` (a choice's output from its start) count, and why it ended there; None if it goes on."""
+    for num_tokens, token in enumerate(tokens, start=1):
+        reason = finish_reason(token, num_tokens, sampling, eos_token_ids, max_tokens)
+        if reason is not None:
+            return num_tokens, reason
+    return None
