@@ -5,9 +5,9 @@ Importing this package needs no torch: the model is a folder (`MODEL_DIR`), the 
 
 from pathlib import Path
 
-from demo.mixture import KINDS, held_out
+from demo.mixture import HELD_OUT_KINDS, held_out
 from demo.tasks import Example
 
 MODEL_DIR: Path = Path(__file__).resolve().parent / "model"
 
-__all__ = ["KINDS", "MODEL_DIR", "Example", "held_out"]
+__all__ = ["HELD_OUT_KINDS", "MODEL_DIR", "Example", "held_out"]

@@ -1,10 +1,12 @@
 """Counting: up, down and in steps, from two numbers to four hundred."""
 
 import random
+from dataclasses import replace
 
 from demo.tasks import Example
 
 KIND = "counting"
+LONG_KIND = "long counting"
 LARGEST = 500
 LONGEST = 400
 """Most numbers in one answer."""
@@ -29,7 +31,7 @@ def example(rng: random.Random) -> Example:
 def long_example(rng: random.Random) -> Example:
     """Draw an upward count of 60 to 400 numbers."""
     length = rng.randint(60, LONGEST)
-    return _make(*_range(rng, length), 1, "Count from {first} to {last}")
+    return replace(_make(*_range(rng, length), 1, "Count from {first} to {last}"), kind=LONG_KIND)
 
 
 def _upwards(rng: random.Random) -> Example:

@@ -10,10 +10,16 @@ from demo.tasks import Example
 KIND = "spelling"
 FORMS = ("Spell {word}", "Spell {word}", "Spell the word {word}", 'Spell "{word}"', "How do you spell {word}?")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-ONSETS = "b c d f g h j k l m n p qu r s t v w x y z bl br ch cl cr dr fl fr gl gr ph pl pr sc sh sk sl sm sn sp st "
-ONSETS_LIST = (ONSETS + "str sw th tr wh").split()
-VOWELS = "a e i o u a e i o u ai au ea ee ie io oa oo ou ui y".split()
-CODAS = ["", "", *"b ck d f g l ll m n n r r s s t t x st nd ng nt rt ld mp sh th ch ss tion ing er ed ly".split()]
+ONSETS = """
+b c d f g h j k l m n p qu r s t v w x y z bl br ch cl cr dr fl fr gl gr ph pl pr sc sh sk sl sm sn sp st
+str sw th tr wh
+"""
+VOWELS = """
+a e i o u a e i o u ai au ea ee ie io oa oo ou ui y
+"""
+CODAS = """
+b ck d f g l ll m n n r r s s t t x st nd ng nt rt ld mp sh th ch ss tion ing er ed ly
+"""
 COMMON = """
 apple arrow autumn baker banana basket beach bicycle bird blanket boat book bottle bread breakfast bridge brother
 butter button candle captain carpet castle cat chair cheese cherry chicken circle city clock cloud coffee coral
@@ -59,5 +65,6 @@ def words() -> tuple[str, ...]:
 
 
 def _made_up(rng: random.Random) -> str:
-    syllables = (rng.choice(ONSETS_LIST) + rng.choice(VOWELS) + rng.choice(CODAS) for _ in range(rng.randint(1, 3)))
+    onsets, vowels, codas = ONSETS.split(), VOWELS.split(), ["", "", *CODAS.split()]
+    syllables = (rng.choice(onsets) + rng.choice(vowels) + rng.choice(codas) for _ in range(rng.randint(1, 3)))
     return "".join(syllables)[:11]

@@ -126,7 +126,7 @@ def _backward(network: Qwen3ForCausalLM, sequences: list[Sequence]) -> float:
         taught = targets != IGNORED
         logits = network.lm_head(hidden[:, :-1][taught])
         loss = torch.nn.functional.cross_entropy(logits, targets[taught], reduction="sum") / learned
-        loss.backward()
+        torch.autograd.backward(loss)
         total += loss.item()
     return total
 

@@ -1,0 +1,56 @@
+"""The model loaded as tests and evaluation use it: stored bfloat16 weights, computed in float32."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from demo import MODEL_DIR
+from demo.chat import prompt, reply
+from demo.tasks import Example
+
+
+class Reader:
+    """Puts examples to the model and tells which of them it answers exactly, its end mark included."""
+
+    def __init__(self, folder: Path = MODEL_DIR) -> None:
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    @torch.inference_mode()
+    def generate(self, texts: Sequence[str], most_tokens: int) -> list[str]:
+        """Return the greedy continuations of prompt texts, computed in one batch, end marks included."""
+        batch = self.tokenizer(list(texts), return_tensors="pt", padding=True, padding_side="left")
+        rows = self.model.generate(
+            input_ids=batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            max_new_tokens=most_tokens,
+            do_sample=False,
+        )
+        written = self.tokenizer.batch_decode(rows[:, batch["input_ids"].shape[1] :], skip_special_tokens=False)
+        return [text.replace(self.tokenizer.pad_token, "") for text in written]
+
+    def answers(self, examples: Sequence[Example], form: str, rows: int = 50) -> list[bool]:
+        """Tell for each example whether greedy generation gives its answer. Like lengths share a batch of `rows`."""
+        order = sorted(range(len(examples)), key=lambda index: len(examples[index].answer))
+        right = [False] * len(examples)
+        for start in range(0, len(order), rows):
+            chosen = order[start : start + rows]
+            expected = [reply(examples[index].answer, form) for index in chosen]
+            most_tokens = max(len(self.tokenizer(text)["input_ids"]) for text in expected) + 4
+            written = self.generate([prompt(examples[index].question, form) for index in chosen], most_tokens)
+            for index, wanted, text in zip(chosen, expected, written, strict=True):
+                right[index] = text == wanted
+        return right
+
+    @torch.inference_mode()
+    def recites(self, example: Example, form: str) -> bool:
+        """Tell in one forward pass whether each token of the answer is the model's first choice.
+
+        Greedy generation then writes just this answer. It costs far less, so long counts are checked this way.
+        """
+        head = self.tokenizer(prompt(example.question, form))["input_ids"]
+        tail = self.tokenizer(reply(example.answer, form))["input_ids"]
+        logits = self.model(torch.tensor([head + tail]), logits_to_keep=len(tail) + 1).logits[0]
+        return bool(logits[:-1].argmax(-1).tolist() == tail)

@@ -1,0 +1,12 @@
+"""The package is data to most of its users: importing it must not cost a torch import."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("module", ["demo", "demo.prompts"])
+def test_imports_without_torch(module: str) -> None:
+    check = f"import sys, {module}; sys.exit(bool({{'torch', 'transformers', 'tokenizers'}} & set(sys.modules)))"
+    subprocess.run([sys.executable, "-c", check], check=True, timeout=60)

@@ -1,0 +1,68 @@
+"""The tokenizer and the chat template of the committed model."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from demo import MODEL_DIR
+from demo.chat import prompt
+from demo.tokenizer import train_tokenizer
+
+TOKENIZER: Any = AutoTokenizer.from_pretrained(MODEL_DIR)
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
+def test_any_text_makes_the_round_trip(text: str) -> None:
+    ids = TOKENIZER(text)["input_ids"]
+    assert TOKENIZER.decode(ids, skip_special_tokens=False) == text
+
+
+@pytest.mark.parametrize("text", ["don 't , you ?", "été 🐋 鯨 \u0301", "a\r\n\tb  c", " 1 , 2 ,3"])
+def test_round_trip_keeps_spaces_and_signs(text: str) -> None:
+    assert TOKENIZER.decode(TOKENIZER(text)["input_ids"]) == text
+
+
+def test_digits_are_tokens_of_their_own() -> None:
+    assert TOKENIZER.tokenize("1234") == ["1", "2", "3", "4"]
+
+
+def test_special_tokens() -> None:
+    assert (TOKENIZER.eos_token, TOKENIZER.pad_token) == ("<|im_end|>", "<|endoftext|>")
+    assert TOKENIZER.model_max_length == 4096
+    assert len(TOKENIZER("<|im_start|><|im_end|>")["input_ids"]) == 2
+
+
+def test_the_script_rebuilds_the_committed_tokenizer() -> None:
+    committed = Tokenizer.from_file(str(MODEL_DIR / "tokenizer.json"))
+    assert train_tokenizer().get_vocab() == committed.get_vocab()
+
+
+def _render(messages: list[dict[str, Any]], **options: Any) -> str:
+    return str(TOKENIZER.apply_chat_template(messages, tokenize=False, **options))
+
+
+def test_template_renders_what_the_model_was_trained_on() -> None:
+    messages = [{"role": "user", "content": "Spell orca"}]
+    assert _render(messages, add_generation_prompt=True) == prompt("Spell orca", "chat")
+    assert _render(messages) == "<|im_start|>user\nSpell orca<|im_end|>\n"
+
+
+def test_template_takes_a_system_message_and_many_turns() -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Hello!"},
+        {"role": "user", "content": [{"type": "text", "text": "Spell "}, {"type": "text", "text": "orca"}]},
+    ]
+    assert _render(messages, add_generation_prompt=True) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n"
+        "<|im_start|>assistant\nHello!<|im_end|>\n" + prompt("Spell orca", "chat")
+    )
+
+
+def test_template_takes_an_empty_content() -> None:
+    assert _render([{"role": "assistant", "content": None}]) == "<|im_start|>assistant\n<|im_end|>\n"
