@@ -1,0 +1,102 @@
+"""Loading, encoding, chat templates, end tokens."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from schemas.errors import InvalidRequest
+from tests.text import tiny_tokenizers
+from text.model_config import ModelConfig, ModelFilesError
+from text.tokenizer import NoChatTemplate, Tokenizer
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    tiny_tokenizers.byte_level().save_pretrained(folder)
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "llama", "vocab_size": 330, "max_position_embeddings": 128, "eos_token_id": 2})
+    )
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 0]}))
+    return folder
+
+
+def test_round_trip_through_a_directory(model: Path) -> None:
+    tokenizer = Tokenizer.load(str(model))
+    assert tokenizer.decode(tokenizer.encode("über 👍")) == "über 👍"
+    assert tokenizer.eos_token_ids == {0, 2}
+    assert {0, 1, 2} <= tokenizer.special_ids
+    assert tokenizer.vocab_size > 259
+
+
+def test_chat_uses_the_models_template(model: Path) -> None:
+    tokenizer = Tokenizer.load(str(model))
+    messages = [{"role": "user", "content": "hi"}]
+    expected = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.chat_text(messages) == expected
+    assert tokenizer.chat(messages) == tokenizer.encode(expected, add_special_tokens=False)
+    assert tokenizer.chat_text(messages, add_generation_prompt=False).endswith("<|im_end|>\n")
+
+
+def test_messages_that_the_template_refuses_are_named() -> None:
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    with pytest.raises(InvalidRequest, match="unknown role wizard") as caught:
+        tokenizer.chat([{"role": "wizard", "content": "hi"}])
+    assert caught.value.field == "messages"
+    with pytest.raises(InvalidRequest):
+        tokenizer.chat([{"role": "user", "content": None}])
+
+
+def test_no_chat_template_is_said_clearly() -> None:
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level(chat_template=None))
+    assert not tokenizer.has_chat_template
+    with pytest.raises(NoChatTemplate, match="no chat template"):
+        tokenizer.chat([{"role": "user", "content": "hi"}])
+
+
+def test_model_config_states_limits_and_ends(model: Path) -> None:
+    config = ModelConfig.load(str(model))
+    assert (config.limits.vocab_size, config.limits.max_model_len) == (330, 128)
+    assert config.eos_token_ids == {0, 2}
+    assert ModelConfig.load(str(model), max_model_len=64).limits.max_model_len == 64
+    assert ModelConfig.load(str(model), max_model_len=4096).limits.max_model_len == 128
+
+
+def test_model_config_reads_nested_and_older_names() -> None:
+    nested = {"text_config": {"vocab_size": 10, "n_positions": 20, "eos_token_id": 3}}
+    config = ModelConfig.read(nested, {})
+    assert (config.limits.vocab_size, config.limits.max_model_len, config.eos_token_ids) == (10, 20, {3})
+
+
+@pytest.mark.parametrize(
+    ("config", "message"), [({"n_positions": 2}, "vocab_size"), ({"vocab_size": 2}, "max_model_len")]
+)
+def test_model_config_names_what_is_missing(config: dict[str, int], message: str) -> None:
+    with pytest.raises(ModelFilesError, match=message):
+        ModelConfig.read(config, {})
+
+
+def test_missing_models_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelFilesError, match="nowhere"):
+        ModelConfig.load(str(tmp_path / "nowhere"))
+    with pytest.raises(ModelFilesError, match="tokenizer"):
+        Tokenizer.load(str(tmp_path))
+    (tmp_path / "config.json").write_text("[")
+    with pytest.raises(ModelFilesError, match="not JSON"):
+        ModelConfig.load(str(tmp_path))
+
+
+def test_works_and_keeps_silent_without_torch(model: Path) -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'torch' else find(name, *a)\n"
+        "from text.tokenizer import Tokenizer\n"
+        f"print(len(Tokenizer.load({str(model)!r}).encode('hello')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 0
+    assert "PyTorch" not in done.stderr

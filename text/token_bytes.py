@@ -1,0 +1,152 @@
+"""The bytes that each token adds to the text, for tokenizers whose decoder works token by token."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+_SAMPLE_SIZE = 256
+
+
+class BackendTokenizer(Protocol):
+    """What is used of `tokenizers.Tokenizer`."""
+
+    decoder: Any
+
+    def id_to_token(self, id: int) -> str | None: ...
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str: ...
+    def get_vocab_size(self, with_added_tokens: bool = True) -> int: ...
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """The printable stand-in of each byte in byte-level BPE vocabularies (GPT-2's `bytes_to_unicode`, inverted)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    alphabet = {chr(byte): byte for byte in printable}
+    for number, byte in enumerate(byte for byte in range(256) if byte not in printable):
+        alphabet[chr(256 + number)] = byte
+    return alphabet
+
+
+_BYTE_LEVEL = _byte_level_alphabet()
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderRules:
+    """What a tokenizer's decoder does with each token, as far as it can be said token by token.
+
+    `replacements` are applied in order; `strip` leading spaces are dropped from the whole text; `first_drops` is a
+    character that the first token loses altogether.
+    """
+
+    byte_level: bool = False
+    byte_fallback: bool = False
+    replacements: tuple[tuple[str, str], ...] = ()
+    strip: int = 0
+    first_drops: str = ""
+
+    @classmethod
+    def read(cls, decoder: dict[str, Any] | None) -> Self | None:
+        """From the decoder section of a tokenizer.json; None where it is of a kind that is not known here."""
+        if decoder is None:
+            return None
+        rules = cls()
+        steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+        for number, step in enumerate(steps):
+            after = rules._with(step, alone=len(steps) == 1, last=number == len(steps) - 1)
+            if after is None:
+                return None
+            rules = after
+        return rules
+
+    def _with(self, step: dict[str, Any], *, alone: bool, last: bool) -> Self | None:
+        kind = step["type"]
+        if kind == "ByteLevel" and alone:
+            return type(self)(byte_level=True)
+        if kind == "Metaspace" and alone:
+            mark = step["replacement"]
+            return type(self)(
+                replacements=((mark, " "),), first_drops=mark if step.get("prepend_scheme") != "never" else ""
+            )
+        if kind == "Replace" and "String" in step["pattern"] and not self.byte_fallback:
+            pair = (step["pattern"]["String"], step["content"])
+            return type(self)(replacements=(*self.replacements, pair))
+        if kind == "ByteFallback":
+            return type(self)(byte_fallback=True, replacements=self.replacements)
+        if kind == "Fuse":
+            return self
+        if kind == "Strip" and last and step["content"] == " " and step["stop"] == 0:
+            return type(self)(
+                byte_fallback=self.byte_fallback, replacements=self.replacements, strip=int(step["start"])
+            )
+        return None
+
+    def bytes_of(self, token: str, *, first: bool) -> bytes:
+        """The bytes that `token` adds; `first` where nothing came before it."""
+        if self.byte_level:
+            try:
+                return bytes([_BYTE_LEVEL[char] for char in token])
+            except KeyError:  # an added token, written as it is
+                return token.encode()
+        if first and self.first_drops:
+            token = token.replace(self.first_drops, "")
+        for pattern, content in self.replacements:
+            token = token.replace(pattern, content)
+        if self.byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
+            return bytes([int(match[1], 16)])
+        return token.encode()
+
+
+class TokenBytes:
+    """Bytes by token id, remembered once asked for. Ids that the tokenizer does not know add nothing."""
+
+    def __init__(self, backend: BackendTokenizer, rules: DecoderRules) -> None:
+        self._backend = backend
+        self._known: dict[int, bytes] = {}
+        self.rules = rules
+
+    @classmethod
+    def of(cls, backend: BackendTokenizer) -> Self | None:
+        """The table of a tokenizer; None where its decoder cannot be followed token by token."""
+        state = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
+        rules = DecoderRules.read(state)
+        if rules is None:
+            return None
+        table = cls(backend, rules)
+        return table if table._agrees() else None
+
+    def __getitem__(self, token_id: int) -> bytes:
+        known = self._known.get(token_id)
+        if known is None:
+            known = self._known[token_id] = self._bytes_of(token_id, first=False)
+        return known
+
+    def first(self, token_id: int) -> bytes:
+        """The bytes of a token that opens the text."""
+        return self._bytes_of(token_id, first=True) if self.rules.first_drops else self[token_id]
+
+    def knows(self, token_id: int) -> bool:
+        """Is there such a token?"""
+        return self._backend.id_to_token(token_id) is not None
+
+    def _bytes_of(self, token_id: int, *, first: bool) -> bytes:
+        token = self._backend.id_to_token(token_id)
+        return b"" if token is None else self.rules.bytes_of(token, first=first)
+
+    def _agrees(self) -> bool:
+        """Does joining the bytes give the tokenizer's own decoding, over a sample of the vocabulary?"""
+        size = self._backend.get_vocab_size(with_added_tokens=True)
+        sample = [i for i in range(0, size, max(1, size // _SAMPLE_SIZE)) if _is_text(self[i])]
+        if not sample:
+            return False
+        joined = b"".join([self.first(sample[0]), *(self[token_id] for token_id in sample[1:])]).decode()
+        spaces = min(self.rules.strip, len(joined) - len(joined.lstrip(" ")))
+        return joined[spaces:] == self._backend.decode(sample, skip_special_tokens=False)
+
+
+def _is_text(piece: bytes) -> bool:
+    try:
+        piece.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
