@@ -1,0 +1,63 @@
+"""The lock on a data directory: one server at a time may write into it."""
+
+import asyncio
+import fcntl
+import os
+import time
+from pathlib import Path
+
+_POLL_S = 0.05
+
+
+class DataDirInUse(Exception):
+    """Another process holds the data directory; the message is a sentence for the user."""
+
+
+class DataLock:
+    """An flock on `lock` in the data directory.
+
+    The kernel drops it when the last process that holds the descriptor is gone. Redis inherits it, so a directory
+    stays locked until its server has written the last byte, even where whoever started the server was killed.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._fd: int | None = None
+
+    @property
+    def fd(self) -> int:
+        """The descriptor that a child may inherit; only while the lock is held."""
+        assert self._fd is not None
+        return self._fd
+
+    async def acquire(self, patience_s: float = 2.0) -> None:
+        """Take the lock, waiting `patience_s` seconds for a server that is just stopping; then DataDirInUse."""
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self._data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + patience_s
+        while not _try_lock(fd):
+            if time.monotonic() > deadline:
+                owner = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+                os.close(fd)
+                raise DataDirInUse(
+                    f"data_dir: {self._data_dir} is in use by another orcastream (pid {owner}); "
+                    "stop that one, or name another --data-dir"
+                )
+            await asyncio.sleep(_POLL_S)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        self._fd = fd
+
+    def release(self) -> None:
+        """Let go of the lock; without effect where it is not held."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

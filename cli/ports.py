@@ -1,0 +1,32 @@
+"""TCP ports of servers that we start."""
+
+import errno
+import socket
+
+
+class PortUnavailable(Exception):
+    """A port that cannot be listened on; the message is a sentence for the user."""
+
+
+def claimable_port(host: str, port: int, setting: str) -> int:
+    """`port` where it is free on `host`, some free port for 0; PortUnavailable otherwise.
+
+    `setting` is the name of the setting that the port came from.
+    """
+    family, _, _, _, address = _resolve(host, port, setting)
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+            probe.listen(1)
+        except OSError as error:
+            reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+            raise PortUnavailable(f"{setting}: port {port} on {host} {reason}; allowed: a free port, or 0") from None
+        return int(probe.getsockname()[1])
+
+
+def _resolve(host: str, port: int, setting: str) -> tuple[int, int, int, str, tuple[str, int]]:
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]  # type: ignore[return-value]
+    except socket.gaierror as error:
+        raise PortUnavailable(f"{setting}: host {host} of port {port} has no address: {error.strerror}") from None

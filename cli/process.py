@@ -1,0 +1,95 @@
+"""One child process: a process group of its own, its output line by line, and a life no longer than ours."""
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_HELPER = Path(__file__).with_name("child.py")
+_CHUNK_BYTES = 65536
+_LAST_OUTPUT_S = 1.0
+"""A grandchild may hold the output pipe open; what it writes this long after the child's end is not waited for."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to run under which name. `death_signal` is what the kernel sends when we die without stopping it."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    death_signal: signal.Signals = signal.SIGKILL
+    keep_fds: tuple[int, ...] = ()
+
+
+class Process:
+    """A running program. Spawn it from the main thread: the kernel ties its life to the thread that spawned it."""
+
+    def __init__(self, program: Program, process: asyncio.subprocess.Process, on_line: Callable[[str], None]) -> None:
+        self.program = program
+        self._process = process
+        self._output = asyncio.create_task(self._read_lines(on_line))
+
+    @classmethod
+    async def spawn(cls, program: Program, on_line: Callable[[str], None]) -> "Process":
+        """Start `program`; each line that it prints goes to `on_line`. OSError where it cannot be started.
+
+        Its own process group keeps a terminal's Ctrl-C from it: stopping children in order is the parent's job.
+        """
+        parent = (str(os.getpid()), str(int(program.death_signal)))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", str(_HELPER), *parent, *program.command),
+            env={**os.environ, **program.environment},
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            process_group=0,
+            pass_fds=program.keep_fds,
+        )
+        return cls(program, process, on_line)
+
+    @property
+    def pid(self) -> int:
+        """The pid of the program itself: the helper that ties it to us becomes it by exec."""
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """The exit code, after the last line of output; minus the signal's number where one ended it."""
+        code = await self._process.wait()
+        await asyncio.wait([self._output], timeout=_LAST_OUTPUT_S)
+        self._output.cancel()
+        return code
+
+    def terminate(self) -> None:
+        """Ask the program to stop (SIGTERM)."""
+        with suppress(ProcessLookupError):
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """End the program and whatever it started, at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    async def _read_lines(self, on_line: Callable[[str], None]) -> None:
+        assert self._process.stdout is not None
+        rest = b""
+        while chunk := await self._process.stdout.read(_CHUNK_BYTES):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                on_line(line.decode(errors="replace").rstrip("\r"))
+        if rest:
+            on_line(rest.decode(errors="replace"))
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    with suppress(ValueError):
+        return f"killed by {signal.Signals(-code).name}"
+    return f"killed by signal {-code}"

