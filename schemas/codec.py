@@ -30,9 +30,9 @@ def encode(body: dict[str, Any], form: Form) -> bytes:
 
 
 def decode(payload: bytes) -> dict[str, Any]:
-    """The dict in `payload`; InvalidRequest naming `payload` when it is not one."""
+    """The dict in `payload`; InvalidRequest naming `payload` when it is not one. JSON is UTF-8."""
     try:
-        body = json.loads(payload) if form_of(payload) is Form.JSON else msgpack.unpackb(payload)
+        body = json.loads(payload.decode()) if form_of(payload) is Form.JSON else msgpack.unpackb(payload)
     except (ValueError, RecursionError, msgpack.exceptions.UnpackException) as error:
         raise InvalidRequest("payload", payload[:32], f"one msgpack map or JSON object ({error})") from None
     if not isinstance(body, dict) or not all(isinstance(key, str) for key in body):

@@ -1,6 +1,7 @@
 """What can be wrong with a request, and the codes that terminal error events carry."""
 
 from enum import StrEnum
+from reprlib import Repr
 
 
 class ErrorCode(StrEnum):
@@ -20,6 +21,23 @@ class ErrorCode(StrEnum):
     """The engine failed on this request alone."""
 
 
+MAX_FIELD_LENGTH = 160
+"""A field's name is cut here: unknown names come from the input and may be of any length."""
+_MAX_SHOWN_LENGTH = 80
+_SHORT_REPR = Repr()
+_SHORT_REPR.maxlevel = 3
+_SHORT_REPR.maxlist = _SHORT_REPR.maxtuple = _SHORT_REPR.maxdict = _SHORT_REPR.maxset = 6
+_SHORT_REPR.maxstring = _SHORT_REPR.maxlong = _SHORT_REPR.maxother = _MAX_SHOWN_LENGTH
+
+
+def shown(value: object) -> str:
+    """At most 80 characters that show `value`, at a bounded cost however large or deeply nested it is."""
+    if isinstance(value, bytes | str):
+        value = value[:_MAX_SHOWN_LENGTH]
+    text = _SHORT_REPR.repr(value)
+    return text if len(text) <= _MAX_SHOWN_LENGTH else text[: _MAX_SHOWN_LENGTH - 3] + "..."
+
+
 class InvalidRequest(ValueError):
     """Input that breaks the contract: names the field, the value and what is allowed.
 
@@ -27,11 +45,8 @@ class InvalidRequest(ValueError):
     """
 
     def __init__(self, field: str, value: object, allowed: str, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
-        shown = repr(value)
-        if len(shown) > 80:
-            shown = shown[:77] + "..."
-        super().__init__(f"{field}: got {shown}, allowed: {allowed}")
-        self.field = field
+        self.field = field.encode(errors="backslashreplace").decode()[:MAX_FIELD_LENGTH]
+        super().__init__(f"{self.field}: got {shown(value)}, allowed: {allowed}")
         self.value = value
         self.allowed = allowed
         self.code = code

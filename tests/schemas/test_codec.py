@@ -1,0 +1,74 @@
+"""Payload bytes: two forms told apart by one byte, and nothing but InvalidRequest for bytes that are neither."""
+
+import contextlib
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.codec import Form, decode, encode, form_of
+from schemas.errors import InvalidRequest
+
+SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text()
+BODIES = st.dictionaries(
+    st.text(),
+    st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10),
+    max_size=5,
+)
+
+
+@given(BODIES, st.sampled_from(Form))
+def test_round_trip(body: dict[str, Any], form: Form) -> None:
+    if form is Form.JSON and "inf" in repr(body):
+        with pytest.raises(ValueError, match="JSON compliant"):
+            encode(body, form)
+        return
+    payload = encode(body, form)
+    assert form_of(payload) is form
+    assert decode(payload) == body
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 65_535, 65_536])
+def test_no_msgpack_map_begins_like_json(size: int) -> None:
+    assert form_of(encode({str(number): number for number in range(size)}, Form.MSGPACK)) is Form.MSGPACK
+
+
+def test_json_is_compact_utf8() -> None:
+    assert encode({"stop": ["né"], "n": 1}, Form.JSON) == '{"stop":["né"],"n":1}'.encode()
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes(payload: bytes) -> None:
+    for candidate in (payload, b"{" + payload):
+        with contextlib.suppress(InvalidRequest):
+            assert isinstance(decode(candidate), dict)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b"{", id="half an object"),
+        pytest.param(b'{"a":1}{"b":2}', id="two objects"),
+        pytest.param(b'[{"a":1}]', id="JSON array"),
+        pytest.param('{"a":1}'.encode("utf-16-le"), id="JSON in UTF-16"),
+        pytest.param(b'{"a":"\xff"}', id="JSON in no encoding"),
+        pytest.param(b'{"a":' * 100_000, id="JSON nested too deep"),
+        pytest.param(b'{"a":' + b"1" * 5000 + b"}", id="JSON integer of 5000 digits"),
+        pytest.param(msgpack.packb({"a": 1})[:-1], id="half a map"),
+        pytest.param(msgpack.packb({"a": 1}) * 2, id="two maps"),
+        pytest.param(msgpack.packb([1]), id="msgpack array"),
+        pytest.param(msgpack.packb({1: 1}), id="integer key"),
+        pytest.param(msgpack.packb({b"a": 1}), id="binary key"),
+        pytest.param(b"\x91" * 1000 + b"\x90", id="msgpack nested deeper than repr can go"),
+        pytest.param(b"\x91" * 100_000 + b"\x90", id="msgpack nested too deep"),
+        pytest.param(b"\xc1", id="byte that msgpack never uses"),
+        pytest.param(b"\xc7\x03\xff\x00\x00\x00", id="broken timestamp"),
+        pytest.param(b"\xdf\xff\xff\xff\xff", id="map that announces 4 billion entries"),
+    ],
+)
+def test_refused(payload: bytes) -> None:
+    with pytest.raises(InvalidRequest, match=r"^payload: got .*, allowed: one msgpack map or JSON object"):
+        decode(payload)
