@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, FailFast, Field, ValidationError
 
 from schemas.codec import Form, decode, encode, form_of
 from schemas.errors import ErrorCode, InvalidRequest
+from schemas.explain import first_complaint
 from schemas.keys import CLASSES, check_id
 from schemas.limits import (
     MAX_CHOICES,
@@ -49,10 +50,10 @@ class Payload(SamplingParams):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     prompt: Annotated[
-        tuple[TokenId, ...], BeforeValidator(_token_ids), Field(min_length=1, max_length=MAX_PROMPT_TOKENS)
+        tuple[TokenId, ...], FailFast(), BeforeValidator(_token_ids), Field(min_length=1, max_length=MAX_PROMPT_TOKENS)
     ]
     n: int = Field(1, ge=1, le=MAX_CHOICES, description="Choices generated independently.")
-    stop: tuple[StopString, ...] = Field(
+    stop: Annotated[tuple[StopString, ...], FailFast()] = Field(
         (), max_length=MAX_STOP_STRINGS, strict=False, description="Texts that end a choice; never part of it."
     )
     tenant: str = Field(
@@ -66,19 +67,12 @@ class Payload(SamplingParams):
         return SamplingParams.model_construct(**{name: getattr(self, name) for name in SamplingParams.model_fields})
 
 
-def _invalid(error: ValidationError) -> InvalidRequest:
-    first = error.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in first["loc"]) or "payload"
-    allowed = "no such parameter exists" if first["type"] == "extra_forbidden" else first["msg"]
-    return InvalidRequest(field, first["input"], allowed)
-
-
 def parse_payload(body: Mapping[str, Any]) -> Payload:
     """The checked payload; InvalidRequest naming the first field that is wrong."""
     try:
         return Payload.model_validate(body)
     except ValidationError as error:
-        raise _invalid(error) from None
+        raise first_complaint(error) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationInfo, field_validator
 
 from schemas.limits import MAX_LOGPROBS, MAX_OUTPUT_TOKENS, MAX_SEED, MAX_STOP_TOKEN_IDS, MAX_TOKEN_ID
 
@@ -24,7 +24,7 @@ class SamplingParams(BaseModel):
         0, ge=0, le=MAX_OUTPUT_TOKENS, description="EOS and stop tokens cannot be chosen before this many tokens."
     )
     temperature: float = Field(1.0, ge=0, le=100, description="0 is greedy.")
-    top_k: int = Field(0, ge=0, description="Keep the k most likely tokens; 0 keeps all.")
+    top_k: int = Field(0, ge=0, le=MAX_TOKEN_ID, description="Keep the k most likely tokens; 0 keeps all.")
     top_p: float = Field(
         1.0, gt=0, le=1, description="Keep the smallest set of tokens whose probabilities reach this sum."
     )
@@ -35,7 +35,7 @@ class SamplingParams(BaseModel):
         le=MAX_SEED,
         description="Randomness is a function of (seed, position) alone; none: derived from the id.",
     )
-    stop_token_ids: tuple[TokenId, ...] = Field(
+    stop_token_ids: Annotated[tuple[TokenId, ...], FailFast()] = Field(
         (), max_length=MAX_STOP_TOKEN_IDS, strict=False, description="Each ends the request, like EOS."
     )
     ignore_eos: bool = Field(False, description="Go on past the model's own EOS.")
