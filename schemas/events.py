@@ -146,6 +146,11 @@ class Usage:
             "cached_tokens": self.cached_tokens,
         }
 
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """From a plain dict; counts that a later version may add are left out."""
+        return cls(wire["prompt_tokens"], wire["completion_tokens"], wire.get("cached_tokens", 0))
+
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
@@ -203,7 +208,7 @@ def decode_event(fields: Mapping[bytes, bytes]) -> Event:
             return Output(_runs(wire))
         if kind in ("finished", "error"):
             return _terminal(wire)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidRequest("payload", wire, f"a {kind} event ({error!r})") from None
     raise InvalidRequest("type", kind, "started, tokens, finished, error")
 
@@ -230,7 +235,7 @@ def _terminal(wire: Mapping[str, Any]) -> Terminal:
     error = wire.get("error") or {}
     return Terminal(
         endings=tuple(Ending.from_wire(ending) for ending in wire["choices"]),
-        usage=Usage(**wire["usage"]),
+        usage=Usage.from_wire(wire["usage"]),
         runs=_runs(wire),
         error=ErrorCode(error["code"]) if error else None,
         message=error.get("message"),

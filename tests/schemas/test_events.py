@@ -1,0 +1,174 @@
+"""Reply log entries: both forms round-trip, and a foreign or broken entry is an InvalidRequest, never a crash."""
+
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.codec import Form, decode, encode, form_of
+from schemas.errors import ErrorCode, InvalidRequest
+from schemas.events import Ending, Event, EventId, Output, Run, Started, Terminal, Usage, decode_event, encode_event
+from schemas.stopping import FinishReason
+
+COUNTS = st.integers(0, 1_000_000)
+TOKENS = st.integers(0, 2**32 - 1)
+LOGPROBS = st.floats(-1000, 0)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Run:
+    tokens = tuple(draw(st.lists(TOKENS, min_size=1, max_size=5)))
+    items = None
+    if draw(st.booleans()):
+        items = tuple([draw(LOGPROBS), [[draw(TOKENS), draw(LOGPROBS)]]] for _ in tokens)
+    return Run(draw(st.integers(0, 15)), draw(COUNTS), tokens, items)
+
+
+RUNS = st.lists(runs(), max_size=3).map(tuple)
+ENDINGS = st.builds(
+    Ending,
+    finish_reason=st.none() | st.sampled_from(FinishReason),
+    tokens=COUNTS,
+    text_length=st.none() | COUNTS,
+    stop=st.none() | st.text(min_size=1) | TOKENS,
+)
+USAGES = st.builds(Usage, COUNTS, COUNTS, COUNTS)
+STARTED = st.builds(
+    Started,
+    worker=st.text(),
+    model=st.text(),
+    tenant=st.text(),
+    priority_class=st.text(),
+    entry=st.text(),
+    seed=st.integers(0, 2**63 - 1),
+    prompt_tokens=COUNTS,
+    n=st.integers(1, 16),
+    traceparent=st.none() | st.text(min_size=1),
+)
+OUTPUTS = st.builds(Output, RUNS)
+FINISHED = st.builds(
+    Terminal,
+    endings=st.lists(ENDINGS, max_size=2).map(tuple),
+    usage=USAGES,
+    runs=RUNS,
+    timings=st.dictionaries(st.text(), st.floats(0, 1e9)),
+)
+FAILED = st.builds(
+    Terminal,
+    endings=st.lists(ENDINGS, max_size=2).map(tuple),
+    usage=USAGES,
+    runs=RUNS,
+    error=st.sampled_from(ErrorCode),
+    message=st.text(min_size=1),
+    field_name=st.none() | st.text(min_size=1),
+)
+EVENTS: st.SearchStrategy[Event] = st.one_of(STARTED, OUTPUTS, FINISHED, FAILED)
+
+
+def as_read(flat: tuple[str, str, str, bytes]) -> dict[bytes, bytes]:
+    """Fields as Redis gives them back."""
+    return {flat[0].encode(): flat[1].encode(), flat[2].encode(): flat[3]}
+
+
+@given(EVENTS, st.sampled_from(Form))
+def test_round_trip(event: Event, form: Form) -> None:
+    fields = as_read(encode_event(event, form))
+    assert form_of(fields[b"payload"]) is form
+    assert decode_event(fields) == event
+
+
+def test_types() -> None:
+    terminal = Terminal((), Usage(1, 0))
+    assert encode_event(terminal, Form.JSON)[:3] == ("type", "finished", "payload")
+    failed = Terminal((), Usage(1, 0), error=ErrorCode.LOST)
+    assert encode_event(failed, Form.JSON)[1] == "error"
+    assert decode(encode_event(failed, Form.JSON)[3])["error"] == {"code": "lost", "message": "lost"}
+    assert encode_event(Output((Run(0, 0, (5,)),)), Form.JSON) == (
+        "type",
+        "tokens",
+        "payload",
+        b'{"output":[{"choice":0,"position":0,"tokens":[5]}]}',
+    )
+
+
+@pytest.mark.parametrize("form", Form)
+@given(field=st.text(st.characters()), value=st.text(st.characters()))
+def test_any_invalid_request_can_be_reported(form: Form, field: str, value: str) -> None:
+    """The message quotes the input, and the input may be anything: lone surrogates cannot be written as UTF-8."""
+    error = InvalidRequest(field + "\udc80", value + "\ud800", "something else")
+    event = Terminal((), Usage(0, 0), error=error.code, message=str(error), field_name=error.field)
+    assert decode_event(as_read(encode_event(event, form))) == event
+
+
+def test_unknown_fields_are_left_out() -> None:
+    """A later version may add fields; a reader of this one goes on."""
+    usage = {"prompt_tokens": 1, "completion_tokens": 2, "cached_tokens": 3, "draft_tokens": 4}
+    wire = {"output": [], "choices": [{"tokens": 2, "new": 1}], "usage": usage, "timings": {}, "new": [1]}
+    event = decode_event({b"type": b"finished", b"payload": encode(wire, Form.MSGPACK), b"new": b"1"})
+    assert event == Terminal((Ending(None, 2),), Usage(1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "wire"),
+    [
+        (b"tokens", {}),
+        (b"tokens", {"output": 1}),
+        (b"tokens", {"output": ["x"]}),
+        (b"tokens", {"output": [[1, 2]]}),
+        (b"tokens", {"output": [{"choice": 0, "position": 0}]}),
+        (b"tokens", {"output": [{"choice": 0, "position": 0, "tokens": 5}]}),
+        (b"started", {"worker": "w"}),
+        (b"finished", {"output": []}),
+        (b"finished", {"output": [], "choices": ["x"], "usage": {}, "timings": {}}),
+        (b"finished", {"output": [], "choices": [], "usage": {}, "timings": {}}),
+        (b"finished", {"output": [], "choices": [], "usage": [], "timings": {}}),
+        (b"error", {"output": [], "choices": [], "usage": {}, "timings": {}, "error": "x"}),
+        (b"error", {"output": [], "choices": [], "usage": {}, "timings": {}, "error": {"code": "new"}}),
+        (b"", {}),
+        (b"\xff", {}),
+        (b"progress", {"output": []}),
+    ],
+)
+def test_refused(kind: bytes, wire: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        decode_event({b"type": kind, b"payload": msgpack.packb(wire)})
+
+
+WIRES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["output", "choices", "usage", "timings", "error", "code", "tokens", "choice", "position"]),
+            inner,
+            max_size=9,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.sampled_from([b"started", b"tokens", b"finished", b"error", b"other"]), WIRES, st.binary(max_size=30))
+def test_arbitrary_entries(kind: bytes, wire: object, junk: bytes) -> None:
+    for payload in (msgpack.packb(wire), junk):
+        try:
+            decode_event({b"type": kind, b"payload": payload})
+        except InvalidRequest as error:
+            str(error).encode()
+
+
+def test_missing_fields() -> None:
+    with pytest.raises(InvalidRequest, match=r"^payload"):
+        decode_event({b"type": b"tokens"})
+    with pytest.raises(InvalidRequest, match=r"^type"):
+        decode_event({b"payload": msgpack.packb({})})
+
+
+@given(st.integers(0, 2**63), st.integers(0, 2**63))
+def test_event_ids(epoch: int, index: int) -> None:
+    event_id = EventId(epoch, index)
+    assert EventId.parse(str(event_id)) == event_id == EventId.parse(str(event_id).encode())
+    assert EventId(epoch, index) < EventId(epoch, index + 1) < EventId(epoch + 1, 0)
+    assert EventId.parse(str(epoch)) == EventId(epoch, 0)
