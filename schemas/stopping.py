@@ -22,9 +22,9 @@ def finish_reason(
 
     `max_tokens` is the resolved bound: sampling.max_tokens, or what the context leaves.
     """
-    if num_tokens >= sampling.min_tokens:
-        if token in sampling.stop_token_ids or (token in eos_token_ids and not sampling.ignore_eos):
-            return FinishReason.STOP
+    stops = token in sampling.stop_token_ids or (token in eos_token_ids and not sampling.ignore_eos)
+    if stops and num_tokens >= sampling.min_tokens:
+        return FinishReason.STOP
     return FinishReason.LENGTH if num_tokens >= max_tokens else None
 
 

@@ -1,0 +1,64 @@
+"""The limits that a served model adds."""
+
+from typing import Any
+
+import pytest
+
+from schemas.errors import InvalidRequest
+from schemas.model_limits import ModelLimits
+from schemas.request import Payload, parse_payload
+
+LIMITS = ModelLimits(vocab_size=100, max_model_len=32)
+
+
+def payload(num_tokens: int, **rest: Any) -> Payload:
+    return parse_payload({"prompt": [1] * num_tokens, **rest})
+
+
+def test_the_context_bounds_what_is_not_asked_for() -> None:
+    assert LIMITS.resolve_max_tokens(payload(10)) == 22
+    assert LIMITS.resolve_max_tokens(payload(10, max_tokens=5)) == 5
+
+
+def test_the_cache_may_hold_less_than_the_context() -> None:
+    small = ModelLimits(100, 32, max_cached_tokens=20)
+    assert small.max_total_tokens == 20
+    assert ModelLimits(100, 32, max_cached_tokens=50).max_total_tokens == 32
+    small.check(payload(10, max_tokens=10))
+    with pytest.raises(InvalidRequest, match=r"^max_tokens: got 11, allowed: at most 10 after a prompt of 10 tokens$"):
+        small.check(payload(10, max_tokens=11))
+
+
+@pytest.mark.parametrize(
+    "accepted",
+    [
+        payload(31),
+        payload(10, max_tokens=22),
+        payload(10, min_tokens=22),
+        parse_payload({"prompt": [0, 99], "stop_token_ids": [99]}),
+    ],
+)
+def test_accepted(accepted: Payload) -> None:
+    LIMITS.check(accepted)
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (payload(32), "prompt: got '32 tokens', allowed: at most 31 tokens (context 32)"),
+        (payload(10, max_tokens=23), "max_tokens: got 23, allowed: at most 22 after a prompt of 10 tokens"),
+        (payload(10, min_tokens=23), "min_tokens: got 23, allowed: at most 22 after a prompt of 10 tokens"),
+        (
+            parse_payload({"prompt": [1, 100, 5]}),
+            "prompt.1: got 100, allowed: token ids below the vocabulary size 100",
+        ),
+        (
+            parse_payload({"prompt": [1], "stop_token_ids": [5, 4_294_967_295]}),
+            "stop_token_ids.1: got 4294967295, allowed: token ids below the vocabulary size 100",
+        ),
+    ],
+)
+def test_refused(refused: Payload, message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        LIMITS.check(refused)
+    assert str(caught.value) == message
