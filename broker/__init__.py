@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""The protocol against Redis, one implementation for producers, gateways and workers."""

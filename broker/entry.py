@@ -1,0 +1,42 @@
+"""Names one entry of a request stream."""
+
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import Self
+
+from schemas.errors import InvalidRequest
+from schemas.keys import CLASSES
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class EntryRef:
+    """Priority class and stream entry id: `class entry-id` in the `seen` key and in started events.
+
+    Of two, the one with the smaller entry id is the earlier; ties go to the more urgent class.
+    """
+
+    priority_class: str
+    entry_id: str
+
+    def __str__(self) -> str:
+        return f"{self.priority_class} {self.entry_id}"
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> Self:
+        """From `class entry-id`; InvalidRequest when it is none."""
+        shown = text.decode(errors="replace") if isinstance(text, bytes) else text
+        priority_class, _, entry_id = shown.partition(" ")
+        ms, dash, seq = entry_id.partition("-")
+        if priority_class not in CLASSES or not dash or not (ms.isdecimal() and seq.isdecimal() and shown.isascii()):
+            raise InvalidRequest("entry", text, f"`class entry-id` with a class of {', '.join(CLASSES)}")
+        return cls(priority_class, entry_id)
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Milliseconds, sequence number and rank of the class."""
+        ms, _, seq = self.entry_id.partition("-")
+        return int(ms), int(seq), CLASSES.index(self.priority_class)
+
+    def __lt__(self, other: "EntryRef") -> bool:
+        return self.order < other.order

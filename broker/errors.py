@@ -1,0 +1,68 @@
+"""What can go wrong between this process and Redis, and between writers of one reply log."""
+
+from redis.exceptions import ResponseError
+
+
+class BrokerError(Exception):
+    """Base of every error of this package (a server's own error replies are `redis.exceptions.ResponseError`)."""
+
+
+class LinkLost(BrokerError):
+    """The connection is gone. Whether the command was carried out is unknown: never repeat it blindly."""
+
+
+class QueueFull(BrokerError):
+    """The queue of the model holds `depth` requests, waiting and running; `bound` are allowed."""
+
+    def __init__(self, depth: int, bound: int) -> None:
+        super().__init__(f"queue depth: got {depth} requests, allowed: fewer than {bound}")
+        self.depth = depth
+        self.bound = bound
+
+
+class Fenced(BrokerError):
+    """The reply log refused the write: a newer epoch stands in it, or it is gone. Attach again or drop the request."""
+
+
+class Unwritable(BrokerError):
+    """The server cannot write now (`code`: OOM, READONLY, LOADING, MISCONF, CLUSTERDOWN ...). Retry through attach."""
+
+    def __init__(self, error: ResponseError) -> None:
+        super().__init__(str(error))
+        self.code = error_code(error)
+
+
+class LogBusy(BrokerError):
+    """A second write to a reply log was begun while one was in flight, or after its end: an error of the caller."""
+
+
+class Gap(BrokerError):
+    """Tokens are missing between what was folded and what the log says next: read it again from the start."""
+
+    def __init__(self, choice: int, expected: int, found: int) -> None:
+        super().__init__(f"choice {choice}: the log goes on at token {found}, expected {expected}")
+        self.choice = choice
+        self.expected = expected
+        self.found = found
+
+
+class ReplyConflict(BrokerError):
+    """The log says something else about tokens already delivered. Ends a client's stream with `reply_conflict`."""
+
+    code = "reply_conflict"
+
+
+class WrongTenant(BrokerError):
+    """The reply log belongs to another tenant; to be shown as 'not found'."""
+
+
+class UnknownRequest(BrokerError):
+    """Nothing in Redis knows this request id."""
+
+
+def error_code(error: ResponseError) -> str:
+    """The first word of a server's error reply, such as `OOM`; `ERR` where it is no code."""
+    if error.status_code:
+        return str(error.status_code)
+    word = str(error).partition(" ")[0]
+    return word if word.isupper() else "ERR"

@@ -1,0 +1,184 @@
+"""ONE connection to Redis: pipelined, without retries of any kind, and dead for ever once anything failed."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from redis.asyncio import ConnectionPool
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from broker.errors import LinkLost
+from broker.resp import ProtocolError, ReplyParser, pack, pack_many
+from broker.scripts import Arg, Command, Script
+
+READ_BYTES = 256 * 1024
+
+
+class _InFlight:
+    """One write: how many replies it waits for, those that came, and since when (loop time)."""
+
+    __slots__ = ("count", "future", "replies", "since")
+
+    def __init__(self, count: int, future: "asyncio.Future[list[Any]]", since: float) -> None:
+        self.count = count
+        self.future = future
+        self.since = since
+        self.replies: list[Any] = []
+
+
+class Link:
+    """One connection. Commands of concurrent callers are written in order and their replies resolved in order.
+
+    When anything fails (end of file, a reply that takes longer than `reply_timeout_s`, bytes that are no reply) the
+    link is dead: what is in flight and every later call raises LinkLost. A caller that is cancelled merely ignores its
+    reply. Blocking commands belong on a link of their own, with a BLOCK well below `reply_timeout_s`.
+    """
+
+    def __init__(self, connection: AbstractConnection, reply_timeout_s: float) -> None:
+        reader, writer = connection._reader, connection._writer
+        if reader is None or writer is None:
+            raise LinkLost("not connected")
+        # The connection object opened the socket and spoke the greeting; from here on the link alone owns the stream.
+        connection._reader = connection._writer = None
+        self._loop = asyncio.get_running_loop()
+        self._reader = reader
+        self._writer = writer
+        self._timeout_s = reply_timeout_s
+        self._in_flight: deque[_InFlight] = deque()
+        self._heard_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._lost = asyncio.Event()
+        self.lost_reason: str | None = None
+        self.client_id = 0
+        self._task = self._loop.create_task(self._read_replies(), name="redis-link")
+
+    @classmethod
+    async def open(cls, url: str, *, name: str = "", reply_timeout_s: float = 5.0) -> "Link":
+        """Connect to `url` (redis://, rediss://, unix://; user, password and db as redis-py reads them).
+
+        Raises LinkLost where the server cannot be reached, ResponseError where it refuses the greeting, ValueError
+        for a URL that is none.
+        """
+        pool = ConnectionPool.from_url(url)
+        options = {"socket_timeout": reply_timeout_s, "socket_connect_timeout": reply_timeout_s, "driver_info": None}
+        pool.connection_kwargs.update(options, protocol=2, retry=None, retry_on_error=[], retry_on_timeout=False)
+        if name:
+            pool.connection_kwargs["client_name"] = name
+        connection: AbstractConnection = pool.make_connection()
+        try:
+            await connection.connect()
+        except ResponseError:
+            raise
+        except (RedisError, OSError, TimeoutError) as error:
+            raise LinkLost(f"cannot connect: {error}") from error
+        link = cls(connection, reply_timeout_s)
+        try:
+            link.client_id = await link.call("CLIENT", "ID")
+        except BaseException:
+            await link.close()
+            raise
+        return link
+
+    @property
+    def alive(self) -> bool:
+        """Whether calls can still be made."""
+        return self.lost_reason is None
+
+    async def wait_lost(self) -> str:
+        """Return the reason once the link is dead."""
+        await self._lost.wait()
+        return self.lost_reason or ""
+
+    async def close(self) -> None:
+        """End the link; what is in flight raises LinkLost."""
+        self._die("closed")
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def call(self, *args: Arg) -> Any:
+        """Carry out one command: its reply, ResponseError where the server says no, LinkLost where nobody knows."""
+        reply = (await self.send(pack(args), 1))[0]
+        if isinstance(reply, ResponseError):
+            raise reply
+        return reply
+
+    async def call_many(self, commands: Sequence[Command]) -> list[Any]:
+        """Carry out several commands in one write; error replies stand in the list as ResponseError."""
+        return await self.send(pack_many(commands), len(commands)) if commands else []
+
+    async def run(self, script: Script, keys: Sequence[str], args: Sequence[Arg]) -> Any:
+        """Run a script by its hash, or with its text where the server does not know it yet."""
+        try:
+            return await self.call(*script.command(keys, args))
+        except NoScriptError:
+            return await self.call(*script.full_command(keys, args))
+
+    def send(self, packed: bytes, num_replies: int) -> "asyncio.Future[list[Any]]":
+        """Write packed commands; a future of their replies. The bytes are handed over whole before this returns."""
+        if self.lost_reason is not None:
+            raise LinkLost(self.lost_reason)
+        now = self._loop.time()
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        self._in_flight.append(_InFlight(num_replies, future, now))
+        self._writer.write(packed)
+        if self._timer is None:
+            self._timer = self._loop.call_at(now + self._timeout_s, self._check_timeout)
+        return future
+
+    async def server_time_ms(self) -> int:
+        """The server's clock, milliseconds of Unix time."""
+        return time_ms(await self.call("TIME"))
+
+    async def _read_replies(self) -> None:
+        parser = ReplyParser()
+        try:
+            while data := await self._reader.read(READ_BYTES):
+                self._heard_at = self._loop.time()
+                for reply in parser.feed(data):
+                    self._resolve(reply)
+            self._die("the server closed the connection")
+        except (OSError, ProtocolError) as error:
+            self._die(f"{type(error).__name__}: {error}")
+        finally:
+            self._die("reader ended")
+
+    def _resolve(self, reply: Any) -> None:
+        if not self._in_flight:
+            raise ProtocolError("a reply nobody asked for")
+        oldest = self._in_flight[0]
+        oldest.replies.append(reply)
+        if len(oldest.replies) == oldest.count:
+            self._in_flight.popleft()
+            if not oldest.future.done():
+                oldest.future.set_result(oldest.replies)
+
+    def _check_timeout(self) -> None:
+        self._timer = None
+        if not self._in_flight or not self.alive:
+            return
+        due = max(self._in_flight[0].since, self._heard_at) + self._timeout_s
+        if self._loop.time() >= due:
+            self._die(f"no reply within {self._timeout_s} s")
+        else:
+            self._timer = self._loop.call_at(due, self._check_timeout)
+
+    def _die(self, reason: str) -> None:
+        if self.lost_reason is not None:
+            return
+        self.lost_reason = reason
+        self._lost.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._writer.transport.abort()
+        self._task.cancel()
+        for waiting in self._in_flight:
+            if not waiting.future.done():
+                waiting.future.set_exception(LinkLost(reason))
+                waiting.future.exception()  # marked as seen: its caller may be gone
+        self._in_flight.clear()
+
+
+def time_ms(reply: Sequence[bytes]) -> int:
+    """A reply to TIME in milliseconds."""
+    return int(reply[0]) * 1000 + int(reply[1]) // 1000
