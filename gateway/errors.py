@@ -1,0 +1,129 @@
+"""Errors in OpenAI's shape, and which status each has."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from schemas.errors import ErrorCode, InvalidRequest
+
+_RETRY = {"Retry-After": "1"}
+_FINAL = {"x-should-retry": "false"}
+"""OpenAI's clients repeat some statuses by themselves: this header tells them that it would not help."""
+
+
+class ApiError(Exception):
+    """Something to tell the client: status, message, and what it is about."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    def body(self) -> dict[str, Any]:
+        """`{"error": ...}` as OpenAI writes it; the same inside a stream."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+
+def invalid(error: InvalidRequest) -> ApiError:
+    """400 for what breaks the contract; a prompt or bound beyond the context has OpenAI's code for it."""
+    too_long = (
+        error.field in ("prompt", "messages", "max_tokens", "max_completion_tokens") and "tokens" in error.allowed
+    )
+    code = "context_length_exceeded" if too_long else str(error.code)
+    return ApiError(400, str(error), param=error.field, code=code)
+
+
+def unsupported(name: str, value: object, allowed: str) -> ApiError:
+    """400 for a parameter of OpenAI's API that is not implemented: refused, never ignored."""
+    error = InvalidRequest(name, value, allowed)
+    return ApiError(400, str(error), param=error.field, code="unsupported_parameter")
+
+
+def model_not_found(name: str, served: str) -> ApiError:
+    """404 for a model that this gateway does not serve."""
+    return ApiError(
+        404, f"The model {name!r} does not exist; served: {served!r}.", param="model", code="model_not_found"
+    )
+
+
+def not_found(request_id: str) -> ApiError:
+    """404 for a request that does not exist, or that belongs to another tenant: the two look alike."""
+    return ApiError(404, f"No request {request_id!r} is known.", param="id", code="request_not_found")
+
+
+def unauthorized() -> ApiError:
+    """401 for a missing or wrong key."""
+    return ApiError(
+        401,
+        "Incorrect or missing API key: send it as 'Authorization: Bearer <key>'.",
+        code="invalid_api_key",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def body_too_large(limit_bytes: int) -> ApiError:
+    """413 for a body beyond the limit."""
+    return ApiError(413, f"The request body is too large; allowed: at most {limit_bytes} bytes.", code="body_too_large")
+
+
+def queue_full(depth: int, bound: int) -> ApiError:
+    """429: as many requests wait or run as the gateway admits."""
+    return ApiError(
+        429,
+        f"The queue is full: {depth} requests wait or run, at most {bound} are admitted. Try again later.",
+        kind="rate_limit_error",
+        code="queue_full",
+        headers=_RETRY,
+    )
+
+
+def unavailable(reason: str, code: str = "unavailable") -> ApiError:
+    """503: Redis or all workers are gone, or this gateway is stopping."""
+    return ApiError(503, reason, kind="server_error", code=code, headers=_RETRY)
+
+
+def reply_conflict() -> ApiError:
+    """Tokens already delivered are no longer what the log holds (Redis lost writes): the stream cannot go on."""
+    return ApiError(
+        409,
+        "The reply changed: tokens that were already delivered are no longer part of it.",
+        kind="server_error",
+        code="reply_conflict",
+        headers=_FINAL,
+    )
+
+
+_ENDED = {
+    ErrorCode.INVALID_REQUEST: 400,
+    ErrorCode.UNSUPPORTED_VERSION: 400,
+    ErrorCode.EXPIRED: 504,
+    ErrorCode.CANCELLED: 409,
+    ErrorCode.LOST: 500,
+    ErrorCode.DEAD_LETTER: 500,
+    ErrorCode.ENGINE_ERROR: 500,
+}
+
+
+def ended(code: ErrorCode, message: str | None, field: str | None) -> ApiError:
+    """The error that a terminal event carries."""
+    status = _ENDED[code]
+    return ApiError(
+        status,
+        message or str(code),
+        kind="invalid_request_error" if status == 400 else "server_error",
+        param=field,
+        code=str(code),
+        headers=_FINAL,
+    )

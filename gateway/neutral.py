@@ -1,0 +1,64 @@
+"""Parameters of OpenAI's API that are not implemented, and the values of them that ask for nothing."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from gateway.errors import unsupported
+
+_NOTHING: Final[tuple[Any, ...]] = ()
+
+NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
+    {
+        "audio": _NOTHING,
+        "best_of": (1,),
+        "echo": (False,),
+        "frequency_penalty": (0,),
+        "function_call": ("none", "auto"),
+        "functions": ([],),
+        "logit_bias": ({},),
+        "logprobs": (False,),
+        "metadata": ({},),
+        "modalities": (["text"],),
+        "moderation": _NOTHING,
+        "parallel_tool_calls": (True, False),
+        "prediction": _NOTHING,
+        "presence_penalty": (0,),
+        "prompt_cache_key": _NOTHING,
+        "prompt_cache_retention": _NOTHING,
+        "reasoning_effort": _NOTHING,
+        "repetition_penalty": (1,),
+        "response_format": ({"type": "text"},),
+        "safety_identifier": _NOTHING,
+        "service_tier": ("auto", "default"),
+        "store": (False,),
+        "suffix": ("",),
+        "tool_choice": ("none", "auto"),
+        "tools": ([],),
+        "top_logprobs": (0,),
+        "verbosity": ("medium",),
+        "web_search_options": _NOTHING,
+    }
+)
+"""Beside null, which asks for nothing everywhere."""
+
+
+def drop_neutral(body: Mapping[str, Any]) -> dict[str, Any]:
+    """`body` without nulls and without parameters that ask for nothing; ApiError naming one that asks for something."""
+    kept = {}
+    for name, value in body.items():
+        if value is None:
+            continue
+        if name not in NEUTRAL:
+            kept[name] = value
+        elif not any(_same(value, neutral) for neutral in NEUTRAL[name]) and not (
+            name == "best_of" and _same(value, body.get("n") or 1)
+        ):
+            allowed = ", ".join(["null", *(repr(neutral) for neutral in NEUTRAL[name])])
+            raise unsupported(name, value, f"{allowed}: the parameter is not implemented")
+    return kept
+
+
+def _same(value: object, neutral: object) -> bool:
+    """Equality that does not take false for 0."""
+    return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
