@@ -1,16 +1,26 @@
-# Two commands do everything: `make demo` and `make test`. Both set up .venv first.
-PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3)
-# Where the public package index would bring the CUDA build of torch (gigabytes), name PyTorch's CPU index:
-#   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# Two commands do everything: `make demo` and `make test`. Both set up .venv first, when pyproject.toml or
+# constraints.txt have changed since.
+
+# The machine's own Python where it will do; name another one: make demo PYTHON=/path/to/python3.12
+PYTHON ?= $(firstword $(foreach python,python3 python3.12 python3.11,$(shell \
+	$(python) -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null \
+	&& echo $(python))))
+
+# Where torch comes from. By default: pip's own index, but PyTorch's index of CPU builds on a Linux machine without an
+# NVIDIA GPU, wherever that index can be reached, for the default build brings gigabytes of CUDA.
 TORCH_INDEX ?=
+CPU_TORCH_INDEX := https://download.pytorch.org/whl/cpu
+
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+UNFINISHED := $(VENV)/.unfinished
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --progress-bar off
 
 .PHONY: demo test lint setup clean
 
 demo: $(READY)
-	$(BIN)/python -m cli.demo
+	@$(BIN)/python -m cli.demo
 
 test: $(READY)
 	$(BIN)/python -m pytest
@@ -23,12 +33,22 @@ lint: $(READY)
 
 setup: $(READY)
 
+# A set-up that was interrupted leaves UNFINISHED behind and is begun anew. PIP_CONSTRAINT and PIP_BUILD_CONSTRAINT
+# pin what builds the package, too; which of them counts depends on pip's version.
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Orcastream needs Python 3.11 or newer; found $$($(PYTHON) --version 2>&1). Name another: make PYTHON=python3.12 ..."; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is missing: apt-get install python3-venv"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --constraint constraints.txt --editable '.[dev]'
-	touch $@
+	@test -n "$(PYTHON)" || { echo "Orcastream needs Python 3.11 or 3.12 with its venv module:" \
+		"apt-get install python3 python3-venv, or name one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "Setting up $(VENV): some minutes the first time ..."
+	@test -x $(BIN)/python -a ! -e $(UNFINISHED) || rm -rf $(VENV)
+	@mkdir -p $(VENV) && touch $(UNFINISHED)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@index="$(TORCH_INDEX)"; \
+	if test -z "$$index" -a "$$(uname -s)" = Linux -a ! -e /dev/nvidiactl && $(BIN)/python -c \
+		'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=5)' $(CPU_TORCH_INDEX)/torch/ 2>/dev/null; \
+	then index=$(CPU_TORCH_INDEX); fi; \
+	test -z "$$index" || $(PIP) --no-deps --index-url "$$index" "$$(grep '^torch==' constraints.txt)"
+	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PIP) --constraint constraints.txt --editable '.[dev]'
+	@touch $@ && rm $(UNFINISHED)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
