@@ -6,10 +6,12 @@ import os
 import time
 from pathlib import Path
 
+from cli.errors import UserError
+
 _POLL_S = 0.05
 
 
-class DataDirInUse(Exception):
+class DataDirInUse(UserError):
     """Another process holds the data directory; the message is a sentence for the user."""
 
 

@@ -13,6 +13,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from cli.data_lock import DataLock
+from cli.errors import UserError
 from cli.ports import claimable_port
 from cli.process import Program
 from cli.supervisor import Supervisor
@@ -24,7 +25,7 @@ _PING_TIMEOUT_S = 5.0
 _STOP_GRACE_S = 20.0
 
 
-class RedisUnavailable(Exception):
+class RedisUnavailable(UserError):
     """The embedded server cannot run; the message is a sentence for the user."""
 
 

@@ -3,8 +3,10 @@
 import errno
 import socket
 
+from cli.errors import UserError
 
-class PortUnavailable(Exception):
+
+class PortUnavailable(UserError):
     """A port that cannot be listened on; the message is a sentence for the user."""
 
 

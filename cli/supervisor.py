@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from cli.backoff import Backoff
+from cli.errors import UserError
 from cli.process import Process, Program, describe_exit
 
 UNUSABLE_SETTINGS = 2
@@ -14,7 +15,7 @@ _KILLED_S = 5.0
 """How long a killed process may take to vanish."""
 
 
-class GaveUp(Exception):
+class GaveUp(UserError):
     """A program ended in a way that a new start cannot mend."""
 
 

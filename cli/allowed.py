@@ -1,0 +1,66 @@
+"""What a setting allows, in words: read from the field itself, so that help, errors and docs cannot differ."""
+
+import re
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+_UNIT = re.compile(r"\s*\[([^\]]+)\]\s*$")
+_BOUNDS = ("ge", "gt", "le", "lt")
+
+
+def allowed_values(field: FieldInfo) -> str | None:
+    """`0 to 65535`, `auto, cpu, cuda`, `true, false`; None where the type says it all."""
+    kinds = _kinds(field.annotation)
+    choices = [choice for kind in kinds for choice in _choices(kind)]
+    if choices:
+        return ", ".join(choices)
+    bounds = {name: getattr(mark, name) for mark in field.metadata for name in _BOUNDS if hasattr(mark, name)}
+    if int in kinds or float in kinds:
+        noun = "a number" if float in kinds else "a whole number"
+        return f"{noun}, {limits}" if (limits := _limits(bounds)) else noun
+    return None
+
+
+def unit(field: FieldInfo) -> str | None:
+    """The unit that stands in brackets at the end of a description."""
+    match = _UNIT.search(field.description or "")
+    return match[1] if match else None
+
+
+def description(field: FieldInfo) -> str:
+    """The description without its unit."""
+    return _UNIT.sub("", field.description or "")
+
+
+def is_secret(field: FieldInfo) -> bool:
+    """True for a setting whose value must not be shown."""
+    return "Secret" in str(field.annotation)
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    if get_origin(annotation) in (Union, UnionType):
+        return [kind for part in get_args(annotation) for kind in _kinds(part)]
+    return [] if annotation is NoneType else [annotation]
+
+
+def _choices(kind: Any) -> list[str]:
+    if get_origin(kind) is Literal:
+        return [str(value) for value in get_args(kind)]
+    if kind is bool:
+        return ["true", "false"]
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return [str(member.value) for member in kind]
+    return []
+
+
+def _limits(bounds: dict[str, Any]) -> str:
+    low = f"{bounds['ge']}" if "ge" in bounds else f"more than {bounds['gt']}" if "gt" in bounds else ""
+    high = f"{bounds['le']}" if "le" in bounds else f"less than {bounds['lt']}" if "lt" in bounds else ""
+    if low and high:
+        return f"{low} to {high}" if "le" in bounds else f"{low}, {high}"
+    if low:
+        return f"at least {low}" if "ge" in bounds else low
+    return f"at most {high}" if "le" in bounds else high

@@ -1,0 +1,38 @@
+"""Settings handed to a child process: as environment variables, which beat a .env file."""
+
+import json
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from pydantic import SecretStr
+from pydantic_settings import BaseSettings
+
+from cli.parse import variable
+
+
+def as_environment(settings: BaseSettings, kind: type[BaseSettings]) -> dict[str, str]:
+    """The variables that give a settings object of `kind` what was set in `settings`; defaults are left out."""
+    return {
+        variable(kind, name): _text(value)
+        for name in kind.model_fields
+        if name in settings.model_fields_set and (value := getattr(settings, name, None)) is not None
+    }
+
+
+def _text(value: Any) -> str:
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can say: numbers and truth values as they are, everything else as text."""
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, (bool, int, float, str)) else str(value)

@@ -1,0 +1,84 @@
+"""A command's settings from flags, environment, .env and defaults, in this order; errors in one line each."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
+
+from cli.allowed import allowed_values, is_secret
+from cli.errors import UserError
+
+S = TypeVar("S", bound=BaseSettings)
+
+_LONGEST_VALUE = 80
+_IN_FIELD = re.compile(r'for field "(\w+)"')
+
+
+class UnusableSettings(UserError):
+    """Settings that cannot be used; each line names a field, its value and what is allowed."""
+
+
+def load_settings(kind: type[S], arguments: Sequence[str], command: str) -> S:
+    """Settings of `kind` for `orcastream command arguments`. UnusableSettings; SystemExit after --help."""
+    try:
+        source: CliSettingsSource[Any] = CliSettingsSource(
+            kind,
+            cli_prog_name=f"orcastream {command}",
+            cli_parse_args=list(arguments),
+            cli_kebab_case=True,
+            cli_implicit_flags=True,
+            cli_hide_none_type=True,
+            cli_avoid_json=True,
+            cli_show_env_vars=True,
+            cli_exit_on_error=False,
+        )
+        return kind(_cli_settings_source=source)
+    except ValidationError as error:
+        raise UnusableSettings(*(_complaint(kind, details) for details in error.errors(include_url=False))) from None
+    except SettingsError as error:
+        raise UnusableSettings(_unreadable(kind, error)) from None
+
+
+def flag(name: str) -> str:
+    """The flag of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def variable(kind: type[BaseSettings], name: str) -> str:
+    """The environment variable of a field."""
+    return f"{kind.model_config.get('env_prefix', '')}{name}".upper()
+
+
+def _complaint(kind: type[BaseSettings], details: Any) -> str:
+    if not details["loc"]:
+        return _reason(details)
+    name = str(details["loc"][0])
+    field = kind.model_fields.get(name)
+    own = details["type"] in ("value_error", "assertion_error")
+    allowed = (None if own or field is None else allowed_values(field)) or _reason(details)
+    if details["type"] == "missing":
+        return f"{_names(kind, name)}: got nothing, allowed: {allowed}"
+    shown = "a secret" if field is not None and is_secret(field) else _shown(details["input"])
+    return f"{_names(kind, name)}: got {shown}, allowed: {allowed}"
+
+
+def _names(kind: type[BaseSettings], name: str) -> str:
+    return f"{name} ({flag(name)}, {variable(kind, name)})"
+
+
+def _reason(details: Any) -> str:
+    context = details.get("ctx", {})
+    return str(context["error"]) if "error" in context else str(details["msg"])
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+
+
+def _unreadable(kind: type[BaseSettings], error: SettingsError) -> str:
+    if match := _IN_FIELD.search(str(error)):
+        return f'{_names(kind, match[1])}: got what is no JSON, allowed: JSON such as ["one", "two"]'
+    return str(error).removeprefix("error parsing CLI: ")

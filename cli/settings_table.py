@@ -1,0 +1,63 @@
+"""The table of all settings, made from the settings classes: `python -m cli.settings_table` prints it for the README."""
+
+from collections.abc import Iterator
+
+from gateway.settings import GatewaySettings
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+from pydantic_settings import BaseSettings
+
+from broker.settings import BrokerSettings
+from cli.allowed import allowed_values, description, unit
+from cli.parse import flag, variable
+from cli.settings import ChatSettings, TokenizeSettings
+from cli.up_settings import UpOptions
+from worker.settings import WorkerSettings
+
+GROUPS: tuple[tuple[str, type[BaseSettings]], ...] = (
+    ("Gateway and worker", BrokerSettings),
+    ("Gateway", GatewaySettings),
+    ("Worker", WorkerSettings),
+    ("`orcastream up`: all of the above, and", UpOptions),
+    ("`orcastream chat`", ChatSettings),
+    ("`orcastream tokenize`", TokenizeSettings),
+)
+
+_HEAD = "| setting | variable | flag | default | allowed | what |\n|---|---|---|---|---|---|"
+
+
+def settings_table() -> str:
+    """Markdown: one table per group of settings; no setting stands in two groups that share it."""
+    return "\n\n".join(f"**{title}**\n\n{_HEAD}\n" + "\n".join(_rows(kind)) for title, kind in GROUPS)
+
+
+def _rows(kind: type[BaseSettings]) -> Iterator[str]:
+    inherited = {} if kind is BrokerSettings or not issubclass(kind, BrokerSettings) else BrokerSettings.model_fields
+    for name, field in kind.model_fields.items():
+        if name in inherited:
+            continue
+        positional = field.is_required()
+        cells = (
+            f"`{name}`",
+            f"`{variable(kind, name)}`",
+            f"`{name.upper()}`" if positional else f"`{flag(name)}`",
+            "" if positional else _default(field),
+            ", ".join(filter(None, (allowed_values(field), unit(field)))),
+            description(field),
+        )
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default_factory is not None:
+        return "see there"
+    value = field.default
+    if value is PydanticUndefined or value is None or value == "" or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return "`true`" if value else "`false`"
+    return f"`{getattr(value, 'value', value)}`"
+
+
+if __name__ == "__main__":
+    print(settings_table())

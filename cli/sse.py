@@ -1,0 +1,38 @@
+"""Server-sent events as the gateway writes them: data, ids and comments."""
+
+import re
+from dataclasses import dataclass, field
+
+_SERVED_BY = re.compile(r"worker (?P<worker>\S+) epoch (?P<epoch>\d+)")
+
+
+@dataclass(frozen=True)
+class ServedBy:
+    """The comment that a worker has taken the request up: at its start, and after each takeover."""
+
+    worker: str
+    epoch: int
+
+
+@dataclass
+class SseParser:
+    """Feed it lines; it returns what a line completes: the data of an event, or who serves the request."""
+
+    last_id: str | None = None
+    _data: list[str] = field(default_factory=list)
+
+    def feed(self, line: str) -> str | ServedBy | None:
+        """The text of an event's data at the blank line behind it, a ServedBy for that comment, else None."""
+        if not line:
+            data, self._data = self._data, []
+            return "\n".join(data) if data else None
+        if line.startswith(":"):
+            match = _SERVED_BY.search(line)
+            return ServedBy(match["worker"], int(match["epoch"])) if match else None
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "data":
+            self._data.append(value)
+        elif name == "id":
+            self.last_id = value
+        return None

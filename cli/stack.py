@@ -1,0 +1,133 @@
+"""Everything that one machine needs: Redis, one gateway, some workers; started, kept running, stopped in order."""
+
+import asyncio
+import os
+import site
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import httpx
+from gateway.settings import GatewaySettings
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from cli.cores import usable_cores
+from cli.embedded_redis import EmbeddedRedis, RedisUnavailable
+from cli.environment import as_environment
+from cli.ports import claimable_port
+from cli.process import Program
+from cli.supervisor import Supervisor
+from cli.up_settings import UpSettings
+from worker.settings import WorkerSettings
+
+_READY_POLL_S = 0.1
+_STOP_MARGIN_S = 10.0
+"""What a worker may need beyond its grace to hand over and exit, before it is killed."""
+_PING_TIMEOUT_S = 5.0
+
+
+class Stack:
+    """The processes of `orcastream up`. `report(name, line)` gets their output and what becomes of them."""
+
+    def __init__(self, settings: UpSettings, report: Callable[[str, str], None]) -> None:
+        self._settings = settings
+        self._supervisor = Supervisor(report)
+        self._embedded = (
+            None if settings.redis_url else EmbeddedRedis(self._supervisor, settings.data_dir, settings.redis_port)
+        )
+        self._port = settings.port
+        self.workers = tuple(f"worker-{number}" for number in range(1, settings.workers + 1))
+
+    @property
+    def url(self) -> str:
+        """Where the gateway listens, as a client on this machine reaches it."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._settings.host, self._settings.host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
+
+    @property
+    def redis_url(self) -> str:
+        """The server that gateway and workers use."""
+        return self._embedded.url if self._embedded else str(self._settings.redis_url)
+
+    async def start(self) -> None:
+        """Start everything, Redis first. UserError where something is in the way; then nothing is left running."""
+        self._port = claimable_port(self._settings.host, self._settings.port, "port")
+        await self._start_redis()
+        await self._supervisor.start(self._gateway())
+        for name in self.workers:
+            await self._supervisor.start(self._worker(name))
+
+    async def ready(self) -> None:
+        """Wait until the gateway answers that requests will be served; GaveUp where that cannot come true."""
+        polling = asyncio.create_task(self._poll_readiness())
+        giving_up = asyncio.create_task(self._supervisor.gave_up())
+        done, pending = await asyncio.wait((polling, giving_up), return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        for task in done:
+            task.result()
+
+    async def gave_up(self) -> None:
+        """Wait for a program that has ended for good, then raise GaveUp."""
+        await self._supervisor.gave_up()
+
+    def pid(self, name: str) -> int | None:
+        """The pid of a running program."""
+        return self._supervisor.pid(name)
+
+    async def stop(self) -> None:
+        """Gateway and workers first, with the workers' grace for what they run; Redis last."""
+        grace_s = self._settings.drain_grace_s + _STOP_MARGIN_S
+        await self._supervisor.stop("gateway", *self.workers, grace_s=grace_s)
+        if self._embedded:
+            await self._embedded.stop()
+
+    def kill(self) -> None:
+        """End everything at once."""
+        self._supervisor.kill()
+
+    async def _start_redis(self) -> None:
+        if self._embedded:
+            await self._embedded.start()
+            return
+        client = Redis.from_url(self.redis_url, socket_timeout=_PING_TIMEOUT_S, retry=Retry(NoBackoff(), 0))
+        try:
+            await client.ping()
+        except (RedisError, OSError) as error:
+            raise RedisUnavailable(f"redis_url: got {self.redis_url!r}, which does not answer: {error}") from None
+        finally:
+            await client.aclose()
+
+    def _gateway(self) -> Program:
+        own = {"ORCASTREAM_PORT": str(self._port)}
+        return self._program("gateway", "gateway", as_environment(self._settings, GatewaySettings) | own)
+
+    def _worker(self, name: str) -> Program:
+        threads = self._settings.torch_threads or max(1, usable_cores() // self._settings.workers)
+        own = {"ORCASTREAM_TORCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+        return self._program(name, "worker", as_environment(self._settings, WorkerSettings) | own)
+
+    def _program(self, name: str, command: str, environment: Mapping[str, str]) -> Program:
+        shared = {"ORCASTREAM_REDIS_URL": self.redis_url, "PYTHONUNBUFFERED": "1", **_import_path()}
+        return Program(name, (sys.executable, "-P", "-m", "cli.main", command), {**environment, **shared})
+
+    async def _poll_readiness(self) -> None:
+        async with httpx.AsyncClient(base_url=self.url, trust_env=False) as client:
+            while True:
+                try:
+                    if (await client.get("/health/ready")).status_code == httpx.codes.OK:
+                        return
+                except httpx.TransportError:
+                    pass
+                await asyncio.sleep(_READY_POLL_S)
+
+
+def _import_path() -> dict[str, str]:
+    """What lets a child find us where we run from a checkout that was not installed."""
+    root = str(Path(__file__).resolve().parents[1])
+    if root in site.getsitepackages():
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}

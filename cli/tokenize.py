@@ -1,0 +1,25 @@
+"""`orcastream tokenize`: token ids for producers that speak Redis and have no tokenizer."""
+
+import sys
+from collections.abc import Sequence
+
+from cli.errors import UserError
+from cli.parse import load_settings
+from cli.served_model import demo_model
+from cli.settings import TokenizeSettings
+from schemas.errors import InvalidRequest
+from text.model_config import ModelFilesError
+from text.tokenizer import NoChatTemplate, Tokenizer
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the ids as one JSON list on one line."""
+    settings = load_settings(TokenizeSettings, arguments, "tokenize")
+    text = sys.stdin.read() if settings.text == "-" else settings.text
+    try:
+        tokenizer = Tokenizer.load(settings.model or demo_model())
+        ids = tokenizer.chat([{"role": "user", "content": text}]) if settings.chat else tokenizer.encode(text)
+    except (ModelFilesError, NoChatTemplate, InvalidRequest) as error:
+        raise UserError(str(error)) from None
+    print(list(ids))
+    return 0

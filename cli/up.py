@@ -1,0 +1,103 @@
+"""`orcastream up`: the whole service in one terminal, until Ctrl-C."""
+
+import asyncio
+import importlib.util
+import signal
+import sys
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from cli.errors import UserError
+from cli.main import own_version
+from cli.parse import load_settings
+from cli.served_model import with_model
+from cli.stack import Stack
+from cli.up_settings import UpSettings
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_COLOURS = (36, 33, 35, 32, 34, 31)
+KILLED = 130
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run until Ctrl-C: 0 after an orderly stop, 130 after a second Ctrl-C, 2 where something is in the way."""
+    settings = with_model(load_settings(UpSettings, arguments, "up"))
+    _check_extras()
+    return asyncio.run(_run(settings))
+
+
+def _check_extras() -> None:
+    for package, extra in (("fastapi", "gateway"), ("torch", "worker")):
+        if importlib.util.find_spec(package) is None:
+            raise UserError(f"the package {package} is not installed: pip install 'orcastream[{extra}]'")
+
+
+class _Signals:
+    """The first stop signal asks for an orderly stop, the second ends everything at once."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.kill = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in _STOP_SIGNALS:
+            loop.add_signal_handler(number, self._on_signal)
+
+    def _on_signal(self) -> None:
+        (self.kill if self.stop.is_set() else self.stop).set()
+
+
+async def _run(settings: UpSettings) -> int:
+    signals = _Signals()
+    lines = Lines(settings.workers)
+    stack = Stack(settings, lines.show)
+    serving = asyncio.create_task(_serve(stack, settings, lines))
+    stopping = asyncio.create_task(signals.stop.wait())
+    await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not serving.done():
+        lines.show("up", "stopping; Ctrl-C again ends everything at once")
+        serving.cancel()
+    code = await _stop(stack, signals, lines)
+    await asyncio.wait((serving,))
+    stopping.cancel()
+    if not serving.cancelled() and (error := serving.exception()):
+        raise error
+    return code
+
+
+async def _serve(stack: Stack, settings: UpSettings, lines: "Lines") -> None:
+    lines.show("up", f"orcastream {own_version()}, model {settings.model} as {settings.served_model_name}")
+    await stack.start()
+    redis = urlsplit(stack.redis_url)
+    lines.show("redis", f"redis-cli -h {redis.hostname} -p {redis.port or 6379}")
+    lines.show("gateway", stack.url)
+    await stack.ready()
+    lines.show("up", f"ready: {stack.url}/v1")
+    await stack.gave_up()
+
+
+async def _stop(stack: Stack, signals: _Signals, lines: "Lines") -> int:
+    stopped = asyncio.create_task(stack.stop())
+    killing = asyncio.create_task(signals.kill.wait())
+    await asyncio.wait((stopped, killing), return_when=asyncio.FIRST_COMPLETED)
+    killed = not stopped.done()
+    if killed:
+        stack.kill()
+    await stopped
+    killing.cancel()
+    lines.show("up", "killed" if killed else "stopped")
+    return KILLED if killed else 0
+
+
+class Lines:
+    """What is printed: each line behind the name of the process that it came from."""
+
+    def __init__(self, workers: int) -> None:
+        self._width = len(f"worker-{workers}")
+        self._coloured = sys.stdout.isatty()
+        self._colours: dict[str, int] = {}
+
+    def show(self, name: str, line: str) -> None:
+        """Print one line."""
+        colour = self._colours.setdefault(name, _COLOURS[len(self._colours) % len(_COLOURS)])
+        label = f"{name:<{self._width}} |"
+        print(f"\x1b[{colour}m{label}\x1b[0m {line}" if self._coloured else f"{label} {line}", flush=True)

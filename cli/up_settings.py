@@ -1,0 +1,35 @@
+"""Settings of `orcastream up`: those of gateway and worker, and a few of its own."""
+
+import os
+from pathlib import Path
+
+from gateway.settings import GatewaySettings
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from worker.settings import WorkerSettings
+
+
+def default_data_dir() -> Path:
+    """$XDG_DATA_HOME/orcastream, by default ~/.local/share/orcastream."""
+    home = os.environ.get("XDG_DATA_HOME", "")
+    base = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "share"
+    return base / "orcastream"
+
+
+class UpOptions(BaseSettings):
+    """What `orcastream up` needs beside the settings of its gateway and workers."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="ORCASTREAM_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+    )
+
+    workers: int = Field(1, ge=1, le=256, description="Worker processes. [processes]")
+    redis_port: int = Field(0, ge=0, le=65535, description="Port of the embedded Redis server; 0: a free one.")
+    data_dir: Path = Field(
+        default_factory=default_data_dir, description="Where the embedded Redis server keeps queue and replies."
+    )
+
+
+class UpSettings(UpOptions, GatewaySettings, WorkerSettings):
+    """Redis, a gateway and workers on this machine; every setting of gateway and worker is taken, too."""

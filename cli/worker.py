@@ -1,0 +1,16 @@
+"""`orcastream worker`: one worker process."""
+
+from collections.abc import Sequence
+
+from cli.parse import load_settings
+from cli.served_model import with_model, with_redis
+from worker.settings import WorkerSettings
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until a signal ends it."""
+    settings = with_model(with_redis(load_settings(WorkerSettings, arguments, "worker")))
+    from worker.main import run
+
+    run(settings)
+    return 0
