@@ -36,13 +36,9 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
 
-def invalid(error: InvalidRequest) -> ApiError:
-    """400 for what breaks the contract; a prompt or bound beyond the context has OpenAI's code for it."""
-    too_long = (
-        error.field in ("prompt", "messages", "max_tokens", "max_completion_tokens") and "tokens" in error.allowed
-    )
-    code = "context_length_exceeded" if too_long else str(error.code)
-    return ApiError(400, str(error), param=error.field, code=code)
+def invalid(error: InvalidRequest, code: str | None = None) -> ApiError:
+    """400 for what breaks the contract, naming the parameter."""
+    return ApiError(400, str(error), param=error.field, code=code or str(error.code))
 
 
 def unsupported(name: str, value: object, allowed: str) -> ApiError:

@@ -1,0 +1,55 @@
+"""Refuses bodies beyond a limit, announced or not, before anything holds them."""
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.errors import body_too_large
+
+
+class _TooLarge(Exception):
+    """The body went past the limit while it was read."""
+
+
+class BodyLimit:
+    """ASGI middleware: 413 by Content-Length at once, or as soon as a chunked body has grown too large."""
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = dict(scope["headers"]).get(b"content-length", b"")
+        if announced.isdigit() and int(announced) > self._max_body_bytes:
+            await self._refuse(scope, receive, send)
+            return
+        seen_bytes = 0
+
+        async def counted() -> Message:
+            nonlocal seen_bytes
+            message = await receive()
+            if message["type"] == "http.request":
+                seen_bytes += len(message.get("body", b""))
+                if seen_bytes > self._max_body_bytes:
+                    raise _TooLarge
+            return message
+
+        try:
+            await self._app(scope, counted, send)
+        except _TooLarge:
+            await self._refuse(scope, receive, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take in what is still coming, up to as much again, so that the client reads the answer and not a reset."""
+        rest_bytes = self._max_body_bytes * 4
+        while rest_bytes > 0:
+            message = await receive()
+            rest_bytes -= len(message.get("body", b"")) or 1
+            if message["type"] == "http.disconnect" or not message.get("more_body"):
+                break
+        error = body_too_large(self._max_body_bytes)
+        response = JSONResponse(error.body(), status_code=error.status, headers={"Connection": "close"})
+        await response(scope, receive, send)
