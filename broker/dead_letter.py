@@ -1,0 +1,71 @@
+"""Requests set aside: one stream per model, a copy of the entry with the reason and the number of attempts."""
+
+from dataclasses import dataclass
+
+from broker.entry import EntryRef
+from broker.fold import Fold
+from broker.link import Link
+from broker.scripts import BURY, Arg
+from schemas.errors import ErrorCode
+from schemas.keys import GROUP, Keys
+
+MAX_MESSAGE_LENGTH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One dead letter: its own stream id, the entry it was, why and after how many attempts, and its fields."""
+
+    letter_id: str
+    entry: str
+    reason: str
+    message: str
+    attempts: int
+    fields: dict[bytes, bytes]
+
+
+def is_hopeless(deliveries: int, fold: Fold, max_deliveries: int) -> bool:
+    """Whether a request just attached to is a dead letter: delivered too often, and the log shows no new token since.
+
+    `deliveries` counts this one; hand-overs do not count.
+    """
+    return deliveries > max_deliveries and fold.epochs_without_progress >= max_deliveries
+
+
+def bury_arguments(keys: Keys, ref: EntryRef, reason: ErrorCode, message: str) -> tuple[list[str], list[Arg]]:
+    """Keys and arguments of bury.lua."""
+    args: list[Arg] = [GROUP, ref.entry_id, str(ref), str(reason), message[:MAX_MESSAGE_LENGTH]]
+    return [keys.requests(ref.priority_class), keys.dead], args
+
+
+async def bury(link: Link, keys: Keys, ref: EntryRef, *, reason: ErrorCode, message: str) -> bool:
+    """Acknowledge, copy to the dead letters and delete, in one script; False when somebody else was first.
+
+    Only for entries that are pending. The terminal event comes before it, wherever the entry's id can be read.
+    """
+    key_list, args = bury_arguments(keys, ref, reason, message)
+    return bool(await link.run(BURY, key_list, args))
+
+
+async def dead_letters(link: Link, keys: Keys, *, count: int = 100, before: str = "+") -> list[DeadLetter]:
+    """The newest dead letters first; `before` is the `letter_id` behind which to go on."""
+    end = before if before == "+" else f"({before}"
+    letters = []
+    for letter_id, flat in await link.call("XREVRANGE", keys.dead, end, "-", "COUNT", count):
+        own, fields = flat[:8], flat[8:]
+        letters.append(
+            DeadLetter(
+                letter_id.decode(),
+                own[1].decode(),
+                own[3].decode(),
+                own[5].decode(),
+                int(own[7]),
+                dict(zip(fields[::2], fields[1::2], strict=True)),
+            )
+        )
+    return letters
+
+
+async def discard(link: Link, keys: Keys, letter_id: str) -> bool:
+    """Delete one dead letter; False when there is none of that id."""
+    return bool(await link.call("XDEL", keys.dead, letter_id))

@@ -1,0 +1,163 @@
+"""A reply log folded by positions into what was generated."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from broker.errors import Gap, ReplyConflict
+from broker.resume import ResumePoint, extend_checksum
+from schemas.errors import InvalidRequest
+from schemas.events import Event, EventId, Output, Run, Started, Terminal, decode_event
+
+
+class Fold:
+    """The state of one reply log after the events fed so far.
+
+    Positions, not ids, define the reply: a run at the next expected position is appended, a lower one must agree with
+    what is there, a higher one is a Gap. Entries after the first terminal do not exist.
+    """
+
+    def __init__(self) -> None:
+        self.started: Started | None = None
+        """The newest started event."""
+        self.first_seed: int | None = None
+        """The seed that the first started event names: the one that every continuation uses."""
+        self.tokens: list[list[int]] = []
+        """Output tokens, per choice."""
+        self.terminal: Terminal | None = None
+        self.last_id: EventId | None = None
+        self.epochs = 0
+        self._checksums: list[int] = []
+        self._barren_epochs = 0
+        self._progress = False
+
+    @property
+    def epochs_without_progress(self) -> int:
+        """How many epochs before the current one brought no token, counted back from it; 0 once it brought one."""
+        return 0 if self._progress else self._barren_epochs
+
+    def feed(self, event_id: EventId, event: Event) -> list[Run]:
+        """Fold one event in; the runs of tokens that are new. Events that were fed before change nothing.
+
+        Raises Gap (nothing folded: feed the log again from its first entry) and ReplyConflict.
+        """
+        if self.terminal is not None:
+            return []
+        if isinstance(event, Started):
+            self._start(event_id, event)
+            return []
+        self._check(event)
+        fresh = [new for run in event.runs if (new := self._extend(run)) is not None]
+        self._progress = self._progress or bool(fresh)
+        if isinstance(event, Terminal):
+            self.terminal = event
+        if self.last_id is None or event_id > self.last_id:
+            self.last_id = event_id
+        return fresh
+
+    def resume_point(self) -> ResumePoint:
+        """How far the fold has come."""
+        return ResumePoint.of([len(tokens) for tokens in self.tokens], self._checksums)
+
+    def resume_id(self) -> str:
+        """The SSE `id:` for a client that has been given everything folded so far."""
+        return str(self.resume_point())
+
+    def reaches(self, point: ResumePoint) -> bool:
+        """Whether every choice has as many tokens as `point` counts."""
+        return all(len(self._choice(index)) >= count for index, count in enumerate(point.counts))
+
+    def matches(self, point: ResumePoint | str) -> bool:
+        """Whether the log says up to `point` what it said to the client who brings it; False when it is too short."""
+        point = ResumePoint.parse(point) if isinstance(point, str) else point
+        if not self.reaches(point):
+            return False
+        prefix = [self._choice(index)[:count] for index, count in enumerate(point.counts)]
+        return ResumePoint.of_tokens(prefix) == point
+
+    def _choice(self, index: int) -> Sequence[int]:
+        return self.tokens[index] if index < len(self.tokens) else ()
+
+    def _start(self, event_id: EventId, event: Started) -> None:
+        if self.last_id is not None and event_id <= self.last_id:
+            return
+        if self.started is not None:
+            self._barren_epochs = 0 if self._progress else self._barren_epochs + 1
+        self._progress = False
+        self.started, self.last_id, self.epochs = event, event_id, self.epochs + 1
+        if self.first_seed is None:
+            self.first_seed = event.seed
+        self._grow(event.n)
+
+    def _grow(self, num_choices: int) -> None:
+        while len(self.tokens) < num_choices:
+            self.tokens.append([])
+            self._checksums.append(0)
+
+    def _check(self, event: Output | Terminal) -> None:
+        """Raise Gap or ReplyConflict before anything is changed."""
+        lengths: dict[int, int] = {}
+        for run in event.runs:
+            known = self._choice(run.choice)
+            length = lengths.get(run.choice, len(known))
+            if run.position > length:
+                raise Gap(run.choice, length, run.position)
+            if run.position < len(known):
+                _compare(run, known)
+            lengths[run.choice] = max(length, run.position + len(run.tokens))
+        if isinstance(event, Terminal):
+            for choice, ending in enumerate(event.endings):
+                length = lengths.get(choice, len(self._choice(choice)))
+                if ending.tokens > length:
+                    raise Gap(choice, length, ending.tokens)
+                if ending.tokens < length:
+                    raise ReplyConflict(f"choice {choice} ended after {ending.tokens} tokens, {length} were delivered")
+
+    def _extend(self, run: Run) -> Run | None:
+        self._grow(run.choice + 1)
+        known = self.tokens[run.choice]
+        skip = len(known) - run.position
+        fresh = run.tokens[skip:] if skip else run.tokens
+        if not fresh:
+            return None
+        position = len(known)
+        known.extend(fresh)
+        self._checksums[run.choice] = extend_checksum(self._checksums[run.choice], fresh)
+        if not skip:
+            return run
+        return Run(run.choice, position, fresh, None if run.logprobs is None else run.logprobs[skip:])
+
+
+def _compare(run: Run, known: Sequence[int]) -> None:
+    overlap = known[run.position : run.position + len(run.tokens)]
+    for offset, (old, new) in enumerate(zip(overlap, run.tokens, strict=False)):
+        if old != new:
+            place = f"choice {run.choice}, token {run.position + offset}"
+            raise ReplyConflict(f"{place}: {old} was delivered, the log now says {new}")
+
+
+def decode_entry(entry: Sequence[Any]) -> tuple[EventId, Event] | None:
+    """Id and event of one raw stream entry; None when it is no event of this version: such entries do not exist."""
+    fields = entry[1]
+    try:
+        event = decode_event(dict(zip(fields[::2], fields[1::2], strict=True)))
+    except InvalidRequest:
+        return None
+    return EventId.parse(entry[0]), event
+
+
+def fold_log(entries: Iterable[Sequence[Any]]) -> Fold:
+    """Fold a whole log as read by XRANGE. What stands behind a hole does not count: a later epoch fills it.
+
+    Raises ReplyConflict for a log that contradicts itself.
+    """
+    fold = Fold()
+    for entry in entries:
+        decoded = decode_entry(entry)
+        if decoded is None:
+            continue
+        try:
+            fold.feed(*decoded)
+        except Gap:
+            if isinstance(decoded[1], Terminal):
+                fold.terminal = decoded[1]
+    return fold

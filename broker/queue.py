@@ -1,0 +1,122 @@
+"""The request queue of one model: four streams, one consumer group each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from redis.exceptions import ResponseError
+
+from broker.entry import EntryRef
+from broker.errors import QueueFull
+from broker.link import Link
+from broker.scripts import ENQUEUE, ENTRY_STATE, Arg
+from schemas.keys import CLASSES, GROUP, Keys
+from schemas.request import GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """The one queue entry of a request; `duplicate` when it was there before. `depth`: entries in the queue now."""
+
+    entry: EntryRef
+    duplicate: bool
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryState:
+    """What became of a queue entry; `consumer` is None while it is not pending."""
+
+    exists: bool
+    consumer: str | None
+    idle_ms: int
+    deliveries: int
+
+    @classmethod
+    def from_reply(cls, reply: Sequence[bytes | int]) -> "EntryState":
+        """From the reply of entry_state.lua."""
+        exists, consumer, idle_ms, deliveries = reply
+        name = consumer.decode() if isinstance(consumer, bytes) and consumer else None
+        return cls(bool(exists), name, int(idle_ms), int(deliveries))
+
+
+async def entry_state(link: Link, keys: Keys, entry: EntryRef) -> EntryState:
+    """Whether the entry exists and who holds it."""
+    reply = await link.run(ENTRY_STATE, [keys.requests(entry.priority_class)], [GROUP, entry.entry_id])
+    return EntryState.from_reply(reply)
+
+
+async def ensure_groups(link: Link, keys: Keys) -> None:
+    """Create the streams and their consumer groups, at 0 so that nothing posted before is skipped. Idempotent."""
+    streams = [keys.requests(name) for name in CLASSES]
+    for reply in await link.call_many([("XGROUP", "CREATE", key, GROUP, "0", "MKSTREAM") for key in streams]):
+        if isinstance(reply, ResponseError) and not str(reply).startswith("BUSYGROUP"):
+            raise reply
+
+
+class RequestQueue:
+    """Producers' side of the queue."""
+
+    def __init__(self, link: Link, keys: Keys) -> None:
+        self._link = link
+        self._keys = keys
+
+    async def ensure_groups(self) -> None:
+        """Create what is missing of streams and groups."""
+        await ensure_groups(self._link, self._keys)
+
+    async def enqueue(
+        self,
+        request: GenerationRequest,
+        *,
+        bound: int | None,
+        retention_ms: int,
+        replaces: EntryRef | None = None,
+    ) -> Enqueued:
+        """Put the request into its class's stream once: a repeated call returns the entry that is there.
+
+        `replaces` names an entry of this request that was lost: if it is gone and nobody else replaced it, the request
+        is added anew. `bound` is the most entries the queue may hold (None: no bound; an accepted request is never
+        refused again). Raises QueueFull; ResponseError (out of memory ...) with nothing done; LinkLost with nothing
+        known, in which case the call may be repeated on another link.
+        """
+        keys = self._keys
+        streams = [keys.requests(name) for name in CLASSES]
+        fields: list[Arg] = [part for item in request.fields().items() for part in item]
+        args: list[Arg] = [
+            CLASSES.index(request.priority_class) + 1,
+            -1 if bound is None else bound,
+            request.deadline_ms + retention_ms,
+            request.priority_class,
+            " ".join(CLASSES),
+            "" if replaces is None else str(replaces),
+            *fields,
+        ]
+        ref, duplicate, depth = await self._link.run(ENQUEUE, [*streams, keys.seen(request.id)], args)
+        if not ref:
+            raise QueueFull(depth, bound or 0)
+        return Enqueued(EntryRef.parse(ref), bool(duplicate), depth)
+
+    async def depth(self) -> int:
+        """Requests waiting and running."""
+        return sum(await self.depths())
+
+    async def depths(self) -> list[int]:
+        """Requests waiting and running, per class in the order of `schemas.keys.CLASSES`."""
+        replies = await self._link.call_many([("XLEN", self._keys.requests(name)) for name in CLASSES])
+        for reply in replies:
+            if isinstance(reply, ResponseError):
+                raise reply
+        return replies
+
+    async def exists(self, entry: EntryRef) -> bool:
+        """Whether the entry is still in its stream."""
+        return (await self.state(entry)).exists
+
+    async def state(self, entry: EntryRef) -> EntryState:
+        """Whether the entry exists and who holds it."""
+        return await entry_state(self._link, self._keys, entry)
+
+    async def find(self, request_id: str) -> EntryRef | None:
+        """The entry that is this request, finished or not, as long as it is remembered."""
+        ref = await self._link.call("GET", self._keys.seen(request_id))
+        return None if ref is None else EntryRef.parse(ref)

@@ -1,0 +1,17 @@
+-- Set a request aside: acknowledge, keep a copy with the reason, delete; once, whoever comes first.
+-- KEYS[1] request stream, KEYS[2] dead letters
+-- ARGV[1] group, ARGV[2] entry id, ARGV[3] class and entry id, ARGV[4] reason, ARGV[5] message
+-- Returns 1 buried by this call, 0 not pending any more
+local id = ARGV[2]
+local pending = redis.pcall('XPENDING', KEYS[1], ARGV[1], id, id, 1)
+if pending.err or #pending == 0 then return 0 end
+local entries = redis.call('XRANGE', KEYS[1], id, id)
+-- The copy comes first: out of memory it fails before anything has been acknowledged.
+if #entries > 0 then
+  local copy = {'entry', ARGV[3], 'reason', ARGV[4], 'message', ARGV[5], 'attempts', pending[1][4]}
+  for _, part in ipairs(entries[1][2]) do copy[#copy + 1] = part end
+  redis.call('XADD', KEYS[2], '*', unpack(copy))
+end
+redis.call('XACK', KEYS[1], ARGV[1], id)
+redis.call('XDEL', KEYS[1], id)
+return 1

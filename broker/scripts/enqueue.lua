@@ -1,0 +1,43 @@
+-- Accept a request once: bound on the queue, `seen`, XADD, together or not at all.
+-- KEYS[1..4] request streams, most urgent first; KEYS[5] seen key
+-- ARGV[1] number of the class's stream, ARGV[2] bound (-1: none), ARGV[3] when `seen` expires (Unix ms),
+-- ARGV[4] class name, ARGV[5] names of the classes joined by spaces,
+-- ARGV[6] entry that this one replaces if it is gone, or '', ARGV[7..] fields of the entry
+-- Returns {class and entry id or '' when full, duplicate 0|1, depth}
+local function depth()
+  local sum = 0
+  for i = 1, 4 do sum = sum + redis.call('XLEN', KEYS[i]) end
+  return sum
+end
+
+local function exists(ref)
+  local i = 0
+  local class, id = string.match(ref, '^(%S+) (%S+)$')
+  for name in string.gmatch(ARGV[5], '%S+') do
+    i = i + 1
+    if name == class then return #redis.call('XRANGE', KEYS[i], id, id) > 0 end
+  end
+  return false
+end
+
+local seen, replaces = redis.call('GET', KEYS[5]), ARGV[6]
+if seen and (seen ~= replaces or exists(seen)) then
+  return {seen, 1, depth()}
+end
+if not seen and replaces ~= '' and exists(replaces) then
+  redis.call('SET', KEYS[5], replaces, 'PXAT', ARGV[3])
+  return {replaces, 1, depth()}
+end
+local before, bound = depth(), tonumber(ARGV[2])
+if bound >= 0 and before >= bound then
+  return {'', 0, before}
+end
+local stream = KEYS[tonumber(ARGV[1])]
+local id = redis.call('XADD', stream, '*', unpack(ARGV, 7))
+local ref = ARGV[4] .. ' ' .. id
+local set = redis.pcall('SET', KEYS[5], ref, 'PXAT', ARGV[3])
+if set.err then
+  redis.call('XDEL', stream, id)
+  return set
+end
+return {ref, 0, before + 1}

@@ -1,0 +1,55 @@
+"""Fixtures for every folder: real Redis servers."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.redis_server import RedisServer, embedded_binary, system_binary
+
+BINARIES = {"embedded": embedded_binary, "system": system_binary}
+
+
+@pytest.fixture(scope="session", params=list(BINARIES))
+def redis_binary(request: pytest.FixtureRequest) -> str:
+    """Path of a redis-server; tests that use it run once with each server that is found."""
+    binary = BINARIES[request.param]()
+    if binary is None:
+        pytest.skip(f"no {request.param} redis-server found on this machine")
+    return binary
+
+
+@pytest.fixture(scope="session")
+def _shared_server(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(
+        redis_binary,
+        tmp_path_factory.mktemp("redis"),
+        options=["--enable-debug-command", "yes"] if "7" in _version(redis_binary) else [],
+    )
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def redis_server(_shared_server: RedisServer) -> Iterator[RedisServer]:
+    """An empty server, shared between tests: do not kill it, freeze it, or leave its settings changed."""
+    with _shared_server.client() as client:
+        client.flushall()
+    yield _shared_server
+
+
+@pytest.fixture
+def own_redis(redis_binary: str, tmp_path: Path) -> Iterator[Callable[..., RedisServer]]:
+    """A factory of servers for this test alone, to be killed and restarted at will: `own_redis(aof="always")`."""
+    servers: list[RedisServer] = []
+
+    def start(**options: object) -> RedisServer:
+        server = RedisServer(redis_binary, tmp_path / f"redis{len(servers)}", **options)  # type: ignore[arg-type]
+        servers.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in servers:
+        server.kill()

