@@ -1,1 +1,21 @@
-"""Placeholder."""
+"""The LLM engine: Orca's iteration-level scheduling and selective batching over a paged KV cache.
+
+A pure library: no Redis, no HTTP, no environment variables. One thread owns an engine.
+"""
+
+from engine.config import EngineConfig
+from engine.engine import OrcaEngine
+from engine.errors import UnsupportedModel
+from engine.output import Completion, EngineStats, TokenEvent
+from engine.request import Request, RequestState
+
+__all__ = [
+    "Completion",
+    "EngineConfig",
+    "EngineStats",
+    "OrcaEngine",
+    "Request",
+    "RequestState",
+    "TokenEvent",
+    "UnsupportedModel",
+]

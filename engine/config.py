@@ -1,0 +1,46 @@
+"""What an engine is built with."""
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_origin
+
+DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
+DeviceName = Literal["auto", "cpu", "cuda"]
+Admission = Literal["paged", "reserve"]
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Settings of one engine; ValueError names the field that is wrong.
+
+    `model` is a directory or a hub id. `dtype` auto is float32 on a CPU and the checkpoint's own on CUDA.
+    `kv_cache_memory` is in bytes; without it the cache takes what a profiling pass leaves on CUDA, and a modest share
+    of the free memory on a CPU. `max_num_batched_tokens` is the token budget of an iteration, `max_batch_size` the
+    most requests that run at once. `max_model_len` (tokens of prompt and output) may only lower the model's own limit.
+    """
+
+    model: str
+    dtype: DTypeName = "auto"
+    device: DeviceName = "auto"
+    block_size: int = 16
+    kv_cache_memory: int | None = None
+    max_num_batched_tokens: int = 512
+    max_batch_size: int = 32
+    max_model_len: int | None = None
+    admission: Admission = "paged"
+    attention_backend: str = "auto"
+    self_check: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ValueError("model: got an empty name, allowed: a directory or a hub id")
+        for name in ("block_size", "max_num_batched_tokens", "max_batch_size", "max_model_len", "kv_cache_memory"):
+            value = getattr(self, name)
+            optional = name in ("max_model_len", "kv_cache_memory")
+            if value is None and optional:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name}: got {value!r}, allowed: an integer of at least 1")
+        for field in fields(self):
+            if get_origin(field.type) is Literal and getattr(self, field.name) not in get_args(field.type):
+                allowed = ", ".join(get_args(field.type))
+                raise ValueError(f"{field.name}: got {getattr(self, field.name)!r}, allowed: {allowed}")

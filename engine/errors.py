@@ -1,0 +1,21 @@
+"""What can go wrong in the engine apart from an invalid request."""
+
+
+class UnsupportedModel(ValueError):
+    """A model that the engine would not compute right, or cannot load; `reason` says which and why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class IllegalTransition(RuntimeError):
+    """A request was asked to change into a state that cannot follow the one it is in."""
+
+
+class OutOfBlocks(RuntimeError):
+    """More KV blocks were asked for than are free: the caller did not check first."""
+
+
+class IntegrityError(AssertionError):
+    """Two views of the same bookkeeping disagree: a bug of the engine."""

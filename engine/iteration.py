@@ -1,0 +1,37 @@
+"""One forward pass and its sampling, for the spans of a plan."""
+
+from collections.abc import Collection, Sequence
+
+import torch
+
+from engine.flat_batch import FlatBatch, Rows
+from engine.request import Request
+from engine.runner import ModelRunner
+from engine.sampler import Sampled, SamplingRow, sample
+from engine.scheduler import Span
+
+
+def compute(
+    runner: ModelRunner, spans: Sequence[Span], block_size: int, eos_token_ids: Collection[int]
+) -> dict[str, Sampled]:
+    """Compute `spans` in one flat batch; what was sampled, by request id, for those spans that sample."""
+    rows = [
+        Rows(span.request.tokens[span.start : span.stop], span.start, span.request.table, span.samples)
+        for span in spans
+    ]
+    batch = FlatBatch.build(rows, block_size, runner.device)
+    logits = runner.forward(batch)
+    if not batch.sampled:
+        return {}
+    requests = [spans[index].request for index in batch.sampled]
+    with torch.inference_mode():
+        sampled = sample(logits, [_sampling_row(request, eos_token_ids) for request in requests])
+    return {request.id: token for request, token in zip(requests, sampled, strict=True)}
+
+
+def _sampling_row(request: Request, eos_token_ids: Collection[int]) -> SamplingRow:
+    params = request.sampling
+    banned: tuple[int, ...] = ()
+    if request.num_outputs < params.min_tokens:
+        banned = (*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids))
+    return SamplingRow(params, request.seed or 0, request.num_outputs, banned)

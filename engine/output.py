@@ -1,0 +1,53 @@
+"""What comes out of an engine."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.stopping import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One output token of one request, or the error that ended it.
+
+    `position` is that of the token in the output, from 0; with `error` there is no token, and `position` is where it
+    would have stood. `logprobs`, when asked for, is `[logprob of the token, [[token id, logprob], ...]]`, natural
+    logarithms of the model's own distribution, before temperature, filters and min_tokens.
+    `cached_tokens` counts the prompt tokens that a prefix cache saved.
+    """
+
+    request_id: str
+    position: int
+    token: int | None
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+    logprobs: Any | None = None
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The whole output of one prompt of `OrcaEngine.generate`."""
+
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+    error: str | None = None
+    logprobs: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot: gauges of now, and totals since the engine was loaded."""
+
+    blocks_used: int
+    blocks_total: int
+    running: int
+    waiting: int
+    preemptions: int
+    iterations: int
+    prompt_tokens: int
+    """Prompt tokens computed, those recomputed after a preemption among them."""
+    output_tokens: int
+    batched_tokens: int
+    """Tokens of the last iteration."""

@@ -1,0 +1,50 @@
+"""Whether a request can be computed at all."""
+
+from collections.abc import Collection, Container
+
+from engine.request import Request, RequestState
+from schemas.errors import InvalidRequest
+from schemas.model_limits import ModelLimits
+from schemas.stopping import first_finish
+
+
+def check_request(request: Request, limits: ModelLimits, eos_token_ids: Collection[int], known: Container[str]) -> int:
+    """The resolved max_tokens of a request that may be submitted; InvalidRequest names what is wrong."""
+    if request.id in known:
+        raise InvalidRequest("id", request.id, "an id that no unfinished request has")
+    if request.state is not RequestState.WAITING or request.arrival >= 0:
+        raise InvalidRequest("id", request.id, "a request that was never submitted before")
+    if not request.prompt_ids:
+        raise InvalidRequest("prompt", request.prompt_ids, "at least one token")
+    for field, ids in (
+        ("prompt", request.prompt_ids),
+        ("output_ids", request.output_ids),
+        ("stop_token_ids", request.sampling.stop_token_ids),
+    ):
+        for index, token in enumerate((min(ids), max(ids)) if ids else ()):
+            if not 0 <= token < limits.vocab_size:
+                where = f"{field}.{ids.index((min(ids), max(ids))[index])}"
+                raise InvalidRequest(where, token, f"token ids from 0 to {limits.vocab_size - 1}")
+    max_tokens = _resolved(request, limits)
+    ended = first_finish(request.output_ids, request.sampling, eos_token_ids, max_tokens)
+    if ended is not None:
+        raise InvalidRequest("output_ids", request.output_ids, f"an output that goes on (it ended: {ended[1]})")
+    return max_tokens
+
+
+def _resolved(request: Request, limits: ModelLimits) -> int:
+    room = limits.max_total_tokens - len(request.prompt_ids)
+    if room < 1:
+        raise InvalidRequest(
+            "prompt",
+            f"{len(request.prompt_ids)} tokens",
+            f"at most {limits.max_total_tokens - 1} tokens (context {limits.max_model_len}, "
+            f"KV cache {limits.max_cached_tokens})",
+        )
+    for field, value in (("max_tokens", request.max_tokens), ("min_tokens", request.sampling.min_tokens)):
+        if value is not None and value > room:
+            allowed = f"at most {room} after a prompt of {len(request.prompt_ids)} tokens"
+            raise InvalidRequest(field, value, allowed)
+    if request.max_tokens is not None and request.max_tokens < 1:
+        raise InvalidRequest("max_tokens", request.max_tokens, "at least 1")
+    return room if request.max_tokens is None else request.max_tokens
