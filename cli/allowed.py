@@ -57,10 +57,15 @@ def _choices(kind: Any) -> list[str]:
 
 
 def _limits(bounds: dict[str, Any]) -> str:
-    low = f"{bounds['ge']}" if "ge" in bounds else f"more than {bounds['gt']}" if "gt" in bounds else ""
-    high = f"{bounds['le']}" if "le" in bounds else f"less than {bounds['lt']}" if "lt" in bounds else ""
-    if low and high:
-        return f"{low} to {high}" if "le" in bounds else f"{low}, {high}"
-    if low:
-        return f"at least {low}" if "ge" in bounds else low
-    return f"at most {high}" if "le" in bounds else high
+    at_least, more_than, at_most, less_than = (_number(bounds.get(name)) for name in _BOUNDS)
+    if at_least and at_most:
+        return f"{at_least} to {at_most}"
+    low = (at_least and f"at least {at_least}") or (more_than and f"more than {more_than}")
+    high = (at_most and f"at most {at_most}") or (less_than and f"less than {less_than}")
+    return ", ".join(filter(None, (low, high)))
+
+
+def _number(bound: Any) -> str:
+    if isinstance(bound, float) and bound.is_integer():
+        bound = int(bound)
+    return "" if bound is None else str(bound)

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from gateway.settings import GatewaySettings
-
 from cli.parse import load_settings
 from cli.served_model import with_model, with_redis
+from gateway.settings import GatewaySettings
 
 
 def main(arguments: Sequence[str]) -> int:

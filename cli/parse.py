@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 
 from cli.allowed import allowed_values, is_secret
@@ -13,7 +14,7 @@ from cli.errors import UserError
 S = TypeVar("S", bound=BaseSettings)
 
 _LONGEST_VALUE = 80
-_IN_FIELD = re.compile(r'for field "(\w+)"')
+_IN_FIELD = re.compile(r'for (?:field )?"?(\w+)"?')
 
 
 class UnusableSettings(UserError):
@@ -79,6 +80,10 @@ def _shown(value: object) -> str:
 
 
 def _unreadable(kind: type[BaseSettings], error: SettingsError) -> str:
-    if match := _IN_FIELD.search(str(error)):
+    if (match := _IN_FIELD.search(str(error))) and match[1] in kind.model_fields:
         return f'{_names(kind, match[1])}: got what is no JSON, allowed: JSON such as ["one", "two"]'
     return str(error).removeprefix("error parsing CLI: ")
+
+
+def _json_form(field: FieldInfo) -> str:
+    return 'an object such as {"key": "value"}' if "dict" in str(field.annotation) else 'a list such as ["a", "b"]'

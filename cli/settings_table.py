@@ -1,17 +1,16 @@
-"""The table of all settings, made from the settings classes: `python -m cli.settings_table` prints it for the README."""
+"""The table of all settings, made from their classes; `python -m cli.settings_table` prints it for the README."""
 
 from collections.abc import Iterator
 
-from gateway.settings import GatewaySettings
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
 from broker.settings import BrokerSettings
 from cli.allowed import allowed_values, description, unit
 from cli.parse import flag, variable
 from cli.settings import ChatSettings, TokenizeSettings
-from cli.up_settings import UpOptions
+from cli.up_settings import UpOptions, default_data_dir
+from gateway.settings import GatewaySettings
 from worker.settings import WorkerSettings
 
 GROUPS: tuple[tuple[str, type[BaseSettings]], ...] = (
@@ -42,17 +41,22 @@ def _rows(kind: type[BaseSettings]) -> Iterator[str]:
             f"`{variable(kind, name)}`",
             f"`{name.upper()}`" if positional else f"`{flag(name)}`",
             "" if positional else _default(field),
-            ", ".join(filter(None, (allowed_values(field), unit(field)))),
+            _allowed(field),
             description(field),
         )
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
+def _allowed(field: FieldInfo) -> str:
+    allowed, measure = allowed_values(field) or "", unit(field)
+    return f"{allowed} [{measure}]" if measure else allowed
+
+
 def _default(field: FieldInfo) -> str:
-    if field.default_factory is not None:
-        return "see there"
-    value = field.default
-    if value is PydanticUndefined or value is None or value == "" or value == ():
+    if field.default_factory is default_data_dir:
+        return "`~/.local/share/orcastream`"
+    value = field.get_default(call_default_factory=True)
+    if value is None or value in ("", (), {}):
         return "none"
     if isinstance(value, bool):
         return "`true`" if value else "`false`"

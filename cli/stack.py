@@ -4,16 +4,17 @@ import asyncio
 import os
 import site
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import httpx
-from gateway.settings import GatewaySettings
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from broker.link import Link
+from broker.presence import list_workers
 from cli.cores import usable_cores
 from cli.embedded_redis import EmbeddedRedis, RedisUnavailable
 from cli.environment import as_environment
@@ -21,6 +22,8 @@ from cli.ports import claimable_port
 from cli.process import Program
 from cli.supervisor import Supervisor
 from cli.up_settings import UpSettings
+from gateway.settings import GatewaySettings
+from schemas.keys import Keys
 from worker.settings import WorkerSettings
 
 _READY_POLL_S = 0.1
@@ -60,9 +63,9 @@ class Stack:
         for name in self.workers:
             await self._supervisor.start(self._worker(name))
 
-    async def ready(self) -> None:
-        """Wait until the gateway answers that requests will be served; GaveUp where that cannot come true."""
-        polling = asyncio.create_task(self._poll_readiness())
+    async def ready(self, num_workers: int = 1) -> None:
+        """Wait until the gateway says that it is ready, and `num_workers` workers do; GaveUp if that cannot be."""
+        polling = asyncio.create_task(self._poll_readiness(num_workers))
         giving_up = asyncio.create_task(self._supervisor.gave_up())
         done, pending = await asyncio.wait((polling, giving_up), return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
@@ -114,15 +117,34 @@ class Stack:
         shared = {"ORCASTREAM_REDIS_URL": self.redis_url, "PYTHONUNBUFFERED": "1", **_import_path()}
         return Program(name, (sys.executable, "-P", "-m", "cli.main", command), {**environment, **shared})
 
-    async def _poll_readiness(self) -> None:
+    async def _poll_readiness(self, num_workers: int) -> None:
         async with httpx.AsyncClient(base_url=self.url, trust_env=False) as client:
-            while True:
-                try:
-                    if (await client.get("/health/ready")).status_code == httpx.codes.OK:
-                        return
-                except httpx.TransportError:
-                    pass
-                await asyncio.sleep(_READY_POLL_S)
+            await _until(lambda: _answers_ready(client))
+        if num_workers == 1:
+            return
+        link = await Link.open(self.redis_url, name="orcastream-up")
+        try:
+            await _until(lambda: _are_there(num_workers, link, self._settings.keys()))
+        finally:
+            await link.close()
+
+
+async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
+    while True:
+        if await holds():
+            return
+        await asyncio.sleep(_READY_POLL_S)
+
+
+async def _are_there(num_workers: int, link: Link, keys: Keys) -> bool:
+    return sum(worker.alive for worker in await list_workers(link, keys)) >= num_workers
+
+
+async def _answers_ready(client: httpx.AsyncClient) -> bool:
+    try:
+        return (await client.get("/health/ready")).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
 
 
 def _import_path() -> dict[str, str]:

@@ -12,5 +12,4 @@ def main(arguments: Sequence[str]) -> int:
     settings = with_model(with_redis(load_settings(WorkerSettings, arguments, "worker")))
     from worker.main import run
 
-    run(settings)
-    return 0
+    return run(settings)

@@ -1,0 +1,153 @@
+"""`make demo`: Redis, a gateway and two workers on this machine answer twelve questions at once."""
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+from rich.live import Live
+
+from cli.answer import Answer
+from cli.demo_view import PlainLog, figures, progress
+from cli.errors import UserError
+from cli.served_model import with_model
+from cli.stack import Stack
+from cli.up_settings import UpSettings
+from demo.prompts import SHOWCASE
+
+_WORKERS = 2
+_READY_S = 120.0
+_ANSWERS_S = 120.0
+_REFRESH_S = 0.1
+_KEPT_LINES = 200
+
+
+def main() -> int:
+    """0 when every answer is as expected and every worker gave one."""
+    console = Console()
+    _forget_settings()
+    with tempfile.TemporaryDirectory(prefix="orcastream-demo-") as directory:
+        os.chdir(directory)  # away from anybody's .env
+        try:
+            return asyncio.run(_demo(console, Path(directory)))
+        except UserError as error:
+            console.print(f"demo: {error}", style="bold red", markup=False)
+            return 1
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            console.print("demo: interrupted, everything is stopped")
+            return 130
+        finally:
+            os.chdir("/")
+
+
+def _forget_settings() -> None:
+    for name in [name for name in os.environ if name.startswith("ORCASTREAM_")]:
+        del os.environ[name]
+
+
+async def _demo(console: Console, directory: Path) -> int:
+    lines: deque[str] = deque(maxlen=_KEPT_LINES)
+    settings = with_model(
+        UpSettings(
+            workers=_WORKERS, port=0, data_dir=directory, drain_grace_s=0, max_batch_size=len(SHOWCASE) // _WORKERS
+        )
+    )
+    stack = Stack(settings, lambda name, line: lines.append(f"{name:<8} | {line}"))
+    main_task = asyncio.current_task()
+    assert main_task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main_task.cancel)
+    begun = time.monotonic()
+    good = False
+    try:
+        with console.status("Starting Redis, a gateway and two workers with the demo model ..."):
+            await _start(stack)
+        console.print(f"Ready after {time.monotonic() - begun:.1f} s: {_who(stack)}", highlight=False)
+        answers = await _ask(stack, str(settings.served_model_name), console)
+        good = _judge(stack, answers, console)
+    finally:
+        await stack.stop()
+        if not good:
+            console.print("\n".join(["The processes' last lines:", *lines]), markup=False, highlight=False)
+    console.print("Everything that was started is stopped.")
+    return 0 if good else 1
+
+
+async def _start(stack: Stack) -> None:
+    await stack.start()
+    try:
+        await asyncio.wait_for(stack.ready(num_workers=_WORKERS), _READY_S)
+    except TimeoutError:
+        raise UserError(f"the service was not ready within {_READY_S:g} s") from None
+
+
+async def _ask(stack: Stack, model: str, console: Console) -> list[Answer]:
+    answers = [Answer(question, expected) for question, expected in SHOWCASE]
+    console.print(f"{len(answers)} requests at once to {stack.url}/v1/chat/completions", highlight=False)
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=stack.url, timeout=_ANSWERS_S, limits=limits, trust_env=False) as client:
+        asking = asyncio.gather(*(answer.stream(client, model) for answer in answers))
+        await _show(console, answers, _namer(stack), asking)
+    return answers
+
+
+async def _show(
+    console: Console, answers: Sequence[Answer], name_of: Callable[[str], str], asking: "asyncio.Future[list[None]]"
+) -> None:
+    if not console.is_terminal:
+        log = PlainLog(console, answers, name_of)
+        while not asking.done():
+            await asyncio.wait((asking,), timeout=_REFRESH_S)
+            log.update()
+    else:
+        with Live(console=console, auto_refresh=False) as live:
+            while not asking.done():
+                await asyncio.wait((asking,), timeout=_REFRESH_S)
+                live.update(progress(answers, name_of, console.width), refresh=True)
+    await asking
+
+
+def _judge(stack: Stack, answers: Sequence[Answer], console: Console) -> bool:
+    console.print(figures(answers, _namer(stack)))
+    correct = sum(answer.correct for answer in answers)
+    tokens = sum(answer.num_tokens for answer in answers)
+    took = max((answer.last_s or answer.asked_s) for answer in answers) - min(answer.asked_s for answer in answers)
+    served = sorted({_namer(stack)(worker) for answer in answers for worker in answer.workers})
+    console.print(f"{tokens} tokens in {took:.1f} s, served by {', '.join(served) or 'nobody'}.", highlight=False)
+    console.print(f"{correct} of {len(answers)} answers are as expected.", highlight=False)
+    for answer in answers:
+        if not answer.correct:
+            console.print(
+                f"{answer.question}\n  expected: {answer.expected}\n  got: {answer.error or answer.text}",
+                markup=False,
+                highlight=False,
+            )
+    idle = set(stack.workers) - set(served)
+    if idle:
+        console.print(f"No answer came from {', '.join(sorted(idle))}.")
+    return correct == len(answers) and not idle
+
+
+def _namer(stack: Stack) -> Callable[[str], str]:
+    """Short names for the workers' own, which carry their pid."""
+
+    def name_of(worker: str) -> str:
+        parts = worker.split("-")
+        return next((name for name in stack.workers if str(stack.pid(name)) in parts), worker)
+
+    return name_of
+
+
+def _who(stack: Stack) -> str:
+    names = ("redis", "gateway", *stack.workers)
+    return ", ".join(f"{name} (pid {stack.pid(name)})" for name in names)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
