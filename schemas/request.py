@@ -41,6 +41,8 @@ def _token_ids(prompt: object) -> object:
     return tuple(prompt) if isinstance(prompt, list) else prompt
 
 
+DEFAULT_TENANT = "default"
+
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 
 
@@ -57,7 +59,9 @@ class Payload(SamplingParams):
         (), max_length=MAX_STOP_STRINGS, strict=False, description="Texts that end a choice; never part of it."
     )
     tenant: str = Field(
-        "default", pattern=f"^(?:{NAME_PATTERN.pattern})$", description="Who may read the reply log through a gateway."
+        DEFAULT_TENANT,
+        pattern=f"^(?:{NAME_PATTERN.pattern})$",
+        description="Who may read the reply log through a gateway.",
     )
     on_disconnect: Literal["cancel", "continue"] = Field("cancel", description="What a lost HTTP client means.")
 

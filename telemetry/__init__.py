@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""What the service says of itself: logs today; names of spans and metrics live here too."""

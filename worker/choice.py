@@ -1,0 +1,81 @@
+"""One of the `n` answers to a request: the tokens the engine made, and how many of them the reply log holds."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from schemas.events import Ending, Run
+from schemas.request import Payload
+from schemas.stopping import FinishReason, first_finish
+from text.tokenizer import Tokenizer
+from worker.stop_text import StopText
+
+
+class Choice:
+    """Output of one choice. `num_logged` tokens are published and final; those behind it wait for the next write."""
+
+    def __init__(self, index: int, payload: Payload, max_tokens: int, tokenizer: Tokenizer | None) -> None:
+        self.index = index
+        self.engine_id = ""
+        self.tokens: list[int] = []
+        self.num_logged = 0
+        self.ending: Ending | None = None
+        self._payload = payload
+        self._max_tokens = max_tokens
+        self._logprobs: list[Any] = []
+        self._stop_text: StopText | None = None
+        if payload.stop and tokenizer is not None:
+            self._stop_text = StopText(tokenizer, payload.stop, payload.min_tokens)
+
+    def adopt(self, logged: Sequence[int], eos_token_ids: Collection[int]) -> None:
+        """Start from what a reply log holds: stop conditions are evaluated on it before any forward pass."""
+        for token in logged:
+            self._append(token, None)
+            if self.ending is not None:
+                break
+        finish = first_finish(logged, self._payload.sampling, eos_token_ids, self._max_tokens)
+        if finish is not None and (self.ending is None or finish[0] < self.ending.tokens):
+            self._finish(finish[1], finish[0], logged[finish[0] - 1])
+        self.num_logged = len(self.tokens)
+
+    def accept(self, token: int, reason: FinishReason | None, logprobs: Any) -> None:
+        """Take the engine's next token; ignored once the choice has ended."""
+        if self.ending is not None:
+            return
+        self._append(token, logprobs)
+        if self.ending is None and reason is not None:
+            self._finish(reason, len(self.tokens), token)
+
+    def extends(self, logged: Sequence[int]) -> bool:
+        """Whether this worker's own tokens begin with what the log holds."""
+        return self.tokens[: len(logged)] == list(logged)
+
+    @property
+    def num_publishable(self) -> int:
+        """Tokens that may stand in the log now: none that could be part of a stop string."""
+        if self.ending is not None:
+            return self.ending.tokens
+        return len(self.tokens) if self._stop_text is None else self._stop_text.num_publishable
+
+    def next_run(self) -> Run | None:
+        """The tokens that may be published and are not yet; None when there are none."""
+        start, end = self.num_logged, self.num_publishable
+        if end <= start:
+            return None
+        logprobs = tuple(self._logprobs[start:end]) if self._payload.logprobs is not None else None
+        return Run(self.index, start, tuple(self.tokens[start:end]), logprobs)
+
+    def abandoned(self) -> Ending:
+        """How the choice stands when its request ends before it does."""
+        return self.ending or Ending(None, self.num_publishable)
+
+    def _append(self, token: int, logprobs: Any) -> None:
+        self.tokens.append(token)
+        self._logprobs.append(logprobs)
+        if self._stop_text is not None:
+            hit = self._stop_text.push(token)
+            if hit is not None:
+                self.ending = Ending(FinishReason.STOP, hit.num_tokens, hit.text_length, hit.stop)
+
+    def _finish(self, reason: FinishReason, num_tokens: int, token: int) -> None:
+        stop = token if token in self._payload.stop_token_ids else None
+        self.ending = Ending(reason, num_tokens, stop=stop if reason is FinishReason.STOP else None)

@@ -1,0 +1,127 @@
+"""The engine's thread: takes what has arrived, runs one iteration, hands the events over, goes on."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine import OrcaEngine, Request, TokenEvent
+from schemas.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The engine would not take a request."""
+
+    request_id: str
+    error: InvalidRequest
+
+
+class EngineFailed(RuntimeError):
+    """The engine ended with an error that no single request caused; the process cannot go on."""
+
+
+EngineOutput = TokenEvent | Refused
+Deliver = Callable[[list[EngineOutput]], None]
+
+
+class EngineLoop(threading.Thread):
+    """Runs `engine.step()` while there is work and sleeps while there is none.
+
+    `deliver` is called in this thread after each iteration and must not block. What it was given and has not been
+    acknowledged by `published()` is bounded by `max_unpublished` tokens: beyond that the engine pauses, so that a slow
+    Redis slows the worker down instead of filling its memory.
+    """
+
+    def __init__(self, engine: OrcaEngine, deliver: Deliver, *, max_unpublished: int) -> None:
+        super().__init__(name="engine", daemon=True)
+        self._engine = engine
+        self._deliver = deliver
+        self._max_unpublished = max_unpublished
+        self._changed = threading.Condition()
+        self._submitted: list[Request] = []
+        self._cancelled: list[str] = []
+        self._unpublished = 0
+        self._stopping = False
+        self._busy = False
+        self._progress_at = time.monotonic()
+        self.failure: BaseException | None = None
+        self.iterations = 0
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Take `requests` into the pool before the next iteration."""
+        with self._changed:
+            self._submitted.extend(requests)
+            self._changed.notify()
+
+    def cancel(self, request_ids: Sequence[str]) -> None:
+        """Drop requests before the next iteration; events already on their way may still be delivered."""
+        with self._changed:
+            self._cancelled.extend(request_ids)
+            self._changed.notify()
+
+    def published(self, num_events: int) -> None:
+        """`num_events` delivered events have been dealt with."""
+        with self._changed:
+            self._unpublished -= num_events
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """End after the running iteration. Does not wait: `join()` does."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def check(self) -> None:
+        """EngineFailed when the thread has died of an error."""
+        if self.failure is not None:
+            raise EngineFailed(repr(self.failure)) from self.failure
+
+    def stalled_for_s(self) -> float:
+        """Seconds since the engine last made progress; 0 while it has nothing to do or waits for the publisher."""
+        return time.monotonic() - self._progress_at if self._busy else 0.0
+
+    def run(self) -> None:
+        """The thread's body; a failure of the engine itself ends it and is kept in `failure`."""
+        try:
+            while self._wait_for_work():
+                self._iterate()
+        except BaseException as error:
+            self.failure = error
+            self._busy = False
+        finally:
+            self._deliver([])
+
+    def _wait_for_work(self) -> bool:
+        with self._changed:
+            while not self._stopping and not self._can_run():
+                self._busy = False
+                self._changed.wait()
+            if not self._busy:
+                self._busy, self._progress_at = True, time.monotonic()
+            return not self._stopping
+
+    def _can_run(self) -> bool:
+        if self._submitted or self._cancelled:
+            return True
+        return self._engine.has_work and self._unpublished < self._max_unpublished
+
+    def _iterate(self) -> None:
+        with self._changed:
+            submitted, self._submitted = self._submitted, []
+            cancelled, self._cancelled = self._cancelled, []
+        output: list[EngineOutput] = []
+        for request in submitted:
+            try:
+                self._engine.submit(request)
+            except InvalidRequest as error:
+                output.append(Refused(request.id, error))
+        for request_id in cancelled:
+            self._engine.cancel(request_id)
+        if self._engine.has_work and self._unpublished < self._max_unpublished:
+            output.extend(self._engine.step())
+            self.iterations += 1
+        self._progress_at = time.monotonic()
+        with self._changed:
+            self._unpublished += len(output)
+        self._deliver(output)

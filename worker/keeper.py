@@ -1,0 +1,52 @@
+"""Keeps what the worker holds: leases while the engine makes progress, deadlines, and its own presence."""
+
+import logging
+import time
+
+from broker.lease import Held
+from worker.engine_loop import EngineLoop
+from worker.roster import Roster
+from worker.running import Running
+from worker.session import Session
+from worker.settings import WorkerSettings
+
+log = logging.getLogger("orcastream.worker")
+
+
+class Keeper:
+    """What has to happen every fraction of a lease, whatever else goes on."""
+
+    def __init__(self, settings: WorkerSettings, engine_loop: EngineLoop, roster: Roster) -> None:
+        self._lease_s = settings.lease_ms / 1000
+        self._retention_ms = settings.retention_ms
+        self._engine_loop = engine_loop
+        self._roster = roster
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two renewals: four chances within a lease."""
+        return self._lease_s / 4
+
+    async def renew(self, session: Session) -> tuple[list[Running], list[Running]]:
+        """Renew every lease; return the requests that are no longer ours and those that were cancelled.
+
+        A lease follows the engine's progress: none is renewed while an iteration takes longer than a lease.
+        """
+        stalled_s = self._engine_loop.stalled_for_s()
+        if stalled_s > self._lease_s:
+            log.error("engine stalled, leases not renewed", extra={"seconds": round(stalled_s, 1)})
+            return [], []
+        held = list(self._roster)
+        if not held:
+            return [], []
+        leases = await session.leases.renew(
+            [Held(r.ref, r.id, r.request.deadline_ms + self._retention_ms) for r in held]
+        )
+        lost = [r for r in held if not r.closed and not leases[r.ref].owned]
+        cancelled = [r for r in held if not r.closed and leases[r.ref].cancelled]
+        return lost, cancelled
+
+    def expired(self) -> list[Running]:
+        """Running requests whose deadline has passed."""
+        now_ms = time.time() * 1000
+        return [running for running in self._roster if now_ms >= running.request.deadline_ms and not running.ended]

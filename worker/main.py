@@ -1,0 +1,79 @@
+"""Entry point of the worker process."""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from telemetry.logs import set_up_logging
+from worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from engine import OrcaEngine
+    from text.tokenizer import Tokenizer
+
+log = logging.getLogger("orcastream.worker")
+
+
+def worker_name() -> str:
+    """A name that no other process start ever has: host, pid, random. It is also the consumer's name."""
+    host = "".join(char if char.isalnum() or char in "-_" else "-" for char in socket.gethostname())
+    return f"{host[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def run(settings: WorkerSettings) -> int:
+    """Load the model, serve until SIGTERM or SIGINT, drain. Returns the exit status."""
+    set_up_logging(settings.log_level, settings.log_form)
+    from engine import EngineConfig, OrcaEngine, UnsupportedModel
+    from text.model_config import ModelFilesError
+    from text.tokenizer import Tokenizer
+
+    _set_up_threads(settings.torch_threads)
+    try:
+        engine = OrcaEngine.load(
+            EngineConfig(
+                model=settings.model,
+                dtype=settings.dtype,
+                device=settings.device,
+                kv_cache_memory=settings.kv_cache_memory,
+                max_num_batched_tokens=settings.max_num_batched_tokens,
+                max_batch_size=settings.max_batch_size,
+                max_model_len=settings.max_model_len,
+                admission=settings.admission,
+            )
+        )
+    except (UnsupportedModel, OSError, ValueError) as error:
+        print(f"orcastream worker: model: {error}", file=sys.stderr)
+        return 2
+    try:
+        tokenizer = Tokenizer.load(settings.model)
+    except ModelFilesError:
+        tokenizer = None
+        log.warning("the model has no tokenizer: stop strings are refused", extra={"model": settings.model})
+    return asyncio.run(_serve(settings, engine, tokenizer))
+
+
+def _set_up_threads(torch_threads: int) -> None:
+    import torch
+
+    if torch_threads:
+        torch.set_num_threads(torch_threads)
+    # The engine's thread holds the interpreter between its operators; the asyncio side must get its turn soon.
+    sys.setswitchinterval(0.0005)
+
+
+async def _serve(settings: WorkerSettings, engine: "OrcaEngine", tokenizer: "Tokenizer | None") -> int:
+    from worker.worker import Worker
+
+    keys = settings.keys()
+    worker = Worker(settings, settings.redis_url or "redis://127.0.0.1:6379", keys, worker_name(), engine, tokenizer)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, worker.drain)
+    log.info("serving", extra={"model": keys.model, "pid": os.getpid()})
+    await worker.run()
+    return 0

@@ -1,0 +1,61 @@
+"""What the engine has made and the asyncio side has not looked at yet."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from schemas.errors import ErrorCode
+from worker.engine_loop import EngineLoop, EngineOutput, Refused
+from worker.roster import Roster
+from worker.running import Running
+
+log = logging.getLogger("orcastream.worker")
+
+
+class Outbox:
+    """Carries engine output from its thread to the requests it belongs to; `iterated` wakes at every delivery."""
+
+    def __init__(self, roster: Roster, mark: Callable[[Running], None], wake: asyncio.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._roster = roster
+        self._mark = mark
+        self._wake = wake
+        self._batches: list[list[EngineOutput]] = []
+        self.iterated = asyncio.Event()
+
+    def deliver(self, output: list[EngineOutput]) -> None:
+        """Hand over one iteration's output. Called in the engine's thread; never blocks."""
+        try:
+            self._loop.call_soon_threadsafe(self._arrived, output)
+        except RuntimeError:
+            return  # the loop has closed: the process is ending
+
+    def take(self, engine_loop: EngineLoop) -> int:
+        """Give everything delivered so far to its requests; return how many events that were."""
+        batches, self._batches = self._batches, []
+        for output in batches:
+            for event in output:
+                self._apply(event, engine_loop)
+        return sum(map(len, batches))
+
+    def _arrived(self, output: list[EngineOutput]) -> None:
+        self._batches.append(output)
+        self.iterated.set()
+        self._wake.set()
+
+    def _apply(self, event: EngineOutput, engine_loop: EngineLoop) -> None:
+        owner = self._roster.by_engine_id(event.request_id)
+        if owner is None:
+            return
+        running, choice = owner
+        if isinstance(event, Refused):
+            running.fail(event.error.code, str(event.error))
+        elif event.error is not None:
+            log.error("the engine failed on a request", extra={"request": running.id, "why": event.error})
+            running.fail(ErrorCode.ENGINE_ERROR, event.error)
+        elif event.token is not None:
+            running.token_arrived(event.cached_tokens)
+            choice.accept(event.token, event.finish_reason, event.logprobs)
+            if choice.ending is not None and event.finish_reason is None:
+                engine_loop.cancel([choice.engine_id])
+        self._mark(running)

@@ -1,0 +1,67 @@
+"""The worker's long-lived parts, which outlast its connections."""
+
+import os
+import socket
+from dataclasses import dataclass
+
+from engine import OrcaEngine
+from schemas.keys import Keys
+from worker.admission import Admission
+from worker.engine_loop import EngineLoop
+from worker.keeper import Keeper
+from worker.outbox import Outbox
+from worker.publisher import Publisher
+from worker.roster import Roster
+from worker.running import Running
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything that a session's tasks work with."""
+
+    keys: Keys
+    name: str
+    engine: OrcaEngine
+    engine_loop: EngineLoop
+    roster: Roster
+    admission: Admission
+    publisher: Publisher
+    outbox: Outbox
+    keeper: Keeper
+    max_claims: int
+    presence_ttl_ms: int
+    retention_ms: int
+
+    def room(self) -> int:
+        """Requests to claim now: none while the engine still keeps some waiting for memory."""
+        return 0 if self.engine.num_waiting > 0 else min(self.roster.free, self.max_claims)
+
+    def withdraw(self, engine_ids: list[str]) -> None:
+        """Stop the engine working under these ids and ignore what it may still deliver."""
+        self.roster.withdraw(engine_ids)
+        if engine_ids:
+            self.engine_loop.cancel(engine_ids)
+
+    def let_go(self, running: Running) -> None:
+        """The request ended or went to another worker."""
+        self.withdraw(running.engine_ids())
+        self.roster.remove(running)
+
+    def describe(self, *, draining: bool) -> dict[str, str | int]:
+        """What the worker says of itself in its presence hash."""
+        stats = self.engine.stats()
+        return {
+            "worker": self.name,
+            "model": self.keys.model,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "state": "draining" if draining else "serving",
+            "running": len(self.roster),
+            "capacity": self.roster.capacity,
+            "vocab_size": self.engine.limits.vocab_size,
+            "max_model_len": self.engine.limits.max_total_tokens,
+            "iterations": self.engine_loop.iterations,
+            "blocks_used": stats.blocks_used,
+            "blocks_total": stats.blocks_total,
+            "preemptions": stats.preemptions,
+        }

@@ -1,0 +1,83 @@
+"""Writes reply logs: one write per log in flight, all logs of an iteration in one write to the socket."""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+from broker.ending import finish
+from broker.errors import BrokerError, Fenced, Unwritable
+from broker.reply_log import ReplyLog, append_many
+from schemas.events import Event, Terminal
+from worker.running import Running
+from worker.session import Session
+
+log = logging.getLogger("orcastream.worker")
+
+
+@dataclass(slots=True)
+class Flushed:
+    """What became of the writes that are not simply done."""
+
+    ended: list[tuple[Running, Terminal]] = field(default_factory=list)
+    """Terminal event written, queue entry gone."""
+    fenced: list[Running] = field(default_factory=list)
+    """A newer epoch stands in the log, or the log is gone: attach to see whose the request is."""
+    unwritable: list[Running] = field(default_factory=list)
+    """The server cannot write now: attach again a little later."""
+
+
+class Publisher:
+    """Keeps the set of requests that may have something to say, and writes it when `flush` is called."""
+
+    def __init__(self, retention_ms: int) -> None:
+        self._retention_ms = retention_ms
+        self._dirty: dict[Running, None] = {}
+        self.wake = asyncio.Event()
+
+    def mark(self, running: Running) -> None:
+        """`running` may have an event to write."""
+        self._dirty[running] = None
+        self.wake.set()
+
+    async def flush(self, session: Session) -> Flushed:
+        """Write the next event of every marked request; clean up behind the terminal ones.
+
+        LinkLost is raised where the outcome is unknown; nothing is repeated, the next session attaches to every log.
+        """
+        self.wake.clear()
+        dirty, self._dirty = list(self._dirty), {}
+        writes: list[tuple[Running, ReplyLog, Event]] = []
+        for running in dirty:
+            if running.log is not None and not running.closed and (event := running.next_event()) is not None:
+                writes.append((running, running.log, event))
+        flushed = Flushed()
+        outcomes = await append_many([(reply_log, event) for _, reply_log, event in writes])
+        for (running, _, event), outcome in zip(writes, outcomes, strict=True):
+            self._sort(flushed, running, event, outcome)
+        await asyncio.gather(*(self._clean_up(session, running, terminal) for running, terminal in flushed.ended))
+        return flushed
+
+    def _sort(self, flushed: Flushed, running: Running, event: Event, outcome: BrokerError | None) -> None:
+        if outcome is None:
+            running.logged(event)
+            if isinstance(event, Terminal):
+                flushed.ended.append((running, event))
+            return
+        running.log = None
+        if isinstance(outcome, Fenced):
+            flushed.fenced.append(running)
+        elif isinstance(outcome, Unwritable):
+            flushed.unwritable.append(running)
+        else:
+            raise outcome
+        log.info("write refused", extra={"request": running.id, "why": str(outcome)})
+
+    async def _clean_up(self, session: Session, running: Running, terminal: Terminal) -> None:
+        await finish(
+            session.link,
+            session.keys,
+            request_id=running.id,
+            ref=running.ref,
+            terminal=terminal,
+            retention_ms=self._retention_ms,
+        )

@@ -1,0 +1,65 @@
+"""Every request that this worker has claimed and not yet ended."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+from broker.entry import EntryRef
+from worker.choice import Choice
+from worker.running import Running
+
+
+class Roster:
+    """Running requests by queue entry, by id and by engine id. `changed` wakes whoever waits for a free place."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.changed = asyncio.Event()
+        self._by_ref: dict[EntryRef, Running] = {}
+        self._by_id: dict[str, Running] = {}
+        self._by_engine_id: dict[str, tuple[Running, Choice]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_ref)
+
+    def __iter__(self) -> Iterator[Running]:
+        return iter(list(self._by_ref.values()))
+
+    def __contains__(self, ref: object) -> bool:
+        return ref in self._by_ref
+
+    @property
+    def free(self) -> int:
+        """Choices that could still be taken."""
+        return max(0, self.capacity - sum(running.request.payload.n for running in self._by_ref.values()))
+
+    def add(self, running: Running) -> None:
+        """Register a claimed request; it answers to its id from now on, cancels included."""
+        self._by_ref[running.ref] = running
+        self._by_id.setdefault(running.id, running)
+
+    def remove(self, running: Running) -> None:
+        """Forget a request that ended or went to somebody else."""
+        running.closed = True
+        self._by_ref.pop(running.ref, None)
+        if self._by_id.get(running.id) is running:
+            del self._by_id[running.id]
+        self.withdraw(running.engine_ids())
+        self.changed.set()
+
+    def by_id(self, request_id: str) -> Running | None:
+        """The running request of that id, if it is here."""
+        return self._by_id.get(request_id)
+
+    def submitted(self, running: Running) -> None:
+        """The choices of `running` answer to their engine ids."""
+        for choice in running.choices:
+            self._by_engine_id[choice.engine_id] = (running, choice)
+
+    def withdraw(self, engine_ids: Iterable[str]) -> None:
+        """Nothing that the engine still says under these ids counts."""
+        for engine_id in engine_ids:
+            self._by_engine_id.pop(engine_id, None)
+
+    def by_engine_id(self, engine_id: str) -> tuple[Running, Choice] | None:
+        """Whose output that is; None for one that was withdrawn."""
+        return self._by_engine_id.get(engine_id)

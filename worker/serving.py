@@ -1,0 +1,173 @@
+"""What the worker does while its connection holds: claim, publish, keep leases, obey cancels."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from broker.cancel import cancelled
+from broker.claim import Claimed
+from broker.ending import end_if_waiting
+from broker.errors import LinkLost
+from broker.sweep import Sweeper
+from schemas.errors import ErrorCode
+from worker.parts import Parts
+from worker.running import Running
+from worker.session import Session
+
+log = logging.getLogger("orcastream.worker")
+
+_UNWRITABLE_DELAY_S = 0.2
+_BLOCK_MS = 1000
+_SWEEP_INTERVAL_S = 1.0
+
+
+class Serving:
+    """The tasks of one session. `run` returns once `draining` is set; LinkLost (in a group) ends it at any time."""
+
+    def __init__(self, session: Session, parts: Parts, draining: asyncio.Event) -> None:
+        self._session = session
+        self._parts = parts
+        self._draining = draining
+        self._tasks = asyncio.TaskGroup()
+
+    async def run(self, drained: "asyncio.Future[None]") -> None:
+        """Serve until the drain begins, then go on publishing until `drained` is done."""
+        async with self._tasks:
+            background = [self._tasks.create_task(self._watch())]
+            await self._renew()
+            publishing = self._tasks.create_task(self._publish(drained))
+            for running in self._parts.roster:
+                self._tasks.create_task(self._attach(running))
+            background += [self._tasks.create_task(work) for work in (self._keep(), self._obey(), self._sweep())]
+            await self._take_in()
+            await asyncio.wait([drained])
+            self._parts.publisher.wake.set()
+            await publishing
+            for task in background:
+                task.cancel()
+
+    async def _watch(self) -> None:
+        raise LinkLost(await self._session.wait_lost())
+
+    async def _take_in(self) -> None:
+        """Claim what can run soon, a few per iteration so that work spreads, until the drain begins."""
+        await self._admit(await self._session.claimer.unknown(self._parts.roster))
+        claimer, look_for_expired_at = self._session.claimer, 0.0
+        loop = asyncio.get_running_loop()
+        while not self._draining.is_set():
+            room = self._parts.room()
+            if room == 0:
+                await self._next_iteration()
+                continue
+            claimed: list[Claimed] = []
+            if loop.time() >= look_for_expired_at:
+                claimed = await claimer.expired(room)
+                look_for_expired_at = loop.time() + (0 if claimed else self._parts.keeper.interval_s)
+            if len(claimed) < room:
+                claimed += await claimer.new(room - len(claimed))
+            if claimed:
+                await self._admit(claimed)
+                await self._next_iteration()
+            else:
+                await self._admit(await claimer.wait_for_work(self._session.claim_link, _BLOCK_MS))
+
+    async def _next_iteration(self) -> None:
+        """Until the engine has run once more or a place became free, so that claims follow its pace."""
+        roster, outbox = self._parts.roster, self._parts.outbox
+        if not len(roster) or self._draining.is_set():
+            return
+        roster.changed.clear()
+        outbox.iterated.clear()
+        waits = [asyncio.ensure_future(event.wait()) for event in (roster.changed, outbox.iterated, self._draining)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _admit(self, claims: Iterable[Claimed]) -> None:
+        admitted = await asyncio.gather(*(self._parts.admission.admit(self._session, claimed) for claimed in claims))
+        await asyncio.gather(*(self._attach(running) for running in admitted if running is not None))
+
+    async def _attach(self, running: Running) -> None:
+        """Open an epoch; the engine starts, starts again, goes on or lets go, as the log says."""
+        before = running.engine_ids()
+        if await self._parts.admission.attach(self._session, running):
+            self._parts.withdraw(before)
+            self._parts.roster.submitted(running)
+            self._parts.engine_loop.submit(running.engine_requests())
+        elif running.closed:
+            self._parts.withdraw(before)
+        self._parts.publisher.mark(running)
+
+    async def _attach_later(self, running: Running, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        if not running.closed:
+            await self._attach(running)
+
+    async def _publish(self, drained: "asyncio.Future[None]") -> None:
+        """Write the engine's output as it comes. One write is in flight at a time, so every log is written in order."""
+        publisher, outbox, engine_loop = self._parts.publisher, self._parts.outbox, self._parts.engine_loop
+        while not drained.done():
+            await publisher.wake.wait()
+            engine_loop.check()
+            num_events = outbox.take(engine_loop)
+            try:
+                flushed = await publisher.flush(self._session)
+            finally:
+                engine_loop.published(num_events)
+            for running, _ in flushed.ended:
+                self._parts.let_go(running)
+            for running in flushed.fenced:
+                self._tasks.create_task(self._attach_later(running, 0))
+            for running in flushed.unwritable:
+                self._tasks.create_task(self._attach_later(running, _UNWRITABLE_DELAY_S))
+
+    async def _keep(self) -> None:
+        """Renew leases, end what is past its deadline, say that this worker lives."""
+        keeper, publisher = self._parts.keeper, self._parts.publisher
+        while True:
+            await self._renew()
+            for running in keeper.expired():
+                running.fail(ErrorCode.EXPIRED, "the deadline passed")
+                publisher.mark(running)
+            info = self._parts.describe(draining=self._draining.is_set())
+            await self._session.presence.beat(info, ttl_ms=self._parts.presence_ttl_ms)
+            await asyncio.sleep(keeper.interval_s)
+
+    async def _renew(self) -> None:
+        lost, cancelled = await self._parts.keeper.renew(self._session)
+        for running in lost:
+            log.info("lease lost", extra={"request": running.id})
+            self._parts.let_go(running)
+        for running in cancelled:
+            self._cancel(running)
+
+    def _cancel(self, running: Running) -> None:
+        running.fail(ErrorCode.CANCELLED, "the request was cancelled")
+        self._parts.publisher.mark(running)
+
+    async def _obey(self) -> None:
+        """Look at the cancel keys that the control stream speaks of, and drain when told to."""
+        while True:
+            for control in await self._session.control.read(_BLOCK_MS):
+                if control.kind == "cancel":
+                    await self._look_at_cancel(control.target)
+                elif control.target == self._parts.name:
+                    self._draining.set()
+
+    async def _look_at_cancel(self, request_id: str) -> None:
+        running = self._parts.roster.by_id(request_id)
+        if running is None:
+            await end_if_waiting(self._session.link, self._parts.keys, request_id, who=self._parts.name)
+        elif await cancelled(self._session.link, self._parts.keys, [request_id]):
+            self._cancel(running)
+
+    async def _sweep(self) -> None:
+        """End requests that nobody works on and whose time is over, a few per second."""
+        sweeper = Sweeper(self._session.link, self._parts.keys, self._parts.name, retention_ms=self._parts.retention_ms)
+        while True:
+            swept = await sweeper.step()
+            for ref in swept.expired:
+                log.info("expired request ended", extra={"entry": str(ref)})
+            await asyncio.sleep(_SWEEP_INTERVAL_S)

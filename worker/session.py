@@ -1,0 +1,67 @@
+"""The links of one stretch of time without a broken connection, and the broker's nouns on them."""
+
+import asyncio
+from typing import Self
+
+from broker.cancel import ControlReader
+from broker.claim import Claimer
+from broker.lease import Leases
+from broker.link import Link
+from broker.presence import Presence
+from broker.queue import RequestQueue
+from schemas.keys import Keys
+from worker.settings import WorkerSettings
+
+
+class Session:
+    """An epoch lives on one connection: when any link of a session breaks, all epochs written over it are over."""
+
+    def __init__(
+        self, link: Link, claim_link: Link, control_link: Link, keys: Keys, worker: str, claimer: Claimer
+    ) -> None:
+        self.link = link
+        self.claim_link = claim_link
+        self.keys = keys
+        self.queue = RequestQueue(link, keys)
+        self.claimer = claimer
+        self.leases = Leases(link, keys, worker)
+        self.control = ControlReader(control_link, keys)
+        self.presence = Presence(link, keys, worker)
+        self._links = (link, claim_link, control_link)
+
+    @classmethod
+    async def open(cls, settings: WorkerSettings, url: str, keys: Keys, worker: str, *, reconnected: bool) -> Self:
+        """Connect, and make sure the queue exists. LinkLost or ResponseError while Redis is away or still loading."""
+        links: list[Link] = []
+        try:
+            for purpose in ("main", "claim", "control"):
+                links.append(await Link.open(url, name=f"{worker}:{purpose}"))
+            link, claim_link, control_link = links
+            not_before_ms = await link.server_time_ms() + settings.lease_ms if reconnected else 0
+            claimer = Claimer(
+                link,
+                keys,
+                worker,
+                lease_ms=settings.lease_ms,
+                retention_ms=settings.retention_ms,
+                not_before_ms=not_before_ms,
+            )
+            session = cls(link, claim_link, control_link, keys, worker, claimer)
+            await session.queue.ensure_groups()
+            return session
+        except BaseException:
+            await asyncio.gather(*(link.close() for link in links), return_exceptions=True)
+            raise
+
+    async def wait_lost(self) -> None:
+        """Return when the first of the links has broken."""
+        waits = [asyncio.ensure_future(link.wait_lost()) for link in self._links]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def close(self) -> None:
+        """Close every link, whatever state it is in."""
+        await asyncio.gather(*(link.close() for link in self._links), return_exceptions=True)

@@ -1,0 +1,46 @@
+"""Settings of the worker process."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from broker.settings import BrokerSettings
+from telemetry.logs import LogForm
+
+
+class WorkerSettings(BrokerSettings):
+    """What one worker runs and how; every field is an ORCASTREAM_ variable, a line of .env, or a flag."""
+
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the model runs.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="Number format of weights and cache; auto: float32 on a CPU, the checkpoint's on a GPU."
+    )
+    torch_threads: int = Field(0, ge=0, le=1024, description="CPU threads of torch; 0: all cores. [threads]")
+    max_batch_size: int = Field(32, ge=1, le=4096, description="Most requests in one iteration. [requests]")
+    max_num_batched_tokens: int = Field(
+        512,
+        ge=1,
+        le=1_048_576,
+        description="Token budget of one iteration, prefill and decode together. [tokens]",
+    )
+    max_model_len: int | None = Field(None, ge=2, description="Context length; none: the model's own. [tokens]")
+    kv_cache_memory: int | None = Field(
+        None, ge=1024, description="Size of the KV cache; none: measured on a GPU, a default on a CPU. [bytes]"
+    )
+    admission: Literal["paged", "reserve"] = Field(
+        "paged", description="paged: blocks on demand, preemption; reserve: Orca's Algorithm 1, max_tokens reserved."
+    )
+    max_claims: int = Field(
+        4, ge=1, le=4096, description="Most requests claimed per iteration, so that work spreads. [requests]"
+    )
+    max_unpublished: int = Field(
+        4096, ge=1, le=1_000_000, description="The engine pauses while this many tokens wait for Redis. [tokens]"
+    )
+    drain_grace_s: float = Field(
+        20.0, ge=0, le=3600, description="After SIGTERM, time for running requests before they are handed over. [s]"
+    )
+    stall_timeout_s: float = Field(
+        60.0, ge=1, le=3600, description="A worker whose engine makes no progress for this long exits. [s]"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe line logged.")
+    log_form: LogForm = Field(LogForm.TEXT, description="How log lines are written.")

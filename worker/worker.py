@@ -1,0 +1,130 @@
+"""The worker's life: connect, serve, connect again, drain."""
+
+import asyncio
+import logging
+
+from redis.exceptions import ResponseError
+
+from broker.errors import LinkLost
+from engine import OrcaEngine
+from schemas.keys import Keys
+from text.tokenizer import Tokenizer
+from worker.admission import Admission
+from worker.engine_loop import EngineLoop
+from worker.keeper import Keeper
+from worker.outbox import Outbox
+from worker.parts import Parts
+from worker.publisher import Publisher
+from worker.roster import Roster
+from worker.serving import Serving
+from worker.session import Session
+from worker.settings import WorkerSettings
+
+log = logging.getLogger("orcastream.worker")
+
+_MAX_RECONNECT_DELAY_S = 2.0
+
+
+class Worker:
+    """Joins one engine to one model's queue. Made and used on one asyncio loop; `run` returns after a drain."""
+
+    def __init__(
+        self, settings: WorkerSettings, url: str, keys: Keys, name: str, engine: OrcaEngine, tokenizer: Tokenizer | None
+    ) -> None:
+        self._settings = settings
+        self._url = url
+        self._draining = asyncio.Event()
+        roster = Roster(engine.config.max_batch_size)
+        publisher = Publisher(settings.retention_ms)
+        outbox = Outbox(roster, publisher.mark, publisher.wake)
+        engine_loop = EngineLoop(engine, outbox.deliver, max_unpublished=settings.max_unpublished)
+        self._parts = Parts(
+            keys=keys,
+            name=name,
+            engine=engine,
+            engine_loop=engine_loop,
+            roster=roster,
+            admission=Admission(settings, engine, tokenizer, roster, name),
+            publisher=publisher,
+            outbox=outbox,
+            keeper=Keeper(settings, engine_loop, roster),
+            max_claims=settings.max_claims,
+            presence_ttl_ms=settings.lease_ms,
+            retention_ms=settings.retention_ms,
+        )
+
+    def drain(self) -> None:
+        """Stop claiming, finish what fits in the grace period, hand the rest over; `run` then returns."""
+        if not self._draining.is_set():
+            log.info("draining", extra={"running": len(self._parts.roster)})
+            self._draining.set()
+
+    async def run(self) -> None:
+        """Serve until drained. A broken connection ends every epoch; the next session attaches anew."""
+        self._parts.engine_loop.start()
+        drained = asyncio.ensure_future(self._drained())
+        session: Session | None = None
+        reconnected = False
+        try:
+            while not drained.done():
+                session = await self._connect(drained, reconnected)
+                if session is not None:
+                    await self._serve(session, drained)
+                    reconnected = True
+        finally:
+            self._parts.engine_loop.stop()
+            drained.cancel()
+            if session is not None:
+                await session.close()
+        self._parts.engine_loop.check()
+
+    async def _connect(self, drained: "asyncio.Future[None]", reconnected: bool) -> Session | None:
+        """A new session; None when the drain ended first."""
+        delay_s = 0.05
+        while not drained.done():
+            try:
+                return await Session.open(
+                    self._settings, self._url, self._parts.keys, self._parts.name, reconnected=reconnected
+                )
+            except (LinkLost, ResponseError) as error:  # ResponseError: Redis is loading its data, say
+                log.warning("Redis cannot be reached", extra={"why": str(error)})
+            await asyncio.wait([drained], timeout=delay_s)
+            delay_s = min(2 * delay_s, _MAX_RECONNECT_DELAY_S)
+        return None
+
+    async def _serve(self, session: Session, drained: "asyncio.Future[None]") -> None:
+        roster = self._parts.roster
+        try:
+            await Serving(session, self._parts, self._draining).run(drained)
+            await self._hand_over(session)
+        except* LinkLost as lost:
+            log.warning("connection lost", extra={"why": str(lost.exceptions[0]), "running": len(roster)})
+        finally:
+            for running in roster:
+                running.log = None
+            await session.close()
+
+    async def _drained(self) -> None:
+        """Done when the drain may end: nothing runs any more, or the grace period is over."""
+        await self._draining.wait()
+        roster = self._parts.roster
+        try:
+            async with asyncio.timeout(self._settings.drain_grace_s):
+                while len(roster):
+                    roster.changed.clear()
+                    await roster.changed.wait()
+        except TimeoutError:
+            log.info("grace period over", extra={"running": len(roster)})
+
+    async def _hand_over(self, session: Session) -> None:
+        """Publish what the engine has made, then let other workers have the rest at once, at its token index."""
+        parts = self._parts
+        parts.engine_loop.stop()
+        await asyncio.to_thread(parts.engine_loop.join)
+        parts.outbox.take(parts.engine_loop)
+        for running, _ in (await parts.publisher.flush(session)).ended:
+            parts.roster.remove(running)
+        unknown = await session.claimer.unknown(parts.roster)
+        await session.leases.hand_over([running.ref for running in parts.roster] + [claimed.ref for claimed in unknown])
+        await session.presence.leave()
+        log.info("drained", extra={"handed_over": len(parts.roster)})
