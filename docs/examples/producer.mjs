@@ -1,0 +1,135 @@
+#!/usr/bin/env node
+// Post one request to Orcastream over Redis from Node, and print its tokens as they come.
+//
+//   npm install && node producer.mjs --url redis://localhost:6379/0 --model demo "[1, 17, 42]"
+//
+// Prints one line per run of new tokens, `tokens <choice> <position> [ids]`, then `finished {...}` or `error {...}`.
+// Exit status: 0 finished, 1 ended with an error, 2 no end in time, 3 the log contradicts what was already printed.
+import { randomUUID } from "node:crypto";
+import { parseArgs } from "node:util";
+import { setTimeout as sleep } from "node:timers/promises";
+import { crc32 } from "node:zlib";
+import { decode, encode } from "@msgpack/msgpack";
+import { createClient, RESP_TYPES } from "redis";
+
+const { values: options, positionals } = parseArgs({
+  allowPositionals: true,
+  options: {
+    url: { type: "string", default: process.env.REDIS_URL ?? "redis://localhost:6379/0" },
+    model: { type: "string", default: process.env.MODEL ?? "demo" },
+    namespace: { type: "string", default: "orca" },
+    priority: { type: "string", default: "normal" },
+    id: { type: "string", default: randomUUID() },
+    "max-tokens": { type: "string", default: "64" },
+    temperature: { type: "string", default: "0" },
+    n: { type: "string", default: "1" },
+    deadline: { type: "string", default: "60" }, // seconds from now
+  },
+});
+if (positionals.length !== 1) throw new Error('usage: node producer.mjs [--model NAME] "[1, 17, 42]"');
+const prompt = JSON.parse(positionals[0]);
+const deadlineMs = Number(options.deadline) * 1000;
+const graceMs = 5000; // how much longer than the deadline we wait for the event that says so
+
+class Gap extends Error {} // tokens are missing before these
+class Conflict extends Error {} // the log disagrees with what was already printed
+
+const printed = new Map(); // choice -> its tokens so far; positions define the reply, not entry ids
+
+/** Print what is new in an event; Gap or Conflict where it does not fit on what is there. */
+function fold(event) {
+  for (const { choice, position, tokens } of event.output ?? []) {
+    if (!printed.has(choice)) printed.set(choice, []);
+    const known = printed.get(choice);
+    if (position > known.length) throw new Gap();
+    const overlap = known.slice(position, position + tokens.length);
+    if (overlap.some((token, index) => token !== tokens[index])) throw new Conflict(`choice ${choice}: ${overlap}`);
+    const fresh = tokens.slice(overlap.length);
+    if (fresh.length > 0) {
+      console.log("tokens", choice, known.length, JSON.stringify(fresh));
+      known.push(...fresh);
+    }
+  }
+  for (const [choice, ending] of (event.choices ?? []).entries()) {
+    if (ending.tokens > (printed.get(choice)?.length ?? 0)) throw new Gap();
+  }
+}
+
+// A lost connection is not repaired behind our back: a repeated XADD would post the request twice.
+const client = createClient({ url: options.url, RESP: 2, disableOfflineQueue: true });
+client.on("error", (error) => console.error(`redis: ${error.message}`));
+await client.connect();
+const binary = client.withTypeMapping({ [RESP_TYPES.BLOB_STRING]: Buffer });
+
+/** Write the request entry; its deadline is on the server's clock. */
+async function post() {
+  const [seconds, microseconds] = (await client.sendCommand(["TIME"])).map(Number);
+  const deadline = seconds * 1000 + Math.floor(microseconds / 1000) + deadlineMs;
+  const payload = {
+    prompt,
+    max_tokens: Number(options["max-tokens"]),
+    temperature: Number(options.temperature),
+    n: Number(options.n),
+  };
+  const stream = `${options.namespace}:{${options.model}}:requests:${options.priority}`;
+  const fields = ["id", options.id, "v", "1", "deadline", String(Math.floor(deadline))];
+  await client.sendCommand(["XADD", stream, "*", ...fields, "payload", Buffer.from(encode(payload))]);
+}
+
+/** Read the reply log until its terminal; returns the exit status. */
+async function follow() {
+  const lane = (crc32(options.id) & 0xff).toString(16).padStart(2, "0");
+  const log = `${options.namespace}:reply:{${lane}}:${options.id}`;
+  const giveUp = Date.now() + deadlineMs + graceMs;
+  const holes = new Set();
+  let cursor = "0-0";
+  while (Date.now() < giveUp) {
+    let answer;
+    try {
+      answer = await binary.sendCommand(["XREAD", "COUNT", "100", "BLOCK", "1000", "STREAMS", log, cursor]);
+    } catch {
+      await sleep(200);
+      cursor = "0-0"; // the server may have come back with less than it had: fold from the start
+      continue;
+    }
+    for (const [id, fields] of answer?.[0][1] ?? []) {
+      cursor = id.toString();
+      const named = new Map();
+      for (let index = 0; index < fields.length; index += 2) named.set(fields[index].toString(), fields[index + 1]);
+      const type = named.get("type").toString();
+      const event = decode(named.get("payload"), { useBigInt64: true }); // the seed has up to 63 bits
+      const terminal = type === "finished" || type === "error";
+      try {
+        fold(event);
+      } catch (error) {
+        if (!(error instanceof Gap)) throw error;
+        if (!holes.has(cursor)) {
+          holes.add(cursor);
+          cursor = "0-0"; // something is missing: read from the start again
+          break;
+        }
+        if (terminal) throw new Conflict("the log ended with tokens missing");
+        continue; // missing in the log itself: a later epoch writes it again
+      }
+      if (type === "started") console.error(`started by ${event.worker}`);
+      if (terminal) {
+        delete event.output;
+        console.log(type, JSON.stringify(event));
+        return type === "error" ? 1 : 0;
+      }
+    }
+  }
+  console.error(`no end of ${log} in time`);
+  return 2;
+}
+
+try {
+  await post();
+  process.exitCode = await follow();
+} catch (error) {
+  if (!(error instanceof Conflict)) throw error;
+  console.error(`reply_conflict: ${error.message}`);
+  process.exitCode = 3;
+} finally {
+  client.destroy();
+}

