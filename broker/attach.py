@@ -1,14 +1,26 @@
 """Begin an epoch: fence every older writer of a reply log, read it, and see whether the request is still mine."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from redis.exceptions import ResponseError
+
+from broker.cleanup import finish
 from broker.entry import EntryRef
-from broker.fold import Fold
-from broker.link import Link
-from broker.reply_log import ReplyLog
+from broker.errors import Fenced, require
+from broker.fold import Fold, fold_log
+from broker.link import Link, time_ms
+from broker.queue import EntryState, entry_state
+from broker.reply_log import REFUSED, ReplyLog
+from broker.scripts import DUPLICATE, ENTRY_STATE, Command, ScriptCall
 from schemas.codec import Form
-from schemas.events import Started
-from schemas.keys import Keys
+from schemas.errors import InvalidRequest
+from schemas.events import EventId, Started, encode_event
+from schemas.keys import GROUP, Keys
+
+ATTEMPTS = 5
+"""How often an attach begins again because a rival attached in the middle of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +67,110 @@ async def attach(
     owned: bool = True,
     above_epoch: int = 0,
 ) -> Attachment:
-    """Fence, read, and decide.
+    """Fence, read, and decide; two round trips.
 
     `ref` is the queue entry served; with `owned` it must be pending under `worker`. `log_expire_at_ms` is deadline +
     retention, `retention_ms` what a log that has ended gets. `above_epoch` is the newest epoch this process used for
     the request. Raises LinkLost (start again on a new link), Unwritable, Fenced (rivals kept attaching: later).
     """
-    raise NotImplementedError
+    task = _Attach(link, keys, request_id, worker if owned else None, started, ref, form, retention_ms)
+    for _ in range(ATTEMPTS):
+        attachment = await task.attempt(log_expire_at_ms, above_epoch)
+        if attachment is not None:
+            return attachment
+    raise Fenced(f"{task.log_key}: rivals attached {ATTEMPTS} times in the middle of an attach")
+
+
+@dataclass(frozen=True, slots=True)
+class _Attach:
+    link: Link
+    keys: Keys
+    request_id: str
+    owner: str | None
+    started: Started
+    ref: EntryRef | None
+    form: Form
+    retention_ms: int
+
+    @property
+    def log_key(self) -> str:
+        return self.keys.reply(self.request_id)
+
+    async def attempt(self, log_expire_at_ms: int, above_epoch: int) -> Attachment | None:
+        """One attempt; None when a rival's epoch came in between."""
+        newest, now, *state = await self._call([("XREVRANGE", self.log_key, "+", "-", "COUNT", 1), ("TIME",)])
+        if newest and fold_log(newest).terminal is not None:
+            return await self._ended(fold_log(await self._call_one("XRANGE", self.log_key, "-", "+")))
+        if not self._is_mine(state):
+            return NotMine()
+        now_ms, newest_epoch = time_ms(now), EventId.parse(newest[0][0]).epoch if newest else 0
+        epoch = max(now_ms, newest_epoch + 1, above_epoch + 1)
+        fence: list[Command] = [
+            ("XADD", self.log_key, f"{epoch}-0", *encode_event(self.started, self.form)),
+            ("PEXPIREAT", self.log_key, max(log_expire_at_ms, now_ms + self.retention_ms)),
+            ("XRANGE", self.log_key, "-", "+"),
+        ]
+        written, _, entries, *state = await self._call(fence, may_refuse=True)
+        if isinstance(written, ResponseError):
+            return None
+        return await self._decide(epoch, fold_log(entries), state)
+
+    async def _decide(self, epoch: int, fold: Fold, state: Sequence[Any]) -> Attachment | None:
+        if fold.terminal is not None:
+            return await self._ended(fold)
+        if not self._is_mine(state):
+            return NotMine()
+        if fold.last_id is not None and fold.last_id.epoch > epoch:
+            return None
+        other = await self._earlier_entry(fold)
+        if other is not None:
+            return other
+        return Attached(ReplyLog(self.link, self.log_key, epoch, self.form), fold)
+
+    def _is_mine(self, state: Sequence[Any]) -> bool:
+        if self.owner is None or self.ref is None:
+            return True
+        now = EntryState.from_reply(state[0])
+        return now.exists and now.consumer == self.owner
+
+    async def _ended(self, fold: Fold) -> Ended:
+        if fold.terminal is not None:
+            await finish(
+                self.link,
+                self.keys,
+                request_id=self.request_id,
+                ref=self.ref,
+                terminal=fold.terminal,
+                retention_ms=self.retention_ms,
+            )
+        return Ended(fold)
+
+    async def _earlier_entry(self, fold: Fold) -> Duplicate | None:
+        """Two entries of one id must not fence each other for ever: the later one goes."""
+        if self.ref is None or fold.previous_started is None:
+            return None
+        try:
+            other = EntryRef.parse(fold.previous_started.entry)
+        except InvalidRequest:
+            return None
+        if other >= self.ref or not (await entry_state(self.link, self.keys, other)).exists:
+            return None
+        key_list = [self.keys.requests(self.ref.priority_class), self.keys.seen(self.request_id)]
+        args = [GROUP, self.ref.entry_id, str(self.ref), str(other)]
+        require(await self.link.call_many([DUPLICATE.call(key_list, args)]))
+        return Duplicate(other)
+
+    async def _call(self, commands: Sequence[Command], *, may_refuse: bool = False) -> list[Any]:
+        """Carry out `commands` and, with an owner, ask for the state of the queue entry behind them."""
+        batch: list[Command | ScriptCall] = list(commands)
+        if self.owner is not None and self.ref is not None:
+            batch.append(ENTRY_STATE.call([self.keys.requests(self.ref.priority_class)], [GROUP, self.ref.entry_id]))
+        replies = await self.link.call_many(batch)
+        refused = may_refuse and isinstance(replies[0], ResponseError) and REFUSED in str(replies[0])
+        require(replies[1:] if refused else replies)
+        return replies
+
+    async def _call_one(self, *command: str) -> Any:
+        replies = await self.link.call_many([command])
+        require(replies)
+        return replies[0]

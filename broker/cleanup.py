@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from redis.exceptions import ResponseError
-
-from broker.dead_letter import bury_arguments
+from broker.dead_letter import bury_call
 from broker.entry import EntryRef
+from broker.errors import require
 from broker.link import Link
+from broker.scripts import Command, ScriptCall
 from schemas.errors import ErrorCode
 from schemas.events import Terminal
 from schemas.keys import GROUP, Keys
@@ -18,8 +18,21 @@ BURIED: Final = frozenset({ErrorCode.DEAD_LETTER, ErrorCode.INVALID_REQUEST, Err
 async def finish(
     link: Link, keys: Keys, *, request_id: str, ref: EntryRef | None, terminal: Terminal, retention_ms: int
 ) -> None:
-    """Finish the clean-up of a request whose log holds `terminal`. Idempotent: whoever finds a terminal event calls it.
+    """Finish the clean-up of a request whose log holds `terminal`. Idempotent: whoever finds a terminal calls it.
 
-    Sets the log's final lifetime, then acknowledges and deletes the queue entry, or buries it where it failed for good.
+    Sets the log's final lifetime, then acknowledges and deletes the queue entry, or buries it where the request failed
+    for good. Raises LinkLost, Unwritable: the entry is then found again by whoever takes it over.
     """
-    raise NotImplementedError
+    commands: list[Command | ScriptCall] = [("PEXPIRE", keys.reply(request_id), retention_ms)]
+    if ref is not None:
+        if terminal.error in BURIED:
+            commands.append(bury_call(keys, ref, terminal.error, terminal.message or ""))
+        else:
+            commands.extend(acknowledge(keys, ref))
+    require(await link.call_many(commands))
+
+
+def acknowledge(keys: Keys, ref: EntryRef) -> list[Command]:
+    """The commands that take an entry out of the group and out of its stream, together."""
+    stream = keys.requests(ref.priority_class)
+    return [("MULTI",), ("XACK", stream, GROUP, ref.entry_id), ("XDEL", stream, ref.entry_id), ("EXEC",)]

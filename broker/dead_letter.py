@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from broker.entry import EntryRef
+from broker.errors import require
 from broker.fold import Fold
 from broker.link import Link
-from broker.scripts import BURY, Arg
+from broker.scripts import BURY, ScriptCall
 from schemas.errors import ErrorCode
 from schemas.keys import GROUP, Keys
 
@@ -32,19 +33,21 @@ def is_hopeless(deliveries: int, fold: Fold, max_deliveries: int) -> bool:
     return deliveries > max_deliveries and fold.epochs_without_progress >= max_deliveries
 
 
-def bury_arguments(keys: Keys, ref: EntryRef, reason: ErrorCode, message: str) -> tuple[list[str], list[Arg]]:
-    """Keys and arguments of bury.lua."""
-    args: list[Arg] = [GROUP, ref.entry_id, str(ref), str(reason), message[:MAX_MESSAGE_LENGTH]]
-    return [keys.requests(ref.priority_class), keys.dead], args
+def bury_call(keys: Keys, ref: EntryRef, reason: ErrorCode, message: str) -> ScriptCall:
+    """The call of bury.lua."""
+    args = [GROUP, ref.entry_id, str(ref), str(reason), message[:MAX_MESSAGE_LENGTH]]
+    return BURY.call([keys.requests(ref.priority_class), keys.dead], args)
 
 
 async def bury(link: Link, keys: Keys, ref: EntryRef, *, reason: ErrorCode, message: str) -> bool:
     """Acknowledge, copy to the dead letters and delete, in one script; False when somebody else was first.
 
-    Only for entries that are pending. The terminal event comes before it, wherever the entry's id can be read.
+    Only for entries that are pending. The terminal event comes before it, wherever the request's id can be read.
+    Raises LinkLost, Unwritable.
     """
-    key_list, args = bury_arguments(keys, ref, reason, message)
-    return bool(await link.run(BURY, key_list, args))
+    replies = await link.call_many([bury_call(keys, ref, reason, message)])
+    require(replies)
+    return bool(replies[0])
 
 
 async def dead_letters(link: Link, keys: Keys, *, count: int = 100, before: str = "+") -> list[DeadLetter]:

@@ -1,41 +1,149 @@
-"""How a request ends: the clean-up behind a terminal event, and ending a request that nobody owns."""
+"""Ending a request that nobody owns: its deadline passed, it was cancelled while it waited, or it is lost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from redis.exceptions import ResponseError
 
 from broker.attach import Attached, Ended, attach
 from broker.cleanup import finish
+from broker.dead_letter import bury
 from broker.entry import EntryRef
-from broker.errors import Fenced
+from broker.errors import Fenced, Unwritable
 from broker.fold import Fold, fold_log
 from broker.link import Link
+from broker.queue import entry_state
 from schemas.codec import Form, form_of
-from schemas.errors import ErrorCode
+from schemas.errors import ErrorCode, InvalidRequest
 from schemas.events import Ending, Started, Terminal, Usage
-from schemas.keys import Keys
+from schemas.keys import Keys, check_id
+from schemas.request import GenerationRequest
+from schemas.seed import derived_seed
 
-__all__ = ["end_request", "finish"]
+__all__ = ["Ender", "finish"]
 
 ATTEMPTS = 5
+"""How often an end is tried against an owner that lives and keeps writing."""
 
 
-async def end_request(
-    link: Link,
-    keys: Keys,
-    *,
-    request_id: str,
-    ref: EntryRef | None,
-    code: ErrorCode,
-    message: str,
-    started: Started,
-    form: Form,
-    log_expire_at_ms: int,
-    retention_ms: int,
-    field_name: str | None = None,
-) -> Terminal | None:
-    """End a request without owning it: deadline passed, cancelled while it waited, lost, or not to be understood.
+class Ender:
+    """Ends requests without owning them. `who` stands as worker in the started events that this writes."""
 
-    Returns the terminal event that stands in the log afterwards, this one or an earlier one; None when its owner, who
-    lives, kept writing. `started` says who ends it; what an existing log says of tenant, seed and prompt goes on.
-    Raises LinkLost, Unwritable.
-    """
-    raise NotImplementedError
+    def __init__(self, keys: Keys, who: str, *, retention_ms: int) -> None:
+        self._keys = keys
+        self._who = who
+        self._retention_ms = retention_ms
+
+    async def end(
+        self,
+        link: Link,
+        request_id: str,
+        *,
+        ref: EntryRef | None,
+        code: ErrorCode,
+        message: str,
+        request: GenerationRequest | None = None,
+        tenant: str = "default",
+        field_name: str | None = None,
+    ) -> Terminal | None:
+        """Write the terminal event, unless one is there, and clean up; the terminal that stands in the log then.
+
+        None when its owner lives and kept writing, or when the request lives on in another, earlier entry. What an
+        existing log says of tenant, seed and prompt goes on; else `request` tells, else `tenant`. Raises LinkLost,
+        Unwritable.
+        """
+        for _ in range(ATTEMPTS):
+            entries = await self._read(link, request_id)
+            fold = fold_log(entries)
+            started = self._started(request_id, ref, fold, request, tenant)
+            try:
+                attachment = await attach(
+                    link,
+                    self._keys,
+                    request_id=request_id,
+                    worker=self._who,
+                    started=started,
+                    ref=ref,
+                    form=_form(entries, request),
+                    log_expire_at_ms=0 if request is None else request.deadline_ms + self._retention_ms,
+                    retention_ms=self._retention_ms,
+                    owned=False,
+                )
+                if not isinstance(attachment, Attached):
+                    return attachment.fold.terminal if isinstance(attachment, Ended) else None
+                terminal = _terminal(attachment.fold, started, code, message, field_name)
+                await attachment.log.end(terminal)
+            except Fenced:
+                continue
+            await finish(
+                link,
+                self._keys,
+                request_id=request_id,
+                ref=ref,
+                terminal=terminal,
+                retention_ms=self._retention_ms,
+            )
+            return terminal
+        return None
+
+    async def end_if_waiting(self, link: Link, request: GenerationRequest, ref: EntryRef, message: str) -> bool:
+        """End a cancelled request that no worker was given yet; False when one was, who ends it then."""
+        state = await entry_state(link, self._keys, ref)
+        if not state.exists or state.consumer is not None:
+            return False
+        code = ErrorCode.CANCELLED
+        return await self.end(link, request.id, ref=ref, code=code, message=message, request=request) is not None
+
+    async def reject(self, link: Link, ref: EntryRef, fields: Mapping[bytes, bytes], error: InvalidRequest) -> None:
+        """Refuse a claimed entry that breaks the contract: a terminal error if its id can be read, and a dead letter.
+
+        Raises LinkLost, Unwritable.
+        """
+        try:
+            request_id = check_id(fields.get(b"id", b"").decode())
+        except (InvalidRequest, UnicodeDecodeError):
+            await bury(link, self._keys, ref, reason=error.code, message=str(error))
+            return
+        await self.end(link, request_id, ref=ref, code=error.code, message=str(error), field_name=error.field)
+
+    async def _read(self, link: Link, request_id: str) -> Sequence[Any]:
+        try:
+            entries: Sequence[Any] = await link.call("XRANGE", self._keys.reply(request_id), "-", "+")
+        except ResponseError as error:
+            raise Unwritable(error) from None
+        return entries
+
+    def _started(
+        self, request_id: str, ref: EntryRef | None, fold: Fold, request: GenerationRequest | None, tenant: str
+    ) -> Started:
+        entry = "" if ref is None else str(ref)
+        if fold.started is not None:
+            seed = fold.started.seed if fold.first_seed is None else fold.first_seed
+            return replace(fold.started, worker=self._who, entry=entry, seed=seed)
+        payload = None if request is None else request.payload
+        return Started(
+            worker=self._who,
+            model=self._keys.model,
+            tenant=tenant if payload is None else payload.tenant,
+            priority_class="" if ref is None else ref.priority_class,
+            entry=entry,
+            seed=derived_seed(request_id) if payload is None or payload.seed is None else payload.seed,
+            prompt_tokens=0 if payload is None else len(payload.prompt),
+            n=1 if payload is None else payload.n,
+        )
+
+
+def _form(entries: Sequence[Any], request: GenerationRequest | None) -> Form:
+    if request is not None:
+        return request.form
+    if entries:
+        flat = entries[0][1]
+        return form_of(dict(zip(flat[::2], flat[1::2], strict=True)).get(b"payload", b""))
+    return Form.MSGPACK
+
+
+def _terminal(fold: Fold, started: Started, code: ErrorCode, message: str, field_name: str | None) -> Terminal:
+    endings = tuple(Ending(None, len(tokens)) for tokens in fold.tokens)
+    usage = Usage(started.prompt_tokens, sum(ending.tokens for ending in endings))
+    return Terminal(endings, usage, error=code, message=message, field_name=field_name)

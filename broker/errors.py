@@ -1,5 +1,8 @@
 """What can go wrong between this process and Redis, and between writers of one reply log."""
 
+from collections.abc import Iterable
+from typing import Any
+
 from redis.exceptions import ResponseError
 
 
@@ -58,6 +61,13 @@ class WrongTenant(BrokerError):
 
 class UnknownRequest(BrokerError):
     """Nothing in Redis knows this request id."""
+
+
+def require(replies: Iterable[Any]) -> None:
+    """Raise Unwritable for the first error among the replies to a batch of commands."""
+    for reply in replies:
+        if isinstance(reply, ResponseError):
+            raise Unwritable(reply)
 
 
 def error_code(error: ResponseError) -> str:

@@ -7,6 +7,7 @@ from broker.errors import Gap, ReplyConflict
 from broker.resume import ResumePoint, extend_checksum
 from schemas.errors import InvalidRequest
 from schemas.events import Event, EventId, Output, Run, Started, Terminal, decode_event
+from schemas.limits import MAX_CHOICES
 
 
 class Fold:
@@ -19,13 +20,14 @@ class Fold:
     def __init__(self) -> None:
         self.started: Started | None = None
         """The newest started event."""
+        self.previous_started: Started | None = None
+        """The one before it."""
         self.first_seed: int | None = None
         """The seed that the first started event names: the one that every continuation uses."""
         self.tokens: list[list[int]] = []
         """Output tokens, per choice."""
         self.terminal: Terminal | None = None
         self.last_id: EventId | None = None
-        self.epochs = 0
         self._checksums: list[int] = []
         self._barren_epochs = 0
         self._progress = False
@@ -83,7 +85,8 @@ class Fold:
         if self.started is not None:
             self._barren_epochs = 0 if self._progress else self._barren_epochs + 1
         self._progress = False
-        self.started, self.last_id, self.epochs = event, event_id, self.epochs + 1
+        self.previous_started, self.started = self.started, event
+        self.last_id = event_id
         if self.first_seed is None:
             self.first_seed = event.seed
         self._grow(event.n)
@@ -142,13 +145,20 @@ def decode_entry(entry: Sequence[Any]) -> tuple[EventId, Event] | None:
         event = decode_event(dict(zip(fields[::2], fields[1::2], strict=True)))
     except InvalidRequest:
         return None
-    return EventId.parse(entry[0]), event
+    return (EventId.parse(entry[0]), event) if _within_limits(event) else None
+
+
+def _within_limits(event: Event) -> bool:
+    if isinstance(event, Started):
+        return 1 <= event.n <= MAX_CHOICES
+    return all(0 <= run.choice < MAX_CHOICES and run.position >= 0 for run in event.runs)
 
 
 def fold_log(entries: Iterable[Sequence[Any]]) -> Fold:
-    """Fold a whole log as read by XRANGE. What stands behind a hole does not count: a later epoch fills it.
+    """Fold a whole log as read by XRANGE, for whoever continues it.
 
-    Raises ReplyConflict for a log that contradicts itself.
+    What stands behind a hole, or contradicts what stands before it, does not count: the epoch that begins now fills it.
+    Only a terminal always counts.
     """
     fold = Fold()
     for entry in entries:
@@ -157,7 +167,7 @@ def fold_log(entries: Iterable[Sequence[Any]]) -> Fold:
             continue
         try:
             fold.feed(*decoded)
-        except Gap:
+        except (Gap, ReplyConflict):
             if isinstance(decoded[1], Terminal):
                 fold.terminal = decoded[1]
     return fold

@@ -11,7 +11,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from broker.errors import LinkLost
 from broker.resp import ProtocolError, ReplyParser, pack, pack_many
-from broker.scripts import Arg, Command, Script
+from broker.scripts import Arg, Command, Script, ScriptCall
 
 READ_BYTES = 256 * 1024
 
@@ -66,9 +66,9 @@ class Link:
         pool.connection_kwargs.update(options, protocol=2, retry=None, retry_on_error=[], retry_on_timeout=False)
         if name:
             pool.connection_kwargs["client_name"] = name
-        connection: AbstractConnection = pool.make_connection()
+        connection: AbstractConnection = pool.connection_class(**pool.connection_kwargs)
         try:
-            await connection.connect()
+            await connection.connect()  # type: ignore[no-untyped-call]
         except ResponseError:
             raise
         except (RedisError, OSError, TimeoutError) as error:
@@ -103,16 +103,27 @@ class Link:
             raise reply
         return reply
 
-    async def call_many(self, commands: Sequence[Command]) -> list[Any]:
-        """Carry out several commands in one write; error replies stand in the list as ResponseError."""
-        return await self.send(pack_many(commands), len(commands)) if commands else []
+    async def call_many(self, commands: Sequence[Command | ScriptCall]) -> list[Any]:
+        """Carry out several commands in one write; error replies stand in the list as ResponseError.
+
+        A script that the server does not know yet runs after the other commands.
+        """
+        if not commands:
+            return []
+        plain = [command.by_hash() if isinstance(command, ScriptCall) else command for command in commands]
+        replies = await self.send(pack_many(plain), len(plain))
+        for index, reply in enumerate(replies):
+            command = commands[index]
+            if isinstance(reply, NoScriptError) and isinstance(command, ScriptCall):
+                replies[index] = (await self.send(pack(command.by_text()), 1))[0]
+        return replies
 
     async def run(self, script: Script, keys: Sequence[str], args: Sequence[Arg]) -> Any:
-        """Run a script by its hash, or with its text where the server does not know it yet."""
-        try:
-            return await self.call(*script.command(keys, args))
-        except NoScriptError:
-            return await self.call(*script.full_command(keys, args))
+        """Run a script; its reply, ResponseError or LinkLost as for `call`."""
+        reply = (await self.call_many([script.call(keys, args)]))[0]
+        if isinstance(reply, ResponseError):
+            raise reply
+        return reply
 
     def send(self, packed: bytes, num_replies: int) -> "asyncio.Future[list[Any]]":
         """Write packed commands; a future of their replies. The bytes are handed over whole before this returns."""

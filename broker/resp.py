@@ -96,7 +96,8 @@ class ReplyParser:
             if end < 0:
                 self._need = 0
                 return position
-            kind, value = buffer[position], None
+            kind = buffer[position]
+            value: Any = None
             if kind == 36:  # $
                 length = int(buffer[position + 1 : end])
                 start, end = end + 2, end

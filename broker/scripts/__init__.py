@@ -23,13 +23,26 @@ class Script:
         text = files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
         return cls(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
-    def command(self, keys: Sequence[str], args: Sequence[Arg]) -> Command:
-        """The call by hash, for a batch of commands; the server may answer NOSCRIPT, having done nothing."""
-        return ("EVALSHA", self.sha, len(keys), *keys, *args)
+    def call(self, keys: Sequence[str], args: Sequence[Arg]) -> "ScriptCall":
+        """A call of this script, for `Link.call_many`."""
+        return ScriptCall(self, tuple(keys), tuple(args))
 
-    def full_command(self, keys: Sequence[str], args: Sequence[Arg]) -> Command:
-        """The call with the script's text."""
-        return ("EVAL", self.text, len(keys), *keys, *args)
+
+@dataclass(frozen=True, slots=True)
+class ScriptCall:
+    """One call of a script, which a link sends by hash, and with its text where the server does not know the hash."""
+
+    script: Script
+    keys: tuple[str, ...]
+    args: tuple[Arg, ...]
+
+    def by_hash(self) -> Command:
+        """The short command; a server that does not know the script answers NOSCRIPT and does nothing."""
+        return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
+
+    def by_text(self) -> Command:
+        """The long command, which also teaches the server the script."""
+        return ("EVAL", self.script.text, len(self.keys), *self.keys, *self.args)
 
 
 ENQUEUE = Script.load("enqueue")
