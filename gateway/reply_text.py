@@ -1,47 +1,124 @@
-"""The text of a reply as its tokens arrive: one detokenizer per choice, cut where a stop string ended it."""
+"""The text of a reply as its tokens arrive, and how far a client has come in it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from broker.errors import ReplyConflict
+from broker.reader import Update
+from broker.resume import ResumePoint, extend_checksum
+from schemas.events import Run, Terminal
 from text.detokenizer import Detokenizer
 from text.tokenizer import Tokenizer
 
 
-class ChoiceText:
-    """Text of one choice. What has been given out is a function of the tokens taken in, not of how they were read."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """New text of one choice. `event_id` stands for everything delivered up to and with it, of all choices."""
+
+    choice: int
+    text: str
+    event_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The end of one choice: text that only the end made certain, and the finish reason."""
+
+    choice: int
+    text: str
+    finish_reason: str | None
+
+
+class _ChoiceText:
+    """One choice: its detokenizer, how many tokens it took, their checksum, and where a stop string cut the text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._detokenizer = Detokenizer(tokenizer)
-        self.tokens_taken = 0
-        self.finished = False
+        self.num_tokens = 0
+        self.checksum = 0
+        self.text_length: int | None = None
 
-    def advance(self, tokens: Sequence[int], upto: int | None = None) -> str:
-        """Take in the choice's `tokens` (all of them, from its start) up to the count `upto`; return the new text."""
-        new = tokens[self.tokens_taken : upto]
-        self.tokens_taken += len(new)
-        return self._detokenizer.push(new)
-
-    def finish(self, tokens: Sequence[int], text_length: int | None) -> str:
-        """The rest of the text, `tokens` being all there will be and `text_length` where a stop string cut it."""
+    def push(self, tokens: Sequence[int]) -> str:
+        self.num_tokens += len(tokens)
+        self.checksum = extend_checksum(self.checksum, tokens)
         given_out = self._detokenizer.length
-        rest = self.advance(tokens) + self._detokenizer.finish()
-        self.finished = True
-        return rest if text_length is None else rest[: max(0, text_length - given_out)]
+        return self._cut(given_out, self._detokenizer.push(tokens))
+
+    def finish(self) -> str:
+        given_out = self._detokenizer.length
+        return self._cut(given_out, self._detokenizer.finish())
+
+    def _cut(self, given_out: int, text: str) -> str:
+        return text if self.text_length is None else text[: max(0, self.text_length - given_out)]
 
 
 class ReplyText:
-    """Texts of all choices of one reply, each behind its own detokenizer."""
+    """Turns a reply's updates into text, choice by choice.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    The text behind an event id is a function of the log alone: of its tokens up to the id's counts, whoever reads them
+    and in whatever groups. With `resume`, what a client was given before is taken in silently and compared first.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, resume: ResumePoint | None = None) -> None:
         self._tokenizer = tokenizer
-        self._choices: list[ChoiceText] = []
+        self._choices: list[_ChoiceText] = []
+        self._resume = resume
+        self._held: list[list[int]] = []
 
-    def choice(self, number: int) -> ChoiceText:
-        """The text of one choice."""
-        while len(self._choices) <= number:
-            self._choices.append(ChoiceText(self._tokenizer))
+    def take(self, update: Update) -> list[Piece]:
+        """The new text of an update. ReplyConflict where a resuming client was told something else."""
+        if update.started is not None:
+            self._grow(update.started.n)
+        if update.terminal is not None:
+            for choice, ending in enumerate(update.terminal.endings):
+                self._choice(choice).text_length = ending.text_length
+        if self._resume is None:
+            return self._pieces(update.runs)
+        for run in update.runs:
+            while len(self._held) <= run.choice:
+                self._held.append([])
+            self._held[run.choice].extend(run.tokens)
+        return self._catch_up(self._resume, ended=update.terminal is not None)
+
+    def end(self, terminal: Terminal) -> list[Last]:
+        """How each choice ended, after `take` took the last update."""
+        lasts = []
+        for number, ending in enumerate(terminal.endings):
+            reason = None if ending.finish_reason is None else str(ending.finish_reason)
+            lasts.append(Last(number, self._choice(number).finish(), reason))
+        return lasts
+
+    def _catch_up(self, point: ResumePoint, *, ended: bool) -> list[Piece]:
+        """Nothing until the reply is as long as what the client has; then what goes beyond it."""
+        held = [*self._held, *([] for _ in range(len(point.counts) - len(self._held)))]
+        if any(len(tokens) < count for tokens, count in zip(held, point.counts, strict=False)):
+            if ended:
+                raise ReplyConflict(f"the reply ended before {point}, which the client was given")
+            return []
+        delivered = [tokens[:count] for tokens, count in zip(held, point.counts, strict=False)]
+        if ResumePoint.of_tokens(delivered) != point:
+            raise ReplyConflict(f"what the client was given ({point}) is not what the log says")
+        self._resume = None
+        for number, tokens in enumerate(delivered):
+            self._choice(number).push(tokens)
+        rest = [tokens[self._choice(number).num_tokens :] for number, tokens in enumerate(held)]
+        return self._pieces([Run(number, 0, tuple(tokens)) for number, tokens in enumerate(rest) if tokens])
+
+    def _pieces(self, runs: Sequence[Run]) -> list[Piece]:
+        pieces = []
+        for run in runs:
+            text = self._choice(run.choice).push(run.tokens)
+            if text:
+                pieces.append(Piece(run.choice, text, self._event_id()))
+        return pieces
+
+    def _event_id(self) -> str:
+        return str(ResumePoint.of([c.num_tokens for c in self._choices], [c.checksum for c in self._choices]))
+
+    def _choice(self, number: int) -> _ChoiceText:
+        self._grow(number + 1)
         return self._choices[number]
 
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Tokens taken in, per choice."""
-        return tuple(choice.tokens_taken for choice in self._choices)
+    def _grow(self, num_choices: int) -> None:
+        while len(self._choices) < num_choices:
+            self._choices.append(_ChoiceText(self._tokenizer))

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 DONE = b"data: [DONE]\n\n"
@@ -22,45 +24,43 @@ def comment(text: str) -> bytes:
     return f": {' '.join(text.split())}\n\n".encode()
 
 
-class EventStream:
-    """An ASGI response that writes what `produce` yields. `gone` is awaited if the client leaves before the end."""
+class EventStream(Response):
+    """A response that writes what `events` yields, until it ends or the client goes away.
+
+    `closed` is awaited at the end in any case, with `left` true where the client went before the end.
+    """
+
+    media_type = "text/event-stream"
 
     def __init__(
-        self,
-        produce: AsyncIterator[bytes],
-        *,
-        headers: Mapping[str, str],
-        gone: Callable[[], Awaitable[None]],
+        self, events: AsyncGenerator[bytes], *, headers: Mapping[str, str], closed: Callable[..., Awaitable[None]]
     ) -> None:
-        self._produce = produce
-        self._headers = headers
-        self._gone = gone
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
+        del self.headers["content-length"]
+        self._events = events
+        self._closed = closed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         writing = asyncio.ensure_future(self._write(send))
         leaving = asyncio.ensure_future(disconnected(receive))
+        left = True
         try:
             await asyncio.wait((writing, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if writing.done() and not isinstance(writing.exception(), OSError):
-                writing.result()
-            else:
-                await self._gone()
+            left = not writing.done() or isinstance(writing.exception(), OSError)
         finally:
             for task in (writing, leaving):
                 task.cancel()
             await asyncio.gather(writing, leaving, return_exceptions=True)
+            await self._closed(left=left)
+        if not left:
+            writing.result()
 
     async def _write(self, send: Send) -> None:
-        fixed = {
-            "content-type": "text/event-stream; charset=utf-8",
-            "cache-control": "no-cache",
-            "x-accel-buffering": "no",
-        }
-        headers = [(name.lower().encode(), value.encode()) for name, value in {**fixed, **self._headers}.items()]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async for part in self._produce:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with aclosing(self._events):
+            async for part in self._events:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -1,0 +1,102 @@
+"""A reply as an HTTP answer: gathered whole, or streamed as server-sent events."""
+
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing
+from typing import Any
+
+from broker.errors import BrokerError, ReplyConflict, UnknownRequest, WrongTenant
+from broker.reader import Update
+from gateway.errors import ApiError, ended, not_found, reply_conflict, unavailable
+from gateway.openai_shape import Shape
+from gateway.reply_text import ReplyText
+from gateway.sse import DONE, KEEP_ALIVE, comment, event
+from schemas.events import Started, Terminal
+
+
+async def gather(updates: AsyncGenerator[Update | None], shape: Shape, text: ReplyText) -> dict[str, Any]:
+    """The whole answer. Raises ApiError where the request ended with an error."""
+    texts: dict[int, str] = {}
+    async with aclosing(updates):
+        async for update in updates:
+            if update is None:
+                continue
+            for piece in text.take(update):
+                texts[piece.choice] = texts.get(piece.choice, "") + piece.text
+            if update.terminal is not None:
+                check(update.terminal)
+                lasts = text.end(update.terminal)
+                choices = [(texts.get(last.choice, "") + last.text, last.finish_reason) for last in lasts]
+                return shape.whole(choices, update.terminal.usage)
+    raise unavailable("The reply broke off.")
+
+
+async def stream(
+    updates: AsyncGenerator[Update | None], shape: Shape, text: ReplyText, *, resumed: bool
+) -> AsyncGenerator[bytes]:
+    """The answer as events; an error that comes once the stream has begun is its last event."""
+    opened: set[int] = set()
+    try:
+        async with aclosing(updates):
+            async for update in updates:
+                for part in parts(update, shape, text, opened, resumed=resumed):
+                    yield part
+    except Exception as error:
+        yield event(as_api_error(error, shape.id).body())
+        if not isinstance(error, ApiError | BrokerError):
+            raise
+
+
+def parts(update: Update | None, shape: Shape, text: ReplyText, opened: set[int], *, resumed: bool) -> Generator[bytes]:
+    """What one update adds to a stream; None, silence, a comment. ApiError behind the text of a request that failed."""
+    if update is None:
+        yield KEEP_ALIVE
+        return
+    if update.started is not None:
+        yield comment(worker_comment(update))
+        if not resumed:
+            yield from openings(update.started, shape, opened)
+    for piece in text.take(update):
+        yield event(shape.delta(piece.choice, piece.text), piece.event_id)
+    if update.terminal is not None:
+        check(update.terminal)
+        for last in text.end(update.terminal):
+            yield event(shape.delta(last.choice, last.text, last.finish_reason))
+        if shape.include_usage:
+            yield event(shape.usage_chunk(update.terminal.usage))
+        yield DONE
+
+
+def openings(started: Started, shape: Shape, opened: set[int]) -> list[bytes]:
+    """The chunks before the first text of each choice, once."""
+    parts = []
+    for choice in range(started.n):
+        chunk = None if choice in opened else shape.opening(choice)
+        opened.add(choice)
+        if chunk is not None:
+            parts.append(event(chunk))
+    return parts
+
+
+def worker_comment(update: Update) -> str:
+    """Who answers from here on."""
+    started = update.started
+    return "" if started is None else f"worker {started.worker}"
+
+
+def check(terminal: Terminal) -> None:
+    """ApiError where the request ended with one."""
+    if terminal.error is not None:
+        raise ended(terminal.error, terminal.message, terminal.field_name)
+
+
+def as_api_error(error: Exception, request_id: str) -> ApiError:
+    """What a client is told about an error while its reply was read."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ReplyConflict):
+        return reply_conflict()
+    if isinstance(error, WrongTenant | UnknownRequest):
+        return not_found(request_id)
+    if isinstance(error, BrokerError):
+        return unavailable(f"Redis cannot be read: {error}")
+    return ApiError(500, "The gateway failed on this reply.", kind="server_error", code="internal_error")

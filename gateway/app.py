@@ -1,0 +1,86 @@
+"""The HTTP application: routes, and how every error is told."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+from fastapi import FastAPI
+from redis.exceptions import ResponseError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from broker.errors import BrokerError
+from gateway import models_api, requests_api
+from gateway.body_limit import BodyLimit
+from gateway.errors import ApiError, invalid, unavailable
+from gateway.generate import generate
+from gateway.kind import Kind
+from gateway.log import LOGGER, log_event
+from gateway.service import Gateway
+from schemas.errors import InvalidRequest
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def create_app(gateway: Gateway) -> FastAPI:
+    """The application around one gateway; its lifespan starts and closes the gateway."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await gateway.start()
+        yield
+        await gateway.close()
+
+    app = FastAPI(title="Orcastream", lifespan=lifespan, openapi_url=None)
+    app.add_middleware(BodyLimit, max_body_bytes=gateway.settings.max_body_bytes)
+    for method, path, handler in _routes(gateway):
+        app.add_route(path, handler, methods=[method])
+    for kind, tell in _TELL.items():
+        app.add_exception_handler(kind, partial(_answer, tell))
+    return app
+
+
+def _routes(gateway: Gateway) -> list[tuple[str, str, Handler]]:
+    return [
+        ("POST", "/v1/completions", partial(_generate, gateway, Kind.COMPLETION)),
+        ("POST", "/v1/chat/completions", partial(_generate, gateway, Kind.CHAT)),
+        ("GET", "/v1/models", partial(models_api.models, gateway)),
+        ("GET", "/v1/models/{name:path}", partial(models_api.model, gateway)),
+        ("GET", "/v1/requests/{request_id}/events", partial(requests_api.events, gateway)),
+        ("DELETE", "/v1/requests/{request_id}", partial(requests_api.cancel, gateway)),
+        ("GET", "/health/live", partial(models_api.live, gateway)),
+        ("GET", "/health/ready", partial(models_api.ready, gateway)),
+    ]
+
+
+async def _generate(gateway: Gateway, kind: Kind, request: Request) -> Response:
+    return await generate(gateway, kind, request)
+
+
+def _http(error: Exception) -> ApiError:
+    status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "")
+    return ApiError(status, str(detail), code="not_found" if status == 404 else None)
+
+
+def _crash(error: Exception) -> ApiError:
+    LOGGER.error("a request failed", exc_info=error)
+    return ApiError(500, "The gateway failed on this request.", kind="server_error", code="internal_error")
+
+
+_TELL: dict[type[Exception], Callable[[Exception], ApiError]] = {
+    ApiError: lambda error: error if isinstance(error, ApiError) else _crash(error),
+    InvalidRequest: lambda error: invalid(error) if isinstance(error, InvalidRequest) else _crash(error),
+    HTTPException: _http,
+    BrokerError: lambda error: unavailable(f"Redis cannot be reached: {error}"),
+    ResponseError: lambda error: unavailable(f"Redis cannot serve this now: {error}"),
+    Exception: _crash,
+}
+
+
+def _answer(tell: Callable[[Exception], ApiError], request: Request, error: Exception) -> Response:
+    told = tell(error)
+    level = logging.WARNING if told.status >= 500 else logging.INFO
+    log_event("refused", level=level, path=request.url.path, status=told.status, code=told.code, message=told.message)
+    return JSONResponse(told.body(), status_code=told.status, headers=told.headers)

@@ -1,0 +1,91 @@
+"""POST /v1/completions and /v1/chat/completions."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from broker.errors import BrokerError, ReplyConflict, UnknownRequest, WrongTenant
+from gateway.admission import Admitted
+from gateway.answer import as_api_error, gather, stream
+from gateway.kind import Kind
+from gateway.log import log_event
+from gateway.session import Session
+from gateway.sse import EventStream, disconnected
+
+if TYPE_CHECKING:
+    from gateway.service import Gateway
+
+_INLINE_BYTES = 16 * 1024
+"""A body up to this size is tokenized at once; a larger one in a thread, so that it holds nobody up."""
+
+
+async def generate(gateway: "Gateway", kind: Kind, request: Request) -> Response:
+    """Admit, enqueue, answer. Raises ApiError, InvalidRequest, BrokerError."""
+    tenant = gateway.tenants.of(request.headers)
+    raw = await request.body()
+    await gateway.require_worker()
+    gateway.admission.limits = gateway.workers.limits
+    admitted = await _admit(gateway, kind, raw, tenant, request)
+    session = await _enqueue(gateway, admitted, tenant)
+    headers = {"X-Request-Id": session.request_id}
+    if admitted.stream:
+        events = stream(session.updates(), session.shape, session.text, resumed=False)
+        return EventStream(events, headers=headers, closed=session.close)
+    return await _whole(session, request, headers)
+
+
+async def _admit(gateway: "Gateway", kind: Kind, raw: bytes, tenant: str, request: Request) -> Admitted:
+    def admit() -> Admitted:
+        return gateway.admission.admit(kind, raw, tenant=tenant, headers=request.headers, now_ms=gateway.redis.now_ms)
+
+    return admit() if len(raw) <= _INLINE_BYTES else await asyncio.to_thread(admit)
+
+
+async def _enqueue(gateway: "Gateway", admitted: Admitted, tenant: str) -> Session:
+    request = admitted.request
+    enqueued = await gateway.enqueue(request)
+    log_event(
+        "repeated" if enqueued.duplicate else "accepted",
+        id=request.id,
+        entry=enqueued.entry,
+        tenant=tenant,
+        user=admitted.user,
+        prompt_tokens=len(request.payload.prompt),
+        stream=admitted.stream,
+    )
+    session = Session(
+        gateway,
+        request.id,
+        tenant,
+        enqueued.entry,
+        request=request,
+        accepted=True,
+        include_usage=admitted.include_usage,
+    )
+    await session.open()
+    return session
+
+
+async def _whole(session: Session, request: Request, headers: dict[str, str]) -> Response:
+    """The answer in one piece, unless the client leaves while it is made."""
+    gathering = asyncio.ensure_future(gather(session.updates(), session.shape, session.text))
+    leaving = asyncio.ensure_future(disconnected(request.receive))
+    try:
+        await asyncio.wait((gathering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        left = not gathering.done()
+    except asyncio.CancelledError:
+        left = True
+        raise
+    finally:
+        leaving.cancel()
+        gathering.cancel()
+        await asyncio.gather(gathering, leaving, return_exceptions=True)
+        await session.close(left=left)
+    if left:
+        return Response(status_code=499)
+    try:
+        return JSONResponse(gathering.result(), headers=headers)
+    except (ReplyConflict, WrongTenant, UnknownRequest, BrokerError) as error:
+        raise as_api_error(error, session.request_id) from None

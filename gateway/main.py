@@ -1,0 +1,56 @@
+"""The gateway's process: serve until told to stop."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from gateway.app import create_app
+from gateway.log import LOGGER
+from gateway.service import Gateway
+from gateway.settings import GatewaySettings
+
+_MARGIN_S = 5.0
+"""Time to write the last events after the shutdown grace."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, telling the gateway as soon as a signal says stop: its open streams would be waited for otherwise."""
+
+    def __init__(self, config: uvicorn.Config, on_exit: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_exit = on_exit
+        self._loop = asyncio.get_running_loop()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """SIGTERM or SIGINT; a second SIGINT does not wait."""
+        super().handle_exit(sig, frame)
+        self._loop.call_soon_threadsafe(self._on_exit)
+
+
+async def serve(settings: GatewaySettings) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    gateway = Gateway(settings)
+    config = uvicorn.Config(
+        create_app(gateway),
+        host=settings.host,
+        port=settings.port,
+        log_level=settings.log_level.lower(),
+        access_log=settings.access_log,
+        server_header=False,
+        timeout_graceful_shutdown=int(settings.shutdown_grace_s + _MARGIN_S),
+    )
+    await _Server(config, gateway.begin_stop).serve()
+
+
+def run(settings: GatewaySettings) -> None:
+    """Run a gateway in this process; returns once it has stopped."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    LOGGER.setLevel(settings.log_level)
+    # uvicorn raises the signal again when it is done, for whoever handled it before: here that is the end of the job.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    asyncio.run(serve(settings))

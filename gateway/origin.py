@@ -1,0 +1,69 @@
+"""What Redis knows of a request that somebody asks for by its id: whose it is, and how it behaves."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from broker.entry import EntryRef
+from broker.fold import decode_entry
+from broker.link import Link
+from schemas.errors import InvalidRequest
+from schemas.events import Started
+from schemas.keys import Keys
+from schemas.request import GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """`request` is None once its queue entry is gone, or where the entry is not to be understood."""
+
+    tenant: str
+    ref: EntryRef | None
+    request: GenerationRequest | None = None
+
+    @property
+    def on_disconnect(self) -> str:
+        """What a lost client means; nothing more for a request whose entry is gone: it has ended."""
+        return "continue" if self.request is None else self.request.payload.on_disconnect
+
+
+async def find_origin(link: Link, keys: Keys, request_id: str, now_ms: int) -> Origin | None:
+    """Look at the `seen` key, the queue entry and the head of the reply log; None when all of them are gone.
+
+    Raises LinkLost.
+    """
+    seen, head = await link.call_many(
+        [("GET", keys.seen(request_id)), ("XRANGE", keys.reply(request_id), "-", "+", "COUNT", 1)]
+    )
+    started = _started(head)
+    ref = EntryRef.parse(seen) if isinstance(seen, bytes) else None
+    if ref is None and started is not None:
+        ref = _parsed(started.entry)
+    request = None if ref is None else await _request(link, keys, ref, now_ms)
+    if request is not None and request.id == request_id:
+        return Origin(request.payload.tenant, ref, request)
+    return None if started is None else Origin(started.tenant, ref)
+
+
+async def _request(link: Link, keys: Keys, ref: EntryRef, now_ms: int) -> GenerationRequest | None:
+    entries = await link.call("XRANGE", keys.requests(ref.priority_class), ref.entry_id, ref.entry_id)
+    if not entries:
+        return None
+    flat = entries[0][1]
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    try:
+        return GenerationRequest.from_fields(fields, stream_class=ref.priority_class, now_ms=now_ms)
+    except InvalidRequest:
+        return None
+
+
+def _started(head: Any) -> Started | None:
+    decoded = decode_entry(head[0]) if isinstance(head, list) and head else None
+    event = None if decoded is None else decoded[1]
+    return event if isinstance(event, Started) else None
+
+
+def _parsed(entry: str) -> EntryRef | None:
+    try:
+        return EntryRef.parse(entry)
+    except InvalidRequest:
+        return None

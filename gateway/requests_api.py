@@ -1,0 +1,72 @@
+"""/v1/requests/{id}: go on reading a reply, or cancel the request."""
+
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from broker.resume import ResumePoint
+from gateway.answer import stream
+from gateway.cancelling import cancel_request
+from gateway.errors import not_found, unavailable
+from gateway.log import log_event
+from gateway.origin import Origin, find_origin
+from gateway.session import Session
+from gateway.sse import EventStream
+from schemas.errors import InvalidRequest
+from schemas.limits import ID_PATTERN
+
+if TYPE_CHECKING:
+    from gateway.service import Gateway
+
+
+async def events(gateway: "Gateway", request: Request) -> Response:
+    """GET: the reply from behind `Last-Event-ID` on, or from its start, whichever gateway took the request."""
+    if gateway.stopping:
+        raise unavailable("This gateway is stopping.", "gateway_stopping")
+    request_id, origin = await _of_tenant(gateway, request)
+    last_event_id = request.headers.get("last-event-id")
+    resume = ResumePoint.parse(last_event_id) if last_event_id else None
+    session = Session(
+        gateway,
+        request_id,
+        origin.tenant,
+        origin.ref,
+        request=origin.request,
+        accepted=False,
+        include_usage=_flag(request, "include_usage"),
+        resume=resume,
+    )
+    await session.open()
+    log_event("resumed", id=request_id, behind=last_event_id)
+    parts = stream(session.updates(), session.shape, session.text, resumed=resume is not None)
+    return EventStream(parts, headers={"X-Request-Id": request_id}, closed=session.close)
+
+
+async def cancel(gateway: "Gateway", request: Request) -> Response:
+    """DELETE: cancel. `cancelled` is false where the request had ended before."""
+    request_id, _ = await _of_tenant(gateway, request)
+    cancelled = await cancel_request(gateway, request_id)
+    log_event("cancelled", id=request_id, reason="asked for", ended_before=not cancelled)
+    return JSONResponse(
+        {"id": request_id, "object": "request", "cancelled": cancelled}, headers={"X-Request-Id": request_id}
+    )
+
+
+async def _of_tenant(gateway: "Gateway", request: Request) -> tuple[str, Origin]:
+    """The id in the path and what is known of it; ApiError 404 where nothing is, or it is another tenant's."""
+    tenant = gateway.tenants.of(request.headers)
+    request_id = request.path_params["request_id"]
+    if not ID_PATTERN.fullmatch(request_id):
+        raise not_found(request_id)
+    origin = await find_origin(await gateway.redis.get(), gateway.keys, request_id, gateway.redis.now_ms)
+    if origin is None or origin.tenant != tenant:
+        raise not_found(request_id)
+    return request_id, origin
+
+
+def _flag(request: Request, name: str) -> bool:
+    value = request.query_params.get(name, "false")
+    if value not in ("true", "false"):
+        raise InvalidRequest(name, value, "true, false")
+    return value == "true"

@@ -1,0 +1,121 @@
+"""One gateway: its parts, put together from the settings, and their life."""
+
+import asyncio
+import os
+import socket
+import time
+from contextlib import suppress
+from uuid import uuid4
+
+from redis.exceptions import ResponseError
+
+from broker.errors import BrokerError, LinkLost, QueueFull
+from broker.queue import Enqueued, RequestQueue
+from broker.reader import ReplyReader
+from broker.sweep import Sweeper
+from gateway.admission import Admission, Timeouts
+from gateway.departures import Departures
+from gateway.errors import queue_full, unavailable
+from gateway.log import log_event
+from gateway.readers import Readers
+from gateway.redis_link import RedisLink
+from gateway.settings import GatewaySettings
+from gateway.tenants import Tenants
+from gateway.workers import Workers
+from schemas.request import GenerationRequest
+from text.model_config import ModelConfig
+from text.tokenizer import Tokenizer
+
+
+class Gateway:
+    """Everything that the routes share. Stateless: what it knows can be lost at any moment, and another goes on."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        """Load the tokenizer and put the parts together; connects to nothing. ValueError where a setting is missing."""
+        if not settings.redis_url:
+            raise ValueError("redis_url: got none, allowed: a redis://, rediss:// or unix:// URL")
+        if not settings.model:
+            raise ValueError("model: got none, allowed: a directory or hub id")
+        url = settings.redis_url
+        self.settings = settings
+        self.keys = settings.keys()
+        self.name = f"gateway-{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        self.started_at = int(time.time())
+        self.tokenizer = Tokenizer.load(settings.model)
+        config = ModelConfig.load(settings.model, max_model_len=settings.max_model_len)
+        self.tenants = Tenants(settings.api_keys)
+        self.admission = Admission(
+            self.tokenizer,
+            config.limits,
+            settings.served_name,
+            Timeouts(settings.default_timeout_s, settings.max_timeout_s),
+        )
+        self.redis = RedisLink(url, self.name)
+        self.reader = ReplyReader(
+            url, self.keys, self.name, retention_ms=settings.retention_ms, loss_check_s=settings.loss_check_s
+        )
+        self.readers = Readers(self.redis, self.keys, self.name)
+        self.workers = Workers(self.redis, self.keys, config.limits)
+        self.departures = Departures(self)
+        self.stopping = False
+        self.ending = asyncio.Event()
+        """Set when open streams are to end."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Begin reading, sweeping and being seen; does not wait for Redis."""
+        await self.reader.start()
+        self._tasks = [asyncio.create_task(self.readers.keep_beating()), asyncio.create_task(self._keep_sweeping())]
+
+    def begin_stop(self) -> None:
+        """Take no new requests; open streams get `shutdown_grace_s` to end by themselves."""
+        if not self.stopping:
+            self.stopping = True
+            log_event("stopping", gateway=self.name)
+            asyncio.get_running_loop().call_later(self.settings.shutdown_grace_s, self.ending.set)
+
+    async def close(self) -> None:
+        """End everything; cancels no request."""
+        self.stopping = True
+        self.ending.set()
+        await self.departures.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.reader.close()
+        await self.redis.close()
+
+    async def require_worker(self) -> None:
+        """ApiError 503 while nobody can answer."""
+        if self.stopping:
+            raise unavailable("This gateway is stopping.", "gateway_stopping")
+        if not await self.workers.alive() and self.settings.require_worker:
+            raise unavailable(f"No worker of the model {self.settings.served_name!r} lives.", "no_worker")
+
+    async def enqueue(self, request: GenerationRequest) -> Enqueued:
+        """Put the request into the queue once, however often Redis breaks off meanwhile. Raises ApiError."""
+        until = time.monotonic() + self.settings.redis_patience_s
+        while True:
+            try:
+                link = await self.redis.wait(until)
+                return await RequestQueue(link, self.keys).enqueue(
+                    request, bound=self.settings.max_queue_depth, retention_ms=self.settings.retention_ms
+                )
+            except QueueFull as error:
+                raise queue_full(error.depth, error.bound) from None
+            except ResponseError as error:
+                raise unavailable(f"Redis takes no requests now: {error}") from None
+            except LinkLost as error:  # safe to repeat: the id is the same
+                if time.monotonic() >= until:
+                    raise unavailable(f"Redis cannot be reached: {error}") from None
+
+    async def _keep_sweeping(self) -> None:
+        """End requests whose deadline passed, for ever; workers do the same."""
+        while True:
+            with suppress(BrokerError, ResponseError):
+                sweeper = Sweeper(await self.redis.get(), self.keys, self.name, retention_ms=self.settings.retention_ms)
+                while True:
+                    for ref in (await sweeper.step()).expired:
+                        log_event("expired", entry=ref)
+                    await asyncio.sleep(self.settings.sweep_s)
+            await asyncio.sleep(self.settings.sweep_s)
