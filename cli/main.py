@@ -70,7 +70,7 @@ _OWN_ROOMS = ("schemas", "engine", "text", "broker", "worker", "gateway", "telem
 
 def _fail(who: str, *lines: str) -> int:
     for line in lines:
-        print(f"{who}: {line}", file=sys.stderr)
+        print(f"{who}: {' '.join(line.split())}", file=sys.stderr)
     return _USAGE_ERROR
 
 

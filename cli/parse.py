@@ -81,7 +81,7 @@ def _shown(value: object) -> str:
 
 def _unreadable(kind: type[BaseSettings], error: SettingsError) -> str:
     if (match := _IN_FIELD.search(str(error))) and match[1] in kind.model_fields:
-        return f'{_names(kind, match[1])}: got what is no JSON, allowed: JSON such as ["one", "two"]'
+        return f"{_names(kind, match[1])}: got what is no JSON, allowed: {_json_form(kind.model_fields[match[1]])}"
     return str(error).removeprefix("error parsing CLI: ")
 
 

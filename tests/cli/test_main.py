@@ -1,0 +1,99 @@
+"""The command line as a whole."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.main import COMMANDS, main
+from tests.cli.processes import ROOT
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["--help"], ["-h"], ["help"]):
+        assert main(arguments) == 0
+        shown = capsys.readouterr().out
+        assert all(f"  {name} " in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", ["version", "--version", "-V"])
+def test_version(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name]) == 0
+    assert capsys.readouterr().out.startswith("orcastream ")
+
+
+def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve"]) == 2
+    assert capsys.readouterr().err == f"orcastream: command: got 'serve', allowed: {', '.join(COMMANDS)}\n"
+
+
+@pytest.mark.parametrize("command", ["up", "gateway", "worker"])
+def test_a_wrong_setting_is_one_line_and_exit_code_2(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([command, "--lease-ms", "1"]) == 2
+    assert capsys.readouterr().err == (
+        f"orcastream {command}: lease_ms (--lease-ms, ORCASTREAM_LEASE_MS): got '1', "
+        "allowed: a whole number, 500 to 600000\n"
+    )
+
+
+def test_a_missing_extra_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    monkeypatch.delitem(sys.modules, "cli.chat", raising=False)
+    assert main(["chat"]) == 2
+    assert capsys.readouterr().err == (
+        "orcastream chat: the package httpx is not installed: pip install 'orcastream[gateway]'\n"
+    )
+
+
+def test_help_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; from cli.main import main; main(['--help']); "
+        "print([name for name in ('torch', 'transformers', 'pydantic', 'redis', 'fastapi') if name in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert shown.stdout.splitlines()[-1] == "[]"
+
+
+def test_up_and_gateway_settings_load_no_torch() -> None:
+    program = (
+        "import sys, contextlib, cli.up, cli.gateway\n"
+        "for main in (cli.up.main, cli.gateway.main):\n"
+        "    with contextlib.suppress(SystemExit): main(['--help'])\n"
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert shown.stdout.splitlines()[-1] == "[]"
+
+
+def test_tokenize_prints_a_list_for_a_payload(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tokenize", "What is 7 + 5?"]) == 0
+    text_ids = json.loads(capsys.readouterr().out)
+    assert main(["tokenize", "--chat", "What is 7 + 5?"]) == 0
+    chat_ids = json.loads(capsys.readouterr().out)
+    assert all(isinstance(token, int) for token in text_ids)
+    assert len(chat_ids) > len(text_ids)
+    assert any(chat_ids[start : start + len(text_ids)] == text_ids for start in range(len(chat_ids)))
+
+
+def test_tokenize_reads_standard_input() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "cli.main", "tokenize", "-"],
+        input="Spell orca",
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert json.loads(shown.stdout)
+
+
+def test_tokenize_names_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["tokenize", "--model", str(tmp_path), "text"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"orcastream tokenize: model: got '{tmp_path}', allowed: ")
+    assert error.count("\n") == 1

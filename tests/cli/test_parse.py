@@ -1,0 +1,144 @@
+"""Flags beat the environment, which beats .env, which beats defaults; what is wrong is one line."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from cli.parse import UnusableSettings, load_settings
+
+
+class Boat(BaseSettings):
+    """A boat."""
+
+    model_config = SettingsConfigDict(env_prefix="ORCASTREAM_", env_file=".env", env_ignore_empty=True, extra="ignore")
+
+    oars: int = Field(2, ge=0, le=8, description="How many. [oars]")
+    speed_knots: float = Field(3.0, gt=0, description="How fast. [knots]")
+    sail: Literal["main", "jib"] = Field("main", description="Which sail.")
+    anchored: bool = Field(False, description="Does it lie still?")
+    name: str | None = Field(None, pattern="^[a-z]+$", description="Its name.")
+    crew: tuple[str, ...] = Field((), description="Who is aboard.")
+    cargo: dict[str, int] = Field(default_factory=dict, description="What is aboard.")
+    code: SecretStr = Field(SecretStr("none"), min_length=4, description="Whoever knows it may come aboard.")
+
+    @field_validator("name")
+    @classmethod
+    def _no_ghosts(cls, name: str | None) -> str | None:
+        if name == "dutchman":
+            raise ValueError("no ghosts")
+        return name
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def load(*arguments: str) -> Boat:
+    return load_settings(Boat, arguments, "boat")
+
+
+def complaints(*arguments: str) -> tuple[str, ...]:
+    with pytest.raises(UnusableSettings) as caught:
+        load(*arguments)
+    assert all("\n" not in line for line in caught.value.lines)
+    return caught.value.lines
+
+
+def test_flags_beat_environment_beats_dotenv_beats_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load().oars == 2
+    (tmp_path / ".env").write_text("ORCASTREAM_OARS=3\nORCASTREAM_SPEED_KNOTS=9\nUNRELATED=1\nORCASTREAM_OTHER=1\n")
+    assert load().oars == 3
+    monkeypatch.setenv("ORCASTREAM_OARS", "4")
+    assert load().oars == 4
+    boat = load("--oars", "5")
+    assert (boat.oars, boat.speed_knots) == (5, 9)
+
+
+def test_flags_are_kebab_case_and_switches_need_no_value() -> None:
+    boat = load("--speed-knots=7.5", "--anchored", "--crew", "ann", "--crew", "bob", "--cargo", '{"tea": 2}')
+    assert (boat.speed_knots, boat.anchored, boat.crew, boat.cargo) == (7.5, True, ("ann", "bob"), {"tea": 2})
+    assert load("--no-anchored").anchored is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--oars", "9"), "oars (--oars, ORCASTREAM_OARS): got '9', allowed: a whole number, 0 to 8"),
+        (("--oars", "two"), "oars (--oars, ORCASTREAM_OARS): got 'two', allowed: a whole number, 0 to 8"),
+        (
+            ("--speed-knots", "0"),
+            "speed_knots (--speed-knots, ORCASTREAM_SPEED_KNOTS): got '0', allowed: a number, more than 0",
+        ),
+        (("--sail", "spinnaker"), "sail (--sail, ORCASTREAM_SAIL): got 'spinnaker', allowed: main, jib"),
+        (("--name", "dutchman"), "name (--name, ORCASTREAM_NAME): got 'dutchman', allowed: no ghosts"),
+        (
+            ("--cargo", "tea"),
+            'cargo (--cargo, ORCASTREAM_CARGO): got what is no JSON, allowed: an object such as {"key": "value"}',
+        ),
+        (("--nope", "1"), "unrecognized arguments: --nope 1"),
+        (("--oars",), "argument --oars: expected one argument"),
+    ],
+)
+def test_what_is_wrong_with_a_flag_is_one_line(arguments: tuple[str, ...], line: str) -> None:
+    assert complaints(*arguments) == (line,)
+
+
+def test_what_is_wrong_in_the_environment_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCASTREAM_OARS", "many")
+    assert complaints() == ("oars (--oars, ORCASTREAM_OARS): got 'many', allowed: a whole number, 0 to 8",)
+
+
+def test_a_list_that_is_no_json_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCASTREAM_CREW", "ann, bob")
+    assert complaints() == ('crew (--crew, ORCASTREAM_CREW): got what is no JSON, allowed: a list such as ["a", "b"]',)
+
+
+def test_every_wrong_field_has_its_line() -> None:
+    assert [line.split()[0] for line in complaints("--oars", "9", "--sail", "x")] == ["oars", "sail"]
+
+
+def test_a_wrong_secret_is_not_shown() -> None:
+    (line,) = complaints("--code", "abc")
+    assert "abc" not in line
+    assert line.startswith("code (--code, ORCASTREAM_CODE): got a secret, allowed: ")
+
+
+def test_a_long_value_is_cut() -> None:
+    (line,) = complaints("--name", "X" * 500)
+    assert len(line) < 250
+
+
+def test_help_names_flag_default_and_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        load("--help")
+    assert caught.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for part in (
+        "usage: orcastream boat",
+        "--speed-knots",
+        "How fast. [knots]",
+        "default: 3.0",
+        "ORCASTREAM_SPEED_KNOTS",
+    ):
+        assert part in shown
+
+
+def test_a_child_gets_what_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cli.environment import as_environment
+
+    given: tuple[Any, ...] = ("--oars", "5", "--crew", "ann", "--cargo", '{"tea": 2}', "--code", "secret", "--anchored")
+    variables = as_environment(load(*given), Boat)
+    assert variables == {
+        "ORCASTREAM_OARS": "5",
+        "ORCASTREAM_CREW": '["ann"]',
+        "ORCASTREAM_CARGO": '{"tea": 2}',
+        "ORCASTREAM_CODE": "secret",
+        "ORCASTREAM_ANCHORED": "true",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert load() == load(*given)

@@ -1,0 +1,114 @@
+"""The settings of all commands fit together, and each says what it is and what it allows."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings
+
+from cli.allowed import allowed_values, description, unit
+from cli.embedded_redis import RedisUnavailable
+from cli.environment import as_environment
+from cli.errors import UserError
+from cli.parse import load_settings
+from cli.served_model import demo_model, with_model, with_redis
+from cli.settings import ChatSettings, TokenizeSettings
+from cli.settings_table import settings_table
+from cli.up_settings import UpSettings, default_data_dir
+from gateway.settings import GatewaySettings
+from tests.cli.processes import ROOT
+from worker.settings import WorkerSettings
+
+KINDS: tuple[type[BaseSettings], ...] = (GatewaySettings, WorkerSettings, UpSettings, ChatSettings, TokenizeSettings)
+FIELDS = [
+    pytest.param(kind, name, field, id=f"{kind.__name__}.{name}")
+    for kind in KINDS
+    for name, field in kind.model_fields.items()
+]
+
+_UNIT_BY_ENDING = {"_s": "s", "_ms": "ms", "_bytes": "bytes"}
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "name", "field"), FIELDS)
+def test_every_setting_says_what_it_is(kind: type[BaseSettings], name: str, field: FieldInfo) -> None:
+    assert len(description(field)) > 10
+    allowed = allowed_values(field) or ""
+    if allowed.startswith(("a number", "a whole number")):
+        assert re.search(r"\d", allowed), "a number has a range"
+    for ending, its_unit in _UNIT_BY_ENDING.items():
+        if name.endswith(ending):
+            assert unit(field) == its_unit
+
+
+@pytest.mark.parametrize("name", sorted(set(GatewaySettings.model_fields) & set(WorkerSettings.model_fields)))
+def test_what_gateway_and_worker_share_is_of_one_kind(name: str) -> None:
+    gateway, worker = GatewaySettings.model_fields[name], WorkerSettings.model_fields[name]
+    assert gateway.annotation == worker.annotation
+
+
+def test_the_readme_holds_the_table_of_settings() -> None:
+    readme = ROOT / "README.md"
+    if not readme.exists() or "<!-- settings -->" not in readme.read_text():
+        pytest.skip("the README has no table of settings yet")
+    between = readme.read_text().split("<!-- settings -->")[1].split("<!-- /settings -->")[0]
+    assert between.strip() == settings_table()
+
+
+def test_up_hands_its_settings_to_gateway_and_worker() -> None:
+    given = ("--max-batch-size", "7", "--keep-alive-s", "3", "--lease-ms", "900", "--api-keys", '{"key": "tenant"}')
+    settings = load_settings(UpSettings, given, "up")
+    assert as_environment(settings, WorkerSettings) == {
+        "ORCASTREAM_MAX_BATCH_SIZE": "7",
+        "ORCASTREAM_LEASE_MS": "900",
+    }
+    assert as_environment(settings, GatewaySettings) == {
+        "ORCASTREAM_KEEP_ALIVE_S": "3.0",
+        "ORCASTREAM_LEASE_MS": "900",
+        "ORCASTREAM_API_KEYS": '{"key": "tenant"}',
+    }
+
+
+def test_without_a_model_the_demo_model_is_served() -> None:
+    settings = with_model(load_settings(WorkerSettings, (), "worker"))
+    assert (settings.model, settings.served_name) == (demo_model(), "orca-demo")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (("--model", "Qwen/Qwen3-0.6B"), "Qwen3-0.6B"),
+        (("--model", "/models/mine/"), "mine"),
+        (("--model", "/models/mine", "--served-model-name", "yours"), "yours"),
+        (("--served-model-name", "mine"), "mine"),
+    ],
+)
+def test_a_model_is_served_under_the_last_part_of_its_name(arguments: tuple[str, ...], name: str) -> None:
+    assert with_model(load_settings(WorkerSettings, arguments, "worker")).served_name == name
+
+
+def test_a_directory_whose_name_cannot_stand_in_a_key_asks_for_a_name() -> None:
+    with pytest.raises(UserError, match=r"served_model_name .*: got 'my model', allowed: 1 to 128"):
+        with_model(load_settings(WorkerSettings, ("--model", "/models/my model"), "worker"))
+
+
+def test_a_worker_alone_needs_a_redis() -> None:
+    with pytest.raises(UserError, match=r"redis_url .* got nothing, allowed: a URL"):
+        with_redis(load_settings(WorkerSettings, (), "worker"))
+
+
+def test_data_lies_where_the_desktop_standard_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert default_data_dir() == tmp_path / "orcastream"
+    monkeypatch.setenv("XDG_DATA_HOME", "not/absolute")  # to be ignored, says the standard
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_data_dir() == tmp_path / ".local" / "share" / "orcastream"
+
+
+def test_messages_for_users_are_user_errors() -> None:
+    assert issubclass(RedisUnavailable, UserError)
