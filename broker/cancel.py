@@ -2,9 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from redis.exceptions import ResponseError
+
+from broker.errors import require
 from broker.link import Link
 from schemas.keys import Keys
+from schemas.limits import MAX_DEADLINE_AHEAD_MS
+
+CONTROL_LENGTH: Final = 10_000
+"""About how many wake-ups the control stream keeps; who misses one finds the key at the next renewal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,31 +24,66 @@ class Control:
 
 
 async def cancel(link: Link, keys: Keys, request_id: str, *, expire_at_ms: int | None = None) -> None:
-    """Cancel a request, durably: the key first, then the wake-up.
+    """Cancel a request, durably: the key first, then the wake-up. Idempotent.
 
     The key lives until `expire_at_ms` (Unix ms, not before the request's deadline); None: as long as the request is
-    remembered. A request that waits is then to be ended by whoever calls this: `ending.end_if_waiting`.
+    remembered. A request that waits is then to be ended by whoever calls this: `Ender.end_if_waiting`. Raises LinkLost,
+    Unwritable.
     """
-    raise NotImplementedError
+    key = keys.cancel(request_id)
+    if expire_at_ms is None:
+        remembered_ms = int(await link.call("PTTL", keys.seen(request_id)))
+        lifetime = ("PX", remembered_ms if remembered_ms > 0 else MAX_DEADLINE_AHEAD_MS)
+    else:
+        lifetime = ("PXAT", expire_at_ms)
+    require(await link.call_many([("SET", key, "1", *lifetime), _wake_up(keys, Control("cancel", request_id))]))
 
 
 async def cancelled(link: Link, keys: Keys, request_ids: Sequence[str]) -> set[str]:
     """Which of these requests were cancelled. A worker asks after it has registered a request locally."""
-    raise NotImplementedError
+    replies = await link.call_many([("EXISTS", keys.cancel(request_id)) for request_id in request_ids])
+    require(replies)
+    return {request_id for request_id, found in zip(request_ids, replies, strict=True) if found}
 
 
 async def drain(link: Link, keys: Keys, worker: str) -> None:
     """Ask one worker to stop claiming, finish or hand over, and exit."""
-    raise NotImplementedError
+    require(await link.call_many([_wake_up(keys, Control("drain", worker))]))
+
+
+def _wake_up(keys: Keys, control: Control) -> tuple[str | int, ...]:
+    return ("XADD", keys.control, "MAXLEN", "~", CONTROL_LENGTH, "*", "type", control.kind, "target", control.target)
 
 
 class ControlReader:
-    """Reads the control stream from now on, over a link of its own."""
+    """Reads the control stream over a link of its own, from the moment of `begin()` on."""
 
     def __init__(self, link: Link, keys: Keys) -> None:
         self._link = link
         self._keys = keys
+        self._last_id: bytes | None = None
+
+    async def begin(self) -> None:
+        """Note where the stream ends now. Read the cancel keys of running requests after this, not before."""
+        newest = await self._link.call("XREVRANGE", self._keys.control, "+", "-", "COUNT", 1)
+        self._last_id = newest[0][0] if newest else b"0-0"
 
     async def read(self, timeout_ms: int) -> list[Control]:
         """The next wake-ups; empty after `timeout_ms`. Raises LinkLost: the cancel keys hold what was missed."""
-        raise NotImplementedError
+        if self._last_id is None:
+            await self.begin()
+        position: list[bytes | str] = [self._keys.control, self._last_id or b"0-0"]
+        try:
+            reply = await self._link.call("XREAD", "COUNT", 256, "BLOCK", timeout_ms, "STREAMS", *position)
+        except ResponseError as error:
+            if not str(error).startswith("UNBLOCKED"):
+                raise
+            reply = None
+        wake_ups = []
+        for _, entries in reply or ():
+            for entry_id, flat in entries:
+                self._last_id = entry_id
+                fields = dict(zip(flat[::2], flat[1::2], strict=True))
+                kind, target = fields.get(b"type", b""), fields.get(b"target", b"")
+                wake_ups.append(Control(kind.decode(errors="replace"), target.decode(errors="replace")))
+        return wake_ups

@@ -1,16 +1,32 @@
 """Taking requests from the queue: new ones, those whose lease ran out, and those a lost reply left with me."""
 
-from collections.abc import Container
+import asyncio
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import NoPermissionError, ResponseError
 
 from broker.entry import EntryRef
-from broker.link import Link
-from schemas.keys import Keys
+from broker.lease import HANDED_OVER_MS, Leases
+from broker.link import Link, time_ms
+from broker.queue import ensure_groups
+from broker.scripts import Command
+from schemas.keys import CLASSES, GROUP, Keys
+from schemas.limits import ID_PATTERN
+
+PAGES = 4
+"""Pages of expired leases looked at per class and call; a cursor goes on from there at the next call."""
+SETTLE_S = 0.1
+"""How long after a claim has returned its requests may still be on their way into the caller's books."""
+GONE = ("NOGROUP", "UNBLOCKED")
+"""Error codes of a stream or group that somebody deleted; the command did nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A request that is mine from now on: its entry, the raw fields, and how often it was delivered, this one included."""
+    """A request that is mine from now on: its entry, the raw fields, and its deliveries, this one included."""
 
     ref: EntryRef
     fields: dict[bytes, bytes]
@@ -18,29 +34,230 @@ class Claimed:
 
 
 class Claimer:
-    """A worker's side of the queue. Every call claims at most `count` requests: claim only what can run soon."""
+    """A worker's side of the queue. Every call claims at most `count` requests: claim only what can run soon.
+
+    Bound to one link; make a new one after a reconnect. All calls raise LinkLost and ResponseError.
+    """
 
     def __init__(
         self, link: Link, keys: Keys, worker: str, *, lease_ms: int, retention_ms: int, not_before_ms: int = 0
     ) -> None:
         """`not_before_ms` (server clock): no takeover before it; on a reconnect, server time + lease."""
-        raise NotImplementedError
+        self._link = link
+        self._keys = keys
+        self._worker = worker
+        self._lease_ms = lease_ms
+        self._retention_ms = retention_ms
+        self._not_before_ms = not_before_ms
+        self._start_known = False
+        self._may_take_over = False
+        self._cursors: dict[str, str] = {}
+        self._claims: dict[object, float] = {}
 
     async def new(self, count: int) -> list[Claimed]:
         """Requests that nobody was given yet, most urgent class first."""
-        raise NotImplementedError
+        claimed: list[Claimed] = []
+        with self._claiming():
+            for name in CLASSES:
+                if len(claimed) >= count:
+                    break
+                claimed += await self._new_of(self._link, (name,), count - len(claimed))
+            await self._remember(claimed)
+        return claimed
+
+    async def wait_for_work(self, blocking_link: Link, timeout_ms: int, *, count: int = 4) -> list[Claimed]:
+        """Block until a request arrives, on a link of its own; claims what arrived, at most `count`.
+
+        `timeout_ms` must be well below the link's reply timeout. Where several classes have something at once, each
+        gives one; what goes beyond `count` is handed over at once.
+        """
+        with self._claiming():
+            claimed = sorted(
+                await self._new_of(blocking_link, CLASSES, 1, "BLOCK", timeout_ms),
+                key=lambda one: CLASSES.index(one.ref.priority_class),
+            )
+            if len(claimed) > count:
+                leases = Leases(self._link, self._keys, self._worker)
+                await leases.hand_over([one.ref for one in claimed[count:]])
+            await self._remember(claimed[:count])
+        return claimed[:count]
 
     async def expired(self, count: int) -> list[Claimed]:
         """Requests whose lease ran out or was handed over; none within one lease of a Redis start or my reconnect."""
-        raise NotImplementedError
+        if not (self._may_take_over or await self._takeover_allowed()):
+            return []
+        claimed: list[Claimed] = []
+        with self._claiming():
+            for name in CLASSES:
+                if len(claimed) >= count:
+                    break
+                claimed += await self._expired_of(name, count - len(claimed))
+            await self._remember(claimed)
+        return claimed
 
     async def unknown(self, running: Container[EntryRef]) -> list[Claimed]:
         """Requests pending under my name that are not `running`: the answer to a claim was lost.
 
-        Register what other calls returned in `running` before awaiting anything else.
+        Put what other calls return into `running` before awaiting anything else; what a call in flight may just have
+        claimed is left out. The delivery count stays as it is.
         """
-        raise NotImplementedError
+        found: list[tuple[EntryRef, int]] = []
+        for name in CLASSES:
+            found += [item async for item in self._pending_of(name) if item[0] not in running]
+        if not found:
+            return []
+        bodies = await self._link.call_many([self._body(ref) for ref, _ in found])
+        claimed, gone = [], []
+        for (ref, deliveries), entries in zip(found, bodies, strict=True):
+            if isinstance(entries, ResponseError):
+                raise entries
+            if entries:
+                claimed.append(Claimed(ref, _fields(entries[0][1]), deliveries))
+            else:
+                gone.append(ref)
+        await self._drop(gone)
+        return claimed
 
-    async def wait_for_work(self, blocking_link: Link, timeout_ms: int, *, count: int = 4) -> list[Claimed]:
-        """Block until a request arrives, on a link of its own; claims what arrived, at most `count`."""
-        raise NotImplementedError
+    @contextmanager
+    def _claiming(self) -> Iterator[None]:
+        """Note since when claims have been in flight; one whose answer is lost counts no longer."""
+        token, loop = object(), asyncio.get_running_loop()
+        self._claims[token] = loop.time()
+        try:
+            yield
+        except BaseException:
+            del self._claims[token]
+            raise
+        loop.call_later(SETTLE_S, self._claims.pop, token, None)
+
+    async def _new_of(self, link: Link, names: Sequence[str], count: int, *block: str | int) -> list[Claimed]:
+        streams = {self._keys.requests(name).encode(): name for name in names}
+        command = ("XREADGROUP", "GROUP", GROUP, self._worker, "COUNT", count, *block, "STREAMS", *streams)
+        try:
+            reply = await link.call(*command, *(">" for _ in streams))
+        except ResponseError as error:
+            if not str(error).startswith(GONE):
+                raise
+            await ensure_groups(self._link, self._keys)
+            return []
+        return [
+            Claimed(EntryRef(streams[key], entry_id.decode()), _fields(flat), 1)
+            for key, entries in reply or ()
+            for entry_id, flat in entries
+            if flat is not None
+        ]
+
+    async def _takeover_allowed(self) -> bool:
+        """Idle time counts Redis's downtime: for one lease after its start everybody renews first."""
+        info, now = await self._link.call_many([("INFO", "server"), ("TIME",)])
+        now_ms = time_ms(now)
+        if not self._start_known:
+            self._start_known = True
+            started_ms = now_ms if isinstance(info, NoPermissionError) else now_ms - _uptime_ms(info)
+            self._not_before_ms = max(self._not_before_ms, started_ms + self._lease_ms)
+        self._may_take_over = now_ms >= self._not_before_ms
+        return self._may_take_over
+
+    async def _expired_of(self, name: str, count: int) -> list[Claimed]:
+        claimed: list[Claimed] = []
+        for _ in range(PAGES):
+            start = self._cursors.get(name, "-")
+            page = await self._pending_page(name, start, count - len(claimed), ("IDLE", self._lease_ms))
+            self._cursors[name] = f"({page[-1][0].decode()}" if page else "-"
+            mine = self._worker.encode()
+            claimed += await self._take_over(
+                [
+                    EntryRef(name, entry_id.decode())
+                    for entry_id, consumer, idle_ms, _ in page
+                    if consumer != mine or _was_handed_over(idle_ms)
+                ]
+            )
+            if len(claimed) >= count or (not page and start == "-"):
+                break
+        return claimed
+
+    async def _take_over(self, refs: Sequence[EntryRef]) -> list[Claimed]:
+        """Claim each of `refs`, atomically between rivals; the delivery count goes up by one."""
+        commands: list[Command] = []
+        for ref in refs:
+            stream = self._keys.requests(ref.priority_class)
+            commands.append(("XCLAIM", stream, GROUP, self._worker, self._lease_ms, ref.entry_id))
+            commands.append(("XPENDING", stream, GROUP, ref.entry_id, ref.entry_id, 1))
+        replies = await self._link.call_many(commands)
+        claimed, gone = [], []
+        for ref, taken, pending in zip(refs, replies[::2], replies[1::2], strict=True):
+            for reply in (taken, pending):
+                if isinstance(reply, ResponseError):
+                    raise reply
+            if taken and taken[0] is not None:
+                deliveries = pending[0][3] if pending else 1
+                claimed.append(Claimed(ref, _fields(taken[0][1]), deliveries))
+            elif taken:
+                gone.append(ref)  # Redis 6.2 keeps deleted entries pending; later servers drop them here.
+        await self._drop(gone)
+        return claimed
+
+    async def _pending_page(
+        self, name: str, start: str, count: int, idle: tuple[str | int, ...] = (), consumer: tuple[str, ...] = ()
+    ) -> list[Any]:
+        stream = self._keys.requests(name)
+        try:
+            page: list[Any] = await self._link.call(
+                "XPENDING", stream, GROUP, *idle, start, "+", max(count, 1), *consumer
+            )
+        except ResponseError as error:
+            if not str(error).startswith(GONE):
+                raise
+            await ensure_groups(self._link, self._keys)
+            return []
+        return page
+
+    async def _pending_of(self, name: str) -> Any:
+        start = "-"
+        while page := await self._pending_page(name, start, 256, consumer=(self._worker,)):
+            in_flight_ms = self._longest_claim_ms()
+            for entry_id, _, idle_ms, deliveries in page:
+                if idle_ms > in_flight_ms and not _was_handed_over(idle_ms):
+                    yield EntryRef(name, entry_id.decode()), deliveries
+            start = f"({page[-1][0].decode()}"
+
+    def _longest_claim_ms(self) -> float:
+        """Entries idle for less than this may belong to a claim in flight; -1 when there is none."""
+        if not self._claims:
+            return -1.0
+        return (asyncio.get_running_loop().time() - min(self._claims.values())) * 1000 + 1
+
+    def _body(self, ref: EntryRef) -> Command:
+        return ("XRANGE", self._keys.requests(ref.priority_class), ref.entry_id, ref.entry_id)
+
+    async def _drop(self, gone: Sequence[EntryRef]) -> None:
+        """Acknowledge entries whose bodies were deleted."""
+        stream_of = self._keys.requests
+        await self._link.call_many([("XACK", stream_of(ref.priority_class), GROUP, ref.entry_id) for ref in gone])
+
+    async def _remember(self, claimed: Sequence[Claimed]) -> None:
+        """Set `seen` for requests that were added without the enqueue script; failing to is no harm."""
+        commands: list[Command] = []
+        for one in claimed:
+            request_id, deadline = one.fields.get(b"id", b""), one.fields.get(b"deadline", b"")
+            if ID_PATTERN.fullmatch(request_id.decode(errors="replace")) and deadline.isdigit() and len(deadline) <= 15:
+                expire_at_ms = int(deadline) + self._retention_ms
+                key = self._keys.seen(request_id.decode())
+                commands.append(("SET", key, str(one.ref), "NX", "PXAT", max(expire_at_ms, 1)))
+        await self._link.call_many(commands)
+
+
+def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _was_handed_over(idle_ms: int) -> bool:
+    return idle_ms >= HANDED_OVER_MS // 2
+
+
+def _uptime_ms(info: bytes) -> int:
+    for line in info.splitlines():
+        name, _, value = line.partition(b":")
+        if name == b"uptime_in_seconds":
+            return int(value) * 1000
+    return 0

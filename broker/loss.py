@@ -3,8 +3,15 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from redis.exceptions import ResponseError
+
+from broker.ending import Ender
 from broker.entry import EntryRef
+from broker.errors import Unwritable
+from broker.fold import fold_log
 from broker.link import Link
+from broker.queue import RequestQueue
+from schemas.errors import ErrorCode
 from schemas.keys import Keys
 from schemas.request import GenerationRequest
 
@@ -15,20 +22,22 @@ class Verdict(StrEnum):
     PRESENT = "present"
     """The queue entry exists: somebody will work on it."""
     ENDED = "ended"
-    """A terminal stands in the log."""
+    """A terminal stands in the log, also when this check wrote it."""
     REQUEUED = "requeued"
     """It was lost, and this process, which accepted it, put it into the queue again."""
     SUSPECT = "suspect"
     """It looks lost; who accepted it gets until the next check to put it into the queue again."""
-    LOST = "lost"
-    """It was ended with the error `lost`."""
     UNKNOWN = "unknown"
     """Nothing in Redis knows the id."""
 
 
 @dataclass(slots=True)
 class Watch:
-    """A request that this process waits for. `request` only where this process accepted it: then it can be re-queued."""
+    """A request whose reply this process waits for, on behalf of `tenant`.
+
+    `request` only where this process accepted it: then it can be put into the queue again under its id. `ref` is its
+    queue entry where known; checks keep it up to date.
+    """
 
     request_id: str
     tenant: str
@@ -42,9 +51,45 @@ class LossCheck:
 
     def __init__(self, keys: Keys, who: str, *, retention_ms: int) -> None:
         self._keys = keys
-        self._who = who
         self._retention_ms = retention_ms
+        self._ender = Ender(keys, who, retention_ms=retention_ms)
 
     async def check(self, link: Link, watch: Watch) -> Verdict:
         """Find out what became of the request and put it right. Raises LinkLost, ResponseError, Unwritable."""
-        raise NotImplementedError
+        queue = RequestQueue(link, self._keys)
+        remembered = await queue.find(watch.request_id)
+        for ref in (remembered, watch.ref):
+            if ref is not None and await queue.exists(ref):
+                watch.ref, watch.suspect = ref, False
+                return Verdict.PRESENT
+        entries = await link.call("XRANGE", self._keys.reply(watch.request_id), "-", "+")
+        if fold_log(entries).terminal is not None:
+            return Verdict.ENDED
+        if watch.request is not None:
+            return await self._requeue(link, queue, watch, watch.request, remembered)
+        if remembered is None and watch.ref is None and not entries:
+            return Verdict.UNKNOWN
+        if not watch.suspect:
+            watch.suspect = True
+            return Verdict.SUSPECT
+        message = "its queue entry is gone and nobody finished it"
+        return await self._end(link, watch, remembered or watch.ref, ErrorCode.LOST, message)
+
+    async def _requeue(
+        self, link: Link, queue: RequestQueue, watch: Watch, request: GenerationRequest, remembered: EntryRef | None
+    ) -> Verdict:
+        gone = remembered or watch.ref
+        if await link.server_time_ms() >= request.deadline_ms:
+            return await self._end(link, watch, gone, ErrorCode.EXPIRED, "the deadline passed after it was lost")
+        try:
+            again = await queue.enqueue(request, bound=None, retention_ms=self._retention_ms, replaces=gone)
+        except ResponseError as error:
+            raise Unwritable(error) from None
+        watch.ref = again.entry
+        return Verdict.PRESENT if again.duplicate else Verdict.REQUEUED
+
+    async def _end(self, link: Link, watch: Watch, ref: EntryRef | None, code: ErrorCode, message: str) -> Verdict:
+        terminal = await self._ender.end(
+            link, watch.request_id, ref=ref, code=code, message=message, request=watch.request, tenant=watch.tenant
+        )
+        return Verdict.PRESENT if terminal is None else Verdict.ENDED

@@ -1,66 +1,272 @@
 """Reading replies: one connection and one XREAD for all of them."""
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
-from broker.loss import Watch
-from schemas.events import Run, Started, Terminal
+from redis.exceptions import ResponseError
+
+from broker.errors import BrokerError, Gap, LinkLost, ReplyConflict, UnknownRequest
+from broker.fold import decode_entry
+from broker.link import Link
+from broker.loss import LossCheck, Verdict, Watch
+from broker.resp import pack
+from broker.resume import ResumePoint
+from broker.subscription import ReplyState, Subscription, Update
+from schemas.events import Event, EventId, Started, Terminal
 from schemas.keys import Keys
 
+log = logging.getLogger(__name__)
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """One step of a reply: a new epoch's started event, new tokens, or the end, with the `resume_id` behind it.
-
-    `started` and `terminal` exclude each other; `runs` of the last tokens come with the terminal.
-    """
-
-    resume_id: str
-    runs: tuple[Run, ...] = ()
-    started: Started | None = None
-    terminal: Terminal | None = None
+MAX_ENTRIES = 512
+"""Entries of one log in one reply to XREAD."""
+BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
-class Subscription:
-    """An async iterator of one reply's updates; ends behind the terminal. `close()` or `async with` gives it back.
+class _Followed:
+    """A reply log that is being read: its state, how far the stream was read, and when it was last heard of."""
 
-    Iterating raises ReplyConflict (also when a resumed client was told something else), WrongTenant, UnknownRequest.
-    """
+    __slots__ = ("checked_at", "key", "last_id", "state", "watch")
 
-    def __aiter__(self) -> AsyncIterator[Update]:
-        raise NotImplementedError
+    def __init__(self, watch: Watch, key: str, now: float) -> None:
+        self.watch = watch
+        self.state = ReplyState(watch.request_id)
+        self.key = key.encode()
+        self.last_id = b"0-0"
+        self.checked_at = now
 
-    async def __anext__(self) -> Update:
-        raise NotImplementedError
+    def take(self, entry: Sequence[Any]) -> bool:
+        """Fold one entry in; False when the log must be read again from its start."""
+        self.last_id = entry[0]
+        decoded = decode_entry(entry)
+        if decoded is None or self.state.finished:
+            return True
+        event_id, event = decoded
+        try:
+            self._fold(event_id, event)
+        except Gap as gap:
+            return self._hole(event_id, event, gap)
+        except ReplyConflict as conflict:
+            self.state.fail(conflict)
+        return True
 
-    def close(self) -> None:
-        """Stop reading this reply."""
-        raise NotImplementedError
+    def _fold(self, event_id: EventId, event: Event) -> None:
+        fold = self.state.fold
+        before = fold.started
+        runs = tuple(fold.feed(event_id, event))
+        if isinstance(event, Started):
+            if fold.started is not before:
+                self.state.publish(Update(fold.resume_id(), started=event))
+        elif isinstance(event, Terminal):
+            self.state.publish(Update(fold.resume_id(), runs, terminal=event))
+        elif runs:
+            self.state.publish(Update(fold.resume_id(), runs))
+        if self.state.reread_until is not None and event_id >= self.state.reread_until:
+            self.state.reread_until = None
 
-    async def __aenter__(self) -> "Subscription":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
+    def _hole(self, event_id: EventId, event: Event, gap: Gap) -> bool:
+        """Read again from the start, once per epoch; what stands behind a hole that stays does not count."""
+        state = self.state
+        if state.reread_until is None and event_id.epoch > state.damaged_epoch:
+            state.damaged_epoch, state.reread_until = event_id.epoch, event_id
+            self.last_id = b"0-0"
+            return False
+        if isinstance(event, Terminal):
+            state.fail(ReplyConflict(f"the log ended, but tokens are missing in it: {gap}"))
+        if state.reread_until is not None and event_id >= state.reread_until:
+            state.reread_until = None
+        return True
 
 
 class ReplyReader:
-    """Reads any number of reply logs over one connection, reconnects by itself, and checks for losses."""
+    """Reads any number of reply logs over one connection, reconnects by itself, and checks for losses.
+
+    A second connection wakes the first up for new subscriptions and carries the checks. `who` stands as worker in the
+    started events of requests that a check ends.
+    """
 
     def __init__(self, url: str, keys: Keys, who: str, *, retention_ms: int, loss_check_s: float = 5.0) -> None:
-        raise NotImplementedError
+        self._url = url
+        self._keys = keys
+        self._who = who
+        self._loss = LossCheck(keys, who, retention_ms=retention_ms)
+        self._loss_check_s = loss_check_s
+        self._block_ms = int(min(2.0, loss_check_s / 2) * 1000)
+        self._followed: dict[bytes, _Followed] = {}
+        self._changed = asyncio.Event()
+        self._reading = False
+        self._helper: Link | None = None
+        self._blocked_client = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waking = self._checking = False
+        self._task: asyncio.Task[None] | None = None
+        self.connected = asyncio.Event()
+        """Set while there is a connection."""
 
     async def start(self) -> None:
         """Begin; does not wait for Redis."""
-        raise NotImplementedError
+        self._task = asyncio.create_task(self._run(), name="reply-reader")
 
     async def close(self) -> None:
         """End all subscriptions and close the connections."""
-        raise NotImplementedError
+        for followed in list(self._followed.values()):
+            for subscription in list(followed.state.subscriptions):
+                subscription.close()
+        tasks = [task for task in (self._task, *self._tasks) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def subscribe(self, watch: Watch, *, resume_id: str | None = None) -> Subscription:
         """Follow a reply from its beginning, or from behind `resume_id` (an SSE `Last-Event-ID`).
 
         Raises InvalidRequest for a resume id that is none. The log is shown to `watch.tenant` only.
         """
-        raise NotImplementedError
+        resume = None if resume_id is None else ResumePoint.parse(resume_id)
+        key = self._keys.reply(watch.request_id)
+        followed = self._followed.get(key.encode())
+        if followed is None or followed.state.failure is not None:
+            followed = _Followed(watch, key, asyncio.get_running_loop().time())
+            self._followed[followed.key] = followed
+        elif followed.watch.request is None and watch.request is not None:
+            followed.watch = watch
+        state = followed.state
+        subscription = Subscription(state, watch.tenant, resume, self._unsubscribe)
+        state.subscriptions.add(subscription)
+        self._changed.set()
+        if self._reading and not self._waking:
+            self._waking = True
+            self._spawn(self._wake())
+        return subscription
+
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        key = self._keys.reply(subscription.request_id).encode()
+        followed = self._followed.get(key)
+        if followed is not None:
+            followed.state.subscriptions.discard(subscription)
+            if not followed.state.subscriptions:
+                del self._followed[key]
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._connected_run()
+            except (BrokerError, ResponseError, OSError) as error:
+                failures = 0 if self.connected.is_set() else failures + 1
+                log.warning("reply reader: %s; connecting again", error)
+            finally:
+                self.connected.clear()
+            await asyncio.sleep(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
+
+    async def _connected_run(self) -> None:
+        link = await Link.open(self._url, name=f"{self._who}-replies")
+        try:
+            self._helper = await Link.open(self._url, name=f"{self._who}-helper")
+            self._blocked_client = link.client_id
+            self.connected.set()
+            for followed in self._followed.values():
+                followed.checked_at = float("-inf")
+            await self._read(link)
+        finally:
+            self._reading = False
+            await link.close()
+            if self._helper is not None:
+                await self._helper.close()
+                self._helper = None
+
+    async def _read(self, link: Link) -> None:
+        while True:
+            following = [one for one in self._followed.values() if not one.state.finished]
+            self._changed.clear()
+            if not following:
+                await self._idle(link)
+                continue
+            self._reading = True
+            reply = (await link.send(self._packed_read(following), 1))[0]
+            self._reading = False
+            if isinstance(reply, ResponseError):
+                await self._refused(link, following, reply)
+                continue
+            now = asyncio.get_running_loop().time()
+            for key, entries in reply or ():
+                followed = self._followed.get(key)
+                if followed is not None:
+                    followed.checked_at = now
+                    for entry in entries:
+                        if not followed.take(entry):
+                            break
+            self._check_losses(now)
+
+    async def _idle(self, link: Link) -> None:
+        """Nobody follows anything: wait for somebody, but notice a lost connection."""
+        waiting = [asyncio.ensure_future(self._changed.wait()), asyncio.ensure_future(link.wait_lost())]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in waiting:
+                waiter.cancel()
+        if not link.alive:
+            raise LinkLost(link.lost_reason)
+
+    def _packed_read(self, following: Sequence[_Followed]) -> bytes:
+        keys = [followed.key for followed in following]
+        ids = [followed.last_id for followed in following]
+        return pack(("XREAD", "COUNT", MAX_ENTRIES, "BLOCK", self._block_ms, "STREAMS", *keys, *ids))
+
+    async def _refused(self, link: Link, following: Sequence[_Followed], error: ResponseError) -> None:
+        """One key that is no stream must not silence all others."""
+        if not str(error).startswith("WRONGTYPE"):
+            raise error
+        types = await link.call_many([("TYPE", followed.key) for followed in following])
+        for followed, kind in zip(following, types, strict=True):
+            if kind not in (b"stream", b"none"):
+                followed.state.fail(UnknownRequest(f"{followed.watch.request_id}: its reply log is no stream"))
+
+    async def _wake(self) -> None:
+        """Unblock the XREAD in flight until the next one, which knows the new subscriptions, is under way.
+
+        The XREAD may not have reached the server yet when the first UNBLOCK does, hence the repetition.
+        """
+        pause_s = 0.001
+        try:
+            while self._changed.is_set() and self._helper is not None:
+                with suppress(ResponseError):
+                    await self._helper.call("CLIENT", "UNBLOCK", self._blocked_client)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, 0.1)
+        except LinkLost:
+            pass  # the reading link breaks as well, or its XREAD ends by itself
+        finally:
+            self._waking = False
+
+    def _check_losses(self, now: float) -> None:
+        if self._checking or self._helper is None:
+            return
+        due = [one for one in self._followed.values() if now - one.checked_at >= self._loss_check_s]
+        due = [one for one in due if not one.state.finished]
+        if due:
+            self._checking = True
+            for followed in due:
+                followed.checked_at = now
+            self._spawn(self._check_all(self._helper, due))
+
+    async def _check_all(self, helper: Link, due: Sequence[_Followed]) -> None:
+        try:
+            for followed in due:
+                verdict = await self._loss.check(helper, followed.watch)
+                if verdict is Verdict.UNKNOWN:
+                    followed.state.fail(UnknownRequest(f"{followed.watch.request_id}: nothing is known of it"))
+                elif verdict is Verdict.ENDED and not followed.state.finished:
+                    followed.last_id = b"0-0"  # it ended, and the reader did not see how: read again
+        except (BrokerError, ResponseError) as error:
+            log.warning("loss check: %s", error)
+        finally:
+            self._checking = False
+
+    def _spawn(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,10 +1,22 @@
 """Deadlines and lost entries: a walk over the request streams in small steps, by gateways and workers alike."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from redis.exceptions import ResponseError
+
+from broker.ending import Ender
 from broker.entry import EntryRef
+from broker.errors import Unwritable
+from broker.lease import HANDED_OVER_MS
 from broker.link import Link
-from schemas.keys import Keys
+from broker.scripts import SWEEP, Arg
+from schemas.errors import ErrorCode, InvalidRequest
+from schemas.keys import CLASSES, GROUP, Keys, check_id
+from schemas.request import GenerationRequest
+
+REPAIRED = "repaired"
+"""Consumer that holds entries which were delivered and belonged to nobody, until a worker takes them over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +28,71 @@ class Swept:
 
 
 class Sweeper:
-    """Walks all request streams with a cursor each; one step looks at `chunk` entries per class."""
+    """Walks all request streams with a cursor each; one step looks at `chunk` entries per class.
+
+    Bound to one link. Any number of sweepers may run side by side.
+    """
 
     def __init__(
         self, link: Link, keys: Keys, who: str, *, retention_ms: int, margin_ms: int = 2000, chunk: int = 64
     ) -> None:
-        """`who` stands as worker in the started events it writes; `margin_ms`: owners get this long after a deadline."""
-        raise NotImplementedError
+        """`who` stands as worker in the started events it writes; owners get `margin_ms` after a deadline."""
+        self._link = link
+        self._keys = keys
+        self._ender = Ender(keys, who, retention_ms=retention_ms)
+        self._margin_ms = margin_ms
+        self._chunk = chunk
+        self._cursors: dict[str, str] = {}
 
     async def step(self) -> Swept:
-        """Look at the next chunk of every class. Call it every second or so."""
-        raise NotImplementedError
+        """Look at the next chunk of every class. Call it every second or so. Raises LinkLost, Unwritable."""
+        now_ms = await self._link.server_time_ms()
+        expired: list[EntryRef] = []
+        repaired = 0
+        for name in CLASSES:
+            overdue, fixed = await self._look(name, now_ms)
+            repaired += fixed
+            for ref, request_id in overdue:
+                if await self._expire(ref, request_id, now_ms):
+                    expired.append(ref)
+        return Swept(tuple(expired), repaired)
+
+    async def _look(self, name: str, now_ms: int) -> tuple[list[tuple[EntryRef, str]], int]:
+        """Overdue entries of the next chunk with their request ids, and how many entries were repaired."""
+        start, overdue_ms = self._cursors.get(name, "-"), now_ms - self._margin_ms
+        args: list[Arg] = [GROUP, start, self._chunk, overdue_ms, REPAIRED, HANDED_OVER_MS]
+        try:
+            cursor, repaired, *overdue = await self._link.run(SWEEP, [self._keys.requests(name)], args)
+        except ResponseError as error:
+            raise Unwritable(error) from None
+        self._cursors[name] = f"({cursor.decode()}" if cursor else "-"
+        return [(EntryRef(name, row[0].decode()), row[1].decode(errors="replace")) for row in overdue], repaired
+
+    async def _expire(self, ref: EntryRef, request_id: str, now_ms: int) -> bool:
+        try:
+            check_id(request_id)
+        except InvalidRequest:
+            return False  # no reply log can be named: a worker buries the entry
+        request = await self._read(ref, now_ms)
+        terminal = await self._ender.end(
+            self._link,
+            request_id,
+            ref=ref,
+            code=ErrorCode.EXPIRED,
+            message="the deadline passed before the request finished",
+            request=request,
+        )
+        return terminal is not None
+
+    async def _read(self, ref: EntryRef, now_ms: int) -> GenerationRequest | None:
+        entries: Sequence[Sequence[Sequence[bytes]]] = await self._link.call(
+            "XRANGE", self._keys.requests(ref.priority_class), ref.entry_id, ref.entry_id
+        )
+        if not entries:
+            return None
+        flat = entries[0][1]
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        try:
+            return GenerationRequest.from_fields(fields, stream_class=ref.priority_class, now_ms=now_ms)
+        except InvalidRequest:
+            return None
