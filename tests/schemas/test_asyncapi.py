@@ -1,6 +1,7 @@
 """asyncapi.yaml says what the code does: each check compares both ways, and a mutated document fails one of them."""
 
 import copy
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -16,6 +17,9 @@ from jsonschema import Draft7Validator  # type: ignore[import-untyped]
 from jsonschema.validators import extend  # type: ignore[import-untyped]
 
 import schemas
+from broker.cancel import Control
+from broker.entry import EntryRef
+from broker.scripts import BURY
 from schemas import limits
 from schemas.codec import Form, encode
 from schemas.errors import ErrorCode, InvalidRequest
@@ -246,6 +250,31 @@ def check_keys(doc: Doc) -> None:
     assert types == dict.fromkeys(names, "stream") | {"seen": "string", "cancel": "string", "workers": "hash"}
 
 
+def check_other_entries(doc: Doc) -> None:
+    """Control entries, dead letters and `seen`, as the broker writes them."""
+    control, dead = schema(doc, "Control"), schema(doc, "DeadLetter")
+    names = [field.name for field in dataclasses.fields(Control)]
+    assert control["type"] == dead["type"] == "object"
+    assert list(control["properties"]) == control["required"] == names
+    assert {name: field["type"] for name, field in control["properties"].items()} == dict.fromkeys(names, "string")
+    assert control["properties"]["kind"]["enum"] == ["cancel", "drain"]
+    written = re.findall(r"'(\w+)'", BURY.text.partition("local copy = {")[2].partition("}")[0])
+    assert list(dead["properties"]) == dead["required"] == written
+    assert dead["properties"]["reason"] == {"$ref": "#/components/schemas/ErrorCode"}
+    assert {dead["properties"][name]["type"] for name in ("entry", "message", "attempts")} == {"string"}
+    assert dead["properties"]["attempts"]["pattern"] == "^[0-9]+$"
+    assert schema(doc, "Worker")["type"] == "object"
+    for part in (dead, schema(doc, "Worker")):
+        assert part["additionalProperties"] == {"type": "string"}
+    assert schema(doc, "Cancel")["type"] == "string"
+    assert schema(doc, "Seen")["type"] == "string"
+    pattern = schema(doc, "Seen")["pattern"]
+    assert pattern == f"^({'|'.join(CLASSES)}) [0-9]+-[0-9]+$"
+    for ref in (EntryRef("low", "1-0"), EntryRef("realtime", "1800000000000-12")):
+        assert re.search(pattern, str(ref))
+        assert EntryRef.parse(str(ref)) == ref
+
+
 # --- examples and references ----------------------------------------------------------------------------------------
 
 
@@ -316,6 +345,7 @@ CHECKS: tuple[Callable[[Doc], None], ...] = (
     check_enums,
     check_bounds_of_events,
     check_keys,
+    check_other_entries,
     check_examples,
     check_references,
 )
