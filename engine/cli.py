@@ -103,7 +103,7 @@ def _tokenizer(model: str) -> Any | None:
     """The model's tokenizer, None where it has none: token ids are printed then."""
     from transformers import AutoTokenizer
 
-    from engine.model import quiet
+    from engine.quiet import quiet
 
     with quiet():
         try:

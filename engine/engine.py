@@ -20,6 +20,8 @@ from engine.request import Request
 from engine.runner import ModelRunner
 from engine.sampler import Sampled
 from engine.scheduler import Scheduler, Span
+from engine.self_check import check_loaded, check_small_copy
+from engine.support import refuse_unsupported
 from engine.validation import check_request
 from schemas.model_limits import ModelLimits
 from schemas.sampling import SamplingParams
@@ -38,9 +40,15 @@ class OrcaEngine:
     def __init__(self, config: EngineConfig, model: PreTrainedModel) -> None:
         """An engine around a model that is in memory, on the device where it shall compute; see also `load`."""
         self.config = config
+        model.eval()
         self.device: torch.device = model.device
         max_model_len = resolve_max_model_len(config, model.config)
-        self._runner = ModelRunner(model.eval(), choose_backend(config.attention_backend, self.device))
+        backend = choose_backend(config.attention_backend, self.device)
+        if config.self_check:
+            refuse_unsupported(model.config, max_model_len)
+            check_small_copy(model, backend, max_model_len)
+            check_loaded(model, backend, max_model_len)
+        self._runner = ModelRunner(model, backend)
         num_blocks = measure_num_blocks(
             self._runner,
             block_size=config.block_size,
@@ -72,6 +80,7 @@ class OrcaEngine:
         """Load the model named in `config`; UnsupportedModel where it would not be computed right."""
         device = resolve_device(config.device)
         model_config = load_model_config(config)
+        refuse_unsupported(model_config, resolve_max_model_len(config, model_config))
         return cls(config, load_model(config, model_config, device))
 
     @property

@@ -1,16 +1,13 @@
 """Loading a model's weights and what its configuration says about it."""
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
 from engine.config import EngineConfig
 from engine.errors import UnsupportedModel
+from engine.quiet import quiet
 
 
 def resolve_device(name: str) -> torch.device:
@@ -77,20 +74,3 @@ def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
         ids = getattr(source, "eos_token_id", None)
         found.update([ids] if isinstance(ids, int) else ids or ())
     return frozenset(found)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No progress bars, log lines or warnings of transformers."""
-    verbosity = transformers_logging.get_verbosity()
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()

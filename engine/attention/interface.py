@@ -10,6 +10,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from engine.attention.base import AttentionBackend, AttentionCall, LayerCache, LayerShape
 from engine.errors import UnsupportedModel
 from engine.flat_batch import FlatBatch
+from engine.quiet import quiet
 
 IMPLEMENTATION = "orcastream"
 """The name of our attention in transformers' registry. No mask function goes with it: for a name without one,
@@ -36,9 +37,11 @@ class AttentionContext:
     def attach(self, model: PreTrainedModel) -> None:
         """Make every attention call of `model` come here."""
         AttentionInterface.register(IMPLEMENTATION, orca_attention)
-        model.set_attn_implementation(IMPLEMENTATION)
+        with quiet():
+            model.set_attn_implementation(IMPLEMENTATION)
         for module in model.modules():
             setattr(module, _CONTEXT, self)
+            module.__dict__.pop(_LAYER, None)
 
     def begin(self, batch: FlatBatch) -> None:
         """The next forward pass computes `batch`."""

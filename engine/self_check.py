@@ -1,0 +1,142 @@
+"""Does the model compute in a flat batch what it computes by itself? Found out before the first request."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from engine.attention import AttentionBackend
+from engine.block_table import BlockTable
+from engine.errors import UnsupportedModel
+from engine.flat_batch import FlatBatch, Rows
+from engine.quiet import quiet
+from engine.runner import ModelRunner
+from engine.tiny_copy import POSITIONS, TINY_THRESHOLD, thresholds, tiny_copy
+
+_BLOCK_SIZE = 4
+_JOINS_AND_CHUNKS = (
+    (0, (13, 9, 12, 1, 1, 1, 1)),
+    (1, (7, 1, 1, 1, 1, 1)),
+    (2, (30, 1, 1, 1, 1)),
+    (2, (3, 14, 1, 5, 2)),
+)
+"""Per request the iteration in which it joins, and how many tokens it brings in each. The first iteration holds one
+chunk alone and asks for no logits, as a chunk that does not finish its prompt."""
+
+_TOLERANCE = {torch.float32: 2e-3}
+_LOW_PRECISION_TOLERANCE = 0.1
+_TINY_TOLERANCE = 5e-4
+
+
+def check_small_copy(model: PreTrainedModel, backend: AttentionBackend, max_model_len: int) -> None:
+    """Compare on a small random copy whose windows, chunk sizes and original lengths are shorter than the check.
+
+    A check on the loaded weights cannot see a threshold of thousands of tokens. One that `max_model_len` never reaches
+    is left as it is. UnsupportedModel names the thresholds that are not kept.
+    """
+    error = _largest_error(tiny_copy(model, max_model_len), backend, _POSITION_BOUND)
+    if error.of_all <= _TINY_TOLERANCE:
+        return
+    crossed = {f"{threshold.name}={threshold.tokens}" for threshold in thresholds(model.config, max_model_len)}
+    if crossed:
+        uncrossed = tiny_copy(model, max_model_len, POSITIONS)
+        if _largest_error(uncrossed, backend, _POSITION_BOUND).of_all <= _TINY_TOLERANCE:
+            shortest = min(threshold.tokens for threshold in thresholds(model.config, max_model_len))
+            raise UnsupportedModel(
+                f"{type(model).__name__} does not keep {', '.join(sorted(crossed))} in a flat batch (the limit is not "
+                f"told to the attention layers); it can run with max_model_len of at most {shortest}"
+            )
+    raise UnsupportedModel(
+        f"{type(model).__name__} computes other logits in a flat batch than by itself: relative error "
+        f"{error.of_all:.2g} on a small random copy, allowed {_TINY_TOLERANCE}"
+    )
+
+
+def check_loaded(model: PreTrainedModel, backend: AttentionBackend, max_model_len: int) -> None:
+    """Compare on the loaded weights; UnsupportedModel where the logits differ by more than rounding."""
+    error = _largest_error(model, backend, max_model_len)
+    tolerance = _TOLERANCE.get(model.dtype, _LOW_PRECISION_TOLERANCE)
+    # In 16 bits a router may decide otherwise on single tokens: there the typical row has to match.
+    measured = error.of_all if model.dtype in _TOLERANCE else error.of_median
+    if not measured <= tolerance:
+        raise UnsupportedModel(
+            f"{type(model).__name__} computes other logits in a flat batch than by itself: relative error "
+            f"{measured:.2g} on the loaded weights, allowed {tolerance}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Error:
+    """Distance of two rows of logits over the spread of the model's own: of the worst row, and of the middle one."""
+
+    of_all: float
+    of_median: float
+
+
+_POSITION_BOUND = sum(_JOINS_AND_CHUNKS[0][1])
+
+
+def _largest_error(model: PreTrainedModel, backend: AttentionBackend, max_model_len: int) -> _Error:
+    vocab_size = model.config.get_text_config().vocab_size
+    generator = torch.Generator().manual_seed(1)
+    sequences = [
+        torch.randint(vocab_size, (min(sum(chunks), max_model_len),), generator=generator).tolist()
+        for _, chunks in _JOINS_AND_CHUNKS
+    ]
+    try:
+        own = [_own_logits(model, sequence) for sequence in sequences]
+        pairs = _compare(ModelRunner(model, backend), sequences, own)
+    except UnsupportedModel:
+        raise
+    except Exception as error:
+        raise UnsupportedModel(f"{type(model).__name__} does not run in a flat batch: {error!r}") from error
+    flat, expected = (torch.stack(rows).float() for rows in zip(*pairs, strict=True))
+    spread = (expected - expected.mean(dim=-1, keepdim=True)).norm(dim=-1).clamp(min=1e-6)
+    errors = (flat - expected).norm(dim=-1) / spread
+    errors = errors.nan_to_num(nan=torch.inf)
+    return _Error(float(errors.max()), float(errors.median()))
+
+
+@torch.inference_mode()
+def _own_logits(model: PreTrainedModel, sequence: list[int]) -> torch.Tensor:
+    """The model's own eager logits, `[len(sequence), vocab]`."""
+    with quiet():
+        model.set_attn_implementation("eager")
+    ids = torch.tensor([sequence], device=model.device)
+    positions = torch.arange(len(sequence), device=model.device).unsqueeze(0)
+    logits: torch.Tensor = model(input_ids=ids, position_ids=positions, use_cache=False).logits[0]
+    return logits
+
+
+def _compare(runner: ModelRunner, sequences: list[list[int]], own: list[torch.Tensor]) -> list[Any]:
+    """Pairs of rows: of the flat batch, and the model's own for the same token."""
+    runner.allocate(sum(-(-len(sequence) // _BLOCK_SIZE) for sequence in sequences), _BLOCK_SIZE)
+    tables = [BlockTable() for _ in sequences]
+    done = [0] * len(sequences)
+    num_blocks = 0
+    pairs = []
+    for iteration in range(max(join + len(chunks) for join, chunks in _JOINS_AND_CHUNKS)):
+        members, spans = [], []
+        for index, (join, chunks) in enumerate(_JOINS_AND_CHUNKS):
+            if not 0 <= iteration - join < len(chunks):
+                continue
+            ids = sequences[index][done[index] : done[index] + chunks[iteration - join]]
+            if not ids:
+                continue
+            while len(tables[index]) * _BLOCK_SIZE < done[index] + len(ids):
+                tables[index].append(num_blocks)
+                num_blocks += 1
+            spans.append(Rows(ids, done[index], tables[index], iteration > 0))
+            members.append(index)
+            done[index] += len(ids)
+        if not spans:
+            continue
+        batch = FlatBatch.build(spans, _BLOCK_SIZE, runner.device)
+        logits = runner.forward(batch)
+        for row, member in zip(logits, (members[i] for i in batch.sampled), strict=True):
+            pairs.append((row, own[member][done[member] - 1]))
+    return pairs
+
+
+assert TINY_THRESHOLD * 3 <= _POSITION_BOUND, "the check must run well past a shrunk threshold"
