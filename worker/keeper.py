@@ -4,7 +4,7 @@ import logging
 import time
 
 from broker.lease import Held
-from worker.engine_loop import EngineLoop
+from worker.engine_loop import EngineFailed, EngineLoop
 from worker.roster import Roster
 from worker.running import Running
 from worker.session import Session
@@ -18,6 +18,7 @@ class Keeper:
 
     def __init__(self, settings: WorkerSettings, engine_loop: EngineLoop, roster: Roster) -> None:
         self._lease_s = settings.lease_ms / 1000
+        self._stall_timeout_s = settings.stall_timeout_s
         self._retention_ms = settings.retention_ms
         self._engine_loop = engine_loop
         self._roster = roster
@@ -30,9 +31,12 @@ class Keeper:
     async def renew(self, session: Session) -> tuple[list[Running], list[Running]]:
         """Renew every lease; return the requests that are no longer ours and those that were cancelled.
 
-        A lease follows the engine's progress: none is renewed while an iteration takes longer than a lease.
+        A lease follows the engine's progress: none is renewed while an iteration takes longer than a lease, and
+        EngineFailed is raised once one has taken `stall_timeout_s`.
         """
         stalled_s = self._engine_loop.stalled_for_s()
+        if stalled_s > self._stall_timeout_s:
+            raise EngineFailed(f"no iteration was completed for {stalled_s:.0f} s")
         if stalled_s > self._lease_s:
             log.error("engine stalled, leases not renewed", extra={"seconds": round(stalled_s, 1)})
             return [], []

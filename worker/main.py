@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("orcastream.worker")
 
+ENGINE_FAILED = 70
+"""Exit status when the engine failed or stalled; whatever ran here is taken over once its lease has run out."""
+
 
 def worker_name() -> str:
     """A name that no other process start ever has: host, pid, random. It is also the consumer's name."""
@@ -67,6 +70,7 @@ def _set_up_threads(torch_threads: int) -> None:
 
 
 async def _serve(settings: WorkerSettings, engine: "OrcaEngine", tokenizer: "Tokenizer | None") -> int:
+    from worker.engine_loop import EngineFailed
     from worker.worker import Worker
 
     keys = settings.keys()
@@ -75,5 +79,10 @@ async def _serve(settings: WorkerSettings, engine: "OrcaEngine", tokenizer: "Tok
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.drain)
     log.info("serving", extra={"model": keys.model, "pid": os.getpid()})
-    await worker.run()
+    try:
+        await worker.run()
+    except* EngineFailed as failed:
+        log.critical("the engine failed", extra={"why": str(failed.exceptions[0])})
+        logging.shutdown()
+        os._exit(ENGINE_FAILED)  # its thread may hang inside an operator: nothing here can end it in order
     return 0

@@ -1,0 +1,62 @@
+"""Fixtures of the worker's tests: real worker processes on a real Redis server."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import demo
+from engine import EngineConfig, OrcaEngine
+from schemas.sampling import SamplingParams
+from tests.redis_server import RedisServer
+from tests.worker.producer import Producer
+from tests.worker.worker_process import WorkerProcess
+from text.tokenizer import Tokenizer
+
+StartWorker = Callable[..., WorkerProcess]
+
+
+@pytest.fixture
+def producer(redis_server: RedisServer) -> Iterator[Producer]:
+    """A foreign producer on an empty server."""
+    producer = Producer(redis_server.url)
+    yield producer
+    producer.redis.close()
+
+
+@pytest.fixture
+def start_worker(redis_server: RedisServer, tmp_path: Path) -> Iterator[StartWorker]:
+    """Starts worker processes; every one that is left is killed at the end."""
+    workers: list[WorkerProcess] = []
+
+    def start(url: str = redis_server.url, **settings: Any) -> WorkerProcess:
+        workers.append(WorkerProcess(url, tmp_path / f"worker{len(workers)}.log", **settings))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.kill()
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    """The demo model's tokenizer."""
+    return Tokenizer.load(str(demo.MODEL_DIR))
+
+
+@pytest.fixture(scope="session")
+def undisturbed() -> Callable[..., list[int]]:
+    """What one engine in this process generates: the tokens that every disturbed run must equal."""
+    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+
+    def generate(prompt: list[int], **sampling: Any) -> list[int]:
+        return list(engine.generate([prompt], SamplingParams(**{"temperature": 0.0, **sampling}))[0].output_ids)
+
+    return generate
+
+
+@pytest.fixture(scope="session")
+def count_prompt(tokenizer: Tokenizer) -> list[int]:
+    """A prompt with a long answer."""
+    return tokenizer.encode("Count from 1 to 300")

@@ -1,0 +1,84 @@
+"""A producer that knows Redis and the wire contract alone: plain redis-py, no gateway."""
+
+import secrets
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import redis
+
+from broker.fold import Fold
+from schemas.codec import Form
+from schemas.events import Event, EventId, decode_event
+from schemas.keys import GROUP, Keys
+from schemas.request import GenerationRequest, parse_payload
+from tests.worker.worker_process import MODEL
+
+WAIT_S = 60
+
+
+class Producer:
+    """Posts requests by bare XADD and folds their reply logs."""
+
+    def __init__(self, url: str) -> None:
+        self.redis = redis.Redis.from_url(url, socket_timeout=30)
+        self.keys = Keys(MODEL)
+
+    def request(
+        self, prompt: list[int], *, request_id: str = "", timeout_s: float = 120, **payload: Any
+    ) -> GenerationRequest:
+        """A request that the contract accepts."""
+        return GenerationRequest(
+            request_id or secrets.token_hex(16),
+            parse_payload({"prompt": prompt, "temperature": 0.0, **payload}),
+            int((time.time() + timeout_s) * 1000),
+            form=Form.JSON,
+        )
+
+    def post(self, prompt: list[int], **options: Any) -> str:
+        """XADD a request; its id."""
+        request = self.request(prompt, **options)
+        self.add(request.fields())
+        return request.id
+
+    def add(self, fields: dict[str, Any], priority_class: str = "normal") -> str:
+        """XADD any fields; the entry id."""
+        entry_id: bytes = self.redis.xadd(self.keys.requests(priority_class), fields)
+        return entry_id.decode()
+
+    def events(self, request_id: str) -> Iterator[tuple[EventId, Event]]:
+        """Every entry of the reply log as it comes, up to the terminal one."""
+        key, last = self.keys.reply(request_id), "0-0"
+        give_up = time.monotonic() + WAIT_S
+        while time.monotonic() < give_up:
+            for _, entries in self.redis.xread({key: last}, block=1000) or []:
+                for raw_id, fields in entries:
+                    last = raw_id.decode()
+                    event = decode_event(fields)
+                    yield EventId.parse(raw_id), event
+                    if event.type in ("finished", "error"):
+                        return
+        raise AssertionError(f"no terminal event for {request_id} within {WAIT_S} s; last entry {last}")
+
+    def read(self, request_id: str) -> Fold:
+        """The whole reply, folded as a client would."""
+        fold = Fold()
+        for event_id, event in self.events(request_id):
+            fold.feed(event_id, event)
+        return fold
+
+    def queue_is_empty(self) -> bool:
+        """Whether every request was acknowledged and deleted."""
+        streams = [self.keys.requests(name) for name in ("realtime", "high", "normal", "low")]
+        return all(
+            self.redis.xlen(key) == 0 and self.redis.xpending(key, GROUP)["pending"] == 0
+            for key in streams
+            if self.redis.exists(key)
+        )
+
+    def wait_empty(self) -> None:
+        """Wait until the queue is empty: the clean-up comes after the terminal event."""
+        give_up = time.monotonic() + WAIT_S
+        while not self.queue_is_empty():
+            assert time.monotonic() < give_up, "entries were left in the queue"
+            time.sleep(0.01)

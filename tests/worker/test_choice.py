@@ -1,0 +1,123 @@
+"""Tokens of one choice: what may be published, where it ends, what a log means for it."""
+
+from typing import Any
+
+import pytest
+
+from schemas.events import Ending, Run
+from schemas.request import Payload, parse_payload
+from schemas.stopping import FinishReason
+from text.tokenizer import Tokenizer
+from worker.choice import Choice
+
+
+def payload(**fields: Any) -> Payload:
+    return parse_payload({"prompt": [1], **fields})
+
+
+def choice(tokenizer: Tokenizer | None = None, max_tokens: int = 100, **fields: Any) -> Choice:
+    return Choice(0, payload(**fields), max_tokens, tokenizer)
+
+
+def feed(target: Choice, tokens: list[int]) -> None:
+    for token in tokens:
+        target.accept(token, None, None)
+
+
+def test_run_holds_what_the_log_lacks() -> None:
+    target = choice()
+    feed(target, [7, 8, 9])
+    assert target.next_run() == Run(0, 0, (7, 8, 9))
+    target.num_logged = 2
+    assert target.next_run() == Run(0, 2, (9,))
+    target.num_logged = 3
+    assert target.next_run() is None
+
+
+def test_nothing_counts_behind_the_end() -> None:
+    target = choice()
+    target.accept(5, FinishReason.LENGTH, None)
+    target.accept(6, None, None)
+    assert target.tokens == [5]
+    assert target.ending == Ending(FinishReason.LENGTH, 1)
+
+
+def test_stop_token_is_named() -> None:
+    target = choice(stop_token_ids=[5])
+    target.accept(5, FinishReason.STOP, None)
+    assert target.ending == Ending(FinishReason.STOP, 1, stop=5)
+
+
+@pytest.mark.parametrize(
+    ("logged", "fields", "reason"),
+    [
+        ([4, 5, 2], {}, FinishReason.STOP),
+        ([4, 5], {"stop_token_ids": [5]}, FinishReason.STOP),
+        ([4] * 6, {}, FinishReason.LENGTH),
+    ],
+)
+def test_stop_conditions_are_evaluated_on_the_log(logged: list[int], fields: dict, reason: FinishReason) -> None:
+    target = choice(max_tokens=6, **fields)
+    target.adopt(logged, {2})
+    assert target.ending is not None
+    assert (target.ending.finish_reason, target.ending.tokens) == (reason, len(logged))
+    assert target.next_run() is None
+
+
+def test_log_that_goes_on_does_not_end() -> None:
+    target = choice(max_tokens=6)
+    target.adopt([4, 5], {2})
+    assert target.ending is None
+    feed(target, [6])
+    assert target.next_run() == Run(0, 2, (6,))
+
+
+def test_tokens_that_may_belong_to_a_stop_string_are_withheld(tokenizer: Tokenizer) -> None:
+    target = choice(tokenizer, stop=["cat-dog"])
+    tokens = tokenizer.encode("a cat-dig and a cat-dog runs")
+    shown: list[int] = []
+    for token in tokens:
+        target.accept(token, None, None)
+        if (run := target.next_run()) is not None and target.ending is None:
+            shown += run.tokens
+            target.num_logged += len(run.tokens)
+            assert "a cat-dig and a cat-dog".startswith(tokenizer.decode(shown))
+            assert "cat-d" not in tokenizer.decode(shown)[-5:]
+    assert target.ending is not None
+    assert target.ending.text_length == len("a cat-dig and a ")
+    assert target.ending.stop == "cat-dog"
+    assert tokenizer.decode(target.tokens).endswith("cat-dog")
+
+
+def test_stop_string_is_found_across_the_point_of_takeover(tokenizer: Tokenizer) -> None:
+    tokens = tokenizer.encode("one two stop three")
+    for cut in range(len(tokens)):
+        target = choice(tokenizer, stop=["stop"])
+        target.adopt(tokens[:cut], {2})
+        feed(target, tokens[cut:])
+        assert target.ending is not None
+        assert target.ending.text_length == len("one two ")
+
+
+def test_text_of_the_first_min_tokens_is_not_searched(tokenizer: Tokenizer) -> None:
+    tokens = tokenizer.encode("stop stop")
+    half = len(tokenizer.encode("stop"))
+    target = choice(tokenizer, stop=["stop"], min_tokens=half)
+    feed(target, tokens)
+    assert target.ending is not None
+    assert target.ending.text_length == len("stop ")
+
+
+def test_own_tokens_beyond_the_log_extend_it() -> None:
+    target = choice()
+    feed(target, [1, 2, 3])
+    assert target.extends([1, 2])
+    assert target.extends([1, 2, 3])
+    assert not target.extends([1, 9])
+    assert not target.extends([1, 2, 3, 4])
+
+
+def test_logprobs_travel_with_their_tokens() -> None:
+    target = choice(logprobs=0)
+    target.accept(7, None, [-0.5, []])
+    assert target.next_run() == Run(0, 0, (7,), ([-0.5, []],))

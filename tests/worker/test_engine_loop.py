@@ -1,0 +1,84 @@
+"""The engine's thread: output comes as it is made, is bounded, and one bad request disturbs nobody."""
+
+import queue
+from collections.abc import Iterator
+
+import pytest
+
+import demo
+from engine import EngineConfig, OrcaEngine, Request, TokenEvent
+from schemas.sampling import SamplingParams
+from worker.engine_loop import EngineFailed, EngineLoop, EngineOutput, Refused
+
+PROMPT = (5, 6, 7, 8)
+LONG = SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)
+
+
+@pytest.fixture
+def engine() -> OrcaEngine:
+    """A fresh engine with the demo model."""
+    return OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+
+
+class Run:
+    """An engine loop whose output is put into a queue."""
+
+    def __init__(self, engine: OrcaEngine, max_unpublished: int = 1000) -> None:
+        self.output: queue.Queue[list[EngineOutput]] = queue.Queue()
+        self.loop = EngineLoop(engine, self.output.put, max_unpublished=max_unpublished)
+        self.loop.start()
+
+    def events(self, count: int) -> list[EngineOutput]:
+        events: list[EngineOutput] = []
+        while len(events) < count:
+            events += self.output.get(timeout=30)
+        return events
+
+
+@pytest.fixture
+def run(engine: OrcaEngine) -> Iterator[Run]:
+    """A running loop with a small bound."""
+    run = Run(engine, max_unpublished=10)
+    yield run
+    run.loop.stop()
+    run.loop.join(30)
+
+
+def test_output_is_bounded_until_it_is_published(run: Run) -> None:
+    run.loop.submit([Request("a", PROMPT, LONG)])
+    assert len(run.events(10)) == 10
+    with pytest.raises(queue.Empty):
+        run.output.get(timeout=0.3)
+    assert run.loop.stalled_for_s() == 0
+    run.loop.published(4)
+    assert len(run.events(4)) == 4
+
+
+def test_cancel_reaches_an_engine_that_waits_for_the_publisher(run: Run) -> None:
+    run.loop.submit([Request("a", PROMPT, LONG)])
+    run.events(10)
+    run.loop.cancel(["a"])
+    assert run.output.get(timeout=30) == []
+    run.loop.published(10)
+    run.loop.submit([Request("b", PROMPT, LONG)])
+    assert {event.request_id for event in run.events(3)} == {"b"}
+
+
+def test_refused_request_disturbs_nobody(run: Run) -> None:
+    run.loop.submit([Request("bad", (10**9,), LONG), Request("good", PROMPT, LONG)])
+    events = run.events(5)
+    assert [event.request_id for event in events if isinstance(event, Refused)] == ["bad"]
+    assert {event.request_id for event in events if isinstance(event, TokenEvent)} == {"good"}
+
+
+def test_failure_of_the_engine_ends_the_thread_and_is_reported(engine: OrcaEngine) -> None:
+    def broken() -> list[TokenEvent]:
+        raise MemoryError("device gone")
+
+    engine.step = broken  # type: ignore[method-assign]
+    run = Run(engine)
+    run.loop.submit([Request("a", PROMPT, LONG)])
+    run.loop.join(30)
+    assert run.output.get(timeout=30) == []
+    with pytest.raises(EngineFailed, match="device gone"):
+        run.loop.check()

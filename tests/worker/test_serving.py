@@ -1,0 +1,228 @@
+"""What a worker does with requests posted straight into its stream."""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.codec import Form
+from schemas.errors import ErrorCode
+from schemas.events import Output, Started
+from schemas.limits import MAX_PAYLOAD_BYTES
+from schemas.stopping import FinishReason
+from tests.redis_server import RedisServer
+from tests.worker.producer import Producer
+from tests.worker.worker_process import WorkerProcess
+from text.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def worker(_shared_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    """One worker for all tests of this module; every one of them must leave it alive."""
+    worker = WorkerProcess(_shared_server.url, tmp_path_factory.mktemp("worker") / "log", max_batch_size=4)
+    worker.wait_serving()
+    yield worker
+    worker.kill()
+
+
+@pytest.fixture
+def producer(worker: WorkerProcess) -> Iterator[Producer]:
+    """A foreign producer; the worker lives before and after."""
+    producer = Producer(worker.url)
+    yield producer
+    assert worker.running, worker.log
+    producer.wait_empty()
+    producer.redis.close()
+
+
+def test_mixed_requests_equal_the_undisturbed_run(
+    producer: Producer, undisturbed: Callable, tokenizer: Tokenizer
+) -> None:
+    prompts = [tokenizer.encode(f"Count from {start} to {start + 5}") for start in range(1, 13)]
+    ids = [producer.post(prompt, max_tokens=10 + 7 * index) for index, prompt in enumerate(prompts)]
+    for index, (request_id, prompt) in enumerate(zip(ids, prompts, strict=True)):
+        fold = producer.read(request_id)
+        assert fold.tokens[0] == undisturbed(prompt, max_tokens=10 + 7 * index)
+        assert fold.terminal is not None
+        assert fold.terminal.error is None
+
+
+def test_json_in_json_out(producer: Producer, count_prompt: list[int]) -> None:
+    request_id = producer.post(count_prompt, max_tokens=3)
+    producer.read(request_id)
+    entries = producer.redis.xrange(producer.keys.reply(request_id))
+    assert all(fields[b"payload"].startswith(b"{") for _, fields in entries)
+
+
+def test_started_event_says_who_and_what(producer: Producer, count_prompt: list[int]) -> None:
+    request = producer.request(count_prompt, max_tokens=3, tenant="blue")
+    entry_id = producer.add(request.fields())
+    started = next(event for _, event in producer.events(request.id))
+    assert isinstance(started, Started)
+    assert (started.tenant, started.entry, started.prompt_tokens) == ("blue", f"normal {entry_id}", len(count_prompt))
+
+
+def test_choices_differ_and_the_first_is_the_plain_one(
+    producer: Producer, count_prompt: list[int], undisturbed: Callable
+) -> None:
+    options: dict[str, Any] = {"temperature": 1.5, "seed": 3, "max_tokens": 24, "ignore_eos": True}
+    fold = producer.read(producer.post(count_prompt, n=3, **options))
+    assert len(fold.tokens) == 3
+    assert fold.tokens[0] == undisturbed(count_prompt, **options)
+    assert len({tuple(tokens) for tokens in fold.tokens}) == 3
+    assert fold.terminal is not None
+    assert [ending.tokens for ending in fold.terminal.endings] == [24, 24, 24]
+
+
+def test_stop_string_never_stands_in_an_earlier_event(
+    producer: Producer, count_prompt: list[int], undisturbed: Callable, tokenizer: Tokenizer
+) -> None:
+    whole = tokenizer.decode(undisturbed(count_prompt, max_tokens=60))
+    stop = whole[20:26]
+    request_id = producer.post(count_prompt, max_tokens=60, stop=[stop])
+    published: list[int] = []
+    for _, event in producer.events(request_id):
+        if isinstance(event, Output):
+            published += [token for run in event.runs for token in run.tokens]
+            assert len(tokenizer.decode(published)) <= whole.index(stop)
+    terminal = producer.read(request_id).terminal
+    assert terminal is not None
+    assert terminal.endings[0].finish_reason is FinishReason.STOP
+    assert terminal.endings[0].text_length == whole.index(stop)
+    assert terminal.endings[0].stop == stop
+
+
+def test_running_request_is_cancelled_within_an_iteration(producer: Producer, count_prompt: list[int]) -> None:
+    request_id = producer.post(count_prompt, max_tokens=3000, ignore_eos=True)
+    seen = 0
+    for event_id, event in producer.events(request_id):
+        seen += isinstance(event, Output)
+        if seen == 5 and event_id.index == 5:
+            producer.redis.set(producer.keys.cancel(request_id), 1, ex=60)
+            producer.redis.xadd(producer.keys.control, {"type": "cancel", "target": request_id})
+    terminal = producer.read(request_id).terminal
+    assert terminal is not None
+    assert terminal.error is ErrorCode.CANCELLED
+    assert terminal.usage.completion_tokens < 3000
+
+
+def test_cancel_without_a_wake_up_is_found_by_the_renewal(producer: Producer, count_prompt: list[int]) -> None:
+    request_id = producer.post(count_prompt, max_tokens=3900, ignore_eos=True)
+    for event_id, _ in producer.events(request_id):
+        if event_id.index == 5:
+            producer.redis.set(producer.keys.cancel(request_id), 1, ex=60)
+    assert producer.read(request_id).terminal.error is ErrorCode.CANCELLED  # type: ignore[union-attr]
+
+
+def test_deadline_ends_a_running_request(producer: Producer, count_prompt: list[int]) -> None:
+    fold = producer.read(producer.post(count_prompt, max_tokens=4000, ignore_eos=True, timeout_s=1))
+    assert fold.terminal is not None
+    assert fold.terminal.error is ErrorCode.EXPIRED
+    assert fold.tokens[0]
+
+
+def test_expired_on_arrival(producer: Producer, count_prompt: list[int]) -> None:
+    fold = producer.read(producer.post(count_prompt, timeout_s=-5))
+    assert fold.terminal is not None
+    assert fold.terminal.error is ErrorCode.EXPIRED
+    assert not fold.tokens[0]
+
+
+@pytest.mark.parametrize("before_finish", [True, False], ids=["while the first runs", "after the first has ended"])
+def test_duplicate_by_bare_xadd_is_one_request(
+    producer: Producer, count_prompt: list[int], undisturbed: Callable, before_finish: bool
+) -> None:
+    request = producer.request(count_prompt, max_tokens=200, ignore_eos=True)
+    producer.add(request.fields())
+    if before_finish:
+        for event_id, _ in producer.events(request.id):
+            if event_id.index == 3:
+                producer.add(request.fields())
+    else:
+        producer.read(request.id)
+        producer.wait_empty()
+        producer.add(request.fields())
+    producer.wait_empty()
+    entries = list(producer.events(request.id))
+    assert sum(event.type in ("finished", "error") for _, event in entries) == 1
+    fold = producer.read(request.id)
+    assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=200, ignore_eos=True)
+
+
+def _bad_entries(prompt: list[int]) -> dict[str, tuple[dict[str, Any], str]]:
+    now_ms = int(time.time() * 1000)
+    good = {
+        "v": "1",
+        "class": "normal",
+        "deadline": str(now_ms + 60_000),
+        "payload": b'{"prompt":[5,6],"max_tokens":2}',
+    }
+    return {
+        "not msgpack": ({**good, "payload": b"\xc1\xff"}, "payload"),
+        "empty payload": ({**good, "payload": b""}, "payload"),
+        "payload missing": ({k: v for k, v in good.items() if k != "payload"}, "payload"),
+        "wrong type": ({**good, "payload": b'{"prompt":"text"}'}, "prompt"),
+        "wrong type of max_tokens": ({**good, "payload": b'{"prompt":[5],"max_tokens":"9"}'}, "max_tokens"),
+        "token out of the vocabulary": ({**good, "payload": b'{"prompt":[5,99999999]}'}, "prompt.1"),
+        "negative token": ({**good, "payload": b'{"prompt":[-5]}'}, "prompt.0"),
+        "empty prompt": ({**good, "payload": b'{"prompt":[]}'}, "prompt"),
+        "longer than the context": ({**good, "payload": b'{"prompt":[' + b"5," * 4200 + b"5]}"}, "prompt"),
+        "more than the context leaves": ({**good, "payload": b'{"prompt":[5],"max_tokens":5000}'}, "max_tokens"),
+        "negative max_tokens": ({**good, "payload": b'{"prompt":[5],"max_tokens":-1}'}, "max_tokens"),
+        "10 MB": ({**good, "payload": b"{" + b" " * (10 << 20)}, "payload"),
+        "over the limit by a byte": ({**good, "payload": b"{" + b" " * MAX_PAYLOAD_BYTES}, "payload"),
+        "unknown version": ({**good, "v": "2"}, "v"),
+        "unknown field": ({**good, "colour": "blue"}, "colour"),
+        "unknown parameter": ({**good, "payload": b'{"prompt":[5],"colour":1}'}, "colour"),
+        "other class": ({**good, "class": "low"}, "class"),
+        "deadline is no number": ({**good, "deadline": "soon"}, "deadline"),
+        "deadline missing": ({k: v for k, v in good.items() if k != "deadline"}, "deadline"),
+    }
+
+
+@pytest.mark.parametrize("case", list(_bad_entries([])))
+def test_bad_entry_gets_an_error_and_a_dead_letter(producer: Producer, case: str) -> None:
+    fields, field = _bad_entries([])[case]
+    request_id = secrets.token_hex(8)
+    producer.add({"id": request_id, **fields})
+    terminal = producer.read(request_id).terminal
+    assert terminal is not None
+    assert terminal.error in (ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION)
+    assert terminal.field_name == field
+    assert field in (terminal.message or "")
+    producer.wait_empty()
+    letters = producer.redis.xrange(producer.keys.dead)
+    assert [letter for _, letter in letters if letter.get(b"id") == request_id.encode()]
+
+
+@pytest.mark.parametrize("request_id", [None, "", "with space", "a" * 200, "braces{}", b"\xff\xfe"])
+def test_unreadable_id_is_a_dead_letter_alone(producer: Producer, request_id: Any) -> None:
+    before = producer.redis.xlen(producer.keys.dead)
+    fields = {"v": "1", "deadline": "1", "payload": b"{}"}
+    producer.add(fields if request_id is None else {"id": request_id, **fields})
+    producer.wait_empty()
+    assert producer.redis.xlen(producer.keys.dead) == before + 1
+
+
+def test_bad_payload_keeps_its_tenant(producer: Producer, count_prompt: list[int]) -> None:
+    request = producer.request(count_prompt, tenant="blue")
+    fields = request.fields()
+    producer.add({**fields, "payload": b'{"prompt":[],"tenant":"blue"}'})
+    started = next(event for _, event in producer.events(request.id))
+    assert isinstance(started, Started)
+    assert started.tenant == "blue"
+
+
+def test_msgpack_with_binary_prompt(producer: Producer, count_prompt: list[int], undisturbed: Callable) -> None:
+    request = producer.request(count_prompt, max_tokens=8)
+    fields = type(request)(request.id, request.payload, request.deadline_ms, form=Form.MSGPACK).fields()
+    producer.add(fields)
+    assert producer.read(request.id).tokens[0] == undisturbed(count_prompt, max_tokens=8)
+
+
+def test_log_path_is_quiet(worker: WorkerProcess) -> None:
+    assert isinstance(worker.log_path, Path)
+    assert "Traceback" not in worker.log

@@ -1,0 +1,164 @@
+"""A request survives whatever happens to the worker that runs it: every token is published exactly once."""
+
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from broker.fold import Fold
+from schemas.events import EventId, Output, Started, Terminal
+from tests.worker.conftest import StartWorker
+from tests.worker.producer import Producer
+from tests.worker.worker_process import WorkerProcess
+
+LONG = {"max_tokens": 900, "ignore_eos": True}
+
+
+def disturb(
+    producer: Producer,
+    request_id: str,
+    workers: dict[str, WorkerProcess],
+    nth: int,
+    fault: Callable[[WorkerProcess], None],
+) -> tuple[Fold, list[Started]]:
+    """Read a reply; at the nth tokens event do `fault` to its writer. Returns the fold and all started events."""
+    fold, epochs, seen = Fold(), [], 0
+    for event_id, event in producer.events(request_id):
+        fold.feed(event_id, event)
+        if isinstance(event, Started):
+            epochs.append(event)
+        elif isinstance(event, Output):
+            seen += 1
+            if seen == nth:
+                fault(workers[epochs[-1].worker])
+    return fold, epochs
+
+
+@pytest.fixture
+def pair(start_worker: StartWorker) -> dict[str, WorkerProcess]:
+    """Two workers, by name."""
+    workers = [start_worker(), start_worker()]
+    return {worker.wait_serving(): worker for worker in workers}
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 7, "top_p": 0.9}], ids=["greedy", "sampled"])
+def test_killed_worker_is_continued_from_the_token_where_it_stopped(
+    producer: Producer, pair: dict, undisturbed: Callable, count_prompt: list[int], sampling: dict
+) -> None:
+    request_id = producer.post(count_prompt, **LONG, **sampling)
+    fold, epochs = disturb(producer, request_id, pair, 20, WorkerProcess.kill)
+    assert fold.tokens[0] == undisturbed(count_prompt, **LONG, **sampling)
+    assert len({started.worker for started in epochs}) == 2
+    assert fold.terminal is not None
+    assert fold.terminal.usage.completion_tokens == LONG["max_tokens"]
+    producer.wait_empty()
+
+
+def test_frozen_worker_that_wakes_up_is_fenced(
+    producer: Producer, pair: dict, undisturbed: Callable, count_prompt: list[int]
+) -> None:
+    frozen: list[WorkerProcess] = []
+
+    def freeze(worker: WorkerProcess) -> None:
+        worker.signal(signal.SIGSTOP)
+        frozen.append(worker)
+
+    def thaw_at_takeover() -> Fold:
+        fold, epochs = Fold(), 0
+        for event_id, event in producer.events(request_id):
+            fold.feed(event_id, event)
+            if isinstance(event, Started):
+                epochs += 1
+                names.append(event.worker)
+            elif isinstance(event, Output) and epochs == 1 and not frozen:
+                if event.runs[0].position > 20:
+                    freeze(pair[names[0]])
+            elif isinstance(event, Output) and epochs == 2 and len(thawed) == 0:
+                thawed.append(event_id)
+                frozen[0].signal(signal.SIGCONT)
+        return fold
+
+    names: list[str] = []
+    thawed: list[EventId] = []
+    request_id = producer.post(count_prompt, **LONG)
+    fold = thaw_at_takeover()
+    assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
+    assert len(set(names)) == 2
+    assert thawed, "the worker was thawed while the other one wrote"
+    # Entries of one epoch are contiguous: nothing of the older epoch stands behind the newer one's start.
+    ids = [EventId.parse(raw) for raw, _ in producer.redis.xrange(producer.keys.reply(request_id))]
+    assert ids == sorted(ids)
+    assert [event_id.epoch for event_id in ids] == sorted(event_id.epoch for event_id in ids)
+    # The thawed worker still serves.
+    again = producer.read(producer.post(count_prompt, max_tokens=5))
+    assert isinstance(again.terminal, Terminal)
+    assert frozen[0].running
+    producer.wait_empty()
+
+
+def test_drain_hands_the_rest_over_at_its_token(
+    producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
+) -> None:
+    workers = [start_worker(drain_grace_s=0), start_worker(drain_grace_s=0)]
+    pair = {worker.wait_serving(): worker for worker in workers}
+    request_id = producer.post(count_prompt, **LONG)
+    fold, epochs = disturb(producer, request_id, pair, 20, lambda worker: worker.signal(signal.SIGTERM))
+    assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
+    assert len({started.worker for started in epochs}) == 2
+    assert pair[epochs[0].worker].wait() == 0
+    producer.wait_empty()
+
+
+def test_drain_finishes_what_fits_in_the_grace_period(
+    producer: Producer, pair: dict, undisturbed: Callable, count_prompt: list[int]
+) -> None:
+    request_id = producer.post(count_prompt, **LONG)
+    fold, epochs = disturb(producer, request_id, pair, 5, lambda worker: worker.signal(signal.SIGTERM))
+    assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
+    assert len(epochs) == 1
+    assert pair[epochs[0].worker].wait() == 0
+
+
+def test_broken_connections_end_epochs_and_lose_nothing(
+    producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
+) -> None:
+    start_worker().wait_serving()
+    request_id = producer.post(count_prompt, **LONG)
+    fold, epochs = Fold(), 0
+    for events, (event_id, event) in enumerate(producer.events(request_id), start=1):
+        fold.feed(event_id, event)
+        epochs += isinstance(event, Started)
+        if events in (20, 60, 100):
+            for client in producer.redis.client_list():
+                if "main" in client["name"] or (events == 60 and "control" in client["name"]):
+                    producer.redis.client_kill_filter(_id=client["id"])
+    assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
+    assert epochs == 4
+    producer.wait_empty()
+
+
+def test_redis_killed_and_restarted_in_mid_stream(
+    own_redis: Callable, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
+) -> None:
+    server = own_redis(aof="always")
+    producer = Producer(server.url)
+    start_worker(server.url).wait_serving()
+    request_id = producer.post(count_prompt, **LONG)
+    fold = Fold()
+    for seen, (event_id, event) in enumerate(producer.events(request_id), start=1):
+        fold.feed(event_id, event)
+        if seen == 20:
+            break
+    server.restart()
+    give_up = time.monotonic() + 60
+    while fold.terminal is None and time.monotonic() < give_up:
+        try:
+            for event_id, event in producer.events(request_id):
+                fold.feed(event_id, event)
+        except redis.RedisError:
+            time.sleep(0.05)
+    assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
+    producer.wait_empty()
+    producer.redis.close()
