@@ -6,14 +6,14 @@ import time
 from broker.attach import Attached, attach
 from broker.cancel import cancelled
 from broker.claim import Claimed
-from broker.dead_letter import bury, is_hopeless
-from broker.ending import end_request
+from broker.cleanup import acknowledge
+from broker.dead_letter import is_hopeless
+from broker.ending import Ender
+from broker.errors import require
 from engine import OrcaEngine
-from schemas.codec import decode, form_of
 from schemas.errors import ErrorCode, InvalidRequest
-from schemas.events import Started
-from schemas.keys import check_id
-from schemas.request import DEFAULT_TENANT, GenerationRequest, parse_payload
+from schemas.keys import Keys
+from schemas.request import GenerationRequest
 from text.tokenizer import Tokenizer
 from worker.roster import Roster
 from worker.running import Running
@@ -27,7 +27,13 @@ class Admission:
     """Checks claimed requests, fences their logs, and says what the engine has to run."""
 
     def __init__(
-        self, settings: WorkerSettings, engine: OrcaEngine, tokenizer: Tokenizer | None, roster: Roster, worker: str
+        self,
+        settings: WorkerSettings,
+        engine: OrcaEngine,
+        tokenizer: Tokenizer | None,
+        roster: Roster,
+        keys: Keys,
+        worker: str,
     ) -> None:
         self._settings = settings
         self._limits = engine.limits
@@ -35,6 +41,7 @@ class Admission:
         self._tokenizer = tokenizer
         self._roster = roster
         self._worker = worker
+        self._ender = Ender(keys, worker, retention_ms=settings.retention_ms)
 
     async def admit(self, session: Session, claimed: Claimed) -> Running | None:
         """The request of a fresh claim, registered in the roster; None when there is nothing to run."""
@@ -42,7 +49,11 @@ class Admission:
             request = self._parse(claimed)
         except InvalidRequest as error:
             log.warning("request refused", extra={"entry": str(claimed.ref), "why": str(error)})
-            await self._refuse(session, claimed, error)
+            await self._ender.reject(session.link, claimed.ref, claimed.fields, error)
+            return None
+        twin = self._roster.by_id(request.id)
+        if twin is not None and twin.ref < claimed.ref:
+            require(await session.link.call_many(acknowledge(session.keys, claimed.ref)))
             return None
         running = Running(
             claimed,
@@ -89,36 +100,6 @@ class Admission:
             log.error("dead letter", extra={"request": running.id, "attempts": running.claimed.deliveries})
             running.fail(ErrorCode.DEAD_LETTER, f"{running.claimed.deliveries} attempts brought no new token")
 
-    async def _refuse(self, session: Session, claimed: Claimed, error: InvalidRequest) -> None:
-        """End an entry that breaks the contract: an error where its producer looks for the reply, and a dead letter."""
-        try:
-            request_id = check_id(claimed.fields.get(b"id", b"").decode(errors="replace"))
-        except InvalidRequest:
-            await bury(session.link, session.keys, claimed.ref, reason=error.code, message=str(error))
-            return
-        retention_ms = self._settings.retention_ms
-        await end_request(
-            session.link,
-            session.keys,
-            request_id=request_id,
-            ref=claimed.ref,
-            code=error.code,
-            message=str(error),
-            field_name=error.field,
-            started=Started(
-                worker=self._worker,
-                model=session.keys.model,
-                tenant=_tenant(claimed),
-                priority_class=claimed.ref.priority_class,
-                entry=str(claimed.ref),
-                seed=0,
-                prompt_tokens=0,
-            ),
-            form=form_of(claimed.fields.get(b"payload", b"")),
-            log_expire_at_ms=int(time.time() * 1000) + retention_ms,
-            retention_ms=retention_ms,
-        )
-
     def _parse(self, claimed: Claimed) -> GenerationRequest:
         request = GenerationRequest.from_fields(
             claimed.fields, stream_class=claimed.ref.priority_class, now_ms=int(time.time() * 1000)
@@ -127,11 +108,3 @@ class Admission:
         if request.payload.stop and self._tokenizer is None:
             raise InvalidRequest("stop", request.payload.stop, "nothing: this model has no tokenizer")
         return request
-
-
-def _tenant(claimed: Claimed) -> str:
-    """Whose request a payload is that cannot be accepted: as much of it as can be read."""
-    try:
-        return parse_payload({"prompt": [0], "tenant": decode(claimed.fields.get(b"payload", b""))["tenant"]}).tenant
-    except (InvalidRequest, KeyError):
-        return DEFAULT_TENANT

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+
+from redis.exceptions import ResponseError
 
 from broker.cancel import cancelled
 from broker.claim import Claimed
-from broker.ending import end_if_waiting
-from broker.errors import LinkLost
+from broker.errors import Fenced, LinkLost, Unwritable
 from broker.sweep import Sweeper
 from schemas.errors import ErrorCode
 from worker.parts import Parts
@@ -29,6 +30,8 @@ class Serving:
         self._parts = parts
         self._draining = draining
         self._tasks = asyncio.TaskGroup()
+        self._look_for_expired_at = 0.0
+        self._sweeper = Sweeper(session.link, parts.keys, parts.name, retention_ms=parts.retention_ms)
 
     async def run(self, drained: "asyncio.Future[None]") -> None:
         """Serve until the drain begins, then go on publishing until `drained` is done."""
@@ -38,7 +41,9 @@ class Serving:
             publishing = self._tasks.create_task(self._publish(drained))
             for running in self._parts.roster:
                 self._tasks.create_task(self._attach(running))
-            background += [self._tasks.create_task(work) for work in (self._keep(), self._obey(), self._sweep())]
+            keep_s = self._parts.keeper.interval_s
+            for interval_s, step in ((keep_s, self._keep), (0, self._obey), (_SWEEP_INTERVAL_S, self._sweep)):
+                background.append(self._tasks.create_task(self._every(interval_s, step)))
             await self._take_in()
             await asyncio.wait([drained])
             self._parts.publisher.wake.set()
@@ -51,25 +56,34 @@ class Serving:
 
     async def _take_in(self) -> None:
         """Claim what can run soon, a few per iteration so that work spreads, until the drain begins."""
-        await self._admit(await self._session.claimer.unknown(self._parts.roster))
-        claimer, look_for_expired_at = self._session.claimer, 0.0
-        loop = asyncio.get_running_loop()
+        recover = True
         while not self._draining.is_set():
-            room = self._parts.room()
-            if room == 0:
-                await self._next_iteration()
-                continue
-            claimed: list[Claimed] = []
-            if loop.time() >= look_for_expired_at:
-                claimed = await claimer.expired(room)
-                look_for_expired_at = loop.time() + (0 if claimed else self._parts.keeper.interval_s)
-            if len(claimed) < room:
-                claimed += await claimer.new(room - len(claimed))
-            if claimed:
-                await self._admit(claimed)
-                await self._next_iteration()
-            else:
-                await self._admit(await claimer.wait_for_work(self._session.claim_link, _BLOCK_MS))
+            try:
+                if recover:  # what a lost answer, or a refusal half-way, left under this worker's name
+                    await self._admit(await self._session.claimer.unknown(self._parts.roster))
+                    recover = False
+                await self._claim()
+            except (Unwritable, ResponseError) as error:
+                log.warning("claiming failed", extra={"why": str(error)})
+                recover = True
+                await asyncio.sleep(_UNWRITABLE_DELAY_S)
+
+    async def _claim(self) -> None:
+        room, claimer, now = self._parts.room(), self._session.claimer, asyncio.get_running_loop().time()
+        if room == 0:
+            await self._next_iteration()
+            return
+        claimed: list[Claimed] = []
+        if now >= self._look_for_expired_at:
+            claimed = await claimer.expired(room)
+            self._look_for_expired_at = now + (0 if claimed else self._parts.keeper.interval_s)
+        if len(claimed) < room:
+            claimed += await claimer.new(room - len(claimed))
+        if claimed:
+            await self._admit(claimed)
+            await self._next_iteration()
+        else:
+            await self._admit(await claimer.wait_for_work(self._session.claim_link, _BLOCK_MS, count=room))
 
     async def _next_iteration(self) -> None:
         """Until the engine has run once more or a place became free, so that claims follow its pace."""
@@ -86,18 +100,27 @@ class Serving:
                 wait.cancel()
 
     async def _admit(self, claims: Iterable[Claimed]) -> None:
-        admitted = await asyncio.gather(*(self._parts.admission.admit(self._session, claimed) for claimed in claims))
-        await asyncio.gather(*(self._attach(running) for running in admitted if running is not None))
+        await asyncio.gather(*(self._admit_one(claimed) for claimed in claims))
+
+    async def _admit_one(self, claimed: Claimed) -> None:
+        running = await self._parts.admission.admit(self._session, claimed)
+        if running is not None:
+            await self._attach(running)
 
     async def _attach(self, running: Running) -> None:
         """Open an epoch; the engine starts, starts again, goes on or lets go, as the log says."""
         before = running.engine_ids()
-        if await self._parts.admission.attach(self._session, running):
+        try:
+            restart = await self._parts.admission.attach(self._session, running)
+        except (Fenced, Unwritable) as error:
+            log.warning("attach failed", extra={"request": running.id, "why": str(error)})
+            self._tasks.create_task(self._attach_later(running, _UNWRITABLE_DELAY_S))
+            return
+        if restart or running.closed:
             self._parts.withdraw(before)
+        if restart:
             self._parts.roster.submitted(running)
             self._parts.engine_loop.submit(running.engine_requests())
-        elif running.closed:
-            self._parts.withdraw(before)
         self._parts.publisher.mark(running)
 
     async def _attach_later(self, running: Running, delay_s: float) -> None:
@@ -123,17 +146,24 @@ class Serving:
             for running in flushed.unwritable:
                 self._tasks.create_task(self._attach_later(running, _UNWRITABLE_DELAY_S))
 
+    async def _every(self, interval_s: float, step: Callable[[], Awaitable[None]]) -> None:
+        """Repeat `step`; what the server refuses to do now is tried again the next time."""
+        while True:
+            try:
+                await step()
+            except (Unwritable, ResponseError) as error:
+                log.warning("Redis refused", extra={"why": str(error)})
+                await asyncio.sleep(_UNWRITABLE_DELAY_S)
+            await asyncio.sleep(interval_s)
+
     async def _keep(self) -> None:
         """Renew leases, end what is past its deadline, say that this worker lives."""
-        keeper, publisher = self._parts.keeper, self._parts.publisher
-        while True:
-            await self._renew()
-            for running in keeper.expired():
-                running.fail(ErrorCode.EXPIRED, "the deadline passed")
-                publisher.mark(running)
-            info = self._parts.describe(draining=self._draining.is_set())
-            await self._session.presence.beat(info, ttl_ms=self._parts.presence_ttl_ms)
-            await asyncio.sleep(keeper.interval_s)
+        await self._renew()
+        for running in self._parts.keeper.expired():
+            running.fail(ErrorCode.EXPIRED, "the deadline passed")
+            self._parts.publisher.mark(running)
+        info = self._parts.describe(draining=self._draining.is_set())
+        await self._session.presence.beat(info, ttl_ms=self._parts.presence_ttl_ms)
 
     async def _renew(self) -> None:
         lost, cancelled = await self._parts.keeper.renew(self._session)
@@ -149,25 +179,18 @@ class Serving:
 
     async def _obey(self) -> None:
         """Look at the cancel keys that the control stream speaks of, and drain when told to."""
-        while True:
-            for control in await self._session.control.read(_BLOCK_MS):
-                if control.kind == "cancel":
-                    await self._look_at_cancel(control.target)
-                elif control.target == self._parts.name:
-                    self._draining.set()
+        for control in await self._session.control.read(_BLOCK_MS):
+            if control.kind == "cancel":
+                await self._look_at_cancel(control.target)
+            elif control.target == self._parts.name:
+                self._draining.set()
 
     async def _look_at_cancel(self, request_id: str) -> None:
         running = self._parts.roster.by_id(request_id)
-        if running is None:
-            await end_if_waiting(self._session.link, self._parts.keys, request_id, who=self._parts.name)
-        elif await cancelled(self._session.link, self._parts.keys, [request_id]):
+        if running is not None and await cancelled(self._session.link, self._parts.keys, [request_id]):
             self._cancel(running)
 
     async def _sweep(self) -> None:
-        """End requests that nobody works on and whose time is over, a few per second."""
-        sweeper = Sweeper(self._session.link, self._parts.keys, self._parts.name, retention_ms=self._parts.retention_ms)
-        while True:
-            swept = await sweeper.step()
-            for ref in swept.expired:
-                log.info("expired request ended", extra={"entry": str(ref)})
-            await asyncio.sleep(_SWEEP_INTERVAL_S)
+        """End requests that nobody works on and whose time is over."""
+        for ref in (await self._sweeper.step()).expired:
+            log.info("expired request ended", extra={"entry": str(ref)})

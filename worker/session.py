@@ -48,6 +48,7 @@ class Session:
             )
             session = cls(link, claim_link, control_link, keys, worker, claimer)
             await session.queue.ensure_groups()
+            await session.control.begin()
             return session
         except BaseException:
             await asyncio.gather(*(link.close() for link in links), return_exceptions=True)

@@ -5,7 +5,7 @@ import logging
 
 from redis.exceptions import ResponseError
 
-from broker.errors import LinkLost
+from broker.errors import LinkLost, Unwritable
 from engine import OrcaEngine
 from schemas.keys import Keys
 from text.tokenizer import Tokenizer
@@ -44,7 +44,7 @@ class Worker:
             engine=engine,
             engine_loop=engine_loop,
             roster=roster,
-            admission=Admission(settings, engine, tokenizer, roster, name),
+            admission=Admission(settings, engine, tokenizer, roster, keys, name),
             publisher=publisher,
             outbox=outbox,
             keeper=Keeper(settings, engine_loop, roster),
@@ -86,7 +86,7 @@ class Worker:
                 return await Session.open(
                     self._settings, self._url, self._parts.keys, self._parts.name, reconnected=reconnected
                 )
-            except (LinkLost, ResponseError) as error:  # ResponseError: Redis is loading its data, say
+            except (LinkLost, Unwritable, ResponseError) as error:  # ResponseError: Redis is loading its data, say
                 log.warning("Redis cannot be reached", extra={"why": str(error)})
             await asyncio.wait([drained], timeout=delay_s)
             delay_s = min(2 * delay_s, _MAX_RECONNECT_DELAY_S)
