@@ -5,9 +5,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from redis.asyncio import ConnectionPool
-from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.asyncio.connection import AbstractConnection, Connection, parse_url
+from redis.exceptions import NoPermissionError, NoScriptError, RedisError, ResponseError
 
 from broker.errors import LinkLost
 from broker.resp import ProtocolError, ReplyParser, pack, pack_many
@@ -52,6 +51,7 @@ class Link:
         self._lost = asyncio.Event()
         self.lost_reason: str | None = None
         self.client_id = 0
+        """The server's number of this connection; 0 where it does not tell."""
         self._task = self._loop.create_task(self._read_replies(), name="redis-link")
 
     @classmethod
@@ -61,12 +61,15 @@ class Link:
         Raises LinkLost where the server cannot be reached, ResponseError where it refuses the greeting, ValueError
         for a URL that is none.
         """
-        pool = ConnectionPool.from_url(url)
-        options = {"socket_timeout": reply_timeout_s, "socket_connect_timeout": reply_timeout_s, "driver_info": None}
-        pool.connection_kwargs.update(options, protocol=2, retry=None, retry_on_error=[], retry_on_timeout=False)
+        options: dict[str, Any] = dict(parse_url(url))
+        connection_class = options.pop("connection_class", Connection)
+        for name_of_pool in ("max_connections", "timeout"):
+            options.pop(name_of_pool, None)
+        options.update(socket_timeout=reply_timeout_s, socket_connect_timeout=reply_timeout_s, driver_info=None)
+        options.update(protocol=2, retry=None, retry_on_error=[], retry_on_timeout=False, decode_responses=False)
         if name:
-            pool.connection_kwargs["client_name"] = name
-        connection: AbstractConnection = pool.connection_class(**pool.connection_kwargs)
+            options["client_name"] = name
+        connection: AbstractConnection = connection_class(**options)
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
         except ResponseError:
@@ -76,6 +79,8 @@ class Link:
         link = cls(connection, reply_timeout_s)
         try:
             link.client_id = await link.call("CLIENT", "ID")
+        except NoPermissionError:
+            pass
         except BaseException:
             await link.close()
             raise

@@ -1,5 +1,9 @@
 """What workers say of themselves, and who is there."""
 
+import os
+import re
+import secrets
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +29,12 @@ class WorkerInfo:
     def alive(self) -> bool:
         """Whether it said something lately."""
         return bool(self.info)
+
+
+def new_worker_name() -> str:
+    """A name that no process had before: host, pid, random. It is also the consumer's name in the groups."""
+    host = re.sub(r"[^A-Za-z0-9_.\-]", "-", socket.gethostname())[:60]
+    return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 class Presence:

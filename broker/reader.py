@@ -179,6 +179,9 @@ class ReplyReader:
 
     async def _read(self, link: Link) -> None:
         while True:
+            if self._helper is None or not self._helper.alive:
+                raise LinkLost("the connection beside the reading one broke")
+            self._check_losses(asyncio.get_running_loop().time())
             following = [one for one in self._followed.values() if not one.state.finished]
             self._changed.clear()
             if not following:
@@ -198,7 +201,6 @@ class ReplyReader:
                     for entry in entries:
                         if not followed.take(entry):
                             break
-            self._check_losses(now)
 
     async def _idle(self, link: Link) -> None:
         """Nobody follows anything: wait for somebody, but notice a lost connection."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,22 +22,19 @@ def redis_binary(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def _shared_server(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(
-        redis_binary,
-        tmp_path_factory.mktemp("redis"),
-        options=["--enable-debug-command", "yes"] if "7" in _version(redis_binary) else [],
-    )
+    server = RedisServer(redis_binary, tmp_path_factory.mktemp("redis"))
     server.start()
     yield server
     server.kill()
 
 
 @pytest.fixture
-def redis_server(_shared_server: RedisServer) -> Iterator[RedisServer]:
+def redis_server(_shared_server: RedisServer) -> RedisServer:
     """An empty server, shared between tests: do not kill it, freeze it, or leave its settings changed."""
     with _shared_server.client() as client:
         client.flushall()
-    yield _shared_server
+        client.script_flush()
+    return _shared_server
 
 
 @pytest.fixture
@@ -44,8 +42,8 @@ def own_redis(redis_binary: str, tmp_path: Path) -> Iterator[Callable[..., Redis
     """A factory of servers for this test alone, to be killed and restarted at will: `own_redis(aof="always")`."""
     servers: list[RedisServer] = []
 
-    def start(**options: object) -> RedisServer:
-        server = RedisServer(redis_binary, tmp_path / f"redis{len(servers)}", **options)  # type: ignore[arg-type]
+    def start(**options: Any) -> RedisServer:
+        server = RedisServer(redis_binary, tmp_path / f"redis{len(servers)}", **options)
         servers.append(server)
         server.start()
         return server

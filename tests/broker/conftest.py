@@ -1,0 +1,84 @@
+"""Fixtures of the broker's tests: keys, links, workers, readers, a proxy; all closed at the end of the test."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from broker.link import Link
+from broker.reader import ReplyReader
+from schemas.keys import Keys
+from tests.broker.proxy import LossyProxy
+from tests.broker.scripted import RETENTION_MS, ScriptedWorker
+from tests.redis_server import RedisServer
+
+OpenLink = Callable[..., Awaitable[Link]]
+MakeWorker = Callable[..., Awaitable[ScriptedWorker]]
+MakeReader = Callable[..., Awaitable[ReplyReader]]
+
+
+@pytest.fixture
+def keys() -> Keys:
+    """Keys of the served model."""
+    return Keys("demo")
+
+
+@pytest.fixture
+async def open_link() -> AsyncIterator[OpenLink]:
+    """A factory of links."""
+    links: list[Link] = []
+
+    async def open_one(url: str, **options: float) -> Link:
+        link = await Link.open(url, **options)  # type: ignore[arg-type]
+        links.append(link)
+        return link
+
+    yield open_one
+    for link in links:
+        await link.close()
+
+
+@pytest.fixture
+async def link(redis_server: RedisServer, open_link: OpenLink) -> Link:
+    """A link to the shared server."""
+    return await open_link(redis_server.url)
+
+
+@pytest.fixture
+async def make_worker(keys: Keys) -> AsyncIterator[MakeWorker]:
+    """A factory of connected scripted workers: `make_worker(url, name, salt=…)`."""
+    workers: list[ScriptedWorker] = []
+
+    async def make(url: str, name: str, **options: int) -> ScriptedWorker:
+        worker = await ScriptedWorker(url, keys, name, **options).connect()
+        workers.append(worker)
+        return worker
+
+    yield make
+    for worker in workers:
+        await worker.close()
+
+
+@pytest.fixture
+async def make_reader(keys: Keys) -> AsyncIterator[MakeReader]:
+    """A factory of started reply readers."""
+    readers: list[ReplyReader] = []
+
+    async def make(url: str, who: str = "gateway", **options: float) -> ReplyReader:
+        reader = ReplyReader(url, keys, who, retention_ms=RETENTION_MS, **options)
+        readers.append(reader)
+        await reader.start()
+        await reader.connected.wait()
+        return reader
+
+    yield make
+    for reader in readers:
+        await reader.close()
+
+
+@pytest.fixture
+async def proxy(redis_server: RedisServer) -> AsyncIterator[LossyProxy]:
+    """A lossy proxy in front of the shared server."""
+    lossy = LossyProxy(redis_server.port)
+    await lossy.start()
+    yield lossy
+    await lossy.close()

@@ -1,0 +1,158 @@
+"""Workers without an engine, made of the broker's own pieces: each call of theirs is one step of a test."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.attach import Attached, Attachment, attach
+from broker.claim import Claimed, Claimer
+from broker.cleanup import finish
+from broker.entry import EntryRef
+from broker.fold import Fold
+from broker.lease import Held, Lease, Leases
+from broker.link import Link
+from broker.queue import Enqueued, RequestQueue
+from broker.reply_log import ReplyLog
+from schemas.errors import ErrorCode
+from schemas.events import Ending, Run, Started, Terminal, Usage
+from schemas.keys import Keys
+from schemas.request import GenerationRequest, parse_payload
+from schemas.seed import derived_seed
+from schemas.stopping import FinishReason
+
+RETENTION_MS = 60_000
+LEASE_MS = 1000
+EOS = 9999
+
+
+def make_request(request_id: str = "r1", **changes: Any) -> GenerationRequest:
+    """A request with a deadline a minute away; `changes` go to the payload, or to the request by its field names."""
+    own = {name: changes.pop(name) for name in ("deadline_ms", "priority_class", "form") if name in changes}
+    own.setdefault("deadline_ms", int(time.time() * 1000) + 60_000)
+    payload = parse_payload({"prompt": [1, 2, 3], "max_tokens": 8, **changes})
+    return GenerationRequest(id=request_id, payload=payload, **own)
+
+
+async def enqueue(link: Link, keys: Keys, request: GenerationRequest, **options: Any) -> Enqueued:
+    """Put a request into the queue, groups and all."""
+    queue = RequestQueue(link, keys)
+    await queue.ensure_groups()
+    return await queue.enqueue(request, **{"bound": None, "retention_ms": RETENTION_MS, **options})
+
+
+@dataclass
+class Job:
+    """A claimed request in a scripted worker's hands."""
+
+    claimed: Claimed
+    request: GenerationRequest
+    log: ReplyLog
+    fold: Fold
+    tokens: list[list[int]] = field(default_factory=list)
+
+    @property
+    def ref(self) -> EntryRef:
+        return self.claimed.ref
+
+
+class ScriptedWorker:
+    """One worker process; its model's token at a position is `position * 10 + salt`, so workers can differ."""
+
+    def __init__(self, url: str, keys: Keys, name: str, *, salt: int = 0, lease_ms: int = LEASE_MS) -> None:
+        self.url, self.keys, self.name, self.salt, self.lease_ms = url, keys, name, salt, lease_ms
+        self.epochs: dict[str, int] = {}
+        self.link: Link
+        self.claimer: Claimer
+        self.leases: Leases
+
+    async def connect(self, *, url: str | None = None, not_before_ms: int = 0) -> "ScriptedWorker":
+        """Open a new link; whatever hung on the old one is void."""
+        self.link = await Link.open(url or self.url, name=self.name)
+        options: dict[str, int] = {"lease_ms": self.lease_ms, "retention_ms": RETENTION_MS}
+        self.claimer = Claimer(self.link, self.keys, self.name, not_before_ms=not_before_ms, **options)
+        self.leases = Leases(self.link, self.keys, self.name)
+        return self
+
+    async def close(self) -> None:
+        await self.link.close()
+
+    def model(self, position: int, choice: int = 0) -> int:
+        return choice * 1000 + position * 10 + self.salt
+
+    def parse(self, claimed: Claimed) -> GenerationRequest:
+        now_ms = int(time.time() * 1000)
+        return GenerationRequest.from_fields(claimed.fields, stream_class=claimed.ref.priority_class, now_ms=now_ms)
+
+    async def attach(self, claimed: Claimed) -> Attachment:
+        request = self.parse(claimed)
+        started = Started(
+            worker=self.name,
+            model=self.keys.model,
+            tenant=request.payload.tenant,
+            priority_class=claimed.ref.priority_class,
+            entry=str(claimed.ref),
+            seed=derived_seed(request.id) if request.payload.seed is None else request.payload.seed,
+            prompt_tokens=len(request.payload.prompt),
+            n=request.payload.n,
+        )
+        attachment = await attach(
+            self.link,
+            self.keys,
+            request_id=request.id,
+            worker=self.name,
+            started=started,
+            ref=claimed.ref,
+            form=request.form,
+            log_expire_at_ms=request.deadline_ms + RETENTION_MS,
+            retention_ms=RETENTION_MS,
+            above_epoch=self.epochs.get(request.id, 0),
+        )
+        if isinstance(attachment, Attached):
+            self.epochs[request.id] = attachment.log.epoch
+        return attachment
+
+    async def open(self, claimed: Claimed) -> Job:
+        """Attach, expecting to be let in, and adopt the log."""
+        attachment = await self.attach(claimed)
+        assert isinstance(attachment, Attached), attachment
+        tokens = [list(choice) for choice in attachment.fold.tokens]
+        return Job(claimed, self.parse(claimed), attachment.log, attachment.fold, tokens)
+
+    async def take(self) -> Job:
+        """Claim one new request and attach."""
+        return await self.open((await self.claimer.new(1))[0])
+
+    def next_run(self, job: Job, count: int = 1, choice: int = 0) -> Run:
+        """Compute the next tokens of a choice."""
+        position = len(job.tokens[choice])
+        tokens = tuple(self.model(position + offset, choice) for offset in range(count))
+        job.tokens[choice].extend(tokens)
+        return Run(choice, position, tokens)
+
+    async def step(self, job: Job, count: int = 1, choice: int = 0) -> None:
+        """Compute and publish."""
+        await job.log.append([self.next_run(job, count, choice)])
+
+    async def end(self, job: Job, runs: Sequence[Run] = (), *, error: ErrorCode | None = None) -> Terminal:
+        """Publish the terminal event and clean up."""
+        terminal = self.terminal(job, runs, error)
+        await job.log.end(terminal)
+        await finish(
+            self.link, self.keys, request_id=job.request.id, ref=job.ref, terminal=terminal, retention_ms=RETENTION_MS
+        )
+        return terminal
+
+    def terminal(self, job: Job, runs: Sequence[Run] = (), error: ErrorCode | None = None) -> Terminal:
+        reason = None if error else FinishReason.LENGTH
+        endings = tuple(Ending(reason, len(tokens)) for tokens in job.tokens)
+        return Terminal(endings, Usage(3, sum(ending.tokens for ending in endings)), tuple(runs), error=error)
+
+    async def renew(self, *jobs: Job) -> dict[EntryRef, Lease]:
+        held = [Held(job.ref, job.request.id, job.request.deadline_ms + RETENTION_MS) for job in jobs]
+        return await self.leases.renew(held)
+
+
+def bare_fields(request: GenerationRequest) -> list[str | bytes]:
+    """What a producer without the enqueue script would XADD."""
+    return [part for item in request.fields().items() for part in item]
