@@ -277,7 +277,7 @@ def test_redis_restarts_in_the_middle(producer: Producer, server: RedisServer, t
             worker.claim()
             worker.write((5, 0, started()), (5, 1, tokens(0, 10, 11)))
             assert process.stdout is not None
-            lines = []
+            lines: list[str] = []
             while not lines or "[10,11]" not in lines[-1].replace(" ", ""):
                 lines.append(process.stdout.readline())
         with_log.restart()
