@@ -5,7 +5,7 @@ from contextlib import aclosing
 from typing import Any
 
 from broker.errors import BrokerError, ReplyConflict, UnknownRequest, WrongTenant
-from broker.reader import Update
+from broker.subscription import Update
 from gateway.errors import ApiError, ended, not_found, reply_conflict, unavailable
 from gateway.openai_shape import Shape
 from gateway.reply_text import ReplyText

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from broker.cancel import cancel
+from broker.ending import Ender
 from gateway.origin import find_origin
 
 if TYPE_CHECKING:
@@ -12,12 +13,15 @@ if TYPE_CHECKING:
 async def cancel_request(gateway: "Gateway", request_id: str) -> bool:
     """Say so durably, and end the request here and now if nobody works on it. Idempotent.
 
-    False where the request has ended. Raises LinkLost.
+    False where the request has ended. Raises LinkLost, Unwritable.
     """
     link = await gateway.redis.get()
     origin = await find_origin(link, gateway.keys, request_id, gateway.redis.now_ms)
-    if origin is None or origin.request is None:
+    if origin is None or origin.request is None or origin.ref is None:
         return False
-    expire_at_ms = origin.request.deadline_ms + gateway.settings.retention_ms
+    retention_ms = gateway.settings.retention_ms
+    expire_at_ms = origin.request.deadline_ms + retention_ms
     await cancel(link, gateway.keys, request_id, expire_at_ms=expire_at_ms)
+    ender = Ender(gateway.keys, gateway.name, retention_ms=retention_ms)
+    await ender.end_if_waiting(link, origin.request, origin.ref, "cancelled while it waited")
     return True

@@ -59,6 +59,12 @@ def not_found(request_id: str) -> ApiError:
     return ApiError(404, f"No request {request_id!r} is known.", param="id", code="request_not_found")
 
 
+def id_in_use(request_id: str) -> ApiError:
+    """409: a client's own id that another tenant uses."""
+    message = f"The request id {request_id!r} is in use; choose another."
+    return ApiError(409, message, param="request_id", code="id_in_use", headers=_FINAL)
+
+
 def unauthorized() -> ApiError:
     """401 for a missing or wrong key."""
     return ApiError(

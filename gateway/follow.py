@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
-from broker.reader import Subscription, Update
+from broker.subscription import Subscription, Update
 from gateway.errors import ApiError, unavailable
 
 
@@ -16,34 +16,34 @@ async def follow(
     by `give_up_at` (loop time), which is after its deadline: then not even Redis can be asked.
     """
     loop = asyncio.get_running_loop()
-    stopping = asyncio.ensure_future(ending.wait())
-    following: asyncio.Future[Update] | None = None
+    closing = asyncio.create_task(_close_at(ending, subscription))
     try:
         while True:
-            following = following or asyncio.ensure_future(anext(subscription))
-            await asyncio.wait((following, stopping), timeout=keep_alive_s, return_when=asyncio.FIRST_COMPLETED)
-            if following.done():
-                try:
-                    update = following.result()
-                except StopAsyncIteration:
-                    return
-                following = None
-                yield update
-                if update.terminal is not None:
-                    return
-            elif stopping.done():
-                raise gateway_stopping()
-            elif loop.time() > give_up_at:
-                raise ApiError(
-                    504, "The deadline passed, and Redis cannot be asked.", kind="server_error", code="expired"
-                )
-            else:
+            try:
+                async with asyncio.timeout(keep_alive_s):
+                    update = await anext(subscription)
+            except TimeoutError:
+                if loop.time() > give_up_at:
+                    raise _overdue() from None
                 yield None
+                continue
+            except StopAsyncIteration:
+                raise gateway_stopping() from None
+            yield update
+            if update.terminal is not None:
+                return
     finally:
-        stopping.cancel()
-        if following is not None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+        closing.cancel()
+
+
+async def _close_at(ending: asyncio.Event, subscription: Subscription) -> None:
+    await ending.wait()
+    subscription.close()
+
+
+def _overdue() -> ApiError:
+    message = "The deadline passed, and Redis cannot be asked how the request ended."
+    return ApiError(504, message, kind="server_error", code="expired", headers={"x-should-retry": "false"})
 
 
 def gateway_stopping() -> ApiError:

@@ -9,8 +9,10 @@ from starlette.responses import JSONResponse, Response
 from broker.errors import BrokerError, ReplyConflict, UnknownRequest, WrongTenant
 from gateway.admission import Admitted
 from gateway.answer import as_api_error, gather, stream
+from gateway.errors import id_in_use
 from gateway.kind import Kind
 from gateway.log import log_event
+from gateway.origin import find_origin
 from gateway.session import Session
 from gateway.sse import EventStream, disconnected
 
@@ -46,6 +48,8 @@ async def _admit(gateway: "Gateway", kind: Kind, raw: bytes, tenant: str, reques
 async def _enqueue(gateway: "Gateway", admitted: Admitted, tenant: str) -> Session:
     request = admitted.request
     enqueued = await gateway.enqueue(request)
+    if enqueued.duplicate:
+        await _check_owner(gateway, request.id, tenant)
     log_event(
         "repeated" if enqueued.duplicate else "accepted",
         id=request.id,
@@ -66,6 +70,13 @@ async def _enqueue(gateway: "Gateway", admitted: Admitted, tenant: str) -> Sessi
     )
     await session.open()
     return session
+
+
+async def _check_owner(gateway: "Gateway", request_id: str, tenant: str) -> None:
+    """An id that is taken belongs to whoever took it first."""
+    origin = await find_origin(await gateway.redis.get(), gateway.keys, request_id, gateway.redis.now_ms)
+    if origin is not None and origin.tenant != tenant:
+        raise id_in_use(request_id)
 
 
 async def _whole(session: Session, request: Request, headers: dict[str, str]) -> Response:

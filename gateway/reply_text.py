@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from broker.errors import ReplyConflict
-from broker.reader import Update
 from broker.resume import ResumePoint, extend_checksum
+from broker.subscription import Update
 from schemas.events import Run, Terminal
 from text.detokenizer import Detokenizer
 from text.tokenizer import Tokenizer

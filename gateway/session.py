@@ -10,8 +10,8 @@ from redis.exceptions import ResponseError
 from broker.entry import EntryRef
 from broker.errors import BrokerError
 from broker.loss import Watch
-from broker.reader import Update
 from broker.resume import ResumePoint
+from broker.subscription import Update
 from gateway.follow import follow
 from gateway.log import log_event
 from gateway.openai_shape import Shape

@@ -1,0 +1,161 @@
+"""A gateway in this process, on a real port, before a real Redis and a scripted worker."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import uvicorn
+
+from gateway.app import create_app
+from gateway.service import Gateway
+from gateway.settings import GatewaySettings
+from schemas.keys import Keys
+from schemas.request import GenerationRequest
+from tests.gateway.scripted_worker import Answer, ScriptedWorker
+from tests.gateway.tiny_model import write_tiny_model
+from tests.redis_server import RedisServer, embedded_binary, free_port, system_binary
+from text.tokenizer import Tokenizer
+
+MODEL = "tiny"
+TEXT = "Zwölf Boxkämpfer 👩‍👩‍👧 jagen e\u0301 世界!"
+
+
+@pytest.fixture(scope="session")
+def redis_binary() -> str:
+    """One kind of server is enough here: what differs between servers is tested with the broker."""
+    binary = system_binary() or embedded_binary()
+    if binary is None:
+        pytest.skip("no redis-server found on this machine")
+    return binary
+
+
+@pytest.fixture(scope="session")
+def _shared_server(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(redis_binary, tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_model(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(model_folder: str) -> Tokenizer:
+    return Tokenizer.load(model_folder)
+
+
+@dataclass
+class Served:
+    """A gateway and how to reach it."""
+
+    gateway: Gateway
+    url: str
+    server: uvicorn.Server
+    clients: list[Any] = field(default_factory=list)
+
+    def openai(self, key: str = "none", **options: Any) -> openai.AsyncOpenAI:
+        client = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)
+        self.clients.append(client)
+        return client
+
+    def http(self, **options: Any) -> httpx.AsyncClient:
+        client = httpx.AsyncClient(base_url=self.url, timeout=20, **options)
+        self.clients.append(client)
+        return client
+
+
+class Stage:
+    """Starts gateways and workers of one test, and ends them behind it."""
+
+    def __init__(self, url: str, model_folder: str, tokenizer: Tokenizer) -> None:
+        self.url = url
+        self.keys = Keys(MODEL)
+        self.tokenizer = tokenizer
+        self._model_folder = model_folder
+        self._stack = AsyncExitStack()
+
+    def settings(self, **changes: Any) -> GatewaySettings:
+        base: dict[str, Any] = {
+            "redis_url": self.url,
+            "model": self._model_folder,
+            "served_model_name": MODEL,
+            "disconnect_grace_s": 0.05,
+            "loss_check_s": 0.2,
+            "shutdown_grace_s": 0,
+        }
+        return GatewaySettings(_env_file=None, **{**base, **changes})
+
+    async def gateway(self, **changes: Any) -> Served:
+        return await self._stack.enter_async_context(self._serve(self.settings(**changes)))
+
+    async def worker(
+        self, script: Callable[[GenerationRequest], Answer] | Answer | str = TEXT, name: str = "scripted-1"
+    ) -> ScriptedWorker:
+        if isinstance(script, str):
+            ids = self.tokenizer.encode(script)
+            return await self.worker(lambda request: Answer([ids] * request.payload.n), name)
+        if isinstance(script, Answer):
+            answer = script
+            return await self.worker(lambda _: answer, name)
+        return await self._stack.enter_async_context(ScriptedWorker(self.url, self.keys, script, name))
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    @asynccontextmanager
+    async def _serve(self, settings: GatewaySettings) -> AsyncIterator[Served]:
+        gateway = Gateway(settings)
+        port = free_port()
+        config = uvicorn.Config(create_app(gateway), port=port, log_level="warning", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        serving = asyncio.create_task(server._serve())
+        try:
+            while not server.started:
+                assert not serving.done()
+                await asyncio.sleep(0.005)
+            served = Served(gateway, f"http://127.0.0.1:{port}", server)
+            yield served
+            for client in served.clients:
+                await (client.aclose() if isinstance(client, httpx.AsyncClient) else client.close())
+        finally:
+            gateway.begin_stop()
+            server.should_exit = True
+            await serving
+
+
+@pytest.fixture
+async def stage(redis_server: RedisServer, model_folder: str, tokenizer: Tokenizer) -> AsyncIterator[Stage]:
+    stage = Stage(redis_server.url, model_folder, tokenizer)
+    yield stage
+    await stage.close()
+
+
+@pytest.fixture
+async def stage_of(model_folder: str, tokenizer: Tokenizer) -> AsyncIterator[Callable[[str], Stage]]:
+    """Stages before servers of a test's own."""
+    stages: list[Stage] = []
+
+    def make(url: str) -> Stage:
+        stages.append(Stage(url, model_folder, tokenizer))
+        return stages[-1]
+
+    yield make
+    for stage in stages:
+        await stage.close()
+
+
+async def eventually(check: Callable[[], Awaitable[Any]], timeout_s: float = 10.0) -> Any:
+    """Wait until `check` returns something true."""
+    async with asyncio.timeout(timeout_s):
+        while not (found := await check()):  # noqa: ASYNC110 (the state is another process's)
+            await asyncio.sleep(0.01)
+    return found

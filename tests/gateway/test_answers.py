@@ -1,0 +1,248 @@
+"""Completions and chats through the official client, whole and streamed."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from schemas.stopping import FinishReason
+from tests.gateway.conftest import MODEL, TEXT, Stage
+from tests.gateway.scripted_worker import Answer, Gate
+
+MESSAGES: Any = [{"role": "user", "content": "hi"}]
+
+
+async def test_a_whole_completion(stage: Stage) -> None:
+    worker = await stage.worker()
+    client = (await stage.gateway()).openai()
+    answer = await client.completions.create(model=MODEL, prompt="hello", max_tokens=100, user="u-1")
+    assert answer.choices[0].text == TEXT
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.object == "text_completion"
+    assert answer.model == MODEL
+    assert answer.id.startswith("cmpl-")
+    assert answer.usage is not None
+    request = worker.requests[0]
+    assert request.id == answer.id
+    assert answer.usage.prompt_tokens == len(request.payload.prompt)
+    assert answer.usage.completion_tokens == len(stage.tokenizer.encode(TEXT))
+    assert stage.tokenizer.decode(request.payload.prompt) == "hello"
+
+
+async def test_a_whole_chat(stage: Stage) -> None:
+    worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)], finish_reason=FinishReason.LENGTH))
+    client = (await stage.gateway()).openai()
+    answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES)
+    assert answer.choices[0].message.content == TEXT
+    assert answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.id.startswith("chatcmpl-")
+    prompt = stage.tokenizer.decode(worker.requests[0].payload.prompt, skip_special_tokens=False)
+    assert prompt == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+async def test_a_streamed_chat(stage: Stage) -> None:
+    await stage.worker()
+    client = (await stage.gateway()).openai()
+    stream = await client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == TEXT
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == len(stage.tokenizer.encode(TEXT))
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert len(chunks) > 10
+
+
+async def test_a_streamed_completion_without_usage(stage: Stage) -> None:
+    await stage.worker()
+    client = (await stage.gateway()).openai()
+    stream = await client.completions.create(model=MODEL, prompt="x", stream=True)
+    chunks = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].text for chunk in chunks) == TEXT
+    assert chunks[-1].choices[0].finish_reason == "stop"
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+async def test_the_synchronous_client(stage: Stage) -> None:
+    await stage.worker()
+    url = (await stage.gateway()).url
+
+    def ask() -> tuple[str | None, str]:
+        with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+            whole = client.chat.completions.create(model=MODEL, messages=MESSAGES)
+            with client.completions.create(model=MODEL, prompt="x", stream=True) as stream:
+                return whole.choices[0].message.content, "".join(chunk.choices[0].text for chunk in stream)
+
+    assert await asyncio.to_thread(ask) == (TEXT, TEXT)
+
+
+async def test_several_choices(stage: Stage) -> None:
+    texts = ["first 世界", "the second, which is longer"]
+    answer = Answer([stage.tokenizer.encode(text) for text in texts])
+    await stage.worker(answer)
+    client = (await stage.gateway()).openai()
+    whole = await client.chat.completions.create(model=MODEL, messages=MESSAGES, n=2)
+    assert [choice.message.content for choice in whole.choices] == texts
+    stream = await client.completions.create(model=MODEL, prompt="x", n=2, stream=True)
+    collected = ["", ""]
+    finished = []
+    async for chunk in stream:
+        for choice in chunk.choices:
+            collected[choice.index] += choice.text
+            finished += [choice.index] if choice.finish_reason else []
+    assert collected == texts
+    assert finished == [0, 1]
+
+
+async def test_text_is_cut_where_a_stop_string_ended_it(stage: Stage) -> None:
+    ids = stage.tokenizer.encode("abc END")
+    await stage.worker(Answer([ids], group=len(ids), text_length=4))
+    client = (await stage.gateway()).openai()
+    whole = await client.completions.create(model=MODEL, prompt="x", stop=["END"])
+    assert whole.choices[0].text == "abc "
+    stream = await client.completions.create(model=MODEL, prompt="x", stop=["END"], stream=True)
+    assert "".join([chunk.choices[0].text async for chunk in stream]) == "abc "
+
+
+async def test_a_character_that_never_became_whole_is_replaced_at_the_end(stage: Stage) -> None:
+    ids = stage.tokenizer.encode("a👍", add_special_tokens=False)
+    assert len(ids) > 2
+    await stage.worker(Answer([ids[:-1]]))
+    client = (await stage.gateway()).openai()
+    stream = await client.completions.create(model=MODEL, prompt="x", stream=True)
+    texts = [chunk.choices[0].text async for chunk in stream]
+    assert "".join(texts) == "a\ufffd"
+    whole = await client.completions.create(model=MODEL, prompt="x")
+    assert whole.choices[0].text == "a\ufffd"
+
+
+async def test_special_tokens_are_no_text(stage: Stage) -> None:
+    await stage.worker(Answer([[*stage.tokenizer.encode("done"), 2]]))
+    client = (await stage.gateway()).openai()
+    assert (await client.completions.create(model=MODEL, prompt="x")).choices[0].text == "done"
+
+
+async def test_an_answer_without_text(stage: Stage) -> None:
+    await stage.worker(Answer([[2]], group=1))
+    client = (await stage.gateway()).openai()
+    whole = await client.chat.completions.create(model=MODEL, messages=MESSAGES)
+    assert whole.choices[0].message.content == ""
+    stream = await client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)
+    chunks = [chunk async for chunk in stream]
+    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, "stop"]
+
+
+async def test_cached_tokens_are_told(stage: Stage) -> None:
+    await stage.worker(Answer([[5]], cached_tokens=3))
+    client = (await stage.gateway()).openai()
+    usage = (await client.completions.create(model=MODEL, prompt="x")).usage
+    assert usage is not None
+    assert usage.prompt_tokens_details is not None
+    assert usage.prompt_tokens_details.cached_tokens == 3
+
+
+async def test_the_events_on_the_wire(stage: Stage) -> None:
+    gate = Gate(1)
+    await stage.worker(Answer([stage.tokenizer.encode("ab")], gate=gate))
+    http = (await stage.gateway(keep_alive_s=0.05)).http()
+    body = {"model": MODEL, "prompt": "x", "stream": True}
+    async with http.stream("POST", "/v1/completions", json=body) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["x-request-id"].startswith("cmpl-")
+        assert response.headers["cache-control"] == "no-cache"
+        lines = response.aiter_lines()
+        seen = [line async for line in _until(lines, ": keep-alive")]
+        await gate.open()
+        seen += [line async for line in lines]
+    assert ": worker scripted-1" in seen[0]
+    assert next(line for line in seen if line.startswith("id:")).startswith("id: 1-")
+    assert [line for line in seen if line][-1] == "data: [DONE]"
+
+
+async def _until(lines: Any, wanted: str) -> Any:
+    async for line in lines:
+        yield line
+        if line == wanted:
+            return
+
+
+async def test_the_same_id_gives_the_same_answer_once(stage: Stage) -> None:
+    worker = await stage.worker()
+    served = await stage.gateway()
+    client, other = served.openai(), (await stage.gateway()).openai()
+    header = {"Idempotency-Key": "mine"}
+    first = await client.completions.create(model=MODEL, prompt="x", extra_headers=header)
+    again = await client.completions.create(model=MODEL, prompt="x", extra_headers=header)
+    elsewhere = await other.completions.create(model=MODEL, prompt="x", extra_body={"request_id": "mine"})
+    assert first == again == elsewhere
+    assert first.id == "cmpl-mine"
+    assert len(worker.requests) == 1
+
+
+async def test_two_posts_of_one_id_at_once(stage: Stage) -> None:
+    gate = Gate(0)
+    worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    client = (await stage.gateway()).openai()
+    asks = [
+        asyncio.create_task(client.completions.create(model=MODEL, prompt="x", extra_body={"request_id": "twin"}))
+        for _ in range(2)
+    ]
+    await gate.open()
+    answers = await asyncio.gather(*asks)
+    assert [answer.choices[0].text for answer in answers] == [TEXT, TEXT]
+    assert len(worker.requests) == 1
+
+
+async def test_trace_context_and_class_travel(stage: Stage) -> None:
+    worker = await stage.worker()
+    client = (await stage.gateway()).openai()
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    await client.completions.create(
+        model=MODEL,
+        prompt="x",
+        extra_headers={"traceparent": parent, "tracestate": "a=1"},
+        extra_body={"priority": "high"},
+    )
+    assert (worker.requests[0].traceparent, worker.requests[0].tracestate) == (parent, "a=1")
+    assert worker.requests[0].priority_class == "high"
+
+
+async def test_models_and_health(stage: Stage) -> None:
+    served = await stage.gateway()
+    client, http = served.openai(), served.http()
+    assert (await http.get("/health/live")).status_code == 200
+    not_ready = await http.get("/health/ready")
+    assert not_ready.status_code == 503
+    assert not_ready.json()["error"]["code"] == "no_worker"
+    await stage.worker()
+    ready = await http.get("/health/ready")
+    assert ready.json() == {"status": "ready", "model": MODEL, "workers": 1}
+    assert [model.id async for model in client.models.list()] == [MODEL]
+    assert (await client.models.retrieve(MODEL)).owned_by == "orcastream"
+    with pytest.raises(openai.NotFoundError):
+        await client.models.retrieve("other/model")
+
+
+async def test_many_streams_at_once(stage: Stage) -> None:
+    await stage.worker()
+    client = (await stage.gateway()).openai()
+
+    async def ask(number: int) -> str:
+        stream = await client.completions.create(model=MODEL, prompt=f"question {number}", stream=True)
+        return "".join([chunk.choices[0].text async for chunk in stream])
+
+    assert await asyncio.gather(*(ask(number) for number in range(30))) == [TEXT] * 30
+
+
+async def test_http_errors_have_openais_shape(stage: Stage) -> None:
+    http: httpx.AsyncClient = (await stage.gateway()).http()
+    missing = await http.get("/nowhere")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    wrong = await http.get("/v1/completions")
+    assert (wrong.status_code, wrong.json()["error"]["type"]) == (405, "invalid_request_error")
