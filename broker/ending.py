@@ -14,11 +14,11 @@ from broker.errors import Fenced, Unwritable
 from broker.fold import Fold, fold_log
 from broker.link import Link
 from broker.queue import entry_state
-from schemas.codec import Form, form_of
+from schemas.codec import Form, decode, form_of
 from schemas.errors import ErrorCode, InvalidRequest
 from schemas.events import Ending, Started, Terminal, Usage
 from schemas.keys import Keys, check_id
-from schemas.request import GenerationRequest
+from schemas.request import DEFAULT_TENANT, GenerationRequest, parse_payload
 from schemas.seed import derived_seed
 
 __all__ = ["Ender", "finish"]
@@ -44,13 +44,14 @@ class Ender:
         code: ErrorCode,
         message: str,
         request: GenerationRequest | None = None,
-        tenant: str = "default",
+        tenant: str = DEFAULT_TENANT,
+        form: Form = Form.MSGPACK,
         field_name: str | None = None,
     ) -> Terminal | None:
         """Write the terminal event, unless one is there, and clean up; the terminal that stands in the log then.
 
         None when its owner lives and kept writing, or when the request lives on in another, earlier entry. What an
-        existing log says of tenant, seed and prompt goes on; else `request` tells, else `tenant`. Raises LinkLost,
+        existing log says of tenant, seed and prompt goes on; else `request` tells, else `tenant` and `form`. Raises LinkLost,
         Unwritable.
         """
         for _ in range(ATTEMPTS):
@@ -65,7 +66,7 @@ class Ender:
                     worker=self._who,
                     started=started,
                     ref=ref,
-                    form=_form(entries, request),
+                    form=_form(entries, request, form),
                     log_expire_at_ms=0 if request is None else request.deadline_ms + self._retention_ms,
                     retention_ms=self._retention_ms,
                     owned=False,
@@ -105,7 +106,17 @@ class Ender:
         except (InvalidRequest, UnicodeDecodeError):
             await bury(link, self._keys, ref, reason=error.code, message=str(error))
             return
-        await self.end(link, request_id, ref=ref, code=error.code, message=str(error), field_name=error.field)
+        payload = fields.get(b"payload", b"")
+        await self.end(
+            link,
+            request_id,
+            ref=ref,
+            code=error.code,
+            message=str(error),
+            tenant=_tenant(payload),
+            form=form_of(payload),
+            field_name=error.field,
+        )
 
     async def _read(self, link: Link, request_id: str) -> Sequence[Any]:
         try:
@@ -134,13 +145,21 @@ class Ender:
         )
 
 
-def _form(entries: Sequence[Any], request: GenerationRequest | None) -> Form:
+def _tenant(payload: bytes) -> str:
+    """Whose request a payload is that cannot be accepted, as far as it can be read."""
+    try:
+        return parse_payload({"prompt": [0], "tenant": decode(payload)["tenant"]}).tenant
+    except (InvalidRequest, KeyError):
+        return DEFAULT_TENANT
+
+
+def _form(entries: Sequence[Any], request: GenerationRequest | None, otherwise: Form) -> Form:
     if request is not None:
         return request.form
     if entries:
         flat = entries[0][1]
         return form_of(dict(zip(flat[::2], flat[1::2], strict=True)).get(b"payload", b""))
-    return Form.MSGPACK
+    return otherwise
 
 
 def _terminal(fold: Fold, started: Started, code: ErrorCode, message: str, field_name: str | None) -> Terminal:
