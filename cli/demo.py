@@ -27,11 +27,12 @@ _READY_S = 120.0
 _ANSWERS_S = 120.0
 _REFRESH_S = 0.1
 _KEPT_LINES = 200
+_LOG_WIDTH = 120
 
 
 def main() -> int:
     """0 when every answer is as expected and every worker gave one."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH)
     _forget_settings()
     with tempfile.TemporaryDirectory(prefix="orcastream-demo-") as directory:
         os.chdir(directory)  # away from anybody's .env

@@ -10,16 +10,16 @@ from rich.text import Text
 
 from cli.answer import Answer
 
-_QUESTION_WIDTH = 40
+_QUESTION_WIDTH = 32
 
 
 def progress(answers: Sequence[Answer], name_of: Callable[[str], str], width: int) -> Table:
     """The answers as they stand: one line each, a long one's newest part."""
-    table = Table(box=box.SIMPLE, expand=True, padding=(0, 1))
+    table = Table(box=box.SIMPLE, expand=True, pad_edge=False, collapse_padding=True)
     table.add_column("question", no_wrap=True, max_width=_QUESTION_WIDTH)
     table.add_column("worker", no_wrap=True)
     table.add_column("answer", no_wrap=True, ratio=1)
-    room = max(10, width - _QUESTION_WIDTH - 18)
+    room = max(10, width - _QUESTION_WIDTH - 14)
     for answer in answers:
         shown = answer.text if len(answer.text) <= room else "…" + answer.text[1 - room :]
         state = _state(answer)
@@ -29,12 +29,12 @@ def progress(answers: Sequence[Answer], name_of: Callable[[str], str], width: in
 
 def figures(answers: Sequence[Answer], name_of: Callable[[str], str]) -> Table:
     """TTFT, TBT, rate, worker and verdict of each answer."""
-    table = Table(box=box.SIMPLE, padding=(0, 1))
-    table.add_column("question", no_wrap=True, max_width=_QUESTION_WIDTH)
+    table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
+    table.add_column("question", no_wrap=True)
     for heading in ("TTFT ms", "TBT ms", "tokens", "tokens/s"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("worker", no_wrap=True)
-    table.add_column("answer", no_wrap=True)
+        table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
+    table.add_column("worker", no_wrap=True, min_width=8)
+    table.add_column("answer", no_wrap=True, min_width=7)
     for answer in answers:
         table.add_row(
             answer.question,
@@ -43,7 +43,7 @@ def figures(answers: Sequence[Answer], name_of: Callable[[str], str]) -> Table:
             str(answer.num_tokens),
             _number(answer.tokens_per_s, 1, 0),
             _served_by(answer, name_of),
-            Text("as expected" if answer.correct else "WRONG", style="green" if answer.correct else "bold red"),
+            Text("correct" if answer.correct else "WRONG", style="green" if answer.correct else "bold red"),
         )
     return table
 

@@ -50,7 +50,9 @@ class EmbeddedRedis:
 
     def __init__(self, supervisor: Supervisor, data_dir: Path, port: int = 0) -> None:
         self._supervisor = supervisor
+        data_dir = data_dir.absolute()
         self._directory = data_dir / "redis"
+        self._log = data_dir / "redis.log"
         self._lock = DataLock(data_dir)
         self.port = port
 
@@ -92,6 +94,7 @@ class EmbeddedRedis:
             "maxmemory-policy": "noeviction",
             "daemonize": "no",
             "loglevel": "warning",
+            "logfile": str(self._log),
         }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
         return Program(NAME, [binary, *arguments], death_signal=signal.SIGTERM, keep_fds=(self._lock.fd,))
@@ -108,7 +111,7 @@ class EmbeddedRedis:
                 except (RedisError, OSError):
                     if self._supervisor.pid(NAME) != first_life:
                         raise RedisUnavailable(
-                            f"the embedded Redis server does not start on {self._directory}: see its lines above"
+                            f"the embedded Redis server does not start on {self._directory}: see {self._log}"
                         ) from None
                     await asyncio.sleep(_POLL_S)
         finally:

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-_SERVED_BY = re.compile(r"worker (?P<worker>\S+) epoch (?P<epoch>\d+)")
+_SERVED_BY = re.compile(r"^: ?worker (\S+)(?: epoch (\d+))?$")
 
 
 @dataclass(frozen=True)
@@ -11,7 +11,8 @@ class ServedBy:
     """The comment that a worker has taken the request up: at its start, and after each takeover."""
 
     worker: str
-    epoch: int
+    epoch: int = 0
+    """The attempt's fencing number; 0 where it is not told."""
 
 
 @dataclass
@@ -27,8 +28,8 @@ class SseParser:
             data, self._data = self._data, []
             return "\n".join(data) if data else None
         if line.startswith(":"):
-            match = _SERVED_BY.search(line)
-            return ServedBy(match["worker"], int(match["epoch"])) if match else None
+            match = _SERVED_BY.match(line)
+            return ServedBy(match[1], int(match[2] or 0)) if match else None
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "data":

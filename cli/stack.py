@@ -13,6 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from broker.errors import LinkLost
 from broker.link import Link
 from broker.presence import list_workers
 from cli.cores import usable_cores
@@ -99,8 +100,8 @@ class Stack:
         client = Redis.from_url(self.redis_url, socket_timeout=_PING_TIMEOUT_S, retry=Retry(NoBackoff(), 0))
         try:
             await client.ping()
-        except (RedisError, OSError) as error:
-            raise RedisUnavailable(f"redis_url: got {self.redis_url!r}, which does not answer: {error}") from None
+        except (RedisError, OSError, ValueError) as error:
+            raise RedisUnavailable(f"redis_url: no Redis server answers there: {error}") from None
         finally:
             await client.aclose()
 
@@ -118,15 +119,9 @@ class Stack:
         return Program(name, (sys.executable, "-P", "-m", "cli.main", command), {**environment, **shared})
 
     async def _poll_readiness(self, num_workers: int) -> None:
+        await _until(lambda: _are_there(num_workers, self.redis_url, self._settings.keys()))
         async with httpx.AsyncClient(base_url=self.url, trust_env=False) as client:
             await _until(lambda: _answers_ready(client))
-        if num_workers == 1:
-            return
-        link = await Link.open(self.redis_url, name="orcastream-up")
-        try:
-            await _until(lambda: _are_there(num_workers, link, self._settings.keys()))
-        finally:
-            await link.close()
 
 
 async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
@@ -136,8 +131,15 @@ async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(_READY_POLL_S)
 
 
-async def _are_there(num_workers: int, link: Link, keys: Keys) -> bool:
-    return sum(worker.alive for worker in await list_workers(link, keys)) >= num_workers
+async def _are_there(num_workers: int, redis_url: str, keys: Keys) -> bool:
+    try:
+        link = await Link.open(redis_url, name="orcastream-up")
+        try:
+            return sum(worker.alive for worker in await list_workers(link, keys)) >= num_workers
+        finally:
+            await link.close()
+    except LinkLost:
+        return False
 
 
 async def _answers_ready(client: httpx.AsyncClient) -> bool:

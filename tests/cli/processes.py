@@ -35,10 +35,21 @@ class ProcessWatch:
 class Terminal:
     """A command of ours running in a process of its own, with its lines as they come."""
 
-    def __init__(self, *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        program: tuple[str, ...] = (sys.executable, "-P"),
+        env: dict[str, str] | None = None,
+        cwd: Path = ROOT,
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-P", *arguments],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(env or {})},
+            [*program, *arguments],
+            env={
+                **os.environ,
+                "PYTHONUNBUFFERED": "1",
+                **({"PYTHONPATH": str(ROOT)} if program else {}),
+                **(env or {}),
+            },
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

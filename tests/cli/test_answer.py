@@ -65,6 +65,7 @@ async def test_an_error_in_the_stream_is_the_answers_error() -> None:
         (["data: a", "data: b", ""], ["a\nb"]),
         ([": keep-alive", ""], []),
         ([": worker host-12-ab epoch 1700000000000", "", "data: a", ""], [ServedBy("host-12-ab", 1700000000000), "a"]),
+        ([": worker host-12-ab", ""], [ServedBy("host-12-ab")]),
         (["id: 3", "event: x", "data:a", ""], ["a"]),
         (["data: a"], []),
     ],

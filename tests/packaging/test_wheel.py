@@ -1,0 +1,88 @@
+"""What people get who install the wheel: everything that runs, from any directory, and no torch for a gateway."""
+
+import os
+import signal
+import subprocess
+import zipfile
+from pathlib import Path
+
+import httpx
+import pytest
+
+from demo.prompts import SHOWCASE
+from tests.cli.processes import Terminal
+from tests.packaging.conftest import ROOT
+from tests.packaging.environment import closure, create, requirements_of
+
+ROOMS = ("schemas", "engine", "text", "broker", "worker", "gateway", "telemetry", "cli", "demo")
+DATA = (".lua", ".yaml", ".json", ".safetensors", ".jinja")
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A directory that has nothing to do with the sources, and an environment that does not lead back to them."""
+    for name in list(os.environ):
+        if name.startswith(("ORCASTREAM_", "PYTHONPATH", "VIRTUAL_ENV")):
+            monkeypatch.delenv(name)
+    directory = tmp_path / "elsewhere"
+    directory.mkdir()
+    return directory
+
+
+def test_the_wheel_carries_every_room_and_its_data(wheel: Path) -> None:
+    carried = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {
+        str(path.relative_to(ROOT))
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*")
+        if path.suffix in (".py", *DATA) and "__pycache__" not in path.parts
+    }
+    assert wanted <= carried
+    assert {name.partition("/")[0] for name in carried} - set(ROOMS) <= {"bench", "orcastream-0.1.0.dist-info"}
+
+
+def test_a_gateway_does_without_torch(wheel: Path, elsewhere: Path, tmp_path: Path) -> None:
+    needed = closure(requirements_of(wheel), {"gateway"})
+    assert "torch" not in needed
+    binaries = create(tmp_path / "environment", wheel, needed)
+    program = (
+        "import gateway.main, cli.gateway, importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is not None)"
+    )
+    subprocess.run([binaries / "python", "-W", "error", "-c", program], check=True, cwd=elsewhere)
+    shown = subprocess.run([binaries / "orcastream", "up"], check=False, cwd=elsewhere, capture_output=True, text=True)
+    assert (shown.returncode, shown.stderr) == (
+        2,
+        "orcastream up: the package torch is not installed: pip install 'orcastream[worker]'\n",
+    )
+
+
+def test_no_extra_is_enough_for_help_and_version(wheel: Path, elsewhere: Path, tmp_path: Path) -> None:
+    binaries = create(tmp_path / "environment", wheel, closure(requirements_of(wheel), set()))
+    for command in ("--help", "--version"):
+        subprocess.run([binaries / "orcastream", command], check=True, cwd=elsewhere)
+    shown = subprocess.run(
+        [binaries / "orcastream", "chat"], check=False, cwd=elsewhere, capture_output=True, text=True
+    )
+    assert shown.returncode == 2
+    assert "pip install 'orcastream[gateway]'" in shown.stderr
+
+
+@pytest.fixture
+def installed(wheel: Path, tmp_path: Path) -> Path:
+    """The `bin` folder of an environment with the wheel and all of its run-time extras."""
+    extras = {"gateway", "worker", "embedded"}
+    return create(tmp_path / "environment", wheel, closure(requirements_of(wheel), extras))
+
+
+def test_an_installed_wheel_serves_from_any_directory(installed: Path, elsewhere: Path) -> None:
+    question, expected = SHOWCASE[0]
+    up = Terminal(str(installed / "orcastream"), "up", "--port", "0", "--data-dir", "data", program=(), cwd=elsewhere)
+    try:
+        url = up.wait_for(r"ready: (\S+)")[1]
+        body = {"model": "orca-demo", "messages": [{"role": "user", "content": question}], "temperature": 0}
+        answer = httpx.post(f"{url}/chat/completions", json=body, timeout=60)
+        assert answer.json()["choices"][0]["message"]["content"] == expected
+        up.signal(signal.SIGINT)
+        assert up.wait() == 0
+    finally:
+        up.close()
