@@ -111,6 +111,22 @@ class RedisServer:
         self.kill()
         self.start()
 
+    def aof_file(self) -> Path:
+        """The append-only file that is being written now."""
+        parts = sorted(self.directory.glob("appendonlydir/*.incr.aof"))
+        return parts[-1] if parts else self.directory / "appendonly.aof"
+
+    def aof_size(self) -> int:
+        """Bytes written to the append-only file: a mark for `lose_writes_after`."""
+        return self.aof_file().stat().st_size
+
+    def lose_writes_after(self, mark: int) -> None:
+        """SIGKILL, cut the append-only file at `mark`, start again: what was written since is lost."""
+        self.kill()
+        with self.aof_file().open("r+b") as aof:
+            aof.truncate(mark)
+        self.start()
+
     def _signal(self, number: signal.Signals) -> None:
         if self._process is None:
             raise RuntimeError("the server is not running")

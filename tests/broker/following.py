@@ -1,0 +1,62 @@
+"""What a client saw of a reply."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from broker.subscription import Subscription, Update
+from schemas.events import Run, Terminal
+
+
+@dataclass
+class Seen:
+    """Tokens per choice, in order of arrival and each at its position; epochs by worker; terminals; the last id."""
+
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    workers: list[str] = field(default_factory=list)
+    terminals: list[Terminal] = field(default_factory=list)
+    resume_id: str = ""
+
+    def take(self, update: Update) -> None:
+        """Note one update; AssertionError if a token is repeated or skipped."""
+        self.resume_id = update.resume_id
+        if update.started is not None:
+            self.workers.append(update.started.worker)
+        for run in update.runs:
+            self._append(run)
+        if update.terminal is not None:
+            self.terminals.append(update.terminal)
+
+    def _append(self, run: Run) -> None:
+        known = self.tokens.setdefault(run.choice, [])
+        assert run.position == len(known), f"choice {run.choice}: run at {run.position} behind {len(known)} tokens"
+        known.extend(run.tokens)
+
+
+async def follow_until(subscription: Subscription, seen: Seen, condition: Callable[[Seen], bool]) -> Seen:
+    """Follow a reply until what was seen satisfies `condition`, or to its end."""
+    while not condition(seen):
+        try:
+            seen.take(await anext(subscription))
+        except StopAsyncIteration:
+            break
+    return seen
+
+
+async def follow(subscription: Subscription) -> Seen:
+    """Follow a reply to its end."""
+    return await follow_until(subscription, Seen(), lambda seen: False)
+
+
+def expected(count: int, *, salt: int = 0, start: int = 0) -> list[int]:
+    """What a scripted worker's model says at positions `start` to `count`."""
+    return [position * 10 + salt for position in range(start, count)]
+
+
+def tokens_seen(count: int) -> Callable[[Seen], bool]:
+    """A condition: choice 0 has `count` tokens."""
+    return lambda seen: len(seen.tokens.get(0, ())) >= count
+
+
+def flat(runs: Sequence[Run]) -> list[int]:
+    """The tokens of `runs`."""
+    return [token for run in runs for token in run.tokens]
