@@ -10,7 +10,7 @@ from rich.text import Text
 
 from cli.answer import Answer
 
-_QUESTION_WIDTH = 32
+_QUESTION_WIDTH = 28
 
 
 def progress(answers: Sequence[Answer], name_of: Callable[[str], str], width: int) -> Table:
@@ -30,7 +30,7 @@ def progress(answers: Sequence[Answer], name_of: Callable[[str], str], width: in
 def figures(answers: Sequence[Answer], name_of: Callable[[str], str]) -> Table:
     """TTFT, TBT, rate, worker and verdict of each answer."""
     table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
-    table.add_column("question", no_wrap=True)
+    table.add_column("question", no_wrap=True, max_width=_QUESTION_WIDTH)
     for heading in ("TTFT ms", "TBT ms", "tokens", "tokens/s"):
         table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
     table.add_column("worker", no_wrap=True, min_width=8)

@@ -83,7 +83,7 @@ async def test_a_server_that_cannot_read_its_data_is_reported(tmp_path: Path) ->
     directory.mkdir()
     (directory / "appendonly.aof").write_bytes(b"this is no append only file\r\n" * 4)
     embedded = EmbeddedRedis(Supervisor(lambda name, line: None), tmp_path)
-    with pytest.raises(RedisUnavailable, match="does not start .* see .*redis.log"):
+    with pytest.raises(RedisUnavailable, match=r"does not start .* see .*redis.log"):
         await asyncio.wait_for(embedded.start(), 20)
     assert "Bad file format" in (tmp_path / "redis.log").read_text()
 
