@@ -7,6 +7,12 @@ import torch
 _FIRST_LOOK = 256
 """How many of the likeliest tokens are sorted first; nearly every top-p nucleus lies within."""
 
+_ROUNDING = 1e-6
+"""Sums and shares of float32 probabilities that miss a bound by less than this have reached it."""
+
+_LONGER_LOOK = 16
+"""How many times as many are sorted next where one does not, until all are."""
+
 
 def filtered(
     scores: torch.Tensor, top_k: Sequence[int], top_p: Sequence[float], min_p: Sequence[float]
@@ -22,7 +28,7 @@ def filtered(
         limits = torch.tensor([k if 0 < k < vocab else vocab for k in top_k], device=scores.device)
         scores = _keep_first(scores, *_counts(scores, limits, scores.new_tensor(list(top_p), dtype=torch.float64)))
     if any(p > 0 for p in min_p):
-        floor = scores.amax(dim=-1) + scores.new_tensor(list(min_p)).log()
+        floor = scores.amax(dim=-1) + scores.new_tensor(list(min_p)).log() - _ROUNDING
         scores = scores.masked_fill(scores < floor.unsqueeze(1), -torch.inf)
     return scores
 
@@ -35,18 +41,19 @@ def _counts(scores: torch.Tensor, limits: torch.Tensor, top_p: torch.Tensor) -> 
     while True:
         highest = scores.topk(width, dim=-1).values
         within_k = torch.arange(width, device=scores.device) < limits.unsqueeze(1)
-        exponents = highest.double().masked_fill(~within_k, -torch.inf)
+        exponents = highest.masked_fill(~within_k, -torch.inf)
         # Without a bound by k the whole row counts, also what was not sorted.
-        whole = torch.where(limits < vocab, exponents.logsumexp(dim=-1), scores.logsumexp(dim=-1).double())
-        probabilities = (exponents - whole.unsqueeze(1)).exp()
+        whole = torch.where(limits < vocab, exponents.logsumexp(dim=-1), scores.logsumexp(dim=-1))
+        probabilities = (exponents - whole.unsqueeze(1)).exp().double()
         before = probabilities.cumsum(dim=-1) - probabilities
-        nucleus = (before < top_p.unsqueeze(1)).logical_and_(within_k).sum(dim=-1)
+        reached = before >= top_p.unsqueeze(1) - _ROUNDING
+        nucleus = (within_k & ~reached).sum(dim=-1).clamp(min=1)
         counts = torch.where(top_p < 1, nucleus, limits)
         # A nucleus that fills all that was sorted may go on behind it.
         if width == vocab or not bool(((top_p < 1) & (limits > width) & (nucleus == width)).any()):
             lowest = highest.gather(1, (counts.clamp(max=width) - 1).unsqueeze(1)).squeeze(1)
             return counts, lowest.masked_fill(counts == vocab, -torch.inf)
-        width = vocab
+        width = min(vocab, width * _LONGER_LOOK)
 
 
 def _keep_first(scores: torch.Tensor, counts: torch.Tensor, lowest: torch.Tensor) -> torch.Tensor:

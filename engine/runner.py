@@ -86,6 +86,6 @@ class ModelRunner:
         expected = self.model.config.get_text_config().num_hidden_layers
         if len(self.shapes) != expected:
             raise UnsupportedModel(
-                f"{len(self.shapes)} of {expected} layers call the attention interface ({IMPLEMENTATION}); the "
-                "others compute by themselves (alibi in the scores, linear attention, a state space,own attention)"
+                f"{len(self.shapes)} of {expected} layers call the attention interface ({IMPLEMENTATION}); the others "
+                "compute by themselves (alibi in the scores, linear attention, state space, own attention module)"
             )

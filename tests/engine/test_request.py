@@ -1,0 +1,105 @@
+"""The life cycle of a request."""
+
+import pytest
+
+from engine.errors import IllegalTransition
+from engine.request import Request, RequestState
+from schemas.sampling import SamplingParams
+from schemas.seed import derived_seed
+from schemas.stopping import FinishReason
+
+
+def make(**changes: object) -> Request:
+    request = Request("r", (1, 2, 3), SamplingParams(max_tokens=4), **changes)  # type: ignore[arg-type]
+    request.arrive(0)
+    return request
+
+
+def test_the_whole_way_stamps_the_timeline() -> None:
+    request = make()
+    assert request.state is RequestState.WAITING
+    request.initiate()
+    assert request.state is RequestState.INITIATION
+    request.advance(2)
+    assert request.state is RequestState.INITIATION
+    request.advance(1)
+    request.append(9)
+    assert request.state is RequestState.INCREMENT
+    assert (request.tokens, request.output_ids, request.num_outputs) == ([1, 2, 3, 9], [9], 1)
+    request.advance(1)
+    request.append(8)
+    request.finish(FinishReason.LENGTH)
+    line = request.timeline
+    stamps = [line.submitted_s, line.scheduled_s, line.first_token_s, line.finished_s]
+    assert None not in stamps
+    assert stamps == sorted(stamps)  # type: ignore[type-var]
+    assert request.finish_reason is FinishReason.LENGTH
+
+
+def test_preemption_goes_back_to_waiting_and_keeps_every_token() -> None:
+    request = make()
+    request.initiate()
+    request.advance(3)
+    request.append(9)
+    request.preempt()
+    assert request.state is RequestState.WAITING
+    assert request.num_uncomputed == 4
+    assert len(request.timeline.preempted_s) == 1
+    request.initiate()
+    assert request.state is RequestState.INITIATION
+    request.advance(3)
+    # The prompt is computed again, but the output that belongs to it is not yet.
+    with pytest.raises(IllegalTransition, match="1 tokens to compute"):
+        request.append(5)
+    request.advance(1)
+    request.append(5)
+    assert request.output_ids == [9, 5]
+
+
+def test_a_continuation_counts_the_outputs_it_came_with() -> None:
+    request = make(output_ids=(7, 8))
+    assert request.num_outputs == 2
+    assert request.num_uncomputed == 5
+    assert request.tokens == [1, 2, 3, 7, 8]
+
+
+@pytest.mark.parametrize("method", ["preempt", "append", "advance"])
+def test_illegal_changes_raise(method: str) -> None:
+    request = make()
+    with pytest.raises(IllegalTransition):
+        getattr(request, method)(*([] if method == "preempt" else [1]))
+
+
+def test_a_finished_request_stays_finished() -> None:
+    request = make()
+    request.finish(None)
+    for call in (request.initiate, request.preempt, lambda: request.finish(None)):
+        with pytest.raises(IllegalTransition):
+            call()
+
+
+def test_more_than_there_is_cannot_be_computed() -> None:
+    request = make()
+    request.initiate()
+    with pytest.raises(IllegalTransition):
+        request.advance(4)
+
+
+def test_blocks_must_be_given_back_first() -> None:
+    request = make()
+    request.initiate()
+    request.table.append(0)
+    with pytest.raises(IllegalTransition, match="1 blocks"):
+        request.preempt()
+
+
+def test_nobody_arrives_twice() -> None:
+    with pytest.raises(IllegalTransition, match="submitted before"):
+        make().arrive(1)
+
+
+def test_seed_is_given_or_derived() -> None:
+    assert Request("r", (1,)).seed == derived_seed("r")
+    assert Request("r", (1,), SamplingParams(seed=3)).seed == 3
+    assert Request("r", (1,), SamplingParams(seed=3), seed=5).seed == 5
+    assert Request("r", (1,), SamplingParams(seed=3), seed=0).seed == 0

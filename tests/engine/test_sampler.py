@@ -1,0 +1,129 @@
+"""Sampling: greedy, distribution, independence of the batch, bans and log probabilities."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from engine.sampler import SamplingRow, sample
+from schemas.sampling import SamplingParams
+
+
+def row(position: int = 0, seed: int = 1, banned: tuple[int, ...] = (), **params: Any) -> SamplingRow:
+    return SamplingRow(SamplingParams(**params), seed, position, banned)
+
+
+def draws(probabilities: torch.Tensor, count: int, device: torch.device, **params: Any) -> torch.Tensor:
+    """How often each token came in `count` draws at different (seed, position)."""
+    logits = probabilities.log().expand(count, -1).to(device)
+    rows = [row(position=index % 50, seed=index // 50, **params) for index in range(count)]
+    tokens = [sampled.token for sampled in sample(logits, rows)]
+    return torch.bincount(torch.tensor(tokens), minlength=len(probabilities)).double()
+
+
+def chi_square(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
+    possible = probabilities > 0
+    assert float(counts[~possible].sum()) == 0
+    expected = probabilities[possible].double() * counts.sum()
+    return float(((counts[possible] - expected) ** 2 / expected).sum())
+
+
+def test_greedy_takes_the_maximum(device: torch.device) -> None:
+    logits = torch.randn(5, 30, device=device)
+    sampled = sample(logits, [row(temperature=0)] * 5)
+    assert [each.token for each in sampled] == logits.argmax(-1).tolist()
+
+
+def test_greedy_and_drawn_rows_share_a_batch(device: torch.device) -> None:
+    logits = torch.randn(4, 30, device=device)
+    rows = [row(temperature=0), row(3), row(temperature=0), row(4, top_k=5)]
+    together = [each.token for each in sample(logits, rows)]
+    apart = [sample(logits[index : index + 1], [rows[index]])[0].token for index in range(4)]
+    assert together == apart
+
+
+PROBABILITIES = torch.tensor([0.4, 0.25, 0.2, 0.1, 0.05])
+# 99.9 % quantile of chi-square with 4 degrees of freedom; the seeds are fixed, so the test always gives the same.
+CRITICAL = 18.5
+
+
+def test_the_distribution_is_the_models(device: torch.device) -> None:
+    assert chi_square(draws(PROBABILITIES, 20_000, device), PROBABILITIES) < CRITICAL
+
+
+def test_temperature_sharpens_and_flattens(device: torch.device) -> None:
+    for temperature in (0.5, 2.0):
+        expected = PROBABILITIES ** (1 / temperature)
+        expected /= expected.sum()
+        assert chi_square(draws(PROBABILITIES, 20_000, device, temperature=temperature), expected) < CRITICAL
+
+
+@pytest.mark.parametrize("params", [{"top_k": 3}, {"top_p": 0.8}, {"min_p": 0.45}])
+def test_filters_cut_and_renormalise(params: dict[str, Any], device: torch.device) -> None:
+    expected = torch.tensor([0.4, 0.25, 0.2, 0.0, 0.0]) / 0.85
+    assert chi_square(draws(PROBABILITIES, 20_000, device, **params), expected) < CRITICAL
+
+
+def test_a_large_flat_vocabulary_is_covered_evenly(device: torch.device) -> None:
+    counts = draws(torch.full((20_000,), 1 / 20_000), 2000, device)
+    halves = counts.reshape(20, -1).sum(-1)
+    assert chi_square(halves, torch.full((20,), 1 / 20)) < 43.8  # 99.9 %, 19 degrees of freedom
+
+
+def test_a_draw_depends_on_seed_and_position_alone(device: torch.device) -> None:
+    logits = torch.randn(1, 500, device=device)
+    token = sample(logits, [row(7, seed=3)])[0].token
+    crowd = torch.cat([torch.randn(9, 500, device=device), logits])
+    rows = [row(index, seed=index, top_p=0.5, temperature=0.3) for index in range(9)]
+    assert sample(crowd, [*rows, row(7, seed=3)])[-1].token == token
+    others = {sample(logits, [row(position, seed=3)])[0].token for position in range(20)}
+    assert len(others) > 5
+
+
+def test_a_very_low_temperature_is_greedy(device: torch.device) -> None:
+    logits = torch.randn(3, 30, device=device) * 50
+    sampled = sample(logits, [row(temperature=1e-30)] * 3)
+    assert [each.token for each in sampled] == logits.argmax(-1).tolist()
+
+
+def test_one_candidate_is_always_taken(device: torch.device) -> None:
+    logits = torch.zeros(500, 50, device=device)
+    sampled = sample(logits, [row(index, top_k=1) for index in range(500)])
+    assert {each.token for each in sampled} == {0}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_banned_tokens_are_never_chosen(temperature: float, device: torch.device) -> None:
+    logits = torch.tensor([[9.0, 8.0, 1.0, 0.0]] * 200, device=device)
+    rows = [row(index, banned=(0, 1), temperature=temperature) for index in range(200)]
+    assert {each.token for each in sample(logits, rows)} <= {2, 3}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_without_finite_scores_has_no_token(temperature: float, device: torch.device) -> None:
+    good = torch.tensor([0.0, 30.0, 0.0], device=device)
+    bad = torch.tensor([0.0, torch.nan, 0.0], device=device)
+    rows = [row(temperature=temperature, logprobs=1), row(temperature=temperature), row(banned=(0, 1, 2))]
+    sampled = sample(torch.stack([bad, good, good]), rows)
+    assert [each.token for each in sampled] == [None, 1, None]
+
+
+def test_logprobs_are_the_models_own(device: torch.device) -> None:
+    logits = torch.randn(3, 20, device=device)
+    rows = [row(temperature=0.1, top_k=2, logprobs=3), row(), row(logprobs=0, temperature=0)]
+    sampled = sample(logits, rows)
+    expected = logits.log_softmax(-1).cpu()
+    own, likeliest = sampled[0].logprobs
+    assert math.isclose(own, float(expected[0, sampled[0].token]), rel_tol=1e-5)
+    values, ids = expected[0].topk(3)
+    assert [token for token, _ in likeliest] == ids.tolist()
+    assert torch.allclose(torch.tensor([value for _, value in likeliest]), values)
+    assert sampled[1].logprobs is None
+    assert sampled[2].logprobs == [pytest.approx(float(expected[2].max())), []]
+
+
+def test_half_precision_logits(device: torch.device) -> None:
+    logits = torch.randn(2, 20, device=device).bfloat16()
+    rows = [row(temperature=0), row(temperature=1.0, top_p=0.9)]
+    assert all(each.token is not None for each in sample(logits, rows))
