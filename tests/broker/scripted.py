@@ -156,3 +156,11 @@ class ScriptedWorker:
 def bare_fields(request: GenerationRequest) -> list[str | bytes]:
     """What a producer without the enqueue script would XADD."""
     return [part for item in request.fields().items() for part in item]
+
+
+async def take_over(worker: ScriptedWorker) -> Claimed:
+    """What the worker's next successful look for expired leases brings; for workers whose lease time is 1 ms."""
+    while True:
+        claimed = await worker.claimer.expired(1)
+        if claimed:
+            return claimed[0]

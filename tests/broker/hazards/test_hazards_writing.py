@@ -16,7 +16,7 @@ from schemas.stopping import FinishReason, first_finish
 from tests.broker.conftest import MakeReader, MakeWorker, OpenLink
 from tests.broker.following import Seen, expected, follow, follow_until, tokens_seen
 from tests.broker.proxy import LossyProxy
-from tests.broker.scripted import EOS, bare_fields, enqueue, make_request
+from tests.broker.scripted import EOS, bare_fields, enqueue, make_request, take_over
 from tests.redis_server import RedisServer
 
 
@@ -66,7 +66,7 @@ async def test_hazard_02_overrun_past_the_end_after_a_takeover(
     job = await first.take()
     await job.log.append([Run(0, 0, (7, EOS))] + [Run(choice, 0, (5,)) for choice in range(1, choices)])
     await first.close()
-    taken = await second.open(await _take_over(second))
+    taken = await second.open(await take_over(second))
     finishes = [first_finish(taken.fold.tokens[c], request.payload.sampling, {EOS}, 8) for c in range(choices)]
     assert finishes[0] == (2, FinishReason.STOP), "the fold tells that choice 0 has ended, before any forward pass"
     assert finishes[1:] == [None] * (choices - 1)
@@ -143,7 +143,7 @@ async def test_hazard_07_resurrection_of_an_expired_log(
     sleeper, other = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
     job = await sleeper.take()
     await sleeper.step(job)
-    taken = await other.open(await _take_over(other))
+    taken = await other.open(await take_over(other))
     await other.end(taken)
     await link.call("PEXPIRE", keys.reply(request.id), 0)
     with pytest.raises(Fenced):
@@ -161,7 +161,7 @@ async def test_hazard_12_fence_after_the_terminal(
     first, second = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
     job = await first.take()
     await first.step(job, 2)
-    claimed = await _take_over(second)
+    claimed = await take_over(second)
     await job.log.end(first.terminal(job))
     fence = f"{job.log.epoch + 1}-0"
     started: Any = job.fold.started
@@ -230,7 +230,7 @@ async def test_hazard_25_seed_lost(redis_server: RedisServer, link: Link, keys: 
     assert started.seed == derived_seed(request.id), "without a seed every worker derives the same one"
     other = encode_event(type(started)(**{**_fields_of(started), "seed": 4711}), request.form)
     await link.call("XADD", keys.reply(request.id), f"{job.log.epoch + 1}-0", *other)
-    taken = await second.open(await _take_over(second))
+    taken = await second.open(await take_over(second))
     assert taken.fold.first_seed == derived_seed(request.id)
     await link.call("DEL", keys.reply(request.id))
     again = await second.open(taken.claimed)
@@ -260,21 +260,13 @@ async def test_a_follower_sees_each_epoch(
     job = await first.take()
     await first.step(job, 2)
     seen = await follow_until(subscription, Seen(), tokens_seen(2))
-    taken = await second.open(await _take_over(second))
+    taken = await second.open(await take_over(second))
     with pytest.raises(Fenced):
         await first.step(job)
     await second.step(taken, 2)
     await second.end(taken)
     await follow_until(subscription, seen, lambda seen: False)
     assert (seen.tokens[0], seen.workers) == (expected(4), ["w1", "w2"])
-
-
-async def _take_over(worker: Any) -> Any:
-    """What the worker's next look for expired leases brings; its lease time is 1 ms."""
-    while True:
-        claimed = await worker.claimer.expired(1)
-        if claimed:
-            return claimed[0]
 
 
 def _fields_of(started: Any) -> dict[str, Any]:
