@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // Post one request to Orcastream over Redis from Node, and print its tokens as they come.
 //
-//   npm install && node producer.mjs --url redis://localhost:6379/0 --model demo "[1, 17, 42]"
+//   npm install && node producer.mjs --url redis://localhost:6379/0 --model orca-demo "[1, 17, 42]"
 //
 // Prints one line per run of new tokens, `tokens <choice> <position> [ids]`, then `finished {...}` or `error {...}`.
 // Exit status: 0 finished, 1 ended with an error, 2 no end in time, 3 the log contradicts what was already printed.
@@ -16,7 +16,7 @@ const { values: options, positionals } = parseArgs({
   allowPositionals: true,
   options: {
     url: { type: "string", default: process.env.REDIS_URL ?? "redis://localhost:6379/0" },
-    model: { type: "string", default: process.env.MODEL ?? "demo" },
+    model: { type: "string", default: process.env.MODEL ?? "orca-demo" },
     namespace: { type: "string", default: "orca" },
     priority: { type: "string", default: "normal" },
     id: { type: "string", default: randomUUID() },

