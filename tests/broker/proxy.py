@@ -48,16 +48,13 @@ class LossyProxy:
             asyncio.create_task(self._pump(reader, up_writer, replies=False)),
             asyncio.create_task(self._pump(up_reader, writer, replies=True)),
         ]
-        try:
+        with suppress(asyncio.CancelledError):
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
-            for one in (writer, up_writer):
-                one.close()
-                with suppress(OSError):
-                    await one.wait_closed()
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        for one in (writer, up_writer):
+            one.transport.abort()
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, replies: bool) -> None:
         with suppress(OSError):

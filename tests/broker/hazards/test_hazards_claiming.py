@@ -1,0 +1,364 @@
+"""Hazards of queue and leases: lost claims, storms, thefts, entries nobody has, dead letters."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.attach import Ended
+from broker.dead_letter import bury, dead_letters, is_hopeless
+from broker.ending import Ender
+from broker.errors import LinkLost, Unwritable
+from broker.link import Link
+from broker.presence import Presence, forget_dead, list_workers, new_worker_name
+from broker.queue import RequestQueue, entry_state
+from broker.sweep import Sweeper
+from schemas.errors import ErrorCode
+from schemas.keys import CLASSES, GROUP, Keys
+from tests.broker.conftest import MakeWorker, OpenLink
+from tests.broker.proxy import LossyProxy
+from tests.broker.scripted import RETENTION_MS, enqueue, make_request, take_over
+from tests.redis_server import RedisServer
+
+
+async def test_hazard_06_consumer_name_reuse(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """A restarted worker has a new name: what its predecessor held is taken over, never mistaken for its own."""
+    names = {new_worker_name() for _ in range(100)}
+    assert len(names) == 100
+    before, after = names.pop(), names.pop()
+    await enqueue(link, keys, make_request())
+    dead = await make_worker(redis_server.url, before)
+    await dead.take()
+    await dead.close()
+    restarted = await make_worker(redis_server.url, after, lease_ms=1)
+    assert await restarted.claimer.unknown(()) == []
+    assert (await take_over(restarted)).deliveries == 2
+
+
+async def test_hazard_13_lost_claim(
+    redis_server: RedisServer, proxy: LossyProxy, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """Redis gave a request to a worker that never got the answer."""
+    await enqueue(link, keys, make_request("r1"))
+    worker = await make_worker(proxy.url, "w1")
+    running = await worker.take()
+    await enqueue(link, keys, make_request("r2", priority_class="realtime"))
+    proxy.lose_next_reply()
+    with pytest.raises(LinkLost):
+        await worker.claimer.new(1)
+    await worker.connect(not_before_ms=2**62)
+    found = await worker.claimer.unknown({running.ref})
+    assert [(one.fields[b"id"], one.deliveries) for one in found] == [(b"r2", 1)]
+    job = await worker.open(found[0])
+    assert await worker.claimer.unknown({running.ref, job.ref}) == []
+
+
+async def test_hazard_13_a_claim_in_flight_is_not_lost(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, open_link: OpenLink
+) -> None:
+    """While a claim is under way, or its answer has just come, its entry is nobody's discovery."""
+    worker = await make_worker(redis_server.url, "w1")
+    await RequestQueue(link, keys).ensure_groups()
+    waiting = asyncio.create_task(worker.claimer.wait_for_work(await open_link(redis_server.url), 3000))
+    await _until_blocked(link)
+    await enqueue(link, keys, make_request())
+    assert await worker.claimer.unknown(()) == []
+    assert len(await waiting) == 1
+    assert await worker.claimer.unknown(()) == []
+
+
+async def test_hazard_13_a_cancelled_wait_loses_nothing(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, open_link: OpenLink
+) -> None:
+    """The waiting call is given up while Redis goes on waiting for it."""
+    worker = await make_worker(redis_server.url, "w1")
+    await RequestQueue(link, keys).ensure_groups()
+    waiting = asyncio.create_task(worker.claimer.wait_for_work(await open_link(redis_server.url), 3000))
+    await _until_blocked(link)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await enqueue(link, keys, make_request())
+    assert len(await worker.claimer.unknown(())) == 1
+
+
+async def test_hazard_13_a_body_deleted_while_pending_is_dropped(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """Redis 6.2 keeps deleted entries pending: they are acknowledged wherever they are met."""
+    refs = [(await enqueue(link, keys, make_request(f"r{i}"))).entry for i in range(2)]
+    worker, other = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
+    await worker.claimer.new(2)
+    await link.call("XDEL", keys.requests("normal"), refs[0].entry_id)
+    await worker.connect()
+    assert [one.ref for one in await worker.claimer.unknown(())] == [refs[1]]
+    await link.call("XDEL", keys.requests("normal"), refs[1].entry_id)
+    while (await link.call("XPENDING", keys.requests("normal"), GROUP))[0]:
+        assert await other.claimer.expired(5) == []
+
+
+async def test_hazard_14_scan_starvation(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """Many expired leases that are not for this worker stand before the one that is."""
+    for index in range(40):
+        await enqueue(link, keys, make_request(f"r{index}"))
+    worker, other = await make_worker(redis_server.url, "w1", lease_ms=1), await make_worker(redis_server.url, "w2")
+    await worker.claimer.new(39)
+    theirs = (await other.claimer.new(1))[0]
+    await asyncio.sleep(0.002)
+    for _ in range(40):
+        found = await worker.claimer.expired(1)
+        if found:
+            break
+    assert [one.ref for one in found] == [theirs.ref]
+
+
+async def test_hazard_14_sweeps_reach_the_end_of_a_long_queue(link: Link, keys: Keys) -> None:
+    """Each step looks at a few entries and goes on where the last one stopped, then begins again."""
+    for index in range(20):
+        await enqueue(link, keys, make_request(f"r{index}"))
+    late = await enqueue(link, keys, make_request("late", deadline_ms=1))
+    sweeper = Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS, chunk=4)
+    steps = [await sweeper.step() for _ in range(6)]
+    assert [step.expired for step in steps] == [(), (), (), (), (), (late.entry,)]
+    another = await enqueue(link, keys, make_request("another", deadline_ms=1))
+    assert another.entry in [ref for _ in range(7) for ref in (await sweeper.step()).expired]
+
+
+async def test_hazard_15_takeover_storm_after_a_redis_restart(
+    own_redis: Any, keys: Keys, make_worker: MakeWorker, open_link: OpenLink
+) -> None:
+    """Idle time counts Redis's downtime: nobody takes over before its owner had one lease to renew."""
+    server = own_redis(aof="always")
+    link = await open_link(server.url)
+    accepted = await enqueue(link, keys, make_request())
+    owner = await make_worker(server.url, "w1", lease_ms=600)
+    rival = await make_worker(server.url, "w2", lease_ms=600)
+    job = await owner.take()
+    server.kill()
+    await asyncio.sleep(0.7)
+    server.start()
+    await rival.connect()
+    await owner.connect()
+    assert await rival.claimer.expired(1) == []
+    assert (await entry_state(rival.link, keys, accepted.entry)).idle_ms >= 600, "the lease did run out"
+    assert (await owner.renew(job))[job.ref].owned
+    await owner.close()
+    assert (await take_over(rival)).deliveries == 2, "a worker that is really gone is taken over, later"
+
+
+async def test_hazard_15_no_takeover_within_a_lease_of_ones_own_reconnect(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """A worker that was cut off renews first, and lets others do the same."""
+    await enqueue(link, keys, make_request())
+    await (await make_worker(redis_server.url, "w1")).take()
+    rival = await make_worker(redis_server.url, "w2", lease_ms=1)
+    await rival.connect(not_before_ms=await rival.link.server_time_ms() + 200)
+    assert await rival.claimer.expired(1) == []
+    assert (await take_over(rival)).deliveries == 2
+
+
+async def test_hazard_16_innocent_dead_letters_after_many_drains(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """Ten workers in a row are drained before the first token: none of them counts as an attempt."""
+    await enqueue(link, keys, make_request())
+    worker = await make_worker(redis_server.url, "w0")
+    claimed = (await worker.claimer.new(1))[0]
+    for index in range(1, 11):
+        job = await worker.open(claimed)
+        assert await worker.leases.hand_over([job.ref]) == [job.ref]
+        worker = await make_worker(redis_server.url, f"w{index}")
+        claimed = (await worker.claimer.expired(1))[0]
+        assert claimed.deliveries == 1
+    job = await worker.open(claimed)
+    assert job.fold.epochs_without_progress == 10
+    assert not is_hopeless(claimed.deliveries, job.fold, 3)
+
+
+async def test_hazard_16_deaths_count_and_progress_resets_them(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """Only deliveries without a new token in the last epochs make a dead letter."""
+    await enqueue(link, keys, make_request())
+    worker = await make_worker(redis_server.url, "w0", lease_ms=1)
+    job = await worker.take()
+    hopeless = []
+    for index in range(1, 9):
+        if index == 4:
+            await worker.step(job)
+        worker = await make_worker(redis_server.url, f"w{index}", lease_ms=1)
+        job = await worker.open(await take_over(worker))
+        hopeless.append(is_hopeless(job.claimed.deliveries, job.fold, 3))
+    assert hopeless == [False, False, True, False, False, False, True, True]
+
+
+async def test_hazard_17_dead_letter_lost_or_doubled(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """Two workers bury the same request, the second after the first one's terminal: one letter."""
+    request = make_request()
+    await enqueue(link, keys, request)
+    first, second = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
+    job = await first.take()
+    await job.log.end(first.terminal(job, error=ErrorCode.DEAD_LETTER))
+    # The first worker dies here, between the terminal event and the burial.
+    assert isinstance(await second.attach(await take_over(second)), Ended)
+    buried = await bury(link, keys, job.ref, reason=ErrorCode.DEAD_LETTER, message="again")
+    assert buried is False
+    letters = await dead_letters(link, keys)
+    assert [(one.reason, one.attempts, one.fields[b"id"]) for one in letters] == [("dead_letter", 2, b"r1")]
+    assert letters[0].entry == str(job.ref)
+    assert await RequestQueue(link, keys).depth() == 0
+
+
+async def test_hazard_17_out_of_memory_buries_nothing(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """The letter cannot be written: then nothing is acknowledged or deleted either."""
+    await enqueue(link, keys, make_request())
+    claimed = (await (await make_worker(redis_server.url, "w1")).claimer.new(1))[0]
+    await link.call("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(Unwritable):
+            await bury(link, keys, claimed.ref, reason=ErrorCode.DEAD_LETTER, message="")
+    finally:
+        await link.call("CONFIG", "SET", "maxmemory", "0")
+    assert (await entry_state(link, keys, claimed.ref)).consumer == "w1"
+    assert await bury(link, keys, claimed.ref, reason=ErrorCode.DEAD_LETTER, message="")
+
+
+async def test_an_entry_that_breaks_the_contract_ends_and_is_buried(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """With a readable id it gets a terminal error too; without one, only a letter."""
+    await RequestQueue(link, keys).ensure_groups()
+    for fields in (("id", "bad1", "v", "99"), ("id", "no such id!", "v", "1")):
+        await link.call("XADD", keys.requests("high"), "*", *fields)
+    worker = await make_worker(redis_server.url, "w1")
+    ender = Ender(keys, "w1", retention_ms=RETENTION_MS)
+    for claimed in await worker.claimer.new(2):
+        with pytest.raises(ValueError, match="allowed") as caught:
+            worker.parse(claimed)
+        await ender.reject(worker.link, claimed.ref, claimed.fields, caught.value)  # type: ignore[arg-type]
+    assert [one.reason for one in await dead_letters(link, keys)] == ["invalid_request", "unsupported_version"]
+    assert await RequestQueue(link, keys).depth() == 0
+    assert await link.call("KEYS", "orca:reply:*") == [keys.reply("bad1").encode()]
+
+
+@pytest.mark.parametrize("how", ["DELCONSUMER", "group at $", "ack without delete"])
+async def test_hazard_18_lost_entries(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, how: str
+) -> None:
+    """An entry that was delivered and is nobody's would wait for ever: a sweep makes it claimable."""
+    accepted = await enqueue(link, keys, make_request())
+    stream = keys.requests("normal")
+    owner, other = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2")
+    if how == "group at $":
+        await link.call("XGROUP", "DESTROY", stream, GROUP)
+        await link.call("XGROUP", "CREATE", stream, GROUP, "$")
+    else:
+        await owner.claimer.new(1)
+        if how == "DELCONSUMER":
+            await link.call("XGROUP", "DELCONSUMER", stream, GROUP, "w1")
+        else:
+            await link.call("XACK", stream, GROUP, accepted.entry.entry_id)
+    assert await other.claimer.new(1) == []
+    sweeper = Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS)
+    assert (await sweeper.step()).repaired == 1
+    assert (await sweeper.step()).repaired == 0
+    claimed = await other.claimer.expired(5)
+    assert [(one.ref, one.deliveries) for one in claimed] == [(accepted.entry, 1)]
+    assert (await sweeper.step()).repaired == 0
+
+
+async def test_hazard_18_waiting_and_running_entries_are_left_alone(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """A sweep repairs nothing that is in order."""
+    for index in range(3):
+        await enqueue(link, keys, make_request(f"r{index}"))
+    worker = await make_worker(redis_server.url, "w1")
+    await worker.claimer.new(1)
+    assert (await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS).step()).repaired == 0
+    assert len(await worker.claimer.new(5)) == 2
+
+
+async def test_hazard_18_a_consumer_with_entries_is_never_deleted(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """Two workers are gone; only the one that holds nothing is forgotten."""
+    await enqueue(link, keys, make_request())
+    for name in ("w1", "w2"):
+        worker = await make_worker(redis_server.url, name)
+        await Presence(worker.link, keys, name).beat({"state": "ready"}, ttl_ms=50_000)
+    await (await make_worker(redis_server.url, "w1")).claimer.new(1)
+    assert await forget_dead(link, keys, min_idle_ms=0) == [], "both are alive"
+    for name in ("w1", "w2"):
+        await Presence(link, keys, name).leave()
+    assert await forget_dead(link, keys, min_idle_ms=0) == ["w2"]
+    assert [(one.name, one.alive, one.pending) for one in await list_workers(link, keys)] == [("w1", False, 1)]
+
+
+async def test_hazard_22_hand_over_that_steals(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """A worker that lost its lease without knowing drains, and renews: the new owner keeps the request."""
+    await enqueue(link, keys, make_request())
+    first, second = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
+    job = await first.take()
+    taken = await second.open(await take_over(second))
+    assert await first.leases.hand_over([job.ref]) == []
+    assert not (await first.renew(job))[job.ref].owned
+    state = await entry_state(link, keys, taken.ref)
+    assert (state.consumer, state.deliveries) == ("w2", 2)
+    assert state.idle_ms < 60_000
+    await second.step(taken)
+
+
+async def test_hazard_23_over_claim(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, open_link: OpenLink
+) -> None:
+    """COUNT is per stream: a worker with room for three takes three, the most urgent ones."""
+    for name in reversed(CLASSES):
+        for index in range(2):
+            await enqueue(link, keys, make_request(f"{name}{index}", priority_class=name))
+    worker, other = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2")
+    claimed = await worker.claimer.new(3)
+    assert [one.ref.priority_class for one in claimed] == ["realtime", "realtime", "high"]
+    assert await _pending(link, keys) == 3
+    blocking = await open_link(redis_server.url)
+    waited = await other.claimer.wait_for_work(blocking, 1000, count=1)
+    assert [one.ref.priority_class for one in waited] == ["high"]
+    third = await make_worker(redis_server.url, "w3")
+    surplus = await third.claimer.expired(10)
+    assert sorted(one.ref.priority_class for one in surplus) == ["low", "normal"]
+    assert {one.deliveries for one in surplus} == {1}
+    assert await other.claimer.unknown({waited[0].ref}) == []
+
+
+async def test_hazard_23_expired_leases_are_bounded_too(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """A takeover claims no more than there is room for."""
+    for index in range(6):
+        await enqueue(link, keys, make_request(f"r{index}", priority_class=CLASSES[index % 2]))
+    dead = await make_worker(redis_server.url, "w1")
+    await dead.claimer.new(6)
+    heir = await make_worker(redis_server.url, "w2", lease_ms=5)
+    await asyncio.sleep(0.01)
+    await heir.leases.renew([])
+    assert len(await heir.claimer.expired(4)) == 4
+
+
+async def _pending(link: Link, keys: Keys) -> int:
+    summaries = await link.call_many([("XPENDING", keys.requests(name), GROUP) for name in CLASSES])
+    return sum(summary[0] for summary in summaries)
+
+
+async def _until_blocked(link: Link) -> None:
+    while b"blocked_clients:0" in await link.call("INFO", "clients"):
+        pass

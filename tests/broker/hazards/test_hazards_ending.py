@@ -1,0 +1,189 @@
+"""Hazards of ending and cancelling: requests without anybody, cancels that race, clients that come and go."""
+
+import asyncio
+import time
+
+import pytest
+
+from broker.attach import Ended
+from broker.cancel import Control, ControlReader, cancel, cancelled, drain
+from broker.ending import Ender
+from broker.errors import Fenced
+from broker.link import Link
+from broker.loss import Watch
+from broker.queue import RequestQueue
+from broker.sweep import Sweeper
+from schemas.codec import Form
+from schemas.errors import ErrorCode
+from schemas.keys import Keys
+from tests.broker.conftest import MakeReader, MakeWorker, OpenLink
+from tests.broker.following import Seen, expected, follow, follow_until, tokens_seen
+from tests.broker.scripted import RETENTION_MS, enqueue, make_request
+from tests.redis_server import RedisServer
+
+
+@pytest.mark.parametrize("form", list(Form))
+async def test_hazard_10_nobody_to_end_it(
+    redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader, form: Form
+) -> None:
+    """No worker ever lives: the deadline ends the request all the same, and its client hears of it."""
+    request = make_request(deadline_ms=int(time.time() * 1000), form=form, tenant="acme")
+    await enqueue(link, keys, request)
+    subscription = (await make_reader(redis_server.url)).subscribe(Watch(request.id, "acme"))
+    sweeper = Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS, margin_ms=0)
+    while not (await sweeper.step()).expired:
+        pass
+    seen = await follow(subscription)
+    assert [terminal.error for terminal in seen.terminals] == [ErrorCode.EXPIRED]
+    assert seen.workers == ["gateway"]
+    assert await RequestQueue(link, keys).depth() == 0
+    entries = await link.call("XRANGE", keys.reply(request.id), "-", "+")
+    assert all((entry[1][3][:1] == b"{") is (form is Form.JSON) for entry in entries)
+
+
+async def test_hazard_10_a_dead_worker_held_it(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    """The tokens that the dead worker wrote count in the end."""
+    request = make_request(deadline_ms=int(time.time() * 1000))
+    await enqueue(link, keys, request)
+    worker = await make_worker(redis_server.url, "w1")
+    job = await worker.take()
+    await worker.step(job, 3)
+    await worker.close()
+    sweepers = [Sweeper(link, keys, f"g{i}", retention_ms=RETENTION_MS, margin_ms=0) for i in range(3)]
+    swept = await asyncio.gather(*(sweeper.step() for sweeper in sweepers))
+    assert any(step.expired for step in swept)
+    seen = await follow((await make_reader(redis_server.url)).subscribe(Watch(request.id, "default")))
+    assert seen.tokens[0] == expected(3)
+    assert [terminal.usage.completion_tokens for terminal in seen.terminals] == [3]
+    assert len(await _terminals(link, keys, request.id)) == 1
+
+
+async def test_hazard_10_the_owner_learns_that_it_was_ended(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """A worker that lives and overslept the deadline is fenced, and finds the end."""
+    request = make_request(deadline_ms=int(time.time() * 1000) - 5000)
+    await enqueue(link, keys, request)
+    worker = await make_worker(redis_server.url, "w1")
+    job = await worker.take()
+    assert (await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS).step()).expired == (job.ref,)
+    with pytest.raises(Fenced):
+        await worker.step(job)
+    attachment = await worker.attach(job.claimed)
+    assert isinstance(attachment, Ended)
+    assert not (await worker.renew(job))[job.ref].owned
+
+
+async def test_owners_get_a_margin_behind_the_deadline(link: Link, keys: Keys) -> None:
+    """A sweep does not race the owner at the very deadline."""
+    await enqueue(link, keys, make_request(deadline_ms=await link.server_time_ms() - 1000))
+    assert (await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS, margin_ms=30_000).step()).expired == ()
+    assert len((await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS, margin_ms=0).step()).expired) == 1
+
+
+async def test_hazard_19_cancel_missed_in_a_race(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, open_link: OpenLink
+) -> None:
+    """The wake-up comes before the worker has the request: the key, read after registering, still tells."""
+    request = make_request()
+    accepted = await enqueue(link, keys, request)
+    worker = await make_worker(redis_server.url, "w1")
+    control = ControlReader(await open_link(redis_server.url), keys)
+    await control.begin()
+    claimed = (await worker.claimer.new(1))[0]
+    await cancel(link, keys, request.id, expire_at_ms=request.deadline_ms)
+    assert await control.read(1000) == [Control("cancel", request.id)], "and the worker runs nothing of that id yet"
+    assert not await Ender(keys, "gateway", retention_ms=1).end_if_waiting(link, request, accepted.entry, "cancelled")
+    job = await worker.open(claimed)
+    assert await cancelled(worker.link, keys, [request.id, "other"]) == {request.id}
+    assert (await worker.renew(job))[job.ref].cancelled, "every renewal reads the key again"
+    await worker.end(job, error=ErrorCode.CANCELLED)
+
+
+async def test_hazard_19_wake_ups_are_not_lost_between_reads(
+    redis_server: RedisServer, link: Link, keys: Keys, open_link: OpenLink
+) -> None:
+    """The reader goes on from where it was, also for what was written while it did not read."""
+    control = ControlReader(await open_link(redis_server.url), keys)
+    await cancel(link, keys, "before")
+    await control.begin()
+    await cancel(link, keys, "r1")
+    await drain(link, keys, "w1")
+    assert await control.read(1000) == [Control("cancel", "r1"), Control("drain", "w1")]
+    await cancel(link, keys, "r2")
+    assert await control.read(1000) == [Control("cancel", "r2")]
+    assert await control.read(1) == []
+
+
+async def test_hazard_19_a_waiting_request_ends_at_once(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    """Nobody runs it: whoever cancels it ends it, and no worker gets it any more."""
+    request = make_request()
+    accepted = await enqueue(link, keys, request)
+    await cancel(link, keys, request.id)
+    ender = Ender(keys, "gateway", retention_ms=RETENTION_MS)
+    assert await ender.end_if_waiting(link, request, accepted.entry, "the client cancelled it")
+    assert not await ender.end_if_waiting(link, request, accepted.entry, "the client cancelled it")
+    seen = await follow((await make_reader(redis_server.url)).subscribe(Watch(request.id, "default")))
+    assert [terminal.error for terminal in seen.terminals] == [ErrorCode.CANCELLED]
+    assert await (await make_worker(redis_server.url, "w1")).claimer.new(1) == []
+
+
+async def test_hazard_19_claim_and_end_of_a_waiting_request_meet(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """A worker claims it while the canceller ends it: one terminal."""
+    request = make_request()
+    accepted = await enqueue(link, keys, request)
+    worker = await make_worker(redis_server.url, "w1")
+    ender = Ender(keys, "gateway", retention_ms=RETENTION_MS)
+    claimed = (await worker.claimer.new(1))[0]
+    results = await asyncio.gather(
+        worker.attach(claimed),
+        ender.end(link, request.id, ref=accepted.entry, code=ErrorCode.CANCELLED, message="", request=request),
+    )
+    assert results[1] is not None
+    assert isinstance(await worker.attach(claimed), Ended)
+    assert len(await _terminals(link, keys, request.id)) == 1
+
+
+async def test_hazard_20_cancel_on_disconnect_against_resume(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    """A client leaves, and so does its gateway; it comes back to another one. Nothing here cancels anything."""
+    request = make_request()
+    accepted = await enqueue(link, keys, request)
+    worker = await make_worker(redis_server.url, "w1")
+    job = await worker.take()
+    await worker.step(job, 3)
+    first = await make_reader(redis_server.url, "g1")
+    async with first.subscribe(Watch(request.id, "default", accepted.entry, request)) as subscription:
+        seen = await follow_until(subscription, Seen(), tokens_seen(3))
+    await first.close()
+    assert await cancelled(link, keys, [request.id]) == set()
+    await worker.step(job, 1)
+    second = await make_reader(redis_server.url, "g2")
+    resumed = second.subscribe(Watch(request.id, "default"), resume_id=seen.resume_id)
+    await follow_until(resumed, seen, tokens_seen(4))
+    assert not (await worker.renew(job))[job.ref].cancelled
+    await worker.end(job)
+    await follow_until(resumed, seen, lambda seen: False)
+    assert (seen.tokens[0], len(seen.terminals)) == (expected(4), 1)
+
+
+async def test_a_cancel_lives_as_long_as_its_request(link: Link, keys: Keys) -> None:
+    """Without a deadline at hand, the time comes from what remembers the request."""
+    request = make_request()
+    await enqueue(link, keys, request)
+    await cancel(link, keys, request.id)
+    ttl_ms, remembered_ms = await link.call("PTTL", keys.cancel("r1")), await link.call("PTTL", keys.seen("r1"))
+    assert abs(ttl_ms - remembered_ms) < 1000
+    assert ttl_ms > 60_000
+
+
+async def _terminals(link: Link, keys: Keys, request_id: str) -> list[bytes]:
+    entries = await link.call("XRANGE", keys.reply(request_id), "-", "+")
+    return [entry[1][1] for entry in entries if entry[1][1] in (b"finished", b"error")]
