@@ -92,6 +92,7 @@ class Admission:
             # parameters before the prompt, so that a wrong one costs no tokenizing
             parse_payload({**parameters, "prompt": [0]})
             prompt = self._encode(asked.prompt)
+            self._check_length(prompt, asked)
             if asked.kind is Kind.COMPLETION and "max_tokens" not in parameters:
                 room = self.limits.max_total_tokens - len(prompt)
                 least = parameters.get("min_tokens", 0)
@@ -105,6 +106,13 @@ class Admission:
             code = "context_length_exceeded" if error.field in ("prompt", "max_tokens", "min_tokens") else None
             raise invalid(_in_the_clients_words(error, asked), code) from None
         return payload
+
+    def _check_length(self, prompt: list[int], asked: ApiRequest) -> None:
+        """Before anything looks at each id: a prompt far beyond the context costs no more than its tokens."""
+        longest = self.limits.max_total_tokens - 1
+        if len(prompt) > longest:
+            error = InvalidRequest("prompt", f"{len(prompt)} tokens", f"at most {longest} tokens")
+            raise invalid(_in_the_clients_words(error, asked), "context_length_exceeded")
 
     def _encode(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):

@@ -1,9 +1,15 @@
 """Refuses bodies beyond a limit, announced or not, before anything holds them."""
 
+import asyncio
+from contextlib import suppress
+
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import body_too_large
+
+_LINGER_BYTES = 64 * 1024 * 1024
+_LINGER_S = 10.0
 
 
 class _TooLarge(Exception):
@@ -24,7 +30,7 @@ class BodyLimit:
             return
         announced = dict(scope["headers"]).get(b"content-length", b"")
         if announced.isdigit() and int(announced) > self._max_body_bytes:
-            await self._refuse(scope, receive, send)
+            await self._refuse(scope, receive, send, int(announced))
             return
         seen_bytes = 0
 
@@ -42,14 +48,21 @@ class BodyLimit:
         except _TooLarge:
             await self._refuse(scope, receive, send)
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take in what is still coming, up to as much again, so that the client reads the answer and not a reset."""
-        rest_bytes = self._max_body_bytes * 4
-        while rest_bytes > 0:
-            message = await receive()
-            rest_bytes -= len(message.get("body", b"")) or 1
-            if message["type"] == "http.disconnect" or not message.get("more_body"):
-                break
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send, announced_bytes: int = 0) -> None:
+        """Answer once the body has been read and dropped: a client that is still sending would see a reset instead."""
+        if announced_bytes <= _LINGER_BYTES:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LINGER_S):
+                    await _drop_body(receive)
         error = body_too_large(self._max_body_bytes)
         response = JSONResponse(error.body(), status_code=error.status, headers={"Connection": "close"})
         await response(scope, receive, send)
+
+
+async def _drop_body(receive: Receive) -> None:
+    left_bytes = _LINGER_BYTES
+    while left_bytes > 0:
+        message = await receive()
+        left_bytes -= len(message.get("body", b""))
+        if message["type"] == "http.disconnect" or not message.get("more_body"):
+            return

@@ -6,7 +6,7 @@ import time
 from broker.errors import LinkLost
 from broker.link import Link
 
-_PAUSE_S = 0.2
+PAUSE_S = 0.2
 """After a failed attempt nobody tries again for this long: a Redis that is down is not hammered."""
 
 
@@ -29,7 +29,7 @@ class RedisLink:
         async with self._opening:
             if self._link is not None and self._link.alive:
                 return self._link
-            if time.monotonic() - self._failed_at < _PAUSE_S:
+            if time.monotonic() - self._failed_at < PAUSE_S:
                 raise LinkLost(self._failure)
             try:
                 self._link = await self._open()
@@ -44,9 +44,9 @@ class RedisLink:
             try:
                 return await self.get()
             except LinkLost:
-                if time.monotonic() + _PAUSE_S > until:
+                if time.monotonic() + PAUSE_S > until:
                     raise
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(PAUSE_S)
 
     @property
     def now_ms(self) -> int:

@@ -4,12 +4,15 @@ import asyncio
 import os
 import socket
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TypeVar
 from uuid import uuid4
 
 from redis.exceptions import ResponseError
 
-from broker.errors import BrokerError, LinkLost, QueueFull
+from broker.errors import BrokerError, LinkLost, QueueFull, error_code
+from broker.link import Link
 from broker.queue import Enqueued, RequestQueue
 from broker.reader import ReplyReader
 from broker.sweep import Sweeper
@@ -18,13 +21,15 @@ from gateway.departures import Departures
 from gateway.errors import queue_full, unavailable
 from gateway.log import log_event
 from gateway.readers import Readers
-from gateway.redis_link import RedisLink
+from gateway.redis_link import PAUSE_S, RedisLink
 from gateway.settings import GatewaySettings
 from gateway.tenants import Tenants
 from gateway.workers import Workers
 from schemas.request import GenerationRequest
 from text.model_config import ModelConfig
 from text.tokenizer import Tokenizer
+
+Result = TypeVar("Result")
 
 
 class Gateway:
@@ -89,25 +94,33 @@ class Gateway:
         """ApiError 503 while nobody can answer."""
         if self.stopping:
             raise unavailable("This gateway is stopping.", "gateway_stopping")
-        if not await self.workers.alive() and self.settings.require_worker:
+        alive = await self._patiently(lambda _: self.workers.alive())
+        if not alive and self.settings.require_worker:
             raise unavailable(f"No worker of the model {self.settings.served_name!r} lives.", "no_worker")
 
     async def enqueue(self, request: GenerationRequest) -> Enqueued:
         """Put the request into the queue once, however often Redis breaks off meanwhile. Raises ApiError."""
+        bound, retention_ms = self.settings.max_queue_depth, self.settings.retention_ms
+        try:
+            return await self._patiently(
+                lambda link: RequestQueue(link, self.keys).enqueue(request, bound=bound, retention_ms=retention_ms)
+            )
+        except QueueFull as error:
+            raise queue_full(error.depth, error.bound) from None
+
+    async def _patiently(self, action: Callable[[Link], Awaitable[Result]]) -> Result:
+        """Carry out what may be carried out twice, again while Redis is away, for as long as a client can wait."""
         until = time.monotonic() + self.settings.redis_patience_s
         while True:
             try:
-                link = await self.redis.wait(until)
-                return await RequestQueue(link, self.keys).enqueue(
-                    request, bound=self.settings.max_queue_depth, retention_ms=self.settings.retention_ms
-                )
-            except QueueFull as error:
-                raise queue_full(error.depth, error.bound) from None
+                return await action(await self.redis.wait(until))
+            except LinkLost as error:
+                if time.monotonic() + PAUSE_S >= until:
+                    raise unavailable(f"Redis cannot be reached: {error}", "redis_unavailable") from None
             except ResponseError as error:
-                raise unavailable(f"Redis takes no requests now: {error}") from None
-            except LinkLost as error:  # safe to repeat: the id is the same
-                if time.monotonic() >= until:
-                    raise unavailable(f"Redis cannot be reached: {error}") from None
+                if error_code(error) != "LOADING" or time.monotonic() + PAUSE_S >= until:
+                    raise unavailable(f"Redis takes no requests now: {error}", "redis_unavailable") from None
+                await asyncio.sleep(PAUSE_S)
 
     async def _keep_sweeping(self) -> None:
         """End requests whose deadline passed, for ever; workers do the same."""

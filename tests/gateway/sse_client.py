@@ -1,0 +1,53 @@
+"""Reads server-sent events as a browser would."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One event, or a comment; `last_id` is what a client would send back now."""
+
+    last_id: str | None
+    data: Any = None
+    comment: str | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.data == "[DONE]"
+
+    @property
+    def error(self) -> Any:
+        return self.data.get("error") if isinstance(self.data, dict) else None
+
+    @property
+    def texts(self) -> dict[int, str]:
+        """New text per choice."""
+        if not isinstance(self.data, dict) or "choices" not in self.data:
+            return {}
+        return {c["index"]: c["delta"].get("content", "") if "delta" in c else c["text"] for c in self.data["choices"]}
+
+
+async def read(response: httpx.Response, last_id: str | None = None) -> AsyncIterator[Seen]:
+    """Events and comments as they come."""
+    data = None
+    async for line in response.aiter_lines():
+        if line.startswith(": "):
+            yield Seen(last_id, comment=line[2:])
+        elif line.startswith("id: "):
+            last_id = line[4:]
+        elif line.startswith("data: "):
+            raw = line[6:]
+            data = raw if raw == "[DONE]" else json.loads(raw)
+        elif not line and data is not None:
+            yield Seen(last_id, data)
+            data = None
+
+
+def joined(events: list[Seen], choice: int = 0) -> str:
+    """The text of one choice."""
+    return "".join(event.texts.get(choice, "") for event in events)

@@ -1,0 +1,69 @@
+"""The gateway as a process: starts, serves, and stops cleanly on SIGTERM."""
+
+import asyncio
+import signal
+import sys
+
+import httpx
+import pytest
+
+from gateway.service import Gateway
+from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
+from tests.gateway.scripted_worker import Answer, Gate
+from tests.gateway.sse_client import joined, read
+from tests.redis_server import free_port
+
+PROGRAM = """
+import sys
+from gateway.main import run
+from gateway.settings import GatewaySettings
+run(GatewaySettings(_env_file=None, redis_url=sys.argv[1], model=sys.argv[2], served_model_name="tiny",
+    port=int(sys.argv[3]), shutdown_grace_s=0))
+"""
+
+
+async def test_sigterm_ends_streams_resumably_and_the_process_cleanly(stage: Stage, model_folder: str) -> None:
+    gate = Gate(6)
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    port = free_port()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, stage.url, model_folder, str(port), stderr=asyncio.subprocess.PIPE
+    )
+    other = await stage.gateway()
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+
+        async def ready() -> bool:
+            assert process.returncode is None
+            try:
+                return (await http.get("/health/ready")).status_code == 200
+            except httpx.ConnectError:
+                return False
+
+        await eventually(ready, 30)
+        body = {"model": MODEL, "prompt": "x", "stream": True}
+        async with http.stream("POST", "/v1/completions", json=body) as response:
+            reading = read(response)
+            events = [await anext(reading)]
+            process.send_signal(signal.SIGTERM)
+            events += [event async for event in reading]
+            request_id = response.headers["x-request-id"]
+    assert events[-1].error["code"] == "gateway_stopping"
+    _, stderr = await process.communicate()
+    assert (process.returncode, stderr.decode()) == (0, "")
+    await gate.open()
+    headers = {"Last-Event-ID": events[-1].last_id} if events[-1].last_id else {}
+    async with other.http().stream("GET", f"/v1/requests/{request_id}/events", headers=headers) as response:
+        rest = [event async for event in read(response)]
+    assert joined(events) + joined(rest) == TEXT
+
+
+def test_missing_settings_are_named(stage_settings: Stage) -> None:
+    with pytest.raises(ValueError, match="redis_url"):
+        Gateway(stage_settings.settings(redis_url=None))
+    with pytest.raises(ValueError, match="model"):
+        Gateway(stage_settings.settings(model=""))
+
+
+@pytest.fixture
+def stage_settings(model_folder: str, tokenizer: object) -> Stage:
+    return Stage("redis://127.0.0.1:1", model_folder, tokenizer)  # type: ignore[arg-type]

@@ -1,0 +1,208 @@
+"""Errors as the official client meets them, and requests that are refused early."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from schemas.errors import ErrorCode
+from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
+from tests.gateway.scripted_worker import Answer, Gate
+from tests.gateway.sse_client import joined, read
+from tests.redis_server import RedisServer
+
+BODY: dict[str, Any] = {"model": MODEL, "prompt": "x"}
+
+
+async def is_ready(http: httpx.AsyncClient) -> bool:
+    return (await http.get("/health/ready")).status_code == 200
+
+
+async def test_a_bad_parameter_is_named(stage: Stage) -> None:
+    await stage.worker()
+    client = (await stage.gateway()).openai()
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.completions.create(model=MODEL, prompt="x", temperature=-1)
+    assert caught.value.param == "temperature"
+    assert "temperature: got -1" in caught.value.message
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "x"}],
+            tools=[{"type": "function"}],  # type: ignore[list-item,typeddict-item]
+        )
+    assert (caught.value.param, caught.value.code) == ("tools", "unsupported_parameter")
+
+
+async def test_another_model_is_not_found(stage: Stage) -> None:
+    await stage.worker()
+    client = (await stage.gateway()).openai()
+    with pytest.raises(openai.NotFoundError) as caught:
+        await client.completions.create(model="gpt-9", prompt="x")
+    assert caught.value.code == "model_not_found"
+
+
+async def test_a_prompt_beyond_the_context(stage: Stage) -> None:
+    await stage.worker()
+    client = (await stage.gateway(max_model_len=8)).openai()
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.completions.create(model=MODEL, prompt=[5] * 8)
+    assert caught.value.code == "context_length_exceeded"
+
+
+async def test_a_worker_may_have_a_shorter_context(stage: Stage) -> None:
+    worker = await stage.worker()
+    worker_link = stage.keys.worker(worker.name)
+    served = await stage.gateway()
+    link = await served.gateway.redis.get()
+    await link.call("HSET", worker_link, "max_model_len", 16)
+    with pytest.raises(openai.BadRequestError) as caught:
+        await served.openai().completions.create(model=MODEL, prompt=[5] * 20)
+    assert caught.value.code == "context_length_exceeded"
+
+
+async def test_keys_and_tenants(stage: Stage) -> None:
+    worker = await stage.worker()
+    served = await stage.gateway(api_keys={"sk-right": "alpha"})
+    for key in ("sk-wrong", "sk-right-not"):
+        with pytest.raises(openai.AuthenticationError) as caught:
+            await served.openai(key).completions.create(model=MODEL, prompt="x")
+        assert caught.value.code == "invalid_api_key"
+    assert (await served.http().get("/v1/models")).status_code == 401
+    assert (await served.http().get("/health/live")).status_code == 200
+    answer = await served.openai("sk-right").completions.create(model=MODEL, prompt="x")
+    assert answer.choices[0].text == TEXT
+    assert worker.requests[0].payload.tenant == "alpha"
+
+
+async def test_a_full_queue(stage: Stage) -> None:
+    gate = Gate(0)
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    served = await stage.gateway(max_queue_depth=1)
+    async with served.http().stream("POST", "/v1/completions", json={**BODY, "stream": True}) as response:
+        with pytest.raises(openai.RateLimitError) as caught:
+            await served.openai().completions.create(model=MODEL, prompt="x")
+        assert caught.value.code == "queue_full"
+        assert int(caught.value.response.headers["retry-after"]) >= 1
+        await gate.open()
+        assert joined([event async for event in read(response)]) == TEXT
+    assert (await served.openai().completions.create(model=MODEL, prompt="x")).choices[0].text == TEXT
+
+
+async def test_no_worker(stage: Stage) -> None:
+    served = await stage.gateway()
+    with pytest.raises(openai.InternalServerError) as caught:
+        await served.openai().completions.create(model=MODEL, prompt="x")
+    assert (caught.value.status_code, caught.value.code) == (503, "no_worker")
+    assert "retry-after" in caught.value.response.headers
+
+
+async def test_redis_is_gone(own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage]) -> None:
+    server = own_redis()
+    stage = stage_of(server.url)
+    served = await stage.gateway(redis_patience_s=0.3, require_worker=False)
+    http = served.http()
+    assert (await http.get("/health/ready")).status_code == 200
+    await asyncio.to_thread(server.kill)
+    answer = await http.post("/v1/completions", json=BODY)
+    assert answer.status_code == 503
+    assert "retry-after" in answer.headers
+    ready = await http.get("/health/ready")
+    assert (ready.status_code, ready.json()["error"]["code"]) == (503, "redis_unavailable")
+    assert (await http.get("/health/live")).status_code == 200
+    assert (await http.get("/v1/requests/cmpl-x/events")).status_code == 503
+    await asyncio.to_thread(server.start)
+    await eventually(lambda: is_ready(http))
+
+
+async def test_a_gateway_starts_before_redis_does(
+    own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage]
+) -> None:
+    server = own_redis()
+    await asyncio.to_thread(server.kill)
+    stage = stage_of(server.url)
+    served = await stage.gateway(redis_patience_s=5)
+    http = served.http()
+    assert (await http.get("/health/ready")).status_code == 503
+    await asyncio.to_thread(server.start)
+    await stage.worker()
+    await eventually(lambda: is_ready(http))
+    assert (await served.openai().completions.create(model=MODEL, prompt="x")).choices[0].text == TEXT
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
+async def test_a_body_of_ten_megabytes(stage: Stage, chunked: bool) -> None:
+    await stage.worker()
+    served = await stage.gateway(max_body_bytes=1024 * 1024)
+    body = json.dumps({**BODY, "prompt": "x" * 10_000_000}).encode()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), 65536):
+            yield body[start : start + 65536]
+
+    response = await served.http().post("/v1/completions", content=pieces() if chunked else body)
+    assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
+    assert (await served.openai().completions.create(model=MODEL, prompt="x")).choices[0].text == TEXT
+
+
+async def test_bodies_that_are_no_requests(stage: Stage) -> None:
+    await stage.worker()
+    http = (await stage.gateway()).http()
+    for raw in (b"", b"null", b"{", b"\xff\xfe", b"[1]", b'{"model": "tiny"}', b"[" * 50_000):
+        response = await http.post("/v1/completions", content=raw)
+        assert response.status_code == 400, raw
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_large_prompt_is_tokenized_without_stopping_others(stage: Stage) -> None:
+    await stage.worker()
+    served = await stage.gateway()
+    large = asyncio.create_task(served.http().post("/v1/completions", json={**BODY, "prompt": "lorem " * 300_000}))
+    async with asyncio.timeout(5):
+        assert (await served.http().get("/health/live")).status_code == 200
+    assert (await large).json()["error"]["code"] == "context_length_exceeded"
+
+
+STATUS = {
+    ErrorCode.INVALID_REQUEST: 400,
+    ErrorCode.CANCELLED: 409,
+    ErrorCode.EXPIRED: 504,
+    ErrorCode.LOST: 500,
+    ErrorCode.DEAD_LETTER: 500,
+    ErrorCode.ENGINE_ERROR: 500,
+}
+
+
+@pytest.mark.parametrize(("code", "status"), STATUS.items())
+async def test_a_request_that_ends_with_an_error(stage: Stage, code: ErrorCode, status: int) -> None:
+    await stage.worker(lambda _: Answer([stage.tokenizer.encode(TEXT)], error=code))
+    client = (await stage.gateway()).openai()
+    with pytest.raises(openai.APIStatusError) as caught:
+        await client.completions.create(model=MODEL, prompt="x")
+    assert (caught.value.status_code, caught.value.code) == (status, code)
+    stream = await client.completions.create(model=MODEL, prompt="x", stream=True)
+    with pytest.raises(openai.APIError) as broken:
+        [chunk async for chunk in stream]
+    assert broken.value.code == code
+
+
+async def test_the_deadline_passes_although_no_worker_ends_it(stage: Stage) -> None:
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=Gate(3)))
+    client = (await stage.gateway(sweep_s=0.1)).openai()
+    with pytest.raises(openai.APIStatusError) as caught:
+        await client.completions.create(model=MODEL, prompt="x", extra_body={"timeout": 0.1})
+    assert (caught.value.status_code, caught.value.code) == (504, "expired")
+    assert caught.value.response.headers["x-should-retry"] == "false"
+
+
+async def test_two_bodies_on_one_connection(stage: Stage) -> None:
+    await stage.worker()
+    served = await stage.gateway()
+    async with httpx.AsyncClient(base_url=served.url, limits=httpx.Limits(max_connections=1)) as http:
+        for _ in range(3):
+            assert (await http.post("/v1/completions", json=BODY)).status_code == 200
+            assert (await http.post("/v1/completions", json={})).status_code == 400

@@ -1,0 +1,191 @@
+"""Going on from Last-Event-ID, on any gateway, at every position."""
+
+from typing import Any
+
+import pytest
+
+from broker.link import Link
+from broker.queue import RequestQueue
+from schemas.errors import ErrorCode
+from schemas.keys import GROUP
+from schemas.request import GenerationRequest, Payload
+from tests.gateway.conftest import MODEL, TEXT, Served, Stage, eventually
+from tests.gateway.scripted_worker import Answer, Gate
+from tests.gateway.sse_client import Seen, joined, read
+
+BODY = {"model": MODEL, "prompt": "x", "stream": True}
+CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "stream": True}
+
+
+async def posted(served: Served, path: str, body: dict[str, Any], upto: int | None = None) -> tuple[str, list[Seen]]:
+    """Post and read the stream, to its end or up to so many events with text; then leave."""
+    events: list[Seen] = []
+    async with served.http().stream("POST", path, json=body) as response:
+        async for event in read(response):
+            events.append(event)
+            if upto is not None and sum(any(e.texts.values()) for e in events) >= upto:
+                break
+        return response.headers["x-request-id"], events
+
+
+async def resumed(served: Served, request_id: str, last_id: str | None, query: str = "", **headers: str) -> list[Seen]:
+    if last_id is not None:
+        headers["Last-Event-ID"] = last_id
+    path = f"/v1/requests/{request_id}/events{query}"
+    async with served.http().stream("GET", path, headers=headers) as response:
+        assert response.status_code == 200, await response.aread()
+        return [event async for event in read(response, last_id)]
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/completions", BODY), ("/v1/chat/completions", CHAT)])
+async def test_every_position_of_a_finished_stream(stage: Stage, path: str, body: dict[str, Any]) -> None:
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)]))
+    first, second = await stage.gateway(), await stage.gateway()
+    request_id, events = await posted(first, path, body)
+    assert joined(events) == TEXT
+    ids = [event.last_id for event in events]
+    assert len({*ids}) > 10
+    for number, last_id in enumerate(ids):
+        rest = await resumed(second, request_id, last_id)
+        assert joined(events[: number + 1]) + joined(rest) == TEXT
+        assert rest[-1].done
+        assert rest[-2].data["choices"][0]["finish_reason"] == "stop"
+        assert rest[-2].data["object"] == events[-2].data["object"]
+        assert rest[-2].data["id"] == request_id
+        assert rest[-2].data["created"] == events[-2].data["created"]
+
+
+async def test_every_position_with_two_choices_and_a_stop_string(stage: Stage) -> None:
+    texts = ["世界 👩‍👩‍👧 STOP", "e\u0301!"]
+    ids = [stage.tokenizer.encode(text) for text in texts]
+    cut = len(texts[1])
+    await stage.worker(Answer(ids, group=2, text_length=cut))
+    first, second = await stage.gateway(), await stage.gateway()
+    request_id, events = await posted(first, "/v1/completions", {**BODY, "n": 2})
+    whole = [joined(events, 0), joined(events, 1)]
+    assert whole[1] == texts[1]
+    for number, event in enumerate(events):
+        rest = await resumed(second, request_id, event.last_id)
+        assert [joined(events[: number + 1], choice) + joined(rest, choice) for choice in (0, 1)] == whole
+
+
+@pytest.mark.parametrize("upto", [1, 4, 9])
+async def test_a_running_stream_goes_on_elsewhere(stage: Stage, upto: int) -> None:
+    gate = Gate(upto + 12)
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    first, second = await stage.gateway(disconnect_grace_s=60), await stage.gateway()
+    request_id, events = await posted(first, "/v1/completions", BODY, upto)
+    await gate.open()
+    rest = await resumed(second, request_id, events[-1].last_id)
+    assert joined(events) + joined(rest) == TEXT
+    assert rest[-1].done
+
+
+async def test_from_the_start_without_an_id_and_with_usage(stage: Stage) -> None:
+    await stage.worker()
+    first, second = await stage.gateway(), await stage.gateway()
+    request_id, _ = await posted(first, "/v1/chat/completions", CHAT)
+    again = await resumed(second, request_id, None, "?include_usage=true")
+    assert joined(again) == TEXT
+    data = [event.data for event in again if event.data]
+    assert data[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert data[-2]["usage"]["completion_tokens"] == len(stage.tokenizer.encode(TEXT))
+
+
+async def test_a_wrong_checksum_is_a_conflict(stage: Stage) -> None:
+    await stage.worker()
+    served = await stage.gateway()
+    request_id, _ = await posted(served, "/v1/completions", BODY)
+    for last_id in ("3-00000000", "999-00000000"):
+        rest = await resumed(served, request_id, last_id)
+        assert joined(rest) == ""
+        assert rest[-1].error["code"] == "reply_conflict"
+
+
+async def test_what_cannot_be_resumed(stage: Stage) -> None:
+    await stage.worker()
+    served = await stage.gateway()
+    request_id, _ = await posted(served, "/v1/completions", BODY)
+    http = served.http()
+    bad = await http.get(f"/v1/requests/{request_id}/events", headers={"Last-Event-ID": "nonsense"})
+    assert (bad.status_code, bad.json()["error"]["param"]) == (400, "Last-Event-ID")
+    flag = await http.get(f"/v1/requests/{request_id}/events?include_usage=maybe")
+    assert (flag.status_code, flag.json()["error"]["param"]) == (400, "include_usage")
+    for unknown in ("cmpl-unknown", "no%20id", "x" * 200):
+        missing = await http.get(f"/v1/requests/{unknown}/events")
+        assert (missing.status_code, missing.json()["error"]["code"]) == (404, "request_not_found")
+
+
+async def test_another_tenants_request_is_not_found(stage: Stage) -> None:
+    await stage.worker()
+    served = await stage.gateway(api_keys={"sk-a": "alpha", "sk-b": "beta"})
+    answer = await served.openai("sk-a").completions.create(model=MODEL, prompt="x")
+    http, path = served.http(), f"/v1/requests/{answer.id}"
+    wrong = {"Authorization": "Bearer sk-b"}
+    assert (await http.get(f"{path}/events", headers=wrong)).status_code == 404
+    assert (await http.delete(path, headers=wrong)).status_code == 404
+    assert (await http.get(f"{path}/events")).status_code == 401
+    rest = await resumed(served, answer.id, None, Authorization="Bearer sk-a")
+    assert joined(rest) == TEXT
+
+
+async def test_a_waiting_request_belongs_to_its_tenant_too(stage: Stage) -> None:
+    await stage.worker(Answer([[5]], gate=Gate(0)))
+    served = await stage.gateway(api_keys={"sk-a": "alpha", "sk-b": "beta"})
+    owner = {"Authorization": "Bearer sk-a"}
+    body = {**BODY, "request_id": "mine"}
+    async with served.http().stream("POST", "/v1/completions", json=body, headers=owner):
+        wrong = await served.http().get("/v1/requests/cmpl-mine/events", headers={"Authorization": "Bearer sk-b"})
+        assert wrong.status_code == 404
+        taken = await served.http().post("/v1/completions", json=body, headers={"Authorization": "Bearer sk-b"})
+        assert (taken.status_code, taken.json()["error"]["code"]) == (409, "id_in_use")
+
+
+async def test_a_request_from_another_producer_is_read_alike(stage: Stage) -> None:
+    await stage.worker()
+    served = await stage.gateway()
+    link = await Link.open(stage.url)
+    payload = Payload(prompt=(5, 6), max_tokens=50)
+    request = GenerationRequest("job.17", payload, await link.server_time_ms() + 60_000)
+    await RequestQueue(link, stage.keys).enqueue(request, bound=None, retention_ms=60_000)
+    await link.close()
+    rest = await resumed(served, "job.17", None)
+    assert joined(rest) == TEXT
+    assert rest[-2].data["object"] == "text_completion"
+
+
+async def test_a_request_that_redis_lost_ends_as_lost_where_it_was_not_accepted(stage: Stage) -> None:
+    gate = Gate(3)
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    first, second = await stage.gateway(disconnect_grace_s=60), await stage.gateway()
+    request_id, events = await posted(first, "/v1/completions", BODY, 1)
+    link = await Link.open(stage.url)
+    stream = stage.keys.requests("normal")
+    entry_id = (await link.call("XRANGE", stream, "-", "+"))[0][0]
+    await link.call_many([("XACK", stream, GROUP, entry_id), ("XDEL", stream, entry_id)])
+    rest = await resumed(second, request_id, events[-1].last_id)
+    assert rest[-1].error["code"] == ErrorCode.LOST
+    await link.close()
+
+
+async def test_the_accepting_gateway_enqueues_again_what_redis_lost(stage: Stage) -> None:
+    gate = Gate(3)
+    worker = await stage.worker(lambda _: Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    served = await stage.gateway()
+    events: list[Seen] = []
+    async with served.http().stream("POST", "/v1/completions", json=BODY) as response:
+        reading = read(response)
+        while not joined(events):
+            events.append(await anext(reading))
+        link = await Link.open(stage.url)
+        await link.call("FLUSHALL")
+
+        async def requeued() -> bool:
+            return len(worker.requests) > 1
+
+        await eventually(requeued)
+        await gate.open()
+        events += [event async for event in reading]
+        await link.close()
+    assert joined(events) == TEXT
+    assert events[-1].done
