@@ -110,15 +110,17 @@ class TorchBackend(AttentionBackend):
 
 
 def _groups(contexts: list[int]) -> list[tuple[int, int]]:
-    """Split falling lengths of context into runs in which padding to the first at most doubles the work."""
+    """Split falling lengths of context into runs in which the padding to the first is less than the contexts, or free.
+
+    Bounds of slices: a span joins the run before it if it has at least half its longest context.
+    """
     groups: list[tuple[int, int]] = []
-    start = total = 0
+    start = padding = 0
     for index, context in enumerate(contexts):
-        padded = contexts[start] * (index + 1 - start)
-        if index > start and padded - total - context > max(total + context, _PADDING_FREE_SLOTS):
+        padding += contexts[start] - context
+        if 2 * context < contexts[start] and padding > _PADDING_FREE_SLOTS:
             groups.append((start, index))
-            start, total = index, 0
-        total += context
+            start, padding = index, 0
     if contexts:
         groups.append((start, len(contexts)))
     return groups
