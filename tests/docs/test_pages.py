@@ -18,7 +18,7 @@ def names(path: Path) -> str:
 
 
 @cache
-def tests() -> frozenset[str]:
+def existing_tests() -> frozenset[str]:
     """Names of all test functions and test files."""
     found: set[str] = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
@@ -52,7 +52,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=names)
 def test_tests_that_are_named_exist(page: Path) -> None:
     named = set(re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8")))
-    assert named <= tests()
+    assert named <= existing_tests()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)
