@@ -34,7 +34,9 @@ class Parts:
 
     def room(self) -> int:
         """Requests to claim now: none while the engine still keeps some waiting for memory."""
-        return 0 if self.engine.num_waiting > 0 else min(self.roster.free, self.max_claims)
+        if len(self.roster) and self.engine.num_waiting > 0:
+            return 0
+        return min(self.roster.free, self.max_claims)
 
     def withdraw(self, engine_ids: list[str]) -> None:
         """Stop the engine working under these ids and ignore what it may still deliver."""

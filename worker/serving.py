@@ -20,6 +20,7 @@ log = logging.getLogger("orcastream.worker")
 _UNWRITABLE_DELAY_S = 0.2
 _BLOCK_MS = 1000
 _SWEEP_INTERVAL_S = 1.0
+_DEADLINE_INTERVAL_S = 0.1
 
 
 class Serving:
@@ -41,8 +42,12 @@ class Serving:
             publishing = self._tasks.create_task(self._publish(drained))
             for running in self._parts.roster:
                 self._tasks.create_task(self._attach(running))
-            keep_s = self._parts.keeper.interval_s
-            for interval_s, step in ((keep_s, self._keep), (0, self._obey), (_SWEEP_INTERVAL_S, self._sweep)):
+            for interval_s, step in (
+                (self._parts.keeper.interval_s, self._keep),
+                (_DEADLINE_INTERVAL_S, self._expire),
+                (_SWEEP_INTERVAL_S, self._sweep),
+                (0, self._obey),
+            ):
                 background.append(self._tasks.create_task(self._every(interval_s, step)))
             await self._take_in()
             await asyncio.wait([drained])
@@ -157,13 +162,16 @@ class Serving:
             await asyncio.sleep(interval_s)
 
     async def _keep(self) -> None:
-        """Renew leases, end what is past its deadline, say that this worker lives."""
+        """Renew leases, and say that this worker lives."""
         await self._renew()
+        info = self._parts.describe(draining=self._draining.is_set())
+        await self._session.presence.beat(info, ttl_ms=self._parts.presence_ttl_ms)
+
+    async def _expire(self) -> None:
+        """End what is past its deadline."""
         for running in self._parts.keeper.expired():
             running.fail(ErrorCode.EXPIRED, "the deadline passed")
             self._parts.publisher.mark(running)
-        info = self._parts.describe(draining=self._draining.is_set())
-        await self._session.presence.beat(info, ttl_ms=self._parts.presence_ttl_ms)
 
     async def _renew(self) -> None:
         lost, cancelled = await self._parts.keeper.renew(self._session)

@@ -54,11 +54,12 @@ class Session:
             await asyncio.gather(*(link.close() for link in links), return_exceptions=True)
             raise
 
-    async def wait_lost(self) -> None:
-        """Return when the first of the links has broken."""
+    async def wait_lost(self) -> str:
+        """Return the reason when the first of the links has broken."""
         waits = [asyncio.ensure_future(link.wait_lost()) for link in self._links]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            return done.pop().result()
         finally:
             for wait in waits:
                 wait.cancel()

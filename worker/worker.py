@@ -22,6 +22,7 @@ from worker.settings import WorkerSettings
 
 log = logging.getLogger("orcastream.worker")
 
+_RECONNECT_DELAY_S = 0.05
 _MAX_RECONNECT_DELAY_S = 2.0
 
 
@@ -71,6 +72,7 @@ class Worker:
                 if session is not None:
                     await self._serve(session, drained)
                     reconnected = True
+                    await asyncio.wait([drained], timeout=_RECONNECT_DELAY_S)
         finally:
             self._parts.engine_loop.stop()
             drained.cancel()
@@ -80,7 +82,7 @@ class Worker:
 
     async def _connect(self, drained: "asyncio.Future[None]", reconnected: bool) -> Session | None:
         """A new session; None when the drain ended first."""
-        delay_s = 0.05
+        delay_s = _RECONNECT_DELAY_S
         while not drained.done():
             try:
                 return await Session.open(
@@ -97,7 +99,7 @@ class Worker:
         try:
             await Serving(session, self._parts, self._draining).run(drained)
             await self._hand_over(session)
-        except* LinkLost as lost:
+        except* (LinkLost, Unwritable, ResponseError) as lost:
             log.warning("connection lost", extra={"why": str(lost.exceptions[0]), "running": len(roster)})
         finally:
             for running in roster:

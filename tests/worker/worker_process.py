@@ -24,14 +24,15 @@ class WorkerProcess:
         self.log_path = log_path
         flags = {"redis_url": url, "lease_ms": 1000, "torch_threads": 1, "drain_grace_s": 20, **settings}
         arguments = [part for name, value in flags.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "cli.main", "worker", *arguments],
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=log_path.open("ab"),
-            stderr=subprocess.STDOUT,
-            preexec_fn=_die_with_parent,
-        )
+        with log_path.open("ab") as log_file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "cli.main", "worker", *arguments],
+                cwd=ROOT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdout=log_file,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_die_with_parent,
+            )
         self.pid = self._process.pid
 
     @property
