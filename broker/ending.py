@@ -51,8 +51,8 @@ class Ender:
         """Write the terminal event, unless one is there, and clean up; the terminal that stands in the log then.
 
         None when its owner lives and kept writing, or when the request lives on in another, earlier entry. What an
-        existing log says of tenant, seed and prompt goes on; else `request` tells, else `tenant` and `form`. Raises LinkLost,
-        Unwritable.
+        existing log says of tenant, seed and prompt goes on; else `request`, else `tenant` and `form`.
+        Raises LinkLost, Unwritable.
         """
         for _ in range(ATTEMPTS):
             entries = await self._read(link, request_id)
