@@ -10,7 +10,7 @@ from rich.text import Text
 
 from cli.answer import Answer
 
-_QUESTION_WIDTH = 28
+_QUESTION_WIDTH = 26
 
 
 def progress(answers: Sequence[Answer], name_of: Callable[[str], str], width: int) -> Table:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from cli.errors import UserError
 from cli.parse import load_settings
 from cli.served_model import with_model, with_redis
 from gateway.settings import GatewaySettings
@@ -11,6 +12,10 @@ def main(arguments: Sequence[str]) -> int:
     """Serve until a signal ends it."""
     settings = with_model(with_redis(load_settings(GatewaySettings, arguments, "gateway")))
     from gateway.main import run
+    from text.model_config import ModelFilesError
 
-    run(settings)
+    try:
+        run(settings)
+    except ModelFilesError as error:
+        raise UserError(str(error)) from None
     return 0

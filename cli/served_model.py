@@ -1,5 +1,6 @@
 """Which model is served under which name, over which Redis: settings completed, or refused, before anything starts."""
 
+from pathlib import Path
 from typing import TypeVar
 
 from broker.settings import BrokerSettings
@@ -19,8 +20,8 @@ def demo_model() -> str:
 
 
 def with_model(settings: S) -> S:
-    """The settings with a model and the name that it is served under; UserError where that name is not allowed."""
-    model = settings.model or demo_model()
+    """The settings with a model and the name that it is served under; UserError where either is not allowed."""
+    model = _checked(settings.model) if settings.model else demo_model()
     own_name = DEMO_MODEL_NAME if model == demo_model() else None
     complete = settings.model_copy(update={"model": model})
     name = settings.served_model_name or own_name or complete.served_name
@@ -30,6 +31,19 @@ def with_model(settings: S) -> S:
     except InvalidRequest as error:
         raise UserError(f"served_model_name (--served-model-name): got {name!r}, allowed: {error.allowed}") from None
     return complete
+
+
+def _checked(model: str) -> str:
+    """The model itself; UserError where it can only be a directory and is none that holds a model."""
+    path = Path(model).expanduser()
+    is_local = path.is_dir() or model.startswith(("/", "./", "../", "~"))
+    if not is_local:
+        return model
+    if not (path / "config.json").is_file():
+        raise UserError(
+            f"model (--model, ORCASTREAM_MODEL): got {model!r}, allowed: a directory with a config.json, or a hub id"
+        )
+    return str(path)
 
 
 def with_redis(settings: S) -> S:

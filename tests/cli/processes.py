@@ -69,7 +69,7 @@ class Terminal:
             self._incoming.put(line.rstrip("\n"))
         self._incoming.put(None)
 
-    def wait_for(self, pattern: str, timeout: float = 60) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout: float = 120) -> re.Match[str]:
         """The first match in the lines not looked at yet; each line is looked at once."""
         return self._scan(lambda line: re.search(pattern, line), pattern, timeout)
 
@@ -105,6 +105,10 @@ class Terminal:
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL to one of its children."""
+        os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Make sure that nothing is left of it."""

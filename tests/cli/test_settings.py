@@ -83,18 +83,31 @@ def test_without_a_model_the_demo_model_is_served() -> None:
     ("arguments", "name"),
     [
         (("--model", "Qwen/Qwen3-0.6B"), "Qwen3-0.6B"),
-        (("--model", "/models/mine/"), "mine"),
-        (("--model", "/models/mine", "--served-model-name", "yours"), "yours"),
+        (("--model", "./mine/"), "mine"),
+        (("--model", "./mine", "--served-model-name", "yours"), "yours"),
         (("--served-model-name", "mine"), "mine"),
     ],
 )
-def test_a_model_is_served_under_the_last_part_of_its_name(arguments: tuple[str, ...], name: str) -> None:
+def test_a_model_is_served_under_the_last_part_of_its_name(
+    arguments: tuple[str, ...], name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").touch()
     assert with_model(load_settings(WorkerSettings, arguments, "worker")).served_name == name
 
 
-def test_a_directory_whose_name_cannot_stand_in_a_key_asks_for_a_name() -> None:
+def test_a_directory_whose_name_cannot_stand_in_a_key_asks_for_a_name(tmp_path: Path) -> None:
+    (tmp_path / "my model").mkdir()
+    (tmp_path / "my model" / "config.json").touch()
     with pytest.raises(UserError, match=r"served_model_name .*: got 'my model', allowed: 1 to 128"):
-        with_model(load_settings(WorkerSettings, ("--model", "/models/my model"), "worker"))
+        with_model(load_settings(WorkerSettings, ("--model", "my model"), "worker"))
+
+
+@pytest.mark.parametrize("model", ["/no/such/model", "./nothing", "empty"])
+def test_a_directory_without_a_model_is_told(model: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=rf"model .*: got '{model}', allowed: a directory with a config.json, or a hub"):
+        with_model(load_settings(WorkerSettings, ("--model", model), "worker"))
 
 
 def test_a_worker_alone_needs_a_redis() -> None:

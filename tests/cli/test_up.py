@@ -1,0 +1,219 @@
+"""`orcastream up` with real processes: serves, restarts what dies, stops cleanly, leaves nothing, loses nothing."""
+
+import asyncio
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import redis
+
+from cli.data_lock import DataLock
+from cli.embedded_redis import EmbeddedRedis
+from cli.supervisor import Supervisor
+from schemas.codec import Form
+from schemas.events import Event, Started, Terminal, decode_event
+from schemas.keys import Keys
+from schemas.request import GenerationRequest, Payload
+from tests.cli.processes import ProcessWatch  # fmt: skip
+from tests.cli.processes import Terminal as Console
+
+KEYS = Keys("orca-demo")
+NAMES = ("redis", "gateway", "worker-1", "worker-2")
+
+
+class Up:
+    """A running `orcastream up`, with what it printed about its processes."""
+
+    def __init__(self, console: Console, watch: Callable[[int], ProcessWatch]) -> None:
+        self.console = console
+        self._watch = watch
+        self.pids: dict[str, int] = {}
+        self.redis_url = ""
+        self.url = ""
+
+    def wait_until_ready(self) -> None:
+        """Read the lines up to `ready`."""
+        self.url = self.console.wait_for(r"ready: (http\S+)/v1")[1]
+        for name, pid in re.findall(r"^(\S+) *\| pid (\d+)$", self.console.text, re.MULTILINE):
+            self.pids[name] = int(pid)
+        shown = re.search(r"redis-cli -h 127\.0\.0\.1 -p (\d+)", self.console.text)
+        self.redis_url = f"redis://127.0.0.1:{shown[1]}" if shown else ""
+        self.watches = {name: self._watch(pid) for name, pid in self.pids.items()}
+
+    def ask(self, **parameters: object) -> dict[str, object]:
+        """A completion through the gateway."""
+        body = {"model": "orca-demo", "prompt": [1, 2, 3], "max_tokens": 3, "ignore_eos": True, **parameters}
+        answer = httpx.post(f"{self.url}/v1/completions", json=body, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def nothing_is_left(self) -> bool:
+        """Is every process that it told of gone?"""
+        return all(watch.gone_within(15) for watch in self.watches.values())
+
+
+@pytest.fixture
+def start_up(run: Callable[..., Console], watch: Callable[[int], ProcessWatch], tmp_path: Path) -> Callable[..., Up]:
+    """Starts `orcastream up` on a free port and a data directory of the test's own; waits until it is ready."""
+
+    def start(*flags: str) -> Up:
+        up = Up(up_console(run, tmp_path, *flags), watch)
+        up.wait_until_ready()
+        return up
+
+    return start
+
+
+def up_console(run: Callable[..., Console], data_dir: Path, *flags: str) -> Console:
+    (data_dir / "elsewhere").mkdir(exist_ok=True)
+    common = ("-m", "cli.main", "up", "--port", "0", "--data-dir", str(data_dir / "data"))
+    return run(*common, *flags, cwd=data_dir / "elsewhere")
+
+
+def test_what_dies_is_started_again_and_a_second_ctrl_c_ends_everything(start_up: Callable[..., Up]) -> None:
+    up = start_up("--workers", "2", "--drain-grace-s", "600")
+    assert tuple(up.pids) == NAMES
+    assert up.ask()["choices"]
+
+    for name in ("worker-1", "gateway"):
+        up.console.kill(up.pids[name])
+        up.console.wait_for(rf"^{name} +\| died \(killed by SIGKILL\), starts again in 0\.5 s$")
+        assert int(up.console.wait_for(rf"^{name} +\| pid (\d+)$")[1]) != up.pids[name]
+    wait_until(lambda: httpx.get(f"{up.url}/health/ready"))
+    assert up.ask()["choices"]
+
+    with redis.Redis.from_url(up.redis_url) as client:
+        post(client, "endless", max_tokens=4000)
+        next(follow(client, "endless"))
+    up.console.signal(signal.SIGINT)
+    up.console.wait_for("Ctrl-C again ends everything at once")
+    up.console.signal(signal.SIGINT)
+    assert up.console.wait(20) == 130
+    assert up.nothing_is_left()
+
+
+def test_what_was_queued_is_served_after_a_restart(start_up: Callable[..., Up]) -> None:
+    flags = ("--workers", "1", "--max-batch-size", "1", "--max-claims", "1", "--drain-grace-s", "0")
+    first = start_up(*flags)
+    wanted = {"long": 400, "waiting-1": 5, "waiting-2": 5}
+    with redis.Redis.from_url(first.redis_url) as client:
+        for request_id, num_tokens in wanted.items():
+            post(client, request_id, max_tokens=num_tokens)
+        events = follow(client, "long")
+        assert isinstance(next(events), Started)
+        next(events)
+        stop(first, signal.SIGINT)
+
+    second = start_up(*flags)
+    with redis.Redis.from_url(second.redis_url) as client:
+        for request_id, num_tokens in wanted.items():
+            events_of_it = list(follow(client, request_id))
+            assert positions(events_of_it) == list(range(num_tokens))
+            attempts = sum(isinstance(event, Started) for event in events_of_it)
+            assert attempts == (2 if request_id == "long" else 1)
+    stop(second, signal.SIGTERM)
+
+
+def stop(up: Up, number: signal.Signals) -> None:
+    """An orderly stop: everything ends, Redis last."""
+    up.console.signal(number)
+    assert up.console.wait() == 0
+    assert up.nothing_is_left()
+    stopped = re.findall(r"^(\S+) *\| stopped \(exit code 0\)$", up.console.text, re.MULTILINE)
+    assert set(stopped) == set(up.pids)
+    assert stopped[-1] == "redis"
+
+
+async def test_it_uses_a_server_that_it_is_given_and_nothing_is_left_of_a_killed_one(
+    start_up: Callable[..., Up], tmp_path: Path
+) -> None:
+    given = EmbeddedRedis(Supervisor(lambda name, line: None), tmp_path / "own")
+    await given.start()
+    try:
+        up = await asyncio.to_thread(start_up, "--workers", "1", "--redis-url", given.url)
+        assert set(up.pids) == {"gateway", "worker-1"}
+        up.console.signal(signal.SIGKILL)
+        assert up.nothing_is_left()
+    finally:
+        await given.stop()
+
+
+def test_a_port_in_use_is_told_before_anything_starts(run: Callable[..., Console], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        up = up_console(run, tmp_path, "--port", str(port))
+        assert up.wait() == 2
+        assert f"orcastream up: port: port {port} on 127.0.0.1 is in use" in up.text
+        assert "pid" not in up.text
+    assert not (tmp_path / "data").exists()
+
+
+async def test_a_data_directory_in_use_is_told(run: Callable[..., Console], tmp_path: Path) -> None:
+    lock = DataLock(tmp_path / "data")
+    await lock.acquire()
+    up = up_console(run, tmp_path)
+    assert up.wait() == 2
+    assert f"orcastream up: data_dir: {tmp_path / 'data'} is in use by another orcastream" in up.text
+    lock.release()
+
+
+def test_a_redis_that_is_not_there_is_told(run: Callable[..., Console], tmp_path: Path) -> None:
+    up = up_console(run, tmp_path, "--redis-url", "redis://user:word@127.0.0.1:1/0")
+    assert up.wait() == 2
+    assert "orcastream up: redis_url: no Redis server answers there" in up.text
+    assert "word" not in up.text
+
+
+def test_a_model_that_cannot_be_served_ends_it(run: Callable[..., Console], tmp_path: Path) -> None:
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.json").write_text('{"model_type": "no-such-architecture"}')
+    up = up_console(run, tmp_path, "--model", str(tmp_path / "odd"))
+    assert up.wait() == 2
+    assert re.search(r"^orcastream up: \S+ cannot run: exit code 2", up.text, re.MULTILINE)
+    assert "Traceback" not in up.text
+
+
+def positions(events: Iterable[Event]) -> list[int]:
+    """The positions of all tokens that these events brought, in order."""
+    runs = [run for event in events for run in getattr(event, "runs", ())]
+    return [run.position + offset for run in runs for offset in range(len(run.tokens))]
+
+
+def post(client: "redis.Redis", request_id: str, *, max_tokens: int) -> None:
+    """Put a request on the queue as any producer would."""
+    payload = Payload(prompt=(1, 2, 3), max_tokens=max_tokens, ignore_eos=True, temperature=0)
+    request = GenerationRequest(request_id, payload, int(time.time() * 1000) + 600_000, form=Form.JSON)
+    client.xadd(KEYS.requests("normal"), request.fields())
+
+
+def follow(client: "redis.Redis", request_id: str, timeout: float = 60) -> Iterator[Event]:
+    """The events of a reply log as they come, up to the last one."""
+    last: bytes | str = "0-0"
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        for _, entries in client.xread({KEYS.reply(request_id): last}, block=1000) or ():
+            for entry_id, fields in entries:
+                last = entry_id
+                event = decode_event(fields)
+                yield event
+                if isinstance(event, Terminal):
+                    return
+    raise AssertionError(f"no end of {request_id} within {timeout} s")
+
+
+def wait_until(answer: Callable[[], httpx.Response], timeout: float = 60) -> None:
+    """Ask until the answer is 200: a restarted gateway tells nobody when it listens."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        try:
+            if answer().status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError(f"not ready within {timeout} s")
