@@ -256,8 +256,9 @@ def _was_handed_over(idle_ms: int) -> bool:
 
 
 def _uptime_ms(info: bytes) -> int:
+    """How long the server has been up at least: it counts whole seconds of the clock, so one may be too many."""
     for line in info.splitlines():
         name, _, value = line.partition(b":")
         if name == b"uptime_in_seconds":
-            return int(value) * 1000
+            return max(int(value) - 1, 0) * 1000
     return 0

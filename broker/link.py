@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from redis.asyncio.connection import AbstractConnection, Connection, parse_url
-from redis.exceptions import NoPermissionError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
 
 from broker.errors import LinkLost
 from broker.resp import ProtocolError, ReplyParser, pack, pack_many
@@ -72,6 +72,8 @@ class Link:
         connection: AbstractConnection = connection_class(**options)
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
+        except AuthenticationError as error:
+            raise ResponseError(str(error), status_code="WRONGPASS") from None
         except ResponseError:
             raise
         except (RedisError, OSError, TimeoutError) as error:

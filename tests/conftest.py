@@ -1,5 +1,6 @@
 """Fixtures for every folder: real Redis servers."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ def redis_binary(request: pytest.FixtureRequest) -> str:
 def _shared_server(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     server = RedisServer(redis_binary, tmp_path_factory.mktemp("redis"))
     server.start()
+    with server.client() as client:
+        while client.info("server")["uptime_in_seconds"] < 2:
+            time.sleep(0.05)  # so that no lease is spared any more because the server has just started
     yield server
     server.kill()
 

@@ -12,6 +12,7 @@ from broker.errors import LinkLost, Unwritable
 from broker.link import Link
 from broker.presence import Presence, forget_dead, list_workers, new_worker_name
 from broker.queue import RequestQueue, entry_state
+from broker.scripts import FORGET
 from broker.sweep import Sweeper
 from schemas.errors import ErrorCode
 from schemas.keys import CLASSES, GROUP, Keys
@@ -301,6 +302,7 @@ async def test_hazard_18_a_consumer_with_entries_is_never_deleted(
         await Presence(link, keys, name).leave()
     assert await forget_dead(link, keys, min_idle_ms=0) == ["w2"]
     assert [(one.name, one.alive, one.pending) for one in await list_workers(link, keys)] == [("w1", False, 1)]
+    assert await link.run(FORGET, [keys.requests("normal")], [GROUP, "w1", 0]) == 0, "atomic with the check"
 
 
 async def test_hazard_22_hand_over_that_steals(

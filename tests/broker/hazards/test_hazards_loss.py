@@ -182,6 +182,8 @@ async def test_hazard_09_a_gateway_that_did_not_accept_it_ends_it(
     before = Snapshot(redis_server, "orca:reply:*")
     await worker.end(job)
     before.restore()
+    check = LossCheck(keys, "gateway", retention_ms=RETENTION_MS)
+    assert await check.check(link, Watch(request.id, "default")) is Verdict.SUSPECT
     reader = await make_reader(redis_server.url, loss_check_s=0.1)
     seen = await follow(reader.subscribe(Watch(request.id, "default")))
     assert seen.tokens[0] == expected(2)
@@ -288,6 +290,7 @@ async def test_hazard_21_two_gateways_replace_an_entry_once(link: Link, keys: Ke
     await link.call("XDEL", keys.requests("normal"), first.entry.entry_id)
     options: dict[str, Any] = {"bound": None, "retention_ms": RETENTION_MS, "replaces": first.entry}
     one, two = await queue.enqueue(request, **options), await queue.enqueue(request, **options)
+    assert (await queue.enqueue(request, **{**options, "replaces": one.entry})).duplicate, "it is not gone"
     assert (one.duplicate, two.duplicate) == (False, True)
     assert one.entry == two.entry != first.entry
     await link.call("DEL", keys.seen(request.id))

@@ -1,0 +1,192 @@
+"""Attach, with rivals that step in between any two of its commands."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from broker.attach import Attached, Ended, NotMine
+from broker.errors import Fenced, LinkLost
+from broker.link import Link
+from broker.scripts import Command, ScriptCall
+from schemas.keys import Keys
+from tests.broker.conftest import MakeWorker
+from tests.broker.following import expected
+from tests.broker.scripted import ScriptedWorker, enqueue, make_request, take_over
+from tests.redis_server import RedisServer
+
+Action = Callable[[], Awaitable[object]]
+
+
+class Interposed:
+    """A link that carries out a batch one command at a time, with an action before the n-th command of all."""
+
+    def __init__(self, link: Link, actions: dict[int, Action], *, every: Action | None = None) -> None:
+        self._link = link
+        self._actions = actions
+        self._every = every
+        self._count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+    async def call_many(self, commands: list[Command | ScriptCall]) -> list[Any]:
+        replies = []
+        for command in commands:
+            if self._count in self._actions:
+                await self._actions[self._count]()
+            if self._every is not None and isinstance(command, tuple) and command[0] == "XADD":
+                await self._every()
+            self._count += 1
+            replies += await self._link.call_many([command])
+        return replies
+
+
+async def test_a_takeover_between_the_look_and_the_fence(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """The lease moved after the first look: the check behind the fence says so, whichever command it falls before."""
+    for position in range(1, 7):
+        await link.call("FLUSHALL")
+        await enqueue(link, keys, make_request())
+        slow, heir = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
+        claimed = (await slow.claimer.new(1))[0]
+
+        async def move(heir: ScriptedWorker = heir) -> None:
+            await heir.open(await take_over(heir))
+
+        real, slow.link = slow.link, cast(Link, Interposed(slow.link, {position: move}))
+        assert await slow.attach(claimed) == NotMine(), position
+        slow.link = real
+
+
+async def test_a_terminal_between_the_look_and_the_fence(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """The old owner finishes in the middle of a takeover: one terminal, and the heir finds it."""
+    await enqueue(link, keys, make_request())
+    owner, heir = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
+    job = await owner.take()
+    claimed = await take_over(heir)
+
+    async def finish() -> None:
+        await job.log.end(owner.terminal(job))
+
+    real, heir.link = heir.link, cast(Link, Interposed(heir.link, {3: finish}))
+    assert isinstance(await heir.attach(claimed), Ended)
+    heir.link = real
+
+
+async def test_a_rival_between_the_fence_and_the_reading(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """Somebody without ownership fences in the middle: the attach begins again and comes out on top."""
+    request = make_request()
+    await enqueue(link, keys, request)
+    worker = await make_worker(redis_server.url, "w1")
+    job = await worker.take()
+    flat = (await link.call("XRANGE", keys.reply(request.id), "-", "+"))[0][1]
+    rival_epoch = job.log.epoch + 10**9
+
+    async def fence() -> None:
+        await link.call("XADD", keys.reply(request.id), f"{rival_epoch}-0", *flat)
+
+    real, worker.link = worker.link, cast(Link, Interposed(worker.link, {5: fence}))
+    again = await worker.attach(job.claimed)
+    worker.link = real
+    assert isinstance(again, Attached)
+    assert again.log.epoch == rival_epoch + 1
+
+
+async def test_rivals_that_never_stop(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """An attach gives up after a few rounds; its caller tries again later."""
+    request = make_request()
+    await enqueue(link, keys, request)
+    worker = await make_worker(redis_server.url, "w1")
+    job = await worker.take()
+    flat = (await link.call("XRANGE", keys.reply(request.id), "-", "+"))[0][1]
+    epochs = iter(range(job.log.epoch + 10**9, 2**62, 10**9))
+
+    async def fence() -> None:
+        await link.call("XADD", keys.reply(request.id), f"{next(epochs)}-0", *flat)
+
+    real, worker.link = worker.link, cast(Link, Interposed(worker.link, {}, every=fence))
+    with pytest.raises(Fenced, match="rivals"):
+        await worker.attach(job.claimed)
+    worker.link = real
+
+
+async def test_a_deleted_entry_is_nobodys(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """Redis 6.2 keeps it pending under the owner's name; it is gone all the same."""
+    accepted = await enqueue(link, keys, make_request())
+    worker = await make_worker(redis_server.url, "w1")
+    job = await worker.take()
+    await link.call("XDEL", keys.requests("normal"), accepted.entry.entry_id)
+    assert await worker.attach(job.claimed) == NotMine()
+
+
+async def test_a_loser_does_not_fence_its_heir(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """The look before the fence spares the rightful owner."""
+    await enqueue(link, keys, make_request())
+    first, second = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
+    job = await first.take()
+    taken = await second.open(await take_over(second))
+    assert await first.attach(job.claimed) == NotMine()
+    await second.step(taken)
+
+
+async def test_an_epoch_ahead_of_the_clock_is_topped(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """A server whose clock was ahead wrote the log."""
+    request = make_request()
+    await enqueue(link, keys, request)
+    first, second = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
+    first.epochs[request.id] = await link.server_time_ms() + 3_600_000
+    job = await first.take()
+    await first.step(job, 2)
+    taken = await second.open(await take_over(second))
+    assert taken.log.epoch == job.log.epoch + 1
+    assert taken.tokens[0] == expected(2)
+
+
+async def test_a_link_that_breaks_in_the_middle(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """Nothing is known then; on a new link the attach begins again."""
+    await enqueue(link, keys, make_request())
+    worker = await make_worker(redis_server.url, "w1")
+    claimed = (await worker.claimer.new(1))[0]
+    for position in range(6):
+        victim = worker.link
+
+        async def cut(victim: Link = victim) -> None:
+            await link.call("CLIENT", "KILL", "ID", victim.client_id)
+            await victim.wait_lost()
+
+        worker.link = cast(Link, Interposed(victim, {position: cut}))
+        with pytest.raises(LinkLost):
+            await worker.attach(claimed)
+        await victim.close()
+        await worker.connect()
+    assert isinstance(await worker.attach(claimed), Attached)
+
+
+async def test_the_log_outlives_the_deadline_by_the_retention(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """And a renewal puts the lifetime back where it was lost."""
+    request = make_request()
+    await enqueue(link, keys, request)
+    worker = await make_worker(redis_server.url, "w1")
+    job = await worker.take()
+    assert await link.call("PTTL", keys.reply(request.id)) > 110_000
+    await link.call("PERSIST", keys.reply(request.id))
+    await worker.renew(job)
+    assert await link.call("PTTL", keys.reply(request.id)) > 110_000

@@ -1,0 +1,150 @@
+"""Folding by positions, and the resume id."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.errors import Gap, ReplyConflict
+from broker.fold import Fold, decode_entry, fold_log
+from broker.resume import ResumePoint
+from schemas.codec import Form
+from schemas.errors import InvalidRequest
+from schemas.events import Ending, Event, EventId, Output, Run, Started, Terminal, Usage, encode_event
+from schemas.stopping import FinishReason
+
+STARTED = Started("w1", "demo", "default", "normal", "normal 1-1", 7, 3, 2)
+
+
+def folded(*events: Event) -> Fold:
+    fold = Fold()
+    for index, event in enumerate(events):
+        fold.feed(EventId(5, index), event)
+    return fold
+
+
+def tokens(position: int, *values: int, choice: int = 0) -> Output:
+    return Output((Run(choice, position, values),))
+
+
+def terminal(*counts: int) -> Terminal:
+    return Terminal(tuple(Ending(FinishReason.STOP, count) for count in counts), Usage(3, sum(counts)))
+
+
+def raw(epoch: int, index: int, event: Event) -> list[object]:
+    flat = [part if isinstance(part, bytes) else part.encode() for part in encode_event(event, Form.MSGPACK)]
+    return [f"{epoch}-{index}".encode(), flat]
+
+
+def test_runs_are_appended_and_overlaps_compared() -> None:
+    fold = folded(STARTED, tokens(0, 1, 2))
+    assert fold.feed(EventId(6, 1), Output((Run(0, 1, (2, 3, 4), ("a", "b", "c")),))) == [Run(0, 2, (3, 4), ("b", "c"))]
+    assert fold.feed(EventId(6, 2), tokens(0, 1, 2)) == []
+    assert fold.tokens == [[1, 2, 3, 4], []]
+
+
+def test_a_different_token_is_a_conflict_and_changes_nothing() -> None:
+    fold = folded(STARTED, tokens(0, 1, 2))
+    with pytest.raises(ReplyConflict, match="choice 0, token 1: 2 was delivered, the log now says 9"):
+        fold.feed(EventId(6, 1), Output((Run(1, 0, (5,)), Run(0, 1, (9,)))))
+    assert fold.tokens == [[1, 2], []]
+
+
+def test_a_gap_changes_nothing() -> None:
+    fold = folded(STARTED, tokens(0, 1))
+    with pytest.raises(Gap) as caught:
+        fold.feed(EventId(6, 1), Output((Run(1, 0, (5,)), Run(0, 2, (9,)))))
+    assert (caught.value.choice, caught.value.expected, caught.value.found) == (0, 1, 2)
+    assert fold.tokens == [[1], []]
+
+
+def test_two_runs_of_one_choice_in_one_event() -> None:
+    assert folded(STARTED, Output((Run(0, 0, (1,)), Run(0, 1, (2,))))).tokens[0] == [1, 2]
+
+
+def test_a_terminal_that_counts_more_is_a_gap_and_fewer_a_conflict() -> None:
+    fold = folded(STARTED, tokens(0, 1, 2))
+    with pytest.raises(Gap):
+        fold.feed(EventId(5, 9), terminal(3, 0))
+    with pytest.raises(ReplyConflict):
+        fold.feed(EventId(5, 9), terminal(1, 0))
+    assert fold.terminal is None
+    assert fold.feed(EventId(5, 9), replace(terminal(3, 1), runs=(Run(0, 2, (3,)), Run(1, 0, (4,))))) != []
+
+
+def test_nothing_exists_behind_the_first_terminal() -> None:
+    fold = folded(STARTED, tokens(0, 1), terminal(1, 0))
+    assert fold.feed(EventId(6, 0), replace(STARTED, worker="w2")) == []
+    assert fold.feed(EventId(6, 1), tokens(0, 99)) == []
+    assert fold.started is STARTED
+
+
+def test_progress_is_counted_back_from_the_current_epoch() -> None:
+    fold, counts = Fold(), []
+    for epoch, brings in enumerate([None, None, tokens(0, 1), tokens(0, 1), None]):
+        fold.feed(EventId(epoch, 0), STARTED)
+        counts.append(fold.epochs_without_progress)
+        if brings is not None:
+            fold.feed(EventId(epoch, 1), brings)
+    assert counts == [0, 1, 2, 0, 1]
+
+
+def test_the_first_seed_stays() -> None:
+    fold = folded(STARTED, replace(STARTED, seed=8))
+    assert (fold.first_seed, fold.started) == (7, replace(STARTED, seed=8))
+    assert fold.previous_started == STARTED
+
+
+def test_a_whole_log_ignores_holes_contradictions_and_garbage() -> None:
+    entries = [
+        raw(1, 0, STARTED),
+        raw(1, 1, tokens(0, 1, 2)),
+        [b"1-2", [b"type", b"tokens", b"payload", b"\xc1"]],
+        [b"1-3", [b"something", b"else"]],
+        raw(1, 4, tokens(5, 9)),
+        raw(1, 5, tokens(1, 7)),
+        raw(1, 6, Output((Run(10**9, 0, (1,)),))),
+        raw(2, 0, STARTED),
+        raw(2, 1, tokens(2, 3)),
+    ]
+    fold = fold_log(entries)
+    assert (fold.tokens, fold.terminal) == ([[1, 2, 3], []], None)
+    assert fold_log([*entries, raw(2, 2, terminal(9, 0))]).terminal is not None
+    assert decode_entry(entries[2]) is None
+
+
+def test_resume_ids() -> None:
+    fold = folded(STARTED, tokens(0, 1, 2, 3), tokens(0, 4, choice=1))
+    assert fold.resume_id().startswith("3,1-")
+    early = folded(STARTED, tokens(0, 1, 2)).resume_id()
+    assert early.startswith("2,0-")
+    assert fold.matches(early)
+    assert fold.matches(fold.resume_id())
+    assert not fold.matches(folded(STARTED, tokens(0, 1, 9)).resume_id())
+    assert not folded(STARTED, tokens(0, 1, 2)).matches(fold.resume_id())
+
+
+@pytest.mark.parametrize(
+    "text", ["", "3", "3-", "a-00000000", "3-xyz", "3,-00000000", ",".join("1" * 17) + "-00000000"]
+)
+def test_resume_ids_that_are_none(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="Last-Event-ID"):
+        ResumePoint.parse(text)
+
+
+@given(st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=20), min_size=1, max_size=3), st.randoms())
+def test_the_resume_id_is_a_function_of_the_tokens_alone(choices: list[list[int]], dice: object) -> None:
+    """However the tokens were cut into events, and with repeats between them."""
+    fold, done, index = Fold(), [0] * len(choices), 0
+    fold.feed(EventId(1, 0), replace(STARTED, n=len(choices)))
+    while done != [len(choice) for choice in choices]:
+        choice = dice.randrange(len(choices))  # type: ignore[attr-defined]
+        begin = dice.randint(0, done[choice])  # type: ignore[attr-defined]
+        end = min(len(choices[choice]), done[choice] + dice.randint(0, 3))  # type: ignore[attr-defined]
+        index += 1
+        fold.feed(EventId(1, index), tokens(begin, *choices[choice][begin:end], choice=choice))
+        done[choice] = end
+    assert fold.tokens == choices
+    assert fold.resume_id() == str(ResumePoint.of_tokens(choices))
+    assert ResumePoint.parse(fold.resume_id()) == fold.resume_point()

@@ -1,0 +1,159 @@
+"""One connection: pipelining, errors, and dying for ever."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
+
+from broker.errors import LinkLost, Unwritable, error_code
+from broker.link import Link
+from broker.scripts import ENTRY_STATE, Script
+from tests.broker.conftest import OpenLink
+from tests.broker.proxy import LossyProxy
+from tests.redis_server import RedisServer
+
+
+async def test_concurrent_calls_get_their_own_replies(link: Link) -> None:
+    async def echo(number: int) -> int:
+        return int(await link.call("ECHO", str(number)))
+
+    assert await asyncio.gather(*(echo(number) for number in range(200))) == list(range(200))
+
+
+async def test_call_many_keeps_errors_in_their_places(link: Link) -> None:
+    await link.call("SET", "text", "x")
+    replies = await link.call_many([("GET", "text"), ("INCR", "text"), ("GET", "none"), ("LRANGE", "none", 0, -1)])
+    assert (replies[0], replies[2], replies[3]) == (b"x", None, [])
+    assert isinstance(replies[1], ResponseError)
+    assert await link.call_many([]) == []
+
+
+async def test_a_servers_no_is_raised(link: Link) -> None:
+    with pytest.raises(ResponseError, match="unknown command"):
+        await link.call("NOSUCHCOMMAND")
+    with pytest.raises(NoScriptError):
+        await link.call("EVALSHA", "0" * 40, 0)
+    with pytest.raises(ReadOnlyError) as caught:
+        await link.call("EVAL", "return redis.error_reply('READONLY no')", 0)
+    assert error_code(caught.value) == "READONLY"
+    assert link.alive
+
+
+async def test_a_cancelled_call_leaves_the_replies_in_step(link: Link) -> None:
+    slow = asyncio.create_task(link.call("EVAL", "for i = 1, 3e6 do end return 'slow'", 0))
+    await asyncio.sleep(0)
+    slow.cancel()
+    assert await link.call("ECHO", "next") == b"next"
+    with pytest.raises(asyncio.CancelledError):
+        await slow
+
+
+async def test_scripts_are_taught_once_and_again_after_a_flush(link: Link) -> None:
+    script = ENTRY_STATE
+    for _ in range(2):
+        assert await link.run(script, ["nothing"], ["workers", "1-1"]) == [0, b"", 0, 0]
+        replies = await link.call_many([("ECHO", "a"), script.call(["nothing"], ["workers", "1-1"]), ("ECHO", "b")])
+        assert replies == [b"a", [0, b"", 0, 0], b"b"]
+        await link.call("SCRIPT", "FLUSH")
+    broken = Script("broken", "return redis.call('NOPE')", "0" * 40)
+    with pytest.raises(ResponseError):
+        await link.run(broken, [], [])
+
+
+async def test_a_killed_connection_ends_everything_that_is_in_flight(
+    redis_server: RedisServer, link: Link, open_link: OpenLink
+) -> None:
+    victim = await open_link(redis_server.url)
+    blocked = [asyncio.create_task(victim.call("BLPOP", f"nothing{i}", 4)) for i in range(3)]
+    await asyncio.sleep(0)
+    await link.call("CLIENT", "KILL", "ID", victim.client_id)
+    for result in await asyncio.gather(*blocked, return_exceptions=True):
+        assert isinstance(result, LinkLost)
+    assert "closed" in await victim.wait_lost()
+    assert not victim.alive
+    with pytest.raises(LinkLost):
+        await victim.call("PING")
+
+
+async def test_a_reply_that_never_comes_kills_the_link(own_redis: Any, open_link: OpenLink) -> None:
+    server = own_redis()
+    link = await open_link(server.url, reply_timeout_s=0.2)
+    server.freeze()
+    try:
+        with pytest.raises(LinkLost, match=r"no reply within 0\.2 s"):
+            await link.call("PING")
+    finally:
+        server.thaw()
+    with pytest.raises(LinkLost):
+        await link.call("PING")
+
+
+async def test_an_idle_link_does_not_time_out(redis_server: RedisServer, open_link: OpenLink) -> None:
+    link = await open_link(redis_server.url, reply_timeout_s=0.05)
+    await link.call("PING")
+    await asyncio.sleep(0.15)
+    assert await link.call("PING") == b"PONG"
+
+
+async def test_a_lost_reply_kills_the_link(proxy: LossyProxy, open_link: OpenLink) -> None:
+    link = await open_link(proxy.url)
+    proxy.lose_next_reply()
+    with pytest.raises(LinkLost):
+        await link.call("INCR", "counter")
+
+
+async def test_nothing_is_sent_twice(proxy: LossyProxy, link: Link, open_link: OpenLink) -> None:
+    through = await open_link(proxy.url)
+    proxy.lose_next_reply()
+    with pytest.raises(LinkLost):
+        await through.call("INCR", "counter")
+    assert await link.call("GET", "counter") == b"1"
+
+
+async def test_close_is_final_and_may_be_repeated(redis_server: RedisServer) -> None:
+    link = await Link.open(redis_server.url, name="short")
+    assert link.client_id > 0
+    await link.close()
+    await link.close()
+    with pytest.raises(LinkLost):
+        await link.call("PING")
+
+
+async def test_large_values_and_many_chunks(link: Link) -> None:
+    value = bytes(range(256)) * 20_000
+    await link.call("SET", "large", value)
+    assert await link.call_many([("GET", "large")] * 3) == [value] * 3
+
+
+@pytest.mark.parametrize("form", ["user", "db", "unix"])
+async def test_urls(own_redis: Any, tmp_path: Any, open_link: OpenLink, form: str) -> None:
+    socket = tmp_path / "redis.sock"
+    server = own_redis(options=["--unixsocket", str(socket)])
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "orca", "on", ">secret", "~*", "+@all")
+    urls = {
+        "user": f"redis://orca:secret@127.0.0.1:{server.port}",
+        "db": f"redis://127.0.0.1:{server.port}/3",
+        "unix": f"unix://{socket}?db=3",
+    }
+    link = await open_link(urls[form], name="named")
+    info = await link.call("CLIENT", "LIST", "ID", str(link.client_id))
+    assert b"name=named" in info
+    assert {"user": b"user=orca", "db": b"db=3", "unix": b"db=3"}[form] in info
+    if form == "user":
+        with pytest.raises(ResponseError, match="invalid username-password") as caught:
+            await open_link(f"redis://orca:wrong@127.0.0.1:{server.port}")
+        assert error_code(caught.value) == "WRONGPASS"
+
+
+async def test_an_absent_server_is_a_lost_link() -> None:
+    with pytest.raises(LinkLost, match="cannot connect"):
+        await Link.open("redis://127.0.0.1:1")
+    with pytest.raises(ValueError, match="scheme"):
+        await Link.open("http://127.0.0.1:1")
+
+
+def test_codes_of_errors() -> None:
+    assert Unwritable(ResponseError("OOM command not allowed")).code == "OOM"
+    assert Unwritable(ResponseError("something")).code == "ERR"

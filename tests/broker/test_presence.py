@@ -1,0 +1,32 @@
+"""Who is there."""
+
+from broker.link import Link
+from broker.presence import Presence, list_workers
+from schemas.keys import Keys
+from tests.broker.conftest import MakeWorker
+from tests.broker.scripted import enqueue, make_request
+from tests.redis_server import RedisServer
+
+
+async def test_workers_are_listed_from_their_first_beat(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    assert await list_workers(link, keys) == []
+    presence = Presence(link, keys, "w1")
+    await presence.beat({"state": "ready", "running": 3}, ttl_ms=50_000)
+    await presence.beat({"state": "draining"}, ttl_ms=50_000)
+    for name in ("high", "low"):
+        await enqueue(link, keys, make_request(name, priority_class=name))
+    await (await make_worker(redis_server.url, "w1")).claimer.new(2)
+    (worker,) = await list_workers(link, keys)
+    assert (worker.name, worker.alive, worker.pending) == ("w1", True, 2)
+    assert worker.info == {"state": "draining", "running": "3"}
+    await presence.leave()
+    (worker,) = await list_workers(link, keys)
+    assert not worker.alive
+
+
+async def test_a_worker_that_stops_beating_disappears(link: Link, keys: Keys) -> None:
+    await Presence(link, keys, "w1").beat({"state": "ready"}, ttl_ms=1)
+    while (await list_workers(link, keys))[0].alive:
+        pass

@@ -1,0 +1,111 @@
+"""Accepting requests: bounds, duplicates, groups."""
+
+import asyncio
+
+import pytest
+
+from broker.errors import QueueFull
+from broker.link import Link
+from broker.queue import RequestQueue, ensure_groups
+from schemas.codec import Form
+from schemas.errors import InvalidRequest
+from schemas.keys import CLASSES, GROUP, Keys
+from schemas.request import GenerationRequest
+from tests.broker.conftest import MakeWorker, OpenLink
+from tests.broker.scripted import RETENTION_MS, bare_fields, enqueue, make_request
+from tests.redis_server import RedisServer
+
+
+@pytest.mark.parametrize("form", list(Form))
+async def test_a_request_arrives_as_it_was_sent(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, form: Form
+) -> None:
+    request = make_request(form=form, stop=("\n",), n=2, seed=5, tenant="acme", priority_class="high")
+    await enqueue(link, keys, request)
+    worker = await make_worker(redis_server.url, "w1")
+    claimed = (await worker.claimer.new(1))[0]
+    assert worker.parse(claimed) == request
+    assert (claimed.deliveries, claimed.ref.priority_class) == (1, "high")
+
+
+async def test_the_bound_counts_all_classes_and_refuses_without_a_trace(link: Link, keys: Keys) -> None:
+    queue = RequestQueue(link, keys)
+    for index, name in enumerate(CLASSES):
+        enqueued = await enqueue(link, keys, make_request(f"r{index}", priority_class=name), bound=4)
+        assert enqueued.depth == index + 1
+    with pytest.raises(QueueFull) as caught:
+        await enqueue(link, keys, make_request("late"), bound=4)
+    assert (caught.value.depth, caught.value.bound) == (4, 4)
+    assert await queue.depths() == [1, 1, 1, 1]
+    assert await queue.find("late") is None
+    assert (await enqueue(link, keys, make_request("r0", priority_class="realtime"), bound=4)).duplicate
+    assert not (await enqueue(link, keys, make_request("late"), bound=None)).duplicate
+
+
+async def test_rivals_enqueue_once(redis_server: RedisServer, keys: Keys, open_link: OpenLink) -> None:
+    links = [await open_link(redis_server.url) for _ in range(4)]
+    request = make_request()
+    results = await asyncio.gather(*(enqueue(link, keys, request) for link in links))
+    assert len({result.entry for result in results}) == 1
+    assert [result.duplicate for result in results].count(False) == 1
+
+
+async def test_what_remembers_a_request_outlives_its_deadline(link: Link, keys: Keys) -> None:
+    request = make_request()
+    await enqueue(link, keys, request)
+    ttl_ms = await link.call("PTTL", keys.seen(request.id))
+    assert 110_000 < ttl_ms <= 60_000 + RETENTION_MS
+
+
+async def test_a_bare_add_is_served_and_then_remembered(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    await ensure_groups(link, keys)
+    request = make_request()
+    entry_id = await link.call("XADD", keys.requests("low"), "*", *bare_fields(_of_class(request, "low")))
+    worker = await make_worker(redis_server.url, "w1")
+    claimed = (await worker.claimer.new(1))[0]
+    found = await RequestQueue(link, keys).find(request.id)
+    assert found == claimed.ref
+    assert str(found) == f"low {entry_id.decode()}"
+    assert (await enqueue(link, keys, request)).duplicate
+
+
+async def test_a_group_begins_before_everything(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """What was posted before any worker lived is served; a group that somebody deletes is made again."""
+    await link.call("XADD", keys.requests("normal"), "*", *bare_fields(make_request()))
+    worker = await make_worker(redis_server.url, "w1")
+    assert await worker.claimer.expired(1) == []
+    assert [one.fields[b"id"] for one in await worker.claimer.new(1)] == [b"r1"]
+    await link.call("XGROUP", "DESTROY", keys.requests("normal"), GROUP)
+    assert await worker.claimer.unknown(()) == []
+    again = await worker.claimer.new(1)
+    assert [one.fields[b"id"] for one in again] == [b"r1"], "a new group begins at 0, too"
+
+
+async def test_a_group_deleted_under_a_waiting_worker(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, open_link: OpenLink
+) -> None:
+    """It notices, makes the group again, and gets what comes next."""
+    await ensure_groups(link, keys)
+    worker = await make_worker(redis_server.url, "w1")
+    blocking = await open_link(redis_server.url)
+    waiting = asyncio.create_task(worker.claimer.wait_for_work(blocking, 4000))
+    while b"blocked_clients:0" in await link.call("INFO", "clients"):
+        pass
+    await link.call("XGROUP", "DESTROY", keys.requests("low"), GROUP)
+    await link.call("XADD", keys.requests("low"), "*", *bare_fields(_of_class(make_request("r2"), "low")))
+    found = await waiting or await worker.claimer.new(1) or await worker.claimer.new(1)
+    assert [one.fields[b"id"] for one in found] == [b"r2"]
+
+
+async def test_garbage_in_seen_is_named(link: Link, keys: Keys) -> None:
+    await link.call("SET", keys.seen("r1"), "garbage")
+    with pytest.raises(InvalidRequest, match="class entry-id"):
+        await enqueue(link, keys, make_request())
+
+
+def _of_class(request: GenerationRequest, name: str) -> GenerationRequest:
+    return GenerationRequest(request.id, request.payload, request.deadline_ms, name)

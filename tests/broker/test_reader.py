@@ -1,0 +1,246 @@
+"""Following many replies over one connection."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.errors import ReplyConflict, WrongTenant
+from broker.link import Link
+from broker.loss import Watch
+from schemas.errors import InvalidRequest
+from schemas.events import Output, Run, encode_event
+from schemas.keys import Keys
+from tests.broker.conftest import MakeReader, MakeWorker
+from tests.broker.following import Seen, expected, flat, follow, follow_until, tokens_seen
+from tests.broker.scripted import enqueue, make_request
+from tests.redis_server import RedisServer
+
+
+async def test_many_replies_at_once(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    """Two hundred subscribers, subscribed before and while the tokens come, over two connections."""
+    reader = await make_reader(redis_server.url)
+    worker = await make_worker(redis_server.url, "w1")
+    following, jobs = [], []
+    for index in range(200):
+        request = make_request(f"r{index}")
+        await enqueue(link, keys, request)
+        following.append(asyncio.create_task(follow(reader.subscribe(Watch(request.id, "default")))))
+        jobs.append(await worker.take())
+    for _ in range(3):
+        await asyncio.gather(*(worker.step(job) for job in jobs))
+    await asyncio.gather(*(worker.end(job) for job in jobs))
+    for seen in await asyncio.wait_for(asyncio.gather(*following), 10):
+        assert (seen.tokens[0], len(seen.terminals)) == (expected(3), 1)
+    clients = await link.call("CLIENT", "LIST")
+    assert clients.count(b"name=gateway-") == 2
+
+
+async def test_a_new_subscription_does_not_wait_for_the_blocked_read(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    reader = await make_reader(redis_server.url)
+    worker = await make_worker(redis_server.url, "w1")
+    await enqueue(link, keys, make_request("silent"))
+    reader.subscribe(Watch("silent", "default"))
+    await enqueue(link, keys, make_request("r1"))
+    await worker.take()
+    job = await worker.take()
+    await worker.step(job)
+    for _ in range(20):
+        async with reader.subscribe(Watch("r1", "default")) as subscription:
+            seen = await asyncio.wait_for(follow_until(subscription, Seen(), tokens_seen(1)), 1)
+            assert seen.tokens[0] == [0]
+
+
+async def test_a_slow_subscriber_delays_nobody(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    """Two follow one reply, one of them never reads until the end: both see all of it."""
+    reader = await make_reader(redis_server.url)
+    worker = await make_worker(redis_server.url, "w1")
+    await enqueue(link, keys, make_request())
+    slow, fast = reader.subscribe(Watch("r1", "default")), reader.subscribe(Watch("r1", "default"))
+    job = await worker.take()
+    for _ in range(6):
+        await worker.step(job)
+    await worker.end(job)
+    assert (await follow(fast)).tokens[0] == expected(6)
+    assert (await follow(slow)).tokens[0] == expected(6)
+
+
+async def test_a_reader_reconnects_and_repeats_nothing(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    """Both of its connections are killed between any two tokens."""
+    reader = await make_reader(redis_server.url)
+    worker = await make_worker(redis_server.url, "w1")
+    accepted = await enqueue(link, keys, make_request())
+    subscription = reader.subscribe(Watch("r1", "default", accepted.entry))
+    job, seen = await worker.take(), Seen()
+    for count in range(1, 7):
+        for line in (await link.call("CLIENT", "LIST")).splitlines():
+            if b"name=gateway-" in line and (count % 3 == 0 or b"name=gateway-replies" in line):
+                await link.call_many([("CLIENT", "KILL", "ID", line.split()[0].removeprefix(b"id="))])
+        await worker.step(job)
+        await follow_until(subscription, seen, tokens_seen(count))
+    await worker.end(job)
+    await follow_until(subscription, seen, lambda seen: False)
+    assert (seen.tokens[0], len(seen.terminals)) == (expected(6), 1)
+
+
+async def test_a_dead_helper_does_not_go_unnoticed(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    """Only the connection that carries wake-ups and checks is killed."""
+    reader = await make_reader(redis_server.url, loss_check_s=0.2)
+    await enqueue(link, keys, make_request())
+    reader.subscribe(Watch("r1", "default"))
+    before = {line.split()[0] for line in await _named(link, b"gateway-helper")}
+    await link.call("CLIENT", "KILL", "ID", next(iter(before)).removeprefix(b"id="))
+    while not {line.split()[0] for line in await _named(link, b"gateway-helper")} - before:
+        pass
+    await reader.connected.wait()
+
+
+async def test_resuming(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    """From any id of the stream, with several choices at different lengths, nothing is repeated or skipped."""
+    reader = await make_reader(redis_server.url)
+    worker = await make_worker(redis_server.url, "w1")
+    await enqueue(link, keys, make_request(n=2))
+    job = await worker.take()
+    for choice, count in ((0, 2), (1, 1), (0, 1), (1, 3), (0, 2)):
+        await worker.step(job, count, choice)
+    await worker.end(job, [worker.next_run(job, 1, 1)])
+    whole = [update async for update in reader.subscribe(Watch("r1", "default"))]
+    for index, update in enumerate(whole):
+        resumed = reader.subscribe(Watch("r1", "default"), resume_id=update.resume_id)
+        rest = [one async for one in resumed]
+        tail = [one for one in whole[index + 1 :] if one.runs or one.terminal]
+        assert [(one.resume_id, one.runs) for one in rest if one.runs or one.terminal] == [
+            (one.resume_id, one.runs) for one in (tail or whole[-1:])
+        ] or index == len(whole) - 1
+    end = [one async for one in reader.subscribe(Watch("r1", "default"), resume_id=whole[-1].resume_id)]
+    assert [one.terminal is not None for one in end if not one.started] == [True]
+    assert flat([run for one in end for run in one.runs]) == []
+
+
+async def test_a_resume_point_inside_an_event_cuts_it(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    """After a takeover events may be cut elsewhere; the client's position is what counts."""
+    reader = await make_reader(redis_server.url)
+    worker = await make_worker(redis_server.url, "w1")
+    await enqueue(link, keys, make_request())
+    job = await worker.take()
+    await worker.step(job, 2)
+    async with reader.subscribe(Watch("r1", "default")) as subscription:
+        seen = await follow_until(subscription, Seen(), tokens_seen(2))
+    await link.call("DEL", keys.reply("r1"))
+    job = await worker.open(job.claimed)
+    run = worker.next_run(job, 5)
+    await job.log.append([Run(0, 0, run.tokens, ("a", "b", "c", "d", "e"))])
+    await worker.end(job)
+    resumed = [one async for one in reader.subscribe(Watch("r1", "default"), resume_id=seen.resume_id)]
+    assert [run for one in resumed for run in one.runs] == [Run(0, 2, (20, 30, 40), ("c", "d", "e"))]
+
+
+async def test_a_log_that_ends_short_of_the_resume_point(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    reader = await make_reader(redis_server.url)
+    worker = await make_worker(redis_server.url, "w1")
+    await enqueue(link, keys, make_request())
+    job = await worker.take()
+    await worker.step(job, 2)
+    await worker.end(job)
+    with pytest.raises(ReplyConflict, match="ended before"):
+        await follow(reader.subscribe(Watch("r1", "default"), resume_id="3-00000000"))
+    with pytest.raises(InvalidRequest):
+        reader.subscribe(Watch("r1", "default"), resume_id="nonsense")
+
+
+async def test_tenants(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    """A log is shown to its tenant only, from the beginning or resumed, and nothing is shown before that is known."""
+    reader = await make_reader(redis_server.url)
+    worker = await make_worker(redis_server.url, "w1")
+    await enqueue(link, keys, make_request(tenant="acme"))
+    job = await worker.take()
+    await worker.step(job, 2)
+    own = reader.subscribe(Watch("r1", "acme"))
+    seen = await follow_until(own, Seen(), tokens_seen(2))
+    for resume_id in (None, seen.resume_id, "0-00000000"):
+        with pytest.raises(WrongTenant):
+            await anext(reader.subscribe(Watch("r1", "default"), resume_id=resume_id))
+    headless = encode_event(Output((Run(0, 0, (1,)),)), make_request().form)
+    await link.call("XADD", keys.reply("headless"), "5-1", *headless)
+    with pytest.raises(WrongTenant):
+        await anext(reader.subscribe(Watch("headless", "default")))
+
+
+async def test_a_key_that_is_no_stream_silences_nobody_else(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    reader = await make_reader(redis_server.url)
+    worker = await make_worker(redis_server.url, "w1")
+    await link.call("SET", keys.reply("junk"), "junk")
+    await enqueue(link, keys, make_request())
+    junk, good = reader.subscribe(Watch("junk", "default")), reader.subscribe(Watch("r1", "default"))
+    with pytest.raises(Exception, match="no stream"):
+        await anext(junk)
+    job = await worker.take()
+    await worker.end(job, [worker.next_run(job)])
+    assert (await follow(good)).tokens[0] == [0]
+
+
+async def test_foreign_entries_in_a_log_are_skipped(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    reader = await make_reader(redis_server.url)
+    worker = await make_worker(redis_server.url, "w1")
+    await enqueue(link, keys, make_request())
+    job = await worker.take()
+    await link.call("XADD", keys.reply("r1"), f"{job.log.epoch + 1}-0", "type", "tokens", "payload", "{}")
+    job = await worker.open(job.claimed)
+    await worker.end(job, [worker.next_run(job)])
+    assert (await follow(reader.subscribe(Watch("r1", "default")))).tokens[0] == [0]
+
+
+async def test_closing_ends_a_waiting_iteration(redis_server: RedisServer, make_reader: MakeReader) -> None:
+    reader = await make_reader(redis_server.url)
+    waiting = asyncio.create_task(follow(reader.subscribe(Watch("r1", "default"))))
+    await asyncio.sleep(0)
+    await reader.close()
+    assert (await waiting).terminals == []
+
+
+async def test_a_reader_outlives_a_restart(
+    own_redis: Any, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    """Redis is killed and comes back with everything: the reply goes on where it was."""
+    server = own_redis(aof="always")
+    worker = await make_worker(server.url, "w1")
+    await enqueue(worker.link, keys, make_request())
+    reader = await make_reader(server.url)
+    subscription = reader.subscribe(Watch("r1", "default"))
+    job = await worker.take()
+    await worker.step(job, 2)
+    seen = await follow_until(subscription, Seen(), tokens_seen(2))
+    server.restart()
+    await worker.link.wait_lost()
+    await worker.connect()
+    job = await worker.open(job.claimed)
+    await worker.step(job, 2)
+    await worker.end(job)
+    await follow_until(subscription, seen, lambda seen: False)
+    assert (seen.tokens[0], seen.workers, len(seen.terminals)) == (expected(4), ["w1", "w1"], 1)
+
+
+async def _named(link: Link, name: bytes) -> list[bytes]:
+    return [line for line in (await link.call("CLIENT", "LIST")).splitlines() if b"name=" + name in line]
