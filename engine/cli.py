@@ -9,9 +9,7 @@ from pydantic import ValidationError
 
 from engine.config import Admission, DeviceName, DTypeName, EngineConfig
 from engine.engine import OrcaEngine
-from engine.errors import UnsupportedModel
 from engine.request import Request
-from schemas.errors import InvalidRequest
 from schemas.sampling import SamplingParams
 
 _EPILOG = """\
@@ -27,9 +25,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         return _run(args)
-    except (InvalidRequest, UnsupportedModel, ValidationError, ValueError, OSError) as error:
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        print(f"error: {first['loc'][0]}: got {first['input']!r}: {first['msg']}", file=sys.stderr)
+    except (ValueError, OSError) as error:  # InvalidRequest and UnsupportedModel among them
         print(f"error: {error}", file=sys.stderr)
-        return 2
+    return 2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(args: argparse.Namespace) -> int:
     tokenizer = _tokenizer(args.model)
     prompts = [_encode(tokenizer, text, args.chat) for text in args.prompt]
-    prompts += [[int(token) for token in ids.split(",")] for ids in args.prompt_ids]
+    prompts += [_ids(text) for text in args.prompt_ids]
     if not prompts:
         raise ValueError("no prompt: give --prompt or --prompt-ids")
     sampling = _sampling(args)
@@ -110,6 +111,13 @@ def _tokenizer(model: str) -> Any | None:
             return AutoTokenizer.from_pretrained(model)
         except (OSError, ValueError, KeyError):
             return None
+
+
+def _ids(text: str) -> list[int]:
+    try:
+        return [int(token) for token in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--prompt-ids: got {text!r}, allowed: token ids separated by commas") from None
 
 
 def _encode(tokenizer: Any | None, text: str, chat: bool) -> list[int]:

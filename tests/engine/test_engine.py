@@ -115,7 +115,12 @@ def test_tokens_do_not_depend_on_the_batch(make_engine: MakeEngine) -> None:
 
 @pytest.mark.parametrize("cut", [1, 5, 11])
 def test_a_continuation_goes_on_as_if_undisturbed(cut: int, make_engine: MakeEngine) -> None:
-    whole = run(make_engine(), *crowd())
+    whole = {name: tokens(events) for name, events in run(make_engine(), *crowd()).items()}
+    continued = [
+        Request(each.id, each.prompt_ids, each.sampling, output_ids=[token or 0 for token in whole[each.id][:cut]])
+        for each in crowd()
+    ]
+    rest = run(make_engine(), *continued)
     for each in continued:
         assert [event.position for event in rest[each.id]] == list(range(cut, 12))
         assert tokens(rest[each.id]) == whole[each.id][cut:]

@@ -1,0 +1,53 @@
+"""`python -m engine`."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.cli import main
+
+
+def test_help_needs_no_model() -> None:
+    done = subprocess.run([sys.executable, "-m", "engine", "--help"], capture_output=True, text=True, check=True)
+    for option in ("--model", "--prompt", "--prompt-ids", "--temperature", "--top-k", "--top-p", "--seed"):
+        assert option in done.stdout
+
+
+def test_prompt_ids_in_one_batch(saved_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--model", str(saved_llama), "--device", "cpu", "--prompt-ids", "1,2,3", "--prompt-ids", "9,8"]
+    assert main([*arguments, "--max-tokens", "4", "--ignore-eos"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [bool(re.fullmatch(rf"\[prompt-{i}\] \d+ \d+ \d+ \d+  \(length, 4 tokens\)", lines[i])) for i in (0, 1)] == [
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no prompt"),
+        (["--prompt", "hello"], "no tokenizer"),
+        (["--prompt-ids", "1,x"], "--prompt-ids"),
+        (["--prompt-ids", "1,400"], "token ids from 0 to 95"),
+        (["--prompt-ids", "1", "--top-p", "7"], "top_p"),
+        (["--prompt-ids", "1", "--max-batch-size", "0"], "max_batch_size"),
+    ],
+)
+def test_errors_are_one_line(
+    arguments: list[str], message: str, saved_llama: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--model", str(saved_llama), "--device", "cpu", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert message in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_a_missing_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", str(tmp_path / "nothing"), "--prompt-ids", "1"]) == 2
+    assert capsys.readouterr().err.startswith("error: ")

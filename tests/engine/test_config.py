@@ -1,0 +1,32 @@
+"""Settings are checked when they are made."""
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+
+from engine import EngineConfig
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": ""}, "model: got an empty name"),
+        ({"block_size": 0}, "block_size: got 0, allowed: an integer of at least 1"),
+        ({"max_batch_size": True}, "max_batch_size: got True"),
+        ({"max_num_batched_tokens": -5}, "max_num_batched_tokens: got -5"),
+        ({"kv_cache_memory": 0}, "kv_cache_memory: got 0"),
+        ({"max_model_len": 1.5}, "max_model_len: got 1.5"),
+        ({"dtype": "int8"}, "dtype: got 'int8', allowed: auto, float32, bfloat16, float16"),
+        ({"device": "tpu"}, "device: got 'tpu', allowed: auto, cpu, cuda"),
+        ({"admission": "lottery"}, "admission: got 'lottery', allowed: paged, reserve"),
+    ],
+)
+def test_errors_name_the_field(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        EngineConfig(**{"model": "x", **changes})
+
+
+def test_it_is_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        EngineConfig("x").block_size = 8  # type: ignore[misc]

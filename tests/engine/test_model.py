@@ -1,0 +1,82 @@
+"""Loading, and what a configuration says."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+
+from engine import EngineConfig, OrcaEngine, UnsupportedModel
+from engine.model import eos_token_ids, load_model, load_model_config, resolve_dtype, resolve_max_model_len
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def config(**values: Any) -> Any:
+    """The part of a transformers configuration that is looked at."""
+    made = SimpleNamespace(**values)
+    made.get_text_config = lambda: made
+    return made
+
+
+def test_auto_dtype() -> None:
+    assert resolve_dtype("auto", CPU, config(dtype=torch.bfloat16)) is torch.float32
+    assert resolve_dtype("auto", CUDA, config(dtype=torch.bfloat16)) is torch.bfloat16
+    assert resolve_dtype("auto", CUDA, config(dtype=None)) is torch.float32
+    assert resolve_dtype("float16", CPU, config(dtype=torch.bfloat16)) is torch.float16
+
+
+def test_a_bfloat16_checkpoint_is_computed_in_float32_on_a_cpu(saved_llama: Path) -> None:
+    settings = EngineConfig(str(saved_llama), device="cpu")
+    model = load_model(settings, load_model_config(settings), CPU)
+    assert model.dtype is torch.float32
+    assert not model.training
+
+
+def test_max_model_len() -> None:
+    limited = config(max_position_embeddings=128)
+    assert resolve_max_model_len(EngineConfig("x"), limited) == 128
+    assert resolve_max_model_len(EngineConfig("x", max_model_len=20), limited) == 20
+    with pytest.raises(ValueError, match="max_model_len: got 129, allowed: at most 128"):
+        resolve_max_model_len(EngineConfig("x", max_model_len=129), limited)
+    assert resolve_max_model_len(EngineConfig("x", max_model_len=20), config()) == 20
+    with pytest.raises(UnsupportedModel, match="set max_model_len"):
+        resolve_max_model_len(EngineConfig("x"), config())
+
+
+def test_eos_of_both_configurations(make_model: Callable[..., PreTrainedModel]) -> None:
+    model = make_model("llama", eos_token_id=7)
+    model.generation_config = GenerationConfig(eos_token_id=[3, 4])
+    assert eos_token_ids(model) == {3, 4, 7}
+    assert eos_token_ids(make_model("llama")) == frozenset()
+
+
+def test_an_unknown_architecture_is_unsupported(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "not_there"}')
+    with pytest.raises(UnsupportedModel, match="not_there"):
+        OrcaEngine.load(EngineConfig(str(tmp_path), device="cpu"))
+
+
+def test_an_encoder_decoder_is_unsupported(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(UnsupportedModel):
+        OrcaEngine.load(EngineConfig(str(tmp_path), device="cpu", max_model_len=64))
+
+
+def test_a_missing_directory_is_an_os_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="nothing"):
+        OrcaEngine.load(EngineConfig(str(tmp_path / "nothing"), device="cpu"))
+
+
+def test_a_directory_without_a_model_is_unsupported(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="model_type"):
+        OrcaEngine.load(EngineConfig(str(tmp_path), device="cpu"))
+
+
+def test_refused_before_the_weights_are_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bloom", "hidden_size": 64, "n_head": 4}')
+    with pytest.raises(UnsupportedModel, match="alibi"):
+        OrcaEngine.load(EngineConfig(str(tmp_path), device="cpu", max_model_len=64))
