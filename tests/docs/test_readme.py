@@ -1,0 +1,126 @@
+"""The commands of the README, as they are written, against a running `orcastream up`; only ports differ."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import demo.prompts
+from tests.cli.processes import Terminal
+from tests.docs.producers import redis_cli
+from tests.redis_server import free_port
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+_, COUNT = demo.prompts.LONG_COUNT
+
+
+def block(language: str, word: str) -> str:
+    """The one block of code of that language with that word in it."""
+    [found] = [code for kind, code in BLOCKS if kind == language and word in code]
+    return found
+
+
+class Shell:
+    """Runs blocks of the README with the ports of this test, and `orcastream` on PATH."""
+
+    def __init__(self, ports: dict[str, int], directory: Path) -> None:
+        self._ports = ports
+        (directory / "orcastream").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cli.main "$@"\n')
+        (directory / "orcastream").chmod(0o755)
+        tools = [str(directory), *([str(Path(found).parent)] if (found := redis_cli()) else []), os.environ["PATH"]]
+        self._env = {**os.environ, "PATH": ":".join(tools), "PYTHONPATH": str(ROOT)}
+
+    def here(self, code: str) -> str:
+        """`code` with the ports of this test."""
+        for port, own in self._ports.items():
+            code = code.replace(port, str(own))
+        return code
+
+    def start(self, code: str, **variables: str) -> "subprocess.Popen[str]":
+        """Run shell code."""
+        env = {**self._env, **variables}
+        return subprocess.Popen(["bash", "-euc", self.here(code)], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+
+    def run(self, code: str, **variables: str) -> str:
+        """Run shell code to its end; what it printed."""
+        process = self.start(code, **variables)
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, out
+        return out
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """The README's `orcastream up`, and a shell to talk to it."""
+    directory = tmp_path_factory.mktemp("readme")
+    shell = Shell({"8000": free_port(), "6399": free_port()}, directory)
+    command = block("sh", "orcastream up --workers").splitlines()[1]
+    arguments = shell.here(command).split()[1:]
+    port = shell.here("8000")
+    up = Terminal("-m", "cli.main", *arguments, "--port", port, "--data-dir", str(directory / "data"), cwd=directory)
+    try:
+        up.wait_for("ready: ")
+        up.wait_for("serving")
+        yield shell
+        up.signal(signal.SIGINT)
+        up.wait()
+    finally:
+        up.close()
+
+
+def content(events: list[str]) -> str:
+    """The text in an answer's events."""
+    return "".join(text for event in events for text in re.findall(r'"content": ?"([^"]*)"', event))
+
+
+def events_of(stream: str) -> list[str]:
+    return stream.split("\n\n")
+
+
+def test_the_openai_client(shell: Shell) -> None:
+    code = shell.here(block("python", "from openai"))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == COUNT
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl_and_a_killed_worker_and_a_lost_client(shell: Shell) -> None:
+    process = shell.start(block("sh", "Count from 1 to 300"))
+    assert process.stdout is not None
+    seen = ""
+    while seen.count("\nid: ") < 20 and (line := process.stdout.readline()):
+        seen += line
+    [pid] = re.findall(r"^: worker \S+?-(\d+)-\w+$", seen, re.MULTILINE)
+    shell.run(block("sh", "kill -9").replace("PID", pid))
+    rest, _ = process.communicate(timeout=60)
+    events = events_of(seen + rest)
+    assert content(events) == COUNT
+    assert len([event for event in events if event.startswith(": worker ")]) == 2
+
+    twentieth = [index for index, event in enumerate(events) if event.startswith("id: ")][19]
+    last = events[twentieth].splitlines()[0].removeprefix("id: ")
+    again = shell.run(block("sh", "Last-Event-ID"), ID=re.findall(r'"id": ?"([^"]+)"', seen)[0], LAST=last)
+    assert content(events[: twentieth + 1]) + content(events_of(again)) == COUNT
+
+
+@pytest.mark.skipif(redis_cli() is None, reason="no redis-cli found")
+def test_a_producer_without_gateway(shell: Shell) -> None:
+    assert "\nfinished " in "\n" + shell.run(block("sh", "producer_cli.sh"))
+
+
+def test_every_orcastream_command_exists(shell: Shell) -> None:
+    """Commands that are not run here: their flags are real."""
+    for kind, code in BLOCKS:
+        for line in code.splitlines() if kind == "sh" else ():
+            if match := re.match(r"orcastream (\w+)\s+(.*)", line):
+                usage = shell.run(f"orcastream {match[1]} --help")
+                for flag in re.findall(r"--[\w-]+", match[2]):
+                    assert flag in usage, line
