@@ -8,7 +8,7 @@ from functools import partial
 from fastapi import FastAPI
 from redis.exceptions import ResponseError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from broker.errors import BrokerError
@@ -75,6 +75,7 @@ _TELL: dict[type[Exception], Callable[[Exception], ApiError]] = {
     HTTPException: _http,
     BrokerError: lambda error: unavailable(f"Redis cannot be reached: {error}"),
     ResponseError: lambda error: unavailable(f"Redis cannot serve this now: {error}"),
+    ClientDisconnect: lambda _: ApiError(499, "The client left before the request was read."),
     Exception: _crash,
 }
 

@@ -55,8 +55,9 @@ class Departures:
         while True:
             try:
                 await self._gateway.redis.wait(until)
-                if not await self._gateway.readers.anyone(request_id):
-                    await cancel_request(self._gateway, request_id)
+                if await self._gateway.readers.anyone(request_id):
+                    log_event("came back", id=request_id)
+                elif await cancel_request(self._gateway, request_id):
                     log_event("cancelled", id=request_id, reason="disconnect")
                 return
             except (BrokerError, ResponseError) as error:

@@ -2,9 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from itertools import count
 
 from broker.subscription import Subscription, Update
 from gateway.errors import ApiError, unavailable
+
+_TURN = 32
+"""Updates that are taken in one go: a long log that is read again must not keep all other clients waiting."""
 
 
 async def follow(
@@ -18,7 +22,9 @@ async def follow(
     loop = asyncio.get_running_loop()
     closing = asyncio.create_task(_close_at(ending, subscription))
     try:
-        while True:
+        for number in count(1):
+            if number % _TURN == 0:
+                await asyncio.sleep(0)
             try:
                 async with asyncio.timeout(keep_alive_s):
                     update = await anext(subscription)
@@ -48,7 +54,6 @@ def _overdue() -> ApiError:
 
 def gateway_stopping() -> ApiError:
     """This gateway stops; the request goes on, and any other gateway serves the rest."""
-    return unavailable(
-        "This gateway is stopping; the request goes on. Continue with GET /v1/requests/{id}/events and Last-Event-ID.",
-        "gateway_stopping",
-    )
+    path = "/v1/requests/{id}/events (its id is in X-Request-Id)"
+    message = f"This gateway is stopping; the request goes on. Continue with GET {path} and Last-Event-ID."
+    return unavailable(message, "gateway_stopping")

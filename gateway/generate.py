@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from broker.errors import BrokerError, ReplyConflict, UnknownRequest, WrongTenant
+from broker.errors import BrokerError
 from gateway.admission import Admitted
 from gateway.answer import as_api_error, gather, stream
-from gateway.errors import id_in_use
+from gateway.errors import ApiError, id_in_use
 from gateway.kind import Kind
 from gateway.log import log_event
 from gateway.origin import find_origin
@@ -98,5 +98,7 @@ async def _whole(session: Session, request: Request, headers: dict[str, str]) ->
         return Response(status_code=499)
     try:
         return JSONResponse(gathering.result(), headers=headers)
-    except (ReplyConflict, WrongTenant, UnknownRequest, BrokerError) as error:
-        raise as_api_error(error, session.request_id) from None
+    except (ApiError, BrokerError) as error:
+        told = as_api_error(error, session.request_id)
+        told.headers.update(headers)
+        raise told from None

@@ -1,11 +1,14 @@
 """What Redis knows of a request that somebody asks for by its id: whose it is, and how it behaves."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from broker.entry import EntryRef
+from broker.errors import require
 from broker.fold import decode_entry
 from broker.link import Link
+from broker.scripts import Command
 from schemas.errors import InvalidRequest
 from schemas.events import Started
 from schemas.keys import Keys
@@ -29,13 +32,16 @@ class Origin:
 async def find_origin(link: Link, keys: Keys, request_id: str, now_ms: int) -> Origin | None:
     """Look at the `seen` key, the queue entry and the head of the reply log; None when all of them are gone.
 
-    Raises LinkLost.
+    Raises LinkLost, Unwritable.
     """
-    seen, head = await link.call_many(
-        [("GET", keys.seen(request_id)), ("XRANGE", keys.reply(request_id), "-", "+", "COUNT", 1)]
-    )
+    commands: list[Command] = [
+        ("GET", keys.seen(request_id)),
+        ("XRANGE", keys.reply(request_id), "-", "+", "COUNT", 1),
+    ]
+    seen, head = replies = await link.call_many(commands)
+    require(replies)
     started = _started(head)
-    ref = EntryRef.parse(seen) if isinstance(seen, bytes) else None
+    ref = EntryRef.parse(seen) if seen is not None else None
     if ref is None and started is not None:
         ref = _parsed(started.entry)
     request = None if ref is None else await _request(link, keys, ref, now_ms)
@@ -56,8 +62,8 @@ async def _request(link: Link, keys: Keys, ref: EntryRef, now_ms: int) -> Genera
         return None
 
 
-def _started(head: Any) -> Started | None:
-    decoded = decode_entry(head[0]) if isinstance(head, list) and head else None
+def _started(head: Sequence[Any]) -> Started | None:
+    decoded = decode_entry(head[0]) if head else None
     event = None if decoded is None else decoded[1]
     return event if isinstance(event, Started) else None
 

@@ -5,13 +5,12 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import TypeVar
 from uuid import uuid4
 
 from redis.exceptions import ResponseError
 
-from broker.errors import BrokerError, LinkLost, QueueFull, error_code
+from broker.errors import BrokerError, LinkLost, QueueFull, Unwritable, error_code
 from broker.link import Link
 from broker.queue import Enqueued, RequestQueue
 from broker.reader import ReplyReader
@@ -19,7 +18,7 @@ from broker.sweep import Sweeper
 from gateway.admission import Admission, Timeouts
 from gateway.departures import Departures
 from gateway.errors import queue_full, unavailable
-from gateway.log import log_event
+from gateway.log import LOGGER, log_event
 from gateway.readers import Readers
 from gateway.redis_link import PAUSE_S, RedisLink
 from gateway.settings import GatewaySettings
@@ -117,18 +116,26 @@ class Gateway:
             except LinkLost as error:
                 if time.monotonic() + PAUSE_S >= until:
                     raise unavailable(f"Redis cannot be reached: {error}", "redis_unavailable") from None
-            except ResponseError as error:
-                if error_code(error) != "LOADING" or time.monotonic() + PAUSE_S >= until:
+            except (ResponseError, Unwritable) as error:
+                code = error.code if isinstance(error, Unwritable) else error_code(error)
+                if code != "LOADING" or time.monotonic() + PAUSE_S >= until:
                     raise unavailable(f"Redis takes no requests now: {error}", "redis_unavailable") from None
                 await asyncio.sleep(PAUSE_S)
 
     async def _keep_sweeping(self) -> None:
         """End requests whose deadline passed, for ever; workers do the same."""
         while True:
-            with suppress(BrokerError, ResponseError):
-                sweeper = Sweeper(await self.redis.get(), self.keys, self.name, retention_ms=self.settings.retention_ms)
-                while True:
-                    for ref in (await sweeper.step()).expired:
-                        log_event("expired", entry=ref)
-                    await asyncio.sleep(self.settings.sweep_s)
+            try:
+                await self._sweep(await self.redis.get())
+            except (BrokerError, ResponseError) as error:
+                log_event("sweep interrupted", error=error)
+            except Exception:
+                LOGGER.exception("the sweep failed")
+            await asyncio.sleep(self.settings.sweep_s)
+
+    async def _sweep(self, link: Link) -> None:
+        sweeper = Sweeper(link, self.keys, self.name, retention_ms=self.settings.retention_ms)
+        while True:
+            for ref in (await sweeper.step()).expired:
+                log_event("expired", entry=ref)
             await asyncio.sleep(self.settings.sweep_s)

@@ -1,7 +1,7 @@
 """A gateway in this process, on a real port, before a real Redis and a scripted worker."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,14 +32,6 @@ def redis_binary() -> str:
     if binary is None:
         pytest.skip("no redis-server found on this machine")
     return binary
-
-
-@pytest.fixture(scope="session")
-def _shared_server(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(redis_binary, tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.kill()
 
 
 @pytest.fixture(scope="session")

@@ -210,6 +210,9 @@ async def test_whole_answers_get_503_when_the_gateway_stops(stage: Stage) -> Non
         await asking
     assert caught.value.status_code == 503
     assert caught.value.code == "gateway_stopping"
+    request_id = caught.value.response.headers["x-request-id"]
+    await gate.open()
+    assert (await ending(stage, request_id)).error is None
 
 
 async def test_stopping_waits_for_streams_within_the_grace(stage: Stage) -> None:
@@ -236,3 +239,13 @@ async def test_a_client_that_resets_its_connection_has_left(stage: Stage) -> Non
         request_id = response.headers["x-request-id"]
         await transport.aclose()
     assert (await ending(stage, request_id)).error is ErrorCode.CANCELLED
+
+
+async def test_a_client_that_leaves_while_it_sends_its_body(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    served = await stage.gateway(require_worker=False)
+    _, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]))
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+    await writer.drain()
+    writer.transport.abort()
+    assert (await served.http().get("/health/live")).status_code == 200
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

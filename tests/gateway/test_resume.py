@@ -81,6 +81,33 @@ async def test_a_running_stream_goes_on_elsewhere(stage: Stage, upto: int) -> No
     assert rest[-1].done
 
 
+async def test_hopping_from_gateway_to_gateway(stage: Stage) -> None:
+    text = TEXT * 4
+    gate = Gate(0)
+    await stage.worker(Answer([stage.tokenizer.encode(text)], gate=gate))
+    gateways = [await stage.gateway(disconnect_grace_s=60) for _ in range(3)]
+    await gate.open(9)
+    request_id, events = await posted(gateways[0], "/v1/completions", BODY, 2)
+    hop = 0
+    while not events[-1].done:
+        hop += 1
+        await gate.open(5)
+        last_id = events[-1].last_id
+        async with (
+            gateways[hop % 3].http() as http,
+            http.stream(
+                "GET", f"/v1/requests/{request_id}/events", headers={"Last-Event-ID": last_id or ""}
+            ) as response,
+        ):
+            reading = read(response, last_id)
+            new = 0
+            while new < 1 + hop % 4 and not events[-1].done:
+                events.append(await anext(reading))
+                new += any(events[-1].texts.values())
+    assert joined(events) == text
+    assert hop > 10
+
+
 async def test_from_the_start_without_an_id_and_with_usage(stage: Stage) -> None:
     await stage.worker()
     first, second = await stage.gateway(), await stage.gateway()
