@@ -18,7 +18,8 @@ class _DecodeGroup:
     """Neighbouring spans of one token, computed together: stream indices start … stop - 1.
 
     `slots` `[spans * longest]` are the cache slots of the context of each, filled up with its own first slot; `mask`
-    `[spans, 1, longest]` bars the filling, and is None where there is none.
+    `[1, spans, 1, longest]`, with all the dimensions that torch's fast CPU path wants, bars the filling; None where there
+    is none.
     """
 
     start: int
@@ -136,7 +137,7 @@ def _decode_group(batch: FlatBatch, group: tuple[int, int], window: int | None, 
         row[length:] = row[0]
     mask = None
     if min(lengths) < longest:
-        barred = np.arange(longest) >= np.asarray(lengths)[:, None, None]
+        barred = np.arange(longest) >= np.asarray(lengths)[None, :, None, None]
         mask = _bias(torch.from_numpy(barred), dtype).to(batch.device)
     return _DecodeGroup(*group, torch.from_numpy(slots.reshape(-1)).to(batch.device), mask)
 
@@ -189,13 +190,21 @@ def _prefill(
         keys, values = key[:, span.start : span.stop], value[:, span.start : span.stop]
     else:
         keys, values = cache.keys.index_select(1, span.slots), cache.values.index_select(1, span.slots)
-    per_key = query.shape[0] // keys.shape[0]
-    if per_key > 1:
-        keys, values = keys.repeat_interleave(per_key, dim=0), values.repeat_interleave(per_key, dim=0)
-    sinks = None if call.sinks is None else call.sinks.view(1, -1, 1, 1)
-    queries = query[None, :, span.start : span.stop]
-    output = _attend(queries, keys[None], values[None], span.mask, span.mask is None, call, sinks)
-    return output[0].transpose(0, 1)
+    kv_heads, length = keys.shape[0], span.stop - span.start
+    queries = query[:, span.start : span.stop].reshape(kv_heads, -1, length, query.shape[2])
+    # Key heads as a batch, the query heads that share one side by side: nothing is copied.
+    shared = (kv_heads, queries.shape[1], -1, -1)
+    sinks = None if call.sinks is None else call.sinks.view(kv_heads, -1, 1, 1)
+    output = _attend(
+        queries,
+        keys.unsqueeze(1).expand(shared),
+        values.unsqueeze(1).expand(shared),
+        span.mask,
+        span.mask is None,
+        call,
+        sinks,
+    )
+    return output.flatten(0, 1).transpose(0, 1)
 
 
 def _attend(
