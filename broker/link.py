@@ -65,13 +65,15 @@ class Link:
         connection_class = options.pop("connection_class", Connection)
         for name_of_pool in ("max_connections", "timeout"):
             options.pop(name_of_pool, None)
-        options.update(socket_timeout=reply_timeout_s, socket_connect_timeout=reply_timeout_s, driver_info=None)
+        # Without a socket timeout redis-py does without asyncio.wait_for, which can swallow a cancellation before 3.12.
+        options.update(socket_timeout=None, socket_connect_timeout=reply_timeout_s, driver_info=None)
         options.update(protocol=2, retry=None, retry_on_error=[], retry_on_timeout=False, decode_responses=False)
         if name:
             options["client_name"] = name
         connection: AbstractConnection = connection_class(**options)
         try:
-            await connection.connect()  # type: ignore[no-untyped-call]
+            async with asyncio.timeout(reply_timeout_s):
+                await connection.connect()  # type: ignore[no-untyped-call]
         except AuthenticationError as error:
             raise ResponseError(str(error), status_code="WRONGPASS") from None
         except ResponseError:

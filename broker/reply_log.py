@@ -1,5 +1,6 @@
 """The writing end of one reply log: one epoch, one link, one write in flight."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,6 +74,11 @@ class ReplyLog:
             payload,
         )
 
+    def _abandon(self) -> None:
+        """Nobody waits for the reply to a write that may be in flight."""
+        if self._writing:
+            self._writing, self._failure = False, LinkLost("cancelled while a write was in flight")
+
     def _settle(self, event: Event, reply: Any) -> BrokerError | None:
         """Take the reply to a write; the error that it means, if any."""
         self._writing = False
@@ -95,8 +101,8 @@ async def append_many(items: Sequence[tuple[ReplyLog, Event]]) -> list[BrokerErr
     Per item None once it stands in the log, or the error (Fenced, LinkLost, Unwritable, LogBusy), not raised.
     """
     results: list[BrokerError | None] = [None] * len(items)
-    by_link: dict[int, list[int]] = {}
-    packed: dict[int, list[bytes]] = {}
+    by_link: dict[Link, list[int]] = {}
+    packed: dict[Link, list[bytes]] = {}
     for index, (log, event) in enumerate(items):
         refusal = log._refusal()
         if refusal is None:
@@ -107,23 +113,35 @@ async def append_many(items: Sequence[tuple[ReplyLog, Event]]) -> list[BrokerErr
         if refusal is not None:
             results[index] = refusal
             continue
-        link = id(log.link)
-        by_link.setdefault(link, []).append(index)
-        packed.setdefault(link, []).append(command)
-    for link, indices in by_link.items():
-        for index, reply in zip(indices, await _send([items[i][0] for i in indices], packed[link]), strict=True):
-            log, event = items[index]
-            results[index] = log._settle(event, reply)
+        by_link.setdefault(log.link, []).append(index)
+        packed.setdefault(log.link, []).append(command)
+    writes = [(indices, _send(link, packed[link])) for link, indices in by_link.items()]
+    try:
+        for indices, write in writes:
+            for index, reply in zip(indices, await _replies(write), strict=True):
+                log, event = items[index]
+                results[index] = log._settle(event, reply)
+    except BaseException:
+        # The caller was cancelled: whether these events stand in their logs is unknown for ever.
+        for index in (index for indices, _ in writes for index in indices):
+            items[index][0]._abandon()
+        raise
     return results
 
 
-async def _send(logs: Sequence[ReplyLog], packed: Sequence[bytes]) -> Sequence[Any]:
+Write = tuple["asyncio.Future[list[Any]] | LinkLost", int]
+
+
+def _send(link: Link, packed: Sequence[bytes]) -> Write:
     try:
-        return await logs[0].link.send(b"".join(packed), len(packed))
+        return link.send(b"".join(packed), len(packed)), len(packed)
     except LinkLost as lost:
-        return [lost] * len(packed)
-    except BaseException:
-        # The caller was cancelled: whether these events stand in their logs is unknown for ever.
-        for log in logs:
-            log._writing, log._failure = False, LinkLost("cancelled while a write was in flight")
-        raise
+        return lost, len(packed)
+
+
+async def _replies(write: Write) -> Sequence[Any]:
+    future, count = write
+    try:
+        return [future] * count if isinstance(future, LinkLost) else await future
+    except LinkLost as lost:
+        return [lost] * count

@@ -17,6 +17,8 @@ from schemas.request import GenerationRequest
 
 REPAIRED = "repaired"
 """Consumer that holds entries which were delivered and belonged to nobody, until a worker takes them over."""
+PIECE = 16
+"""Entries per script call: the script holds their bodies, which may be large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +61,21 @@ class Sweeper:
 
     async def _look(self, name: str, now_ms: int) -> tuple[list[tuple[EntryRef, str]], int]:
         """Overdue entries of the next chunk with their request ids, and how many entries were repaired."""
-        start, overdue_ms = self._cursors.get(name, "-"), now_ms - self._margin_ms
-        args: list[Arg] = [GROUP, start, self._chunk, overdue_ms, REPAIRED, HANDED_OVER_MS]
-        try:
-            cursor, repaired, *overdue = await self._link.run(SWEEP, [self._keys.requests(name)], args)
-        except ResponseError as error:
-            raise Unwritable(error) from None
-        self._cursors[name] = f"({cursor.decode()}" if cursor else "-"
-        return [(EntryRef(name, row[0].decode()), row[1].decode(errors="replace")) for row in overdue], repaired
+        overdue: list[tuple[EntryRef, str]] = []
+        repaired = 0
+        for begin in range(0, self._chunk, PIECE):
+            size, start = min(PIECE, self._chunk - begin), self._cursors.get(name, "-")
+            args: list[Arg] = [GROUP, start, size, now_ms - self._margin_ms, REPAIRED, HANDED_OVER_MS]
+            try:
+                cursor, fixed, *rows = await self._link.run(SWEEP, [self._keys.requests(name)], args)
+            except ResponseError as error:
+                raise Unwritable(error) from None
+            repaired += fixed
+            overdue += [(EntryRef(name, row[0].decode()), row[1].decode(errors="replace")) for row in rows]
+            self._cursors[name] = f"({cursor.decode()}" if cursor else "-"
+            if not cursor:
+                break
+        return overdue, repaired
 
     async def _expire(self, ref: EntryRef, request_id: str, now_ms: int) -> bool:
         try:

@@ -9,15 +9,15 @@ import pytest
 
 from broker.attach import Attached
 from broker.claim import Claimed
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ReplyConflict
 from broker.link import Link
 from broker.loss import LossCheck, Watch
 from broker.queue import RequestQueue
 from broker.reader import ReplyReader
 from schemas.keys import Keys
-from schemas.request import GenerationRequest
-from tests.broker.conftest import MakeReader, OpenLink
+from tests.broker.conftest import MakeReader
 from tests.broker.following import Seen, follow
+from tests.broker.rewind import Snapshot
 from tests.broker.scripted import RETENTION_MS, Job, ScriptedWorker, bare_fields, enqueue, make_request
 from tests.redis_server import RedisServer
 
@@ -82,48 +82,72 @@ class Process:
             self.claimed = self.job = None
 
 
-async def _run(
-    dice: random.Random, link: Link, keys: Keys, processes: list[Process], request: GenerationRequest, watch: Watch
-) -> None:
-    check = LossCheck(keys, "gateway", retention_ms=RETENTION_MS)
-    stream = keys.requests(request.priority_class)
+class Chaos:
+    """Throws faults at a run. With `rewind`, Redis also forgets its newest writes, and every connection notices."""
 
-    async def kill_connection() -> None:
-        victim = dice.choice(processes).worker.link.client_id
-        await link.call_many([("CLIENT", "KILL", "ID", victim)])
+    def __init__(
+        self, dice: random.Random, link: Link, keys: Keys, processes: list[Process], watch: Watch, rewind: str | None
+    ) -> None:
+        self.dice, self.link, self.keys, self.processes, self.watch = dice, link, keys, processes, watch
+        self.rewind = rewind
+        self.snapshot: Snapshot | None = None
+        self.check = LossCheck(keys, "gateway", retention_ms=RETENTION_MS)
+        self.stream = keys.requests("normal")
 
-    async def lose_entry() -> None:
-        if watch.ref is not None:
-            await link.call("XDEL", stream, watch.ref.entry_id)
+    async def strike(self, server: RedisServer) -> None:
+        """One fault, or more often none."""
+        faults: list[Callable[[], Awaitable[object]]] = [
+            self.kill_connection,
+            self.kill_connection,
+            self.lose_entry,
+            self.add_twin,
+            self.look_for_loss,
+            lambda: self.dice.choice(self.processes).crash(),
+            lambda: self.dice.choice(self.processes).drain(),
+            *[self.nothing] * 14,
+        ]
+        if self.rewind is not None:
+            faults += [lambda: self.remember(server)] * 3 + [self.forget] * 2
+        await self.dice.choice(faults)()
 
-    async def add_twin() -> None:
-        if await RequestQueue(link, keys).depth() < 3:
-            await link.call("XADD", stream, "*", *bare_fields(request))
+    async def kill_connection(self) -> None:
+        victim = self.dice.choice(self.processes).worker.link.client_id
+        await self.link.call_many([("CLIENT", "KILL", "ID", victim)])
 
-    async def look_for_loss() -> None:
-        await check.check(link, watch)
+    async def lose_entry(self) -> None:
+        if self.watch.ref is not None:
+            await self.link.call("XDEL", self.stream, self.watch.ref.entry_id)
 
-    async def nothing() -> None:
+    async def add_twin(self) -> None:
+        if self.watch.request is not None and await RequestQueue(self.link, self.keys).depth() < 3:
+            await self.link.call("XADD", self.stream, "*", *bare_fields(self.watch.request))
+
+    async def look_for_loss(self) -> None:
+        await self.check.check(self.link, self.watch)
+
+    async def remember(self, server: RedisServer) -> None:
+        self.snapshot = Snapshot(server, self.rewind or "*")
+
+    async def forget(self) -> None:
+        if self.snapshot is not None:
+            self.snapshot.restore()
+            self.snapshot = None
+            await self.link.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    async def nothing(self) -> None:
         return
 
-    faults: list[Callable[[], Awaitable[object]]] = [
-        kill_connection,
-        kill_connection,
-        lose_entry,
-        add_twin,
-        look_for_loss,
-        lambda: dice.choice(processes).crash(),
-        lambda: dice.choice(processes).drain(),
-        *[nothing] * 14,
-    ]
+
+async def _run(chaos: Chaos, server: RedisServer) -> None:
     for turn in range(2000):
         calm = turn > 60
         if not calm:
-            await dice.choice(faults)()
-        await asyncio.gather(*(process.step() for process in processes if calm or dice.random() < 0.6))
+            await chaos.strike(server)
+        active = [process for process in chaos.processes if calm or chaos.dice.random() < 0.6]
+        await asyncio.gather(*(process.step() for process in active))
         if calm:
-            await look_for_loss()
-            if await RequestQueue(link, keys).depth() == 0:
+            await chaos.look_for_loss()
+            if await RequestQueue(chaos.link, chaos.keys).depth() == 0:
                 return
     pytest.fail("the request did not end")
 
@@ -133,29 +157,59 @@ def _valid(tokens: list[int]) -> bool:
     return len(tokens) == LENGTH and all(token // 10 == position for position, token in enumerate(tokens))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-async def test_every_interleaving_reads_as_one_sequence_with_one_end(
-    redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader, open_link: OpenLink, seed: int
-) -> None:
-    """Faults fall between any two steps; live, late and resumed readers see the same valid sequence."""
+Outcome = Seen | ReplyConflict
+
+
+async def _follow(reader: ReplyReader) -> Outcome:
+    try:
+        return await follow(reader.subscribe(Watch("r1", "default")))
+    except ReplyConflict as conflict:
+        return conflict
+
+
+async def _scenario(
+    server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader, seed: int, rewind: str | None
+) -> tuple[Outcome, Outcome]:
+    """One run; what a live and a late reader saw."""
     dice = random.Random(seed)
     request = make_request()
     accepted = await enqueue(link, keys, request)
     watch = Watch(request.id, "default", accepted.entry, request)
-    workers = [ScriptedWorker(redis_server.url, keys, f"w{i}", salt=i, lease_ms=20) for i in range(3)]
+    workers = [ScriptedWorker(server.url, keys, f"w{i}", salt=i, lease_ms=20) for i in range(3)]
     processes = [Process(await worker.connect(), dice) for worker in workers]
-    reader: ReplyReader = await make_reader(redis_server.url, loss_check_s=60)
-    live = asyncio.create_task(follow(reader.subscribe(Watch(request.id, "default"))))
+    live = asyncio.create_task(_follow(await make_reader(server.url, loss_check_s=60)))
     try:
-        await _run(dice, link, keys, processes, request, watch)
+        await _run(Chaos(dice, link, keys, processes, watch, rewind), server)
         seen = await asyncio.wait_for(live, 10)
     finally:
         live.cancel()
         for process in processes:
             await process.worker.close()
-    late: Seen = await follow((await make_reader(redis_server.url)).subscribe(Watch(request.id, "default")))
+    return seen, await _follow(await make_reader(server.url))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_every_interleaving_reads_as_one_sequence_with_one_end(
+    redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader, seed: int
+) -> None:
+    """Faults fall between any two steps; live and late readers see the same valid sequence."""
+    seen, late = await _scenario(redis_server, link, keys, make_reader, seed, None)
+    assert isinstance(seen, Seen)
+    assert isinstance(late, Seen)
     assert _valid(seen.tokens[0]), seen
     assert (late.tokens, late.resume_id) == (seen.tokens, seen.resume_id)
     assert len(seen.terminals) == len(late.terminals) == 1
-    entries = await link.call("XRANGE", keys.reply(request.id), "-", "+")
+    entries = await link.call("XRANGE", keys.reply("r1"), "-", "+")
     assert len([entry for entry in entries if entry[1][1] == b"finished"]) == 1
+
+
+@pytest.mark.parametrize("rewind", ["*", "orca:reply:*"])
+@pytest.mark.parametrize("seed", range(15))
+async def test_where_redis_forgets_a_reader_sees_one_sequence_or_an_error(
+    redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader, seed: int, rewind: str
+) -> None:
+    """The newest writes are lost, of everything or of the logs alone: never a silently changed or shortened reply."""
+    for outcome in await _scenario(redis_server, link, keys, make_reader, seed, rewind):
+        if isinstance(outcome, Seen):
+            assert _valid(outcome.tokens[0]), outcome
+            assert len(outcome.terminals) == 1

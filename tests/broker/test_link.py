@@ -157,3 +157,21 @@ async def test_an_absent_server_is_a_lost_link() -> None:
 def test_codes_of_errors() -> None:
     assert Unwritable(ResponseError("OOM command not allowed")).code == "OOM"
     assert Unwritable(ResponseError("something")).code == "ERR"
+
+
+async def test_an_open_that_is_cancelled_anywhere_is_over(redis_server: RedisServer, link: Link) -> None:
+    """No cancellation is swallowed on the way, and no connection is left behind."""
+    before = (await link.call("CLIENT", "LIST")).count(b"id=")
+    for steps in range(40):
+        opening = asyncio.create_task(Link.open(redis_server.url, name="cancelled"))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        cancelled = opening.cancel()
+        result = (await asyncio.gather(opening, return_exceptions=True))[0]
+        assert isinstance(result, asyncio.CancelledError) or not cancelled, f"swallowed after {steps} steps"
+        if isinstance(result, Link):
+            await result.close()
+    for _ in range(1000):
+        if (await link.call("CLIENT", "LIST")).count(b"id=") == before:
+            return
+    pytest.fail("connections were left open")
