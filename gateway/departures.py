@@ -29,7 +29,7 @@ class Departures:
 
     def left(self, request_id: str, *, cancels: bool) -> None:
         """A reader of the request has gone before the reply's end."""
-        log_event("disconnected", id=request_id, on_disconnect="cancel" if cancels else "continue")
+        log_event("disconnected", request=request_id, on_disconnect="cancel" if cancels else "continue")
         task = asyncio.create_task(self._depart(request_id, cancels), name=f"departure {request_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -45,7 +45,7 @@ class Departures:
         try:
             await self._gateway.readers.detach(request_id)
         except (BrokerError, ResponseError) as error:
-            log_event("reader mark left behind", id=request_id, error=error)
+            log_event("reader mark left behind", request=request_id, why=error)
         if cancels:
             await asyncio.sleep(self._gateway.settings.disconnect_grace_s)
             await self._cancel_unless_read(request_id)
@@ -56,12 +56,12 @@ class Departures:
             try:
                 await self._gateway.redis.wait(until)
                 if await self._gateway.readers.anyone(request_id):
-                    log_event("came back", id=request_id)
+                    log_event("came back", request=request_id)
                 elif await cancel_request(self._gateway, request_id):
-                    log_event("cancelled", id=request_id, reason="disconnect")
+                    log_event("cancelled", request=request_id, why="disconnect")
                 return
             except (BrokerError, ResponseError) as error:
                 if time.monotonic() >= until:
-                    log_event("not cancelled", id=request_id, error=error)
+                    log_event("not cancelled", request=request_id, why=error)
                     return
                 await asyncio.sleep(0.2)

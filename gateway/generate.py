@@ -52,7 +52,7 @@ async def _enqueue(gateway: "Gateway", admitted: Admitted, tenant: str) -> Sessi
         await _check_owner(gateway, request.id, tenant)
     log_event(
         "repeated" if enqueued.duplicate else "accepted",
-        id=request.id,
+        request=request.id,
         entry=enqueued.entry,
         tenant=tenant,
         user=admitted.user,

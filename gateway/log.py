@@ -1,18 +1,11 @@
-"""One line per event in the life of a request: a name, then fields."""
+"""One line per event in the life of a request: a short message, then fields."""
 
-import json
 import logging
 
 LOGGER = logging.getLogger("orcastream.gateway")
 
 
-def log_event(name: str, *, level: int = logging.INFO, **fields: object) -> None:
-    """Log `name key=value ...`; values with spaces or signs are quoted, and `extra` carries them for handlers."""
+def log_event(message: str, *, level: int = logging.INFO, **fields: object) -> None:
+    """Log `message` with `fields` as the record's extra attributes; empty ones are left out."""
     if LOGGER.isEnabledFor(level):
-        shown = " ".join(f"{key}={_quoted(value)}" for key, value in fields.items() if value is not None)
-        LOGGER.log(level, "%s %s", name, shown, extra={"event": name, "fields": fields})
-
-
-def _quoted(value: object) -> str:
-    text = str(value)
-    return text if text and all(char.isalnum() or char in "-_./:" for char in text) else json.dumps(text)
+        LOGGER.log(level, message, extra={name: value for name, value in fields.items() if value is not None})

@@ -9,9 +9,9 @@ from types import FrameType
 import uvicorn
 
 from gateway.app import create_app
-from gateway.log import LOGGER
 from gateway.service import Gateway
 from gateway.settings import GatewaySettings
+from telemetry.logs import set_up_logging
 
 _MARGIN_S = 5.0
 """Time to write the last events after the shutdown grace."""
@@ -38,7 +38,7 @@ async def serve(settings: GatewaySettings) -> None:
         create_app(gateway),
         host=settings.host,
         port=settings.port,
-        log_level=settings.log_level.lower(),
+        log_config=None,
         access_log=settings.access_log,
         server_header=False,
         timeout_graceful_shutdown=int(settings.shutdown_grace_s + _MARGIN_S),
@@ -48,8 +48,9 @@ async def serve(settings: GatewaySettings) -> None:
 
 def run(settings: GatewaySettings) -> None:
     """Run a gateway in this process; returns once it has stopped."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    LOGGER.setLevel(settings.log_level)
+    set_up_logging(settings.log_level, settings.log_form)
+    if settings.access_log:
+        logging.getLogger("uvicorn.access").setLevel(logging.INFO)
     # uvicorn raises the signal again when it is done, for whoever handled it before: here that is the end of the job.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)

@@ -38,7 +38,7 @@ async def events(gateway: "Gateway", request: Request) -> Response:
         resume=resume,
     )
     await session.open()
-    log_event("resumed", id=request_id, behind=last_event_id)
+    log_event("resumed", request=request_id, behind=last_event_id)
     parts = stream(session.updates(), session.shape, session.text, resumed=resume is not None)
     return EventStream(parts, headers={"X-Request-Id": request_id}, closed=session.close)
 
@@ -47,7 +47,7 @@ async def cancel(gateway: "Gateway", request: Request) -> Response:
     """DELETE: cancel. `cancelled` is false where the request had ended before."""
     request_id, _ = await _of_tenant(gateway, request)
     cancelled = await cancel_request(gateway, request_id)
-    log_event("cancelled", id=request_id, reason="asked for", ended_before=not cancelled)
+    log_event("cancelled", request=request_id, why="asked for", ended_before=not cancelled)
     return JSONResponse(
         {"id": request_id, "object": "request", "cancelled": cancelled}, headers={"X-Request-Id": request_id}
     )

@@ -128,7 +128,7 @@ class Gateway:
             try:
                 await self._sweep(await self.redis.get())
             except (BrokerError, ResponseError) as error:
-                log_event("sweep interrupted", error=error)
+                log_event("sweep interrupted", why=error)
             except Exception:
                 LOGGER.exception("the sweep failed")
             await asyncio.sleep(self.settings.sweep_s)

@@ -56,7 +56,7 @@ class Session:
         try:
             await self._gateway.readers.attach(self.request_id, ttl_ms)
         except (BrokerError, ResponseError) as error:
-            log_event("reader not marked", id=self.request_id, error=error)
+            log_event("reader not marked", request=self.request_id, why=error)
 
     async def updates(self) -> AsyncGenerator[Update | None]:
         """The reply's updates; None in silence."""
@@ -69,7 +69,7 @@ class Session:
                 async for update in updates:
                     if update is not None and update.terminal is not None:
                         tokens = update.terminal.usage.completion_tokens
-                        log_event("ended", id=self.request_id, error=update.terminal.error, tokens=tokens)
+                        log_event("ended", request=self.request_id, why=update.terminal.error, tokens=tokens)
                     yield update
 
     async def close(self, *, left: bool) -> None:

@@ -1,12 +1,13 @@
 """Everything about a gateway that can be set."""
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from broker.settings import BrokerSettings
 from schemas.keys import check_name
 from schemas.limits import MAX_DEADLINE_AHEAD_MS, MAX_PAYLOAD_BYTES
+from telemetry.logs import LogForm
 
 _MAX_TIMEOUT_S = MAX_DEADLINE_AHEAD_MS / 1000
 
@@ -52,7 +53,10 @@ class GatewaySettings(BrokerSettings):
         True,
         description="Refuse requests with 503 while no worker of the model lives; false where they scale from zero.",
     )
-    log_level: str = Field("WARNING", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Least level that is logged.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "warning", description="Least severe line logged; info: one line per event in the life of a request."
+    )
+    log_form: LogForm = Field(LogForm.TEXT, description="How log lines are written.")
     access_log: bool = Field(False, description="Log every HTTP request (uvicorn's access log).")
 
     @field_validator("api_keys")
@@ -60,8 +64,9 @@ class GatewaySettings(BrokerSettings):
     def _tenants_are_names(cls, api_keys: dict[SecretStr, str]) -> dict[SecretStr, str]:
         for key, tenant in api_keys.items():
             check_name(tenant, "api_keys")
-            if not key.get_secret_value():
-                raise ValueError("got an empty key, allowed: at least one character")
+            text = key.get_secret_value()
+            if not text or not all("!" <= char <= "~" for char in text):
+                raise ValueError(f"a key of tenant {tenant}: allowed: printable ASCII characters without spaces")
         return api_keys
 
     @model_validator(mode="after")
