@@ -82,6 +82,6 @@ _TELL: dict[type[Exception], Callable[[Exception], ApiError]] = {
 
 def _answer(tell: Callable[[Exception], ApiError], request: Request, error: Exception) -> Response:
     told = tell(error)
-    level = logging.WARNING if told.status >= 500 else logging.INFO
+    level = logging.DEBUG if request.url.path.startswith("/health/") else logging.INFO
     log_event("refused", level=level, path=request.url.path, status=told.status, code=told.code, why=told.message)
     return JSONResponse(told.body(), status_code=told.status, headers=told.headers)
