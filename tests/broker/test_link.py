@@ -1,6 +1,9 @@
 """One connection: pipelining, errors, and dying for ever."""
 
 import asyncio
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ from broker.link import Link
 from broker.scripts import ENTRY_STATE, Script
 from tests.broker.conftest import OpenLink
 from tests.broker.proxy import LossyProxy
-from tests.redis_server import RedisServer
+from tests.redis_server import RedisServer, free_port
 
 
 async def test_concurrent_calls_get_their_own_replies(link: Link) -> None:
@@ -147,6 +150,21 @@ async def test_urls(own_redis: Any, tmp_path: Any, open_link: OpenLink, form: st
         assert error_code(caught.value) == "WRONGPASS"
 
 
+async def test_tls(own_redis: Any, tmp_path: Any, open_link: OpenLink) -> None:
+    """rediss:// with the certificate checked."""
+    key, certificate, port = tmp_path / "key.pem", tmp_path / "cert.pem", free_port()
+    _make_certificate(key, certificate)
+    names = {"--tls-port": port, "--tls-cert-file": certificate, "--tls-key-file": key, "--tls-auth-clients": "no"}
+    try:
+        own_redis(options=[str(part) for item in names.items() for part in item])
+    except RuntimeError:
+        pytest.skip("this redis-server was built without TLS")
+    link = await open_link(f"rediss://127.0.0.1:{port}/?ssl_ca_certs={certificate}")
+    assert await link.call_many([("ECHO", "x" * 300_000)] * 3) == [b"x" * 300_000] * 3
+    with pytest.raises(LinkLost, match="CERTIFICATE_VERIFY_FAILED"):
+        await open_link(f"rediss://127.0.0.1:{port}")
+
+
 async def test_an_absent_server_is_a_lost_link() -> None:
     with pytest.raises(LinkLost, match="cannot connect"):
         await Link.open("redis://127.0.0.1:1")
@@ -175,3 +193,12 @@ async def test_an_open_that_is_cancelled_anywhere_is_over(redis_server: RedisSer
         if (await link.call("CLIENT", "LIST")).count(b"id=") == before:
             return
     pytest.fail("connections were left open")
+
+
+def _make_certificate(key: Path, certificate: Path) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl to make a certificate with")
+    make = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([openssl, *make.split(), *files], check=True, capture_output=True)

@@ -94,6 +94,7 @@ async def test_hazard_13_a_body_deleted_while_pending_is_dropped(
     await link.call("XDEL", keys.requests("normal"), refs[0].entry_id)
     await worker.connect()
     assert [one.ref for one in await worker.claimer.unknown(())] == [refs[1]]
+    assert await _pending(link, keys) == 1
     await link.call("XDEL", keys.requests("normal"), refs[1].entry_id)
     while (await link.call("XPENDING", keys.requests("normal"), GROUP))[0]:
         assert await other.claimer.expired(5) == []
@@ -172,6 +173,7 @@ async def test_hazard_16_innocent_dead_letters_after_many_drains(
     for index in range(1, 11):
         job = await worker.open(claimed)
         assert await worker.leases.hand_over([job.ref]) == [job.ref]
+        assert await worker.claimer.unknown(()) == [], "what was handed over is not taken back"
         worker = await make_worker(redis_server.url, f"w{index}")
         claimed = (await worker.claimer.expired(1))[0]
         assert claimed.deliveries == 1
@@ -340,6 +342,17 @@ async def test_hazard_23_over_claim(
     assert sorted(one.ref.priority_class for one in surplus) == ["low", "normal"]
     assert {one.deliveries for one in surplus} == {1}
     assert await other.claimer.unknown({waited[0].ref}) == []
+
+
+async def test_hazard_23_the_only_worker_gets_its_surplus_back(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """What a worker gave away may come back to it when it has room."""
+    await enqueue(link, keys, make_request())
+    worker = await make_worker(redis_server.url, "w1")
+    claimed = (await worker.claimer.new(1))[0]
+    await worker.leases.hand_over([claimed.ref])
+    assert [(one.ref, one.deliveries) for one in await worker.claimer.expired(1)] == [(claimed.ref, 1)]
 
 
 async def test_hazard_23_expired_leases_are_bounded_too(

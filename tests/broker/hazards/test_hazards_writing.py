@@ -9,7 +9,7 @@ from broker.errors import Fenced, LinkLost, LogBusy, ReplyConflict, Unwritable
 from broker.link import Link
 from broker.loss import Watch
 from broker.queue import RequestQueue, ensure_groups
-from schemas.events import Ending, Output, Run, Terminal, Usage, encode_event
+from schemas.events import Ending, Output, Run, Started, Terminal, Usage, encode_event
 from schemas.keys import Keys
 from schemas.seed import derived_seed
 from schemas.stopping import FinishReason, first_finish
@@ -225,13 +225,14 @@ async def test_hazard_25_seed_lost(redis_server: RedisServer, link: Link, keys: 
     request = make_request()
     await enqueue(link, keys, request)
     first, second = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
-    job = await first.take()
+    claimed = (await first.claimer.new(1))[0]
+    chosen = Started("other", "demo", "default", "normal", str(claimed.ref), 4711, 3)
+    await link.call("XADD", keys.reply(request.id), "5-0", *encode_event(chosen, request.form))
+    job = await first.open(claimed)
     started: Any = job.fold.started
-    assert started.seed == derived_seed(request.id), "without a seed every worker derives the same one"
-    other = encode_event(type(started)(**{**_fields_of(started), "seed": 4711}), request.form)
-    await link.call("XADD", keys.reply(request.id), f"{job.log.epoch + 1}-0", *other)
+    assert started.seed == derived_seed(request.id), "what this worker would have drawn with by itself"
     taken = await second.open(await take_over(second))
-    assert taken.fold.first_seed == derived_seed(request.id)
+    assert (job.fold.first_seed, taken.fold.first_seed) == (4711, 4711)
     await link.call("DEL", keys.reply(request.id))
     again = await second.open(taken.claimed)
     assert again.fold.first_seed == derived_seed(request.id), "the log was lost: derived from the id again"
@@ -267,7 +268,3 @@ async def test_a_follower_sees_each_epoch(
     await second.end(taken)
     await follow_until(subscription, seen, lambda seen: False)
     assert (seen.tokens[0], seen.workers) == (expected(4), ["w1", "w2"])
-
-
-def _fields_of(started: Any) -> dict[str, Any]:
-    return {name: getattr(started, name) for name in started.__dataclass_fields__}
