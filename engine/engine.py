@@ -41,6 +41,7 @@ class OrcaEngine:
         """An engine around a model that is in memory, on the device where it shall compute; see also `load`."""
         self.config = config
         model.eval()
+        self.model = model
         self.device: torch.device = model.device
         max_model_len = resolve_max_model_len(config, model.config)
         backend = choose_backend(config.attention_backend, self.device)

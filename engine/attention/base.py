@@ -50,6 +50,8 @@ class AttentionBackend(ABC):
     """Attention over block tables. One instance serves one model; it holds no state between iterations."""
 
     name: str
+    rank: int = 0
+    """`auto` takes the available backend of the highest rank."""
 
     @classmethod
     def unavailable(cls, device: torch.device) -> str | None:
@@ -84,7 +86,6 @@ class AttentionBackend(ABC):
 
 
 BACKENDS: dict[str, type[AttentionBackend]] = {}
-"""In order of preference: `auto` takes the first one that is available."""
 
 
 def register(name: str) -> Callable[[type[AttentionBackend]], type[AttentionBackend]]:
@@ -101,7 +102,8 @@ def register(name: str) -> Callable[[type[AttentionBackend]], type[AttentionBack
 def choose_backend(name: str, device: torch.device) -> AttentionBackend:
     """The backend of that name, or the best available for `auto`; ValueError where there is none."""
     if name == "auto":
-        return next(backend() for backend in BACKENDS.values() if backend.unavailable(device) is None)
+        available = [backend for backend in BACKENDS.values() if backend.unavailable(device) is None]
+        return max(available, key=lambda backend: backend.rank)()
     backend = BACKENDS.get(name)
     if backend is None:
         raise ValueError(f"attention_backend: got {name!r}, allowed: auto, {', '.join(BACKENDS)}")

@@ -17,9 +17,9 @@ _PADDING_FREE_SLOTS = 4096
 class _DecodeGroup:
     """Neighbouring spans of one token, computed together: stream indices start … stop - 1.
 
-    `slots` `[spans * longest]` are the cache slots of the context of each, filled up with its own first slot; `mask`
-    `[1, spans, 1, longest]`, with all the dimensions that torch's fast CPU path wants, bars the filling; None where there
-    is none.
+    `slots` `[spans * longest]` are the cache slots of the context of each, filled up with its own first slot. `mask`
+    `[1, spans, 1, longest]` (all four dimensions, or torch leaves its fast CPU path) bars the filling; None: there is
+    none.
     """
 
     start: int

@@ -6,52 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
 
-from engine import EngineConfig, OrcaEngine, Request, RequestState, TokenEvent
+from engine import EngineConfig, OrcaEngine, Request, RequestState
 from schemas.errors import InvalidRequest
-from schemas.sampling import SamplingParams
 from schemas.stopping import FinishReason
-
-MakeEngine = Callable[..., OrcaEngine]
-MakeModel = Callable[..., PreTrainedModel]
-
-
-def request(name: str, prompt: tuple[int, ...] = (1, 2, 3), outputs: tuple[int, ...] = (), **params: Any) -> Request:
-    return Request(name, prompt, SamplingParams(**{"temperature": 0, "max_tokens": 8, **params}), output_ids=outputs)
-
-
-def run(engine: OrcaEngine, *requests: Request) -> dict[str, list[TokenEvent]]:
-    """Submit all at once; the events per request."""
-    events: dict[str, list[TokenEvent]] = {each.id: [] for each in requests}
-    for each in requests:
-        engine.submit(each)
-    while engine.has_work:
-        for event in engine.step():
-            events[event.request_id].append(event)
-        engine.check_integrity()
-    assert engine.stats().blocks_used == 0
-    return events
-
-
-def tokens(events: list[TokenEvent]) -> list[int | None]:
-    return [event.token for event in events]
-
-
-def crowd(count: int = 6, **params: Any) -> list[Request]:
-    """Requests of different lengths with sampling settings of their own."""
-    settings: list[dict[str, Any]] = [
-        {"temperature": 1.0},
-        {"temperature": 0.8, "top_k": 5, "seed": 4},
-        {"temperature": 0},
-        {"temperature": 1.3, "top_p": 0.9},
-        {"temperature": 1.0, "min_p": 0.05, "logprobs": 2},
-        {"temperature": 2.0, "top_k": 50, "top_p": 0.99},
-    ]
-    return [
-        request(f"crowd-{index}", tuple(range(1, 4 + 5 * index)), max_tokens=12, **settings[index % 6], **params)
-        for index in range(count)
-    ]
+from tests.engine.running import MakeEngine, MakeModel, crowd, request, run, tokens
 
 
 def test_events_carry_positions_and_the_finish_reason(make_engine: MakeEngine) -> None:
@@ -143,34 +102,6 @@ def test_logprobs_of_the_chosen_and_the_likeliest(make_engine: MakeEngine) -> No
         assert len(likeliest) == 3
 
 
-@pytest.mark.parametrize(
-    ("bad", "field"),
-    [
-        (lambda: request("a", ()), "prompt"),
-        (lambda: request("a", (1, 96)), "prompt.1"),
-        (lambda: request("a", (1, -1)), "prompt.1"),
-        (lambda: request("a", (1,), (96,)), "output_ids.0"),
-        (lambda: request("a", stop_token_ids=(96,)), "stop_token_ids.0"),
-        (lambda: request("a", tuple(range(64))), "prompt"),
-        (lambda: request("a", max_tokens=62), "max_tokens"),
-        (lambda: request("a", max_tokens=None, min_tokens=62), "min_tokens"),
-        (lambda: request("a", outputs=(1,) * 8), "output_ids"),
-        (lambda: request("a", outputs=(1, 7), stop_token_ids=(7,)), "output_ids"),
-        (lambda: request("busy"), "id"),
-    ],
-)
-def test_what_can_never_be_computed_is_refused_at_submit(
-    bad: Callable[[], Request], field: str, make_engine: MakeEngine
-) -> None:
-    engine = make_engine(num_blocks=16)
-    engine.submit(request("busy"))
-    with pytest.raises(InvalidRequest) as caught:
-        engine.submit(bad())
-    assert caught.value.field == field
-    assert engine.num_waiting == 1
-    engine.check_integrity()
-
-
 def test_max_tokens_is_what_the_context_or_the_cache_leaves(make_engine: MakeEngine) -> None:
     by_cache = make_engine(num_blocks=6)
     assert len(run(by_cache, request("a", max_tokens=None))["a"]) == 6 * 4 - 3
@@ -188,119 +119,6 @@ def test_a_request_object_is_used_once(make_engine: MakeEngine) -> None:
     with pytest.raises(InvalidRequest, match="never submitted before"):
         engine.submit(once)
     run(engine, request("a"))
-
-
-def test_cancel_in_every_state(make_engine: MakeEngine) -> None:
-    engine = make_engine(max_batch_size=2, max_num_batched_tokens=8)
-    decoding, prefilling, waiting = request("d"), request("p", tuple(range(30))), request("w")
-    engine.submit(decoding)
-    engine.step()
-    engine.submit(prefilling)
-    engine.submit(waiting)
-    engine.step()
-    states = [RequestState.INCREMENT, RequestState.INITIATION, RequestState.WAITING]
-    assert [each.state for each in (decoding, prefilling, waiting)] == states
-    for name in ("d", "p", "w"):
-        assert engine.cancel(name)
-        engine.check_integrity()
-        assert not engine.cancel(name)
-    assert engine.step() == []
-    assert engine.stats().blocks_used == 0
-    assert decoding.timeline.finished_s is not None
-
-
-def test_cancelling_one_leaves_the_others_alone(make_engine: MakeEngine) -> None:
-    expected = run(make_engine(), *crowd())
-    engine = make_engine()
-    for each in crowd():
-        engine.submit(each)
-    events: dict[str, list[TokenEvent]] = {}
-    for step in range(60):
-        for event in engine.step():
-            events.setdefault(event.request_id, []).append(event)
-        if step == 3:
-            assert engine.cancel("crowd-2")
-            del events["crowd-2"]
-        engine.check_integrity()
-    assert {name: tokens(each) for name, each in events.items()} == {
-        name: tokens(each) for name, each in expected.items() if name != "crowd-2"
-    }
-
-
-POISON = 77
-
-
-def poison(model: PreTrainedModel) -> None:
-    """Let every forward pass that holds the token fail."""
-
-    def fail(module: Any, args: Any, kwargs: Any) -> None:
-        if bool((kwargs["input_ids"] == POISON).any()):
-            raise RuntimeError("poisoned")
-
-    model.register_forward_pre_hook(fail, with_kwargs=True)
-
-
-@pytest.mark.parametrize("where", [0, 20])
-def test_a_poisonous_request_ends_alone(where: int, make_engine: MakeEngine, make_model: MakeModel) -> None:
-    expected = run(make_engine(num_blocks=256, max_num_batched_tokens=24), *crowd(stop_token_ids=(POISON,)))
-    model = make_model()
-    poison(model)
-    engine = make_engine(model, num_blocks=256, max_num_batched_tokens=24)
-    prompt = tuple(POISON if index == where else 4 for index in range(30))
-    everyone = [*crowd(stop_token_ids=(POISON,)), request("poison", prompt)]
-    for each in everyone:
-        engine.submit(each)
-    events: dict[str, list[TokenEvent]] = {each.id: [] for each in everyone}
-    while engine.has_work:
-        for event in engine.step():
-            events[event.request_id].append(event)
-        engine.check_integrity()
-    (failure,) = events.pop("poison")
-    assert failure.token is None
-    assert failure.finish_reason is None
-    assert "poisoned" in (failure.error or "")
-    assert {name: tokens(each) for name, each in events.items()} == {
-        name: tokens(each) for name, each in expected.items()
-    }
-    assert engine.stats().blocks_used == 0
-
-
-def test_two_poisonous_requests_both_end(make_engine: MakeEngine, make_model: MakeModel) -> None:
-    model = make_model()
-    poison(model)
-    events = run(make_engine(model), request("a", (POISON,)), request("b", (POISON, 1)))
-    assert all(len(each) == 1 and each[0].error for each in events.values())
-
-
-def test_logits_that_are_not_numbers_end_their_request_alone(make_engine: MakeEngine, make_model: MakeModel) -> None:
-    expected = run(make_engine(), *crowd(2, stop_token_ids=(POISON,)))
-    model = make_model()
-
-    def spoil(module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
-        return output.masked_fill((args[0] == POISON).unsqueeze(-1), torch.nan)
-
-    model.get_input_embeddings().register_forward_hook(spoil)
-    events = run(make_engine(model), *crowd(2, stop_token_ids=(POISON,)), request("poison", (1, POISON, 1)))
-    (failure,) = events.pop("poison")
-    assert "finite" in (failure.error or "")
-    assert {name: tokens(each) for name, each in events.items()} == {
-        name: tokens(each) for name, each in expected.items()
-    }
-
-
-def test_what_a_spoilt_request_left_in_the_cache_harms_nobody(make_engine: MakeEngine, make_model: MakeModel) -> None:
-    model = make_model()
-
-    def spoil(module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
-        return output.masked_fill((args[0] == POISON).unsqueeze(-1), torch.nan)
-
-    model.get_input_embeddings().register_forward_hook(spoil)
-    engine = make_engine(model, num_blocks=12)
-    run(engine, request("poison", (POISON,) * 40))
-    after = run(engine, *crowd(2, stop_token_ids=(POISON,)))
-    assert {name: tokens(each) for name, each in after.items()} == {
-        name: tokens(each) for name, each in run(make_engine(), *crowd(2, stop_token_ids=(POISON,))).items()
-    }
 
 
 def test_two_engines_live_side_by_side(make_engine: MakeEngine, make_model: MakeModel) -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine import filters
@@ -38,7 +38,7 @@ settings_of_a_row = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rows=st.lists(settings_of_a_row, min_size=1, max_size=6), seed=st.integers(0, 1000), spread=st.floats(0.2, 6))
 def test_rows_with_different_settings(rows: list[tuple[int, float, float]], seed: int, spread: float) -> None:
     scores = torch.randn(len(rows), 40, generator=torch.Generator().manual_seed(seed)) * spread

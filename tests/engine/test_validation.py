@@ -1,0 +1,37 @@
+"""What is refused at submit, and with which field."""
+
+from collections.abc import Callable
+
+import pytest
+
+from engine import Request
+from schemas.errors import InvalidRequest
+from tests.engine.running import MakeEngine, request
+
+
+@pytest.mark.parametrize(
+    ("bad", "field"),
+    [
+        (lambda: request("a", ()), "prompt"),
+        (lambda: request("a", (1, 96)), "prompt.1"),
+        (lambda: request("a", (1, -1)), "prompt.1"),
+        (lambda: request("a", (1,), (96,)), "output_ids.0"),
+        (lambda: request("a", stop_token_ids=(96,)), "stop_token_ids.0"),
+        (lambda: request("a", tuple(range(64))), "prompt"),
+        (lambda: request("a", max_tokens=62), "max_tokens"),
+        (lambda: request("a", max_tokens=None, min_tokens=62), "min_tokens"),
+        (lambda: request("a", outputs=(1,) * 8), "output_ids"),
+        (lambda: request("a", outputs=(1, 7), stop_token_ids=(7,)), "output_ids"),
+        (lambda: request("busy"), "id"),
+    ],
+)
+def test_what_can_never_be_computed_is_refused_at_submit(
+    bad: Callable[[], Request], field: str, make_engine: MakeEngine
+) -> None:
+    engine = make_engine(num_blocks=16)
+    engine.submit(request("busy"))
+    with pytest.raises(InvalidRequest) as caught:
+        engine.submit(bad())
+    assert caught.value.field == field
+    assert engine.num_waiting == 1
+    engine.check_integrity()
