@@ -1,7 +1,7 @@
 """A small random model of the same architecture, whose thresholds lie within a few tokens."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,19 +59,18 @@ def _names_threshold(name: object) -> bool:
     return any(part in name for part in ("window", "chunk", "original_max_position", "floor_scale"))
 
 
-def tiny_copy(model: PreTrainedModel, max_model_len: int, threshold_tokens: int = TINY_THRESHOLD) -> PreTrainedModel:
+def tiny_copy(model: PreTrainedModel, shrunk: Collection[str]) -> PreTrainedModel:
     """A random float32 model of the class and configuration of `model`, on its device; UnsupportedModel if none works.
 
-    Thresholds that `max_model_len` crosses become `threshold_tokens`, the others stay out of reach. Heads, widths,
-    layers, experts and vocabulary are reduced; what kinds of layers there are is kept. Where an architecture does not
-    take the reduced sizes, only layers and vocabulary are.
+    Thresholds named in `shrunk` come within a few tokens, the others stay out of reach. Heads, widths, layers, experts
+    and vocabulary are reduced; what kinds of layers there are is kept. Where an architecture does not take the reduced
+    sizes, only layers and vocabulary are.
     """
     problem: Exception | None = None
     for widths in (True, False):
         config = copy.deepcopy(model.config)
         for threshold in _thresholds(config.get_text_config()):
-            crossed = threshold.tokens < max_model_len
-            threshold.set(threshold_tokens if crossed else max(threshold.tokens, POSITIONS))
+            threshold.set(TINY_THRESHOLD if threshold.name in shrunk else max(threshold.tokens, POSITIONS))
         try:
             _shrink(config.get_text_config(), widths)
             tiny = _random_model(type(model), config).to(model.device)
