@@ -47,8 +47,11 @@ class Departures:
         except (BrokerError, ResponseError) as error:
             log_event("reader mark left behind", request=request_id, why=error)
         if cancels:
-            await asyncio.sleep(self._gateway.settings.disconnect_grace_s)
+            await self._grace()
             await self._cancel_unless_read(request_id)
+
+    async def _grace(self) -> None:
+        await asyncio.sleep(self._gateway.settings.disconnect_grace_s)
 
     async def _cancel_unless_read(self, request_id: str) -> None:
         until = time.monotonic() + _PATIENCE_S

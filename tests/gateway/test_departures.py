@@ -102,16 +102,27 @@ async def test_continue_goes_on_without_a_client(stage: Stage) -> None:
     assert not await cancel_key(stage, request_id)
 
 
+def hold_grace(served: Served, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """The gateway's grace period lasts until the event is set."""
+    over = asyncio.Event()
+    monkeypatch.setattr(served.gateway.departures, "_grace", over.wait)
+    return over
+
+
 @pytest.mark.parametrize("same", [True, False], ids=["same gateway", "another gateway"])
-async def test_coming_back_within_the_grace_keeps_the_request(stage: Stage, same: bool) -> None:
+async def test_coming_back_within_the_grace_keeps_the_request(
+    stage: Stage, same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = Gate(4)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
-    first = await stage.gateway(disconnect_grace_s=0.5)
+    first = await stage.gateway()
+    over = hold_grace(first, monkeypatch)
     second = first if same else await stage.gateway()
     request_id, seen = await leave_after(first, 3)
     headers = {"Last-Event-ID": seen[-1].last_id or ""}
     async with second.http().stream("GET", f"/v1/requests/{request_id}/events", headers=headers) as response:
         assert response.status_code == 200
+        over.set()
         await departed(first)
         assert not await cancel_key(stage, request_id)
         await gate.open()
@@ -119,14 +130,16 @@ async def test_coming_back_within_the_grace_keeps_the_request(stage: Stage, same
     assert joined(seen) + joined(rest) == TEXT
 
 
-async def test_the_second_reader_leaving_cancels_as_well(stage: Stage) -> None:
+async def test_the_second_reader_leaving_cancels_as_well(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(4)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
-    first, second = await stage.gateway(disconnect_grace_s=0.3), await stage.gateway()
+    first, second = await stage.gateway(), await stage.gateway()
+    over = hold_grace(first, monkeypatch)
     request_id, _ = await leave_after(first, 3)
     async with second.http() as http, http.stream("GET", f"/v1/requests/{request_id}/events") as response:
         reading = read(response)
         await anext(reading)
+        over.set()
         await departed(first)
         assert not await cancel_key(stage, request_id)
     assert (await ending(stage, request_id)).error is ErrorCode.CANCELLED
