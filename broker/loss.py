@@ -1,5 +1,6 @@
 """Requests that Redis lost: the queue entry is gone and, read after that, no terminal stands in the log."""
 
+import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -26,7 +27,7 @@ class Verdict(StrEnum):
     REQUEUED = "requeued"
     """It was lost, and this process, which accepted it, put it into the queue again."""
     SUSPECT = "suspect"
-    """It looks lost; who accepted it gets until the next check to put it into the queue again."""
+    """It looks lost; who accepted it gets some time to put it into the queue again."""
     UNKNOWN = "unknown"
     """Nothing in Redis knows the id."""
 
@@ -43,14 +44,19 @@ class Watch:
     tenant: str
     ref: EntryRef | None = None
     request: GenerationRequest | None = None
-    suspect: bool = False
+    suspect_since: float | None = None
+    """Loop time at which a check first found it lost."""
 
 
 class LossCheck:
-    """Checks watched requests; `who` stands as worker in the started events it writes."""
+    """Checks watched requests; `who` stands as worker in the started events it writes.
 
-    def __init__(self, keys: Keys, who: str, *, retention_ms: int) -> None:
+    Who accepted a lost request gets `grace_s` to put it into the queue again before anybody else ends it.
+    """
+
+    def __init__(self, keys: Keys, who: str, *, retention_ms: int, grace_s: float = 5.0) -> None:
         self._keys = keys
+        self._grace_s = grace_s
         self._retention_ms = retention_ms
         self._ender = Ender(keys, who, retention_ms=retention_ms)
 
@@ -60,7 +66,7 @@ class LossCheck:
         remembered = await queue.find(watch.request_id)
         for ref in (remembered, watch.ref):
             if ref is not None and await queue.exists(ref):
-                watch.ref, watch.suspect = ref, False
+                watch.ref, watch.suspect_since = ref, None
                 return Verdict.PRESENT
         entries = await link.call("XRANGE", self._keys.reply(watch.request_id), "-", "+")
         if fold_log(entries).terminal is not None:
@@ -69,8 +75,9 @@ class LossCheck:
             return await self._requeue(link, queue, watch, watch.request, remembered)
         if remembered is None and watch.ref is None and not entries:
             return Verdict.UNKNOWN
-        if not watch.suspect:
-            watch.suspect = True
+        now = asyncio.get_running_loop().time()
+        watch.suspect_since = now if watch.suspect_since is None else watch.suspect_since
+        if now - watch.suspect_since < self._grace_s:
             return Verdict.SUSPECT
         message = "its queue entry is gone and nobody finished it"
         return await self._end(link, watch, remembered or watch.ref, ErrorCode.LOST, message)

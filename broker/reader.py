@@ -91,7 +91,7 @@ class ReplyReader:
         self._url = url
         self._keys = keys
         self._who = who
-        self._loss = LossCheck(keys, who, retention_ms=retention_ms)
+        self._loss = LossCheck(keys, who, retention_ms=retention_ms, grace_s=0.9 * loss_check_s)
         self._loss_check_s = loss_check_s
         self._block_ms = int(min(2.0, loss_check_s / 2) * 1000)
         self._followed: dict[bytes, _Followed] = {}
