@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import ResponseError
 
 from broker.entry import EntryRef
 from broker.lease import HANDED_OVER_MS, Leases
-from broker.link import Link, time_ms
+from broker.link import Link
 from broker.queue import ensure_groups
 from broker.scripts import Command
+from broker.takeover_gate import TakeoverGate
 from schemas.keys import CLASSES, GROUP, Keys
 from schemas.limits import ID_PATTERN
 
@@ -48,9 +49,7 @@ class Claimer:
         self._worker = worker
         self._lease_ms = lease_ms
         self._retention_ms = retention_ms
-        self._not_before_ms = not_before_ms
-        self._start_known = False
-        self._may_take_over = False
+        self._gate = TakeoverGate(link, lease_ms, not_before_ms)
         self._cursors: dict[str, str] = {}
         self._claims: dict[object, float] = {}
 
@@ -84,7 +83,7 @@ class Claimer:
 
     async def expired(self, count: int) -> list[Claimed]:
         """Requests whose lease ran out or was handed over; none within one lease of a Redis start or my reconnect."""
-        if not (self._may_take_over or await self._takeover_allowed()):
+        if not await self._gate.is_open():
             return []
         claimed: list[Claimed] = []
         with self._claiming():
@@ -146,17 +145,6 @@ class Claimer:
             for entry_id, flat in entries
             if flat is not None
         ]
-
-    async def _takeover_allowed(self) -> bool:
-        """Idle time counts Redis's downtime: for one lease after its start everybody renews first."""
-        info, now = await self._link.call_many([("INFO", "server"), ("TIME",)])
-        now_ms = time_ms(now)
-        if not self._start_known:
-            self._start_known = True
-            started_ms = now_ms if isinstance(info, NoPermissionError) else now_ms - _uptime_ms(info)
-            self._not_before_ms = max(self._not_before_ms, started_ms + self._lease_ms)
-        self._may_take_over = now_ms >= self._not_before_ms
-        return self._may_take_over
 
     async def _expired_of(self, name: str, count: int) -> list[Claimed]:
         claimed: list[Claimed] = []
@@ -253,12 +241,3 @@ def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
 
 def _was_handed_over(idle_ms: int) -> bool:
     return idle_ms >= HANDED_OVER_MS // 2
-
-
-def _uptime_ms(info: bytes) -> int:
-    """How long the server has been up at least: it counts whole seconds of the clock, so one may be too many."""
-    for line in info.splitlines():
-        name, _, value = line.partition(b":")
-        if name == b"uptime_in_seconds":
-            return max(int(value) - 1, 0) * 1000
-    return 0

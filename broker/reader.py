@@ -8,14 +8,13 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from broker.errors import BrokerError, Gap, LinkLost, ReplyConflict, UnknownRequest
-from broker.fold import decode_entry
+from broker.errors import BrokerError, LinkLost, UnknownRequest
+from broker.followed import FollowedLog
 from broker.link import Link
 from broker.loss import LossCheck, Verdict, Watch
 from broker.resp import pack
 from broker.resume import ResumePoint
-from broker.subscription import ReplyState, Subscription, Update
-from schemas.events import Event, EventId, Started, Terminal
+from broker.subscription import Subscription
 from schemas.keys import Keys
 
 log = logging.getLogger(__name__)
@@ -23,61 +22,6 @@ log = logging.getLogger(__name__)
 MAX_ENTRIES = 512
 """Entries of one log in one reply to XREAD."""
 BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-
-
-class _Followed:
-    """A reply log that is being read: its state, how far the stream was read, and when it was last heard of."""
-
-    __slots__ = ("checked_at", "key", "last_id", "state", "watch")
-
-    def __init__(self, watch: Watch, key: str, now: float) -> None:
-        self.watch = watch
-        self.state = ReplyState(watch.request_id)
-        self.key = key.encode()
-        self.last_id = b"0-0"
-        self.checked_at = now
-
-    def take(self, entry: Sequence[Any]) -> bool:
-        """Fold one entry in; False when the log must be read again from its start."""
-        self.last_id = entry[0]
-        decoded = decode_entry(entry)
-        if decoded is None or self.state.finished:
-            return True
-        event_id, event = decoded
-        try:
-            self._fold(event_id, event)
-        except Gap as gap:
-            return self._hole(event_id, event, gap)
-        except ReplyConflict as conflict:
-            self.state.fail(conflict)
-        return True
-
-    def _fold(self, event_id: EventId, event: Event) -> None:
-        fold = self.state.fold
-        before = fold.started
-        runs = tuple(fold.feed(event_id, event))
-        if isinstance(event, Started):
-            if fold.started is not before:
-                self.state.publish(Update(fold.resume_id(), started=event))
-        elif isinstance(event, Terminal):
-            self.state.publish(Update(fold.resume_id(), runs, terminal=event))
-        elif runs:
-            self.state.publish(Update(fold.resume_id(), runs))
-        if self.state.reread_until is not None and event_id >= self.state.reread_until:
-            self.state.reread_until = None
-
-    def _hole(self, event_id: EventId, event: Event, gap: Gap) -> bool:
-        """Read again from the start, once per epoch; what stands behind a hole that stays does not count."""
-        state = self.state
-        if state.reread_until is None and event_id.epoch > state.damaged_epoch:
-            state.damaged_epoch, state.reread_until = event_id.epoch, event_id
-            self.last_id = b"0-0"
-            return False
-        if isinstance(event, Terminal):
-            state.fail(ReplyConflict(f"the log ended, but tokens are missing in it: {gap}"))
-        if state.reread_until is not None and event_id >= state.reread_until:
-            state.reread_until = None
-        return True
 
 
 class ReplyReader:
@@ -94,7 +38,7 @@ class ReplyReader:
         self._loss = LossCheck(keys, who, retention_ms=retention_ms, grace_s=0.9 * loss_check_s)
         self._loss_check_s = loss_check_s
         self._block_ms = int(min(2.0, loss_check_s / 2) * 1000)
-        self._followed: dict[bytes, _Followed] = {}
+        self._followed: dict[bytes, FollowedLog] = {}
         self._changed = asyncio.Event()
         self._reading = False
         self._helper: Link | None = None
@@ -128,7 +72,7 @@ class ReplyReader:
         key = self._keys.reply(watch.request_id)
         followed = self._followed.get(key.encode())
         if followed is None or followed.state.failure is not None:
-            followed = _Followed(watch, key, asyncio.get_running_loop().time())
+            followed = FollowedLog(watch, key, asyncio.get_running_loop().time())
             self._followed[followed.key] = followed
         elif followed.watch.request is None and watch.request is not None:
             followed.watch = watch
@@ -213,12 +157,12 @@ class ReplyReader:
         if not link.alive:
             raise LinkLost(link.lost_reason)
 
-    def _packed_read(self, following: Sequence[_Followed]) -> bytes:
+    def _packed_read(self, following: Sequence[FollowedLog]) -> bytes:
         keys = [followed.key for followed in following]
         ids = [followed.last_id for followed in following]
         return pack(("XREAD", "COUNT", MAX_ENTRIES, "BLOCK", self._block_ms, "STREAMS", *keys, *ids))
 
-    async def _refused(self, link: Link, following: Sequence[_Followed], error: ResponseError) -> None:
+    async def _refused(self, link: Link, following: Sequence[FollowedLog], error: ResponseError) -> None:
         """One key that is no stream must not silence all others."""
         if not str(error).startswith("WRONGTYPE"):
             raise error
@@ -255,7 +199,7 @@ class ReplyReader:
                 followed.checked_at = now
             self._spawn(self._check_all(self._helper, due))
 
-    async def _check_all(self, helper: Link, due: Sequence[_Followed]) -> None:
+    async def _check_all(self, helper: Link, due: Sequence[FollowedLog]) -> None:
         try:
             for followed in due:
                 verdict = await self._loss.check(helper, followed.watch)

@@ -5,16 +5,11 @@ from typing import Any
 
 import pytest
 
-from broker.attach import Ended
-from broker.dead_letter import bury, dead_letters, is_hopeless
-from broker.ending import Ender
-from broker.errors import LinkLost, Unwritable
+from broker.errors import LinkLost
 from broker.link import Link
-from broker.presence import Presence, forget_dead, list_workers, new_worker_name
+from broker.presence import new_worker_name
 from broker.queue import RequestQueue, entry_state
-from broker.scripts import FORGET
 from broker.sweep import Sweeper
-from schemas.errors import ErrorCode
 from schemas.keys import CLASSES, GROUP, Keys
 from tests.broker.conftest import MakeWorker, OpenLink
 from tests.broker.proxy import LossyProxy
@@ -161,150 +156,6 @@ async def test_hazard_15_no_takeover_within_a_lease_of_ones_own_reconnect(
     await rival.connect(not_before_ms=await rival.link.server_time_ms() + 200)
     assert await rival.claimer.expired(1) == []
     assert (await take_over(rival)).deliveries == 2
-
-
-async def test_hazard_16_innocent_dead_letters_after_many_drains(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
-) -> None:
-    """Ten workers in a row are drained before the first token: none of them counts as an attempt."""
-    await enqueue(link, keys, make_request())
-    worker = await make_worker(redis_server.url, "w0")
-    claimed = (await worker.claimer.new(1))[0]
-    for index in range(1, 11):
-        job = await worker.open(claimed)
-        assert await worker.leases.hand_over([job.ref]) == [job.ref]
-        assert await worker.claimer.unknown(()) == [], "what was handed over is not taken back"
-        worker = await make_worker(redis_server.url, f"w{index}")
-        claimed = (await worker.claimer.expired(1))[0]
-        assert claimed.deliveries == 1
-    job = await worker.open(claimed)
-    assert job.fold.epochs_without_progress == 10
-    assert not is_hopeless(claimed.deliveries, job.fold, 3)
-
-
-async def test_hazard_16_deaths_count_and_progress_resets_them(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
-) -> None:
-    """Only deliveries without a new token in the last epochs make a dead letter."""
-    await enqueue(link, keys, make_request())
-    worker = await make_worker(redis_server.url, "w0", lease_ms=1)
-    job = await worker.take()
-    hopeless = []
-    for index in range(1, 9):
-        if index == 4:
-            await worker.step(job)
-        worker = await make_worker(redis_server.url, f"w{index}", lease_ms=1)
-        job = await worker.open(await take_over(worker))
-        hopeless.append(is_hopeless(job.claimed.deliveries, job.fold, 3))
-    assert hopeless == [False, False, True, False, False, False, True, True]
-
-
-async def test_hazard_17_dead_letter_lost_or_doubled(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
-) -> None:
-    """Two workers bury the same request, the second after the first one's terminal: one letter."""
-    request = make_request()
-    await enqueue(link, keys, request)
-    first, second = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
-    job = await first.take()
-    await job.log.end(first.terminal(job, error=ErrorCode.DEAD_LETTER))
-    # The first worker dies here, between the terminal event and the burial.
-    assert isinstance(await second.attach(await take_over(second)), Ended)
-    buried = await bury(link, keys, job.ref, reason=ErrorCode.DEAD_LETTER, message="again")
-    assert buried is False
-    letters = await dead_letters(link, keys)
-    assert [(one.reason, one.attempts, one.fields[b"id"]) for one in letters] == [("dead_letter", 2, b"r1")]
-    assert letters[0].entry == str(job.ref)
-    assert await RequestQueue(link, keys).depth() == 0
-
-
-async def test_hazard_17_out_of_memory_buries_nothing(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
-) -> None:
-    """The letter cannot be written: then nothing is acknowledged or deleted either."""
-    await enqueue(link, keys, make_request())
-    claimed = (await (await make_worker(redis_server.url, "w1")).claimer.new(1))[0]
-    await link.call("CONFIG", "SET", "maxmemory", "1")
-    try:
-        with pytest.raises(Unwritable):
-            await bury(link, keys, claimed.ref, reason=ErrorCode.DEAD_LETTER, message="")
-    finally:
-        await link.call("CONFIG", "SET", "maxmemory", "0")
-    assert (await entry_state(link, keys, claimed.ref)).consumer == "w1"
-    assert await bury(link, keys, claimed.ref, reason=ErrorCode.DEAD_LETTER, message="")
-
-
-async def test_an_entry_that_breaks_the_contract_ends_and_is_buried(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
-) -> None:
-    """With a readable id it gets a terminal error too; without one, only a letter."""
-    await RequestQueue(link, keys).ensure_groups()
-    for fields in (("id", "bad1", "v", "99"), ("id", "no such id!", "v", "1")):
-        await link.call("XADD", keys.requests("high"), "*", *fields)
-    worker = await make_worker(redis_server.url, "w1")
-    ender = Ender(keys, "w1", retention_ms=RETENTION_MS)
-    for claimed in await worker.claimer.new(2):
-        with pytest.raises(ValueError, match="allowed") as caught:
-            worker.parse(claimed)
-        await ender.reject(worker.link, claimed.ref, claimed.fields, caught.value)  # type: ignore[arg-type]
-    assert [one.reason for one in await dead_letters(link, keys)] == ["invalid_request", "unsupported_version"]
-    assert await RequestQueue(link, keys).depth() == 0
-    assert await link.call("KEYS", "orca:reply:*") == [keys.reply("bad1").encode()]
-
-
-@pytest.mark.parametrize("how", ["DELCONSUMER", "group at $", "ack without delete"])
-async def test_hazard_18_lost_entries(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, how: str
-) -> None:
-    """An entry that was delivered and is nobody's would wait for ever: a sweep makes it claimable."""
-    accepted = await enqueue(link, keys, make_request())
-    stream = keys.requests("normal")
-    owner, other = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2")
-    if how == "group at $":
-        await link.call("XGROUP", "DESTROY", stream, GROUP)
-        await link.call("XGROUP", "CREATE", stream, GROUP, "$")
-    else:
-        await owner.claimer.new(1)
-        if how == "DELCONSUMER":
-            await link.call("XGROUP", "DELCONSUMER", stream, GROUP, "w1")
-        else:
-            await link.call("XACK", stream, GROUP, accepted.entry.entry_id)
-    assert await other.claimer.new(1) == []
-    sweeper = Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS)
-    assert (await sweeper.step()).repaired == 1
-    assert (await sweeper.step()).repaired == 0
-    claimed = await other.claimer.expired(5)
-    assert [(one.ref, one.deliveries) for one in claimed] == [(accepted.entry, 1)]
-    assert (await sweeper.step()).repaired == 0
-
-
-async def test_hazard_18_waiting_and_running_entries_are_left_alone(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
-) -> None:
-    """A sweep repairs nothing that is in order."""
-    for index in range(3):
-        await enqueue(link, keys, make_request(f"r{index}"))
-    worker = await make_worker(redis_server.url, "w1")
-    await worker.claimer.new(1)
-    assert (await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS).step()).repaired == 0
-    assert len(await worker.claimer.new(5)) == 2
-
-
-async def test_hazard_18_a_consumer_with_entries_is_never_deleted(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
-) -> None:
-    """Two workers are gone; only the one that holds nothing is forgotten."""
-    await enqueue(link, keys, make_request())
-    for name in ("w1", "w2"):
-        worker = await make_worker(redis_server.url, name)
-        await Presence(worker.link, keys, name).beat({"state": "ready"}, ttl_ms=50_000)
-    await (await make_worker(redis_server.url, "w1")).claimer.new(1)
-    assert await forget_dead(link, keys, min_idle_ms=0) == [], "both are alive"
-    for name in ("w1", "w2"):
-        await Presence(link, keys, name).leave()
-    assert await forget_dead(link, keys, min_idle_ms=0) == ["w2"]
-    assert [(one.name, one.alive, one.pending) for one in await list_workers(link, keys)] == [("w1", False, 1)]
-    assert await link.run(FORGET, [keys.requests("normal")], [GROUP, "w1", 0]) == 0, "atomic with the check"
 
 
 async def test_hazard_22_hand_over_that_steals(

@@ -1,0 +1,65 @@
+"""One reply log as the reader reads it: how far, and what to do about a hole."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from broker.errors import Gap, ReplyConflict
+from broker.fold import decode_entry
+from broker.loss import Watch
+from broker.subscription import ReplyState, Update
+from schemas.events import Event, EventId, Started, Terminal
+
+
+class FollowedLog:
+    """A reply log that is being read: its state, how far the stream was read, and when it was last heard of."""
+
+    __slots__ = ("checked_at", "key", "last_id", "state", "watch")
+
+    def __init__(self, watch: Watch, key: str, now: float) -> None:
+        self.watch = watch
+        self.state = ReplyState(watch.request_id)
+        self.key = key.encode()
+        self.last_id = b"0-0"
+        self.checked_at = now
+
+    def take(self, entry: Sequence[Any]) -> bool:
+        """Fold one entry in; False when the log must be read again from its start."""
+        self.last_id = entry[0]
+        decoded = decode_entry(entry)
+        if decoded is None or self.state.finished:
+            return True
+        event_id, event = decoded
+        try:
+            self._fold(event_id, event)
+        except Gap as gap:
+            return self._hole(event_id, event, gap)
+        except ReplyConflict as conflict:
+            self.state.fail(conflict)
+        return True
+
+    def _fold(self, event_id: EventId, event: Event) -> None:
+        fold = self.state.fold
+        before = fold.started
+        runs = tuple(fold.feed(event_id, event))
+        if isinstance(event, Started):
+            if fold.started is not before:
+                self.state.publish(Update(fold.resume_id(), started=event))
+        elif isinstance(event, Terminal):
+            self.state.publish(Update(fold.resume_id(), runs, terminal=event))
+        elif runs:
+            self.state.publish(Update(fold.resume_id(), runs))
+        if self.state.reread_until is not None and event_id >= self.state.reread_until:
+            self.state.reread_until = None
+
+    def _hole(self, event_id: EventId, event: Event, gap: Gap) -> bool:
+        """Read again from the start, once per epoch; what stands behind a hole that stays does not count."""
+        state = self.state
+        if state.reread_until is None and event_id.epoch > state.damaged_epoch:
+            state.damaged_epoch, state.reread_until = event_id.epoch, event_id
+            self.last_id = b"0-0"
+            return False
+        if isinstance(event, Terminal):
+            state.fail(ReplyConflict(f"the log ended, but tokens are missing in it: {gap}"))
+        if state.reread_until is not None and event_id >= state.reread_until:
+            state.reread_until = None
+        return True

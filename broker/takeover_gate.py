@@ -1,0 +1,45 @@
+"""When takeovers may begin: idle time counts the time when Redis, or this process, was away."""
+
+from redis.exceptions import NoPermissionError, ResponseError
+
+from broker.link import Link, time_ms
+
+
+class TakeoverGate:
+    """Closed for one lease after the server's start, in which every owner renews, and until `not_before_ms`.
+
+    Bound to one link: a restart breaks it.
+    """
+
+    def __init__(self, link: Link, lease_ms: int, not_before_ms: int) -> None:
+        self._link = link
+        self._lease_ms = lease_ms
+        self._not_before_ms = not_before_ms
+        self._start_known = False
+        self._open = False
+
+    async def is_open(self) -> bool:
+        """Whether leases may be taken over now; costs a round trip while the gate is closed. Raises LinkLost."""
+        if not self._open:
+            info, now = await self._link.call_many([("INFO", "server"), ("TIME",)])
+            if isinstance(now, ResponseError):
+                raise now
+            now_ms = time_ms(now)
+            if not self._start_known:
+                self._start_known = True
+                # Who may not ask when the server started waits as if that were now.
+                started_ms = now_ms if isinstance(info, NoPermissionError) else now_ms - _uptime_ms(info)
+                self._not_before_ms = max(self._not_before_ms, started_ms + self._lease_ms)
+            self._open = now_ms >= self._not_before_ms
+        return self._open
+
+
+def _uptime_ms(info: bytes | ResponseError) -> int:
+    """How long the server has been up at least: it counts whole seconds of the clock, so one may be too many."""
+    if isinstance(info, ResponseError):
+        raise info
+    for line in info.splitlines():
+        name, _, value = line.partition(b":")
+        if name == b"uptime_in_seconds":
+            return max(int(value) - 1, 0) * 1000
+    return 0
