@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from broker.cancel import cancel
 from broker.ending import Ender
-from gateway.origin import find_origin
+from broker.origin import find_origin
 
 if TYPE_CHECKING:
     from gateway.service import Gateway

@@ -7,12 +7,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from broker.errors import BrokerError
+from broker.origin import find_origin
 from gateway.admission import Admitted
 from gateway.answer import as_api_error, gather, stream
 from gateway.errors import ApiError, id_in_use
 from gateway.kind import Kind
 from gateway.log import log_event
-from gateway.origin import find_origin
 from gateway.session import Session
 from gateway.sse import EventStream, disconnected
 

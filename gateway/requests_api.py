@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from broker.origin import Origin, find_origin
 from broker.resume import ResumePoint
 from gateway.answer import stream
 from gateway.cancelling import cancel_request
 from gateway.errors import not_found, unavailable
 from gateway.log import log_event
-from gateway.origin import Origin, find_origin
 from gateway.session import Session
 from gateway.sse import EventStream
 from schemas.errors import InvalidRequest

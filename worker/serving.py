@@ -2,13 +2,16 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable
 
 from redis.exceptions import ResponseError
 
 from broker.cancel import cancelled
 from broker.claim import Claimed
+from broker.ending import Ender
 from broker.errors import Fenced, LinkLost, Unwritable
+from broker.origin import find_origin
 from broker.sweep import Sweeper
 from schemas.errors import ErrorCode
 from worker.parts import Parts
@@ -32,6 +35,7 @@ class Serving:
         self._draining = draining
         self._tasks = asyncio.TaskGroup()
         self._look_for_expired_at = 0.0
+        self._ender = Ender(parts.keys, parts.name, retention_ms=parts.retention_ms)
         self._sweeper = Sweeper(session.link, parts.keys, parts.name, retention_ms=parts.retention_ms)
 
     async def run(self, drained: "asyncio.Future[None]") -> None:
@@ -194,8 +198,16 @@ class Serving:
                 self._draining.set()
 
     async def _look_at_cancel(self, request_id: str) -> None:
+        """A running request ends within an iteration; one that waits is ended here and now."""
+        link, keys = self._session.link, self._parts.keys
         running = self._parts.roster.by_id(request_id)
-        if running is not None and await cancelled(self._session.link, self._parts.keys, [request_id]):
+        if running is None:
+            origin = await find_origin(link, keys, request_id, int(time.time() * 1000))
+            if origin is None or origin.request is None or origin.ref is None:
+                return
+            if await cancelled(link, keys, [request_id]):
+                await self._ender.end_if_waiting(link, origin.request, origin.ref, "cancelled while it waited")
+        elif await cancelled(link, keys, [request_id]):
             self._cancel(running)
 
     async def _sweep(self) -> None:
