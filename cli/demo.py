@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import httpx
@@ -65,19 +65,25 @@ async def _demo(console: Console, directory: Path) -> int:
     assert main_task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main_task.cancel)
     begun = time.monotonic()
-    good = False
     try:
         with console.status("Starting Redis, a gateway and two workers with the demo model ..."):
             await _start(stack)
         console.print(f"Ready after {time.monotonic() - begun:.1f} s: {_who(stack)}", highlight=False)
         answers = await _ask(stack, str(settings.served_model_name), console)
         good = _judge(stack, answers, console)
+    except UserError:
+        _tell(console, lines)
+        raise
     finally:
         await stack.stop()
-        if not good:
-            console.print("\n".join(["The processes' last lines:", *lines]), markup=False, highlight=False)
+    if not good:
+        _tell(console, lines)
     console.print("Everything that was started is stopped.")
     return 0 if good else 1
+
+
+def _tell(console: Console, lines: Iterable[str]) -> None:
+    console.print("\n".join(["The processes' last lines:", *lines]), markup=False, highlight=False, soft_wrap=True)
 
 
 async def _start(stack: Stack) -> None:

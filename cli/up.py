@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -40,7 +41,8 @@ class _Signals:
         self.kill = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in _STOP_SIGNALS:
-            loop.add_signal_handler(number, self._on_signal)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
+                loop.add_signal_handler(number, self._on_signal)
 
     def _on_signal(self) -> None:
         (self.kill if self.stop.is_set() else self.stop).set()
@@ -67,12 +69,19 @@ async def _run(settings: UpSettings) -> int:
 async def _serve(stack: Stack, settings: UpSettings, lines: "Lines") -> None:
     lines.show("up", f"orcastream {own_version()}, model {settings.model} as {settings.served_model_name}")
     await stack.start()
-    redis = urlsplit(stack.redis_url)
-    lines.show("redis", f"redis-cli -h {redis.hostname} -p {redis.port or 6379}")
+    lines.show("redis", _redis_cli(stack.redis_url))
     lines.show("gateway", stack.url)
     await stack.ready()
     lines.show("up", f"ready: {stack.url}/v1")
     await stack.gave_up()
+
+
+def _redis_cli(url: str) -> str:
+    """The command that looks into the server; without its password."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return f"redis-cli -s {parts.path}"
+    return f"redis-cli -h {parts.hostname} -p {parts.port or 6379}"
 
 
 async def _stop(stack: Stack, signals: _Signals, lines: "Lines") -> int:
@@ -100,4 +109,7 @@ class Lines:
         """Print one line."""
         colour = self._colours.setdefault(name, _COLOURS[len(self._colours) % len(_COLOURS)])
         label = f"{name:<{self._width}} |"
-        print(f"\x1b[{colour}m{label}\x1b[0m {line}" if self._coloured else f"{label} {line}", flush=True)
+        try:
+            print(f"\x1b[{colour}m{label}\x1b[0m {line}" if self._coloured else f"{label} {line}", flush=True)
+        except BrokenPipeError:  # whoever read this has gone; the service goes on
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
