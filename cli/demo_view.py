@@ -33,7 +33,7 @@ def figures(answers: Sequence[Answer], name_of: Callable[[str], str]) -> Table:
     table.add_column("question", no_wrap=True, max_width=_QUESTION_WIDTH)
     for heading in ("TTFT ms", "TBT ms", "tokens", "tokens/s"):
         table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
-    table.add_column("worker", min_width=10, max_width=10)
+    table.add_column("worker", min_width=8, max_width=8)
     table.add_column("answer", no_wrap=True, min_width=7)
     for answer in answers:
         table.add_row(
