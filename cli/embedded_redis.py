@@ -3,8 +3,10 @@
 import asyncio
 import importlib.util
 import os
+import re
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 from redis.asyncio import Redis
@@ -23,6 +25,8 @@ _HOST = "127.0.0.1"
 _POLL_S = 0.02
 _PING_TIMEOUT_S = 5.0
 _STOP_GRACE_S = 20.0
+_MULTI_PART_AOF = 7
+"""From this version on Redis keeps its log in a folder, `appendonlydir`, that older ones do not look at."""
 
 
 class RedisUnavailable(UserError):
@@ -71,6 +75,7 @@ class EmbeddedRedis:
         try:
             self.port = claimable_port(_HOST, self.port, "redis_port")
             self._directory.mkdir(parents=True, exist_ok=True)
+            _check_format(self._directory, binary)
             await self._supervisor.start(self._program(binary))
             await self._wait_until_loaded()
         except BaseException:
@@ -116,3 +121,16 @@ class EmbeddedRedis:
                     await asyncio.sleep(_POLL_S)
         finally:
             await client.aclose()
+
+
+def _check_format(directory: Path, binary: str) -> None:
+    """RedisUnavailable where a Redis before 7 would start empty beside what a newer one wrote."""
+    if not (directory / "appendonlydir").exists():
+        return
+    shown = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False).stdout
+    version = re.search(r"\bv=(\d+)", shown)
+    if version and int(version[1]) < _MULTI_PART_AOF:
+        raise RedisUnavailable(
+            f"data_dir: {directory} was written by Redis {_MULTI_PART_AOF} or later, "
+            f"and {binary} is Redis {version[1]}: use a newer server with --redis-url, or another --data-dir"
+        )

@@ -63,6 +63,19 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
         pass
 
 
+async def test_an_older_server_does_not_start_empty_beside_newer_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "redis-server"
+    old.write_text("#!/bin/sh\necho Redis server v=6.2.14 bits=64\n")
+    old.chmod(0o755)
+    monkeypatch.setattr(cli.embedded_redis, "find_server", lambda: str(old))
+    (tmp_path / "redis" / "appendonlydir").mkdir(parents=True)
+    with pytest.raises(RedisUnavailable, match=r"written by Redis 7 or later, and .*redis-server is Redis 6"):
+        async with server(tmp_path):
+            pass
+
+
 async def test_no_binary_is_a_clear_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli.embedded_redis.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
