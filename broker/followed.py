@@ -43,11 +43,11 @@ class FollowedLog:
         runs = tuple(fold.feed(event_id, event))
         if isinstance(event, Started):
             if fold.started is not before:
-                self.state.publish(Update(fold.resume_id(), started=event))
+                self.state.publish(Update(fold.resume_id(), event_id.epoch, started=event))
         elif isinstance(event, Terminal):
-            self.state.publish(Update(fold.resume_id(), runs, terminal=event))
+            self.state.publish(Update(fold.resume_id(), event_id.epoch, runs, terminal=event))
         elif runs:
-            self.state.publish(Update(fold.resume_id(), runs))
+            self.state.publish(Update(fold.resume_id(), event_id.epoch, runs))
         if self.state.reread_until is not None and event_id >= self.state.reread_until:
             self.state.reread_until = None
 

@@ -14,10 +14,11 @@ from schemas.events import EventId, Run, Started, Terminal
 class Update:
     """One step of a reply: a new epoch's started event, new tokens, or the end, with the `resume_id` behind it.
 
-    `started` comes alone; the last `runs` come with the `terminal`.
+    `started` comes alone; the last `runs` come with the `terminal`. `epoch` is that of the event.
     """
 
     resume_id: str
+    epoch: int
     runs: tuple[Run, ...] = ()
     started: Started | None = None
     terminal: Terminal | None = None
@@ -161,7 +162,7 @@ class _Skipper:
         if not runs and update.started is None and update.terminal is None:
             return None
         resume_id = str(ResumePoint.of(self._counts, self._checksums))
-        return Update(resume_id, runs, update.started, update.terminal)
+        return Update(resume_id, update.epoch, runs, update.started, update.terminal)
 
     def _fresh(self, run: Run) -> Run | None:
         while len(self._counts) <= run.choice:

@@ -80,7 +80,7 @@ def openings(started: Started, shape: Shape, opened: set[int]) -> list[bytes]:
 def worker_comment(update: Update) -> str:
     """Who answers from here on."""
     started = update.started
-    return "" if started is None else f"worker {started.worker}"
+    return "" if started is None else f"worker {started.worker} epoch {update.epoch}"
 
 
 def check(terminal: Terminal) -> None:

@@ -98,7 +98,7 @@ def test_curl_and_a_killed_worker_and_a_lost_client(shell: Shell) -> None:
     seen = ""
     while seen.count("\nid: ") < 20 and (line := process.stdout.readline()):
         seen += line
-    [pid] = re.findall(r"^: worker \S+?-(\d+)-\w+$", seen, re.MULTILINE)
+    [pid] = re.findall(r"^: worker \S+?-(\d+)-\w+ epoch \d+$", seen, re.MULTILINE)
     shell.run(block("sh", "kill -9").replace("PID", pid))
     rest, _ = process.communicate(timeout=60)
     events = events_of(seen + rest)

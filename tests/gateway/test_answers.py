@@ -1,6 +1,7 @@
 """Completions and chats through the official client, whole and streamed."""
 
 import asyncio
+import re
 from typing import Any
 
 import httpx
@@ -160,7 +161,7 @@ async def test_the_events_on_the_wire(stage: Stage) -> None:
         seen = [line async for line in _until(lines, ": keep-alive")]
         await gate.open()
         seen += [line async for line in lines]
-    assert ": worker scripted-1" in seen[0]
+    assert re.fullmatch(r": worker scripted-1 epoch \d+", seen[0])
     assert next(line for line in seen if line.startswith("id:")).startswith("id: 1-")
     assert [line for line in seen if line][-1] == "data: [DONE]"
 
