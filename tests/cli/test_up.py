@@ -76,7 +76,7 @@ def up_console(run: Callable[..., Console], data_dir: Path, *flags: str) -> Cons
 
 
 def test_what_dies_is_started_again_and_a_second_ctrl_c_ends_everything(start_up: Callable[..., Up]) -> None:
-    up = start_up("--workers", "2", "--drain-grace-s", "600")
+    up = start_up("--workers", "2", "--drain-grace-s", "600", "--lease-ms", "1000")
     assert tuple(up.pids) == NAMES
     assert up.ask()["choices"]
 
@@ -98,7 +98,7 @@ def test_what_dies_is_started_again_and_a_second_ctrl_c_ends_everything(start_up
 
 
 def test_what_was_queued_is_served_after_a_restart(start_up: Callable[..., Up]) -> None:
-    flags = ("--workers", "1", "--max-batch-size", "1", "--max-claims", "1", "--drain-grace-s", "0")
+    flags = ("--max-batch-size", "1", "--max-claims", "1", "--drain-grace-s", "0", "--lease-ms", "1000")
     first = start_up(*flags)
     wanted = {"long": 400, "waiting-1": 5, "waiting-2": 5}
     with redis.Redis.from_url(first.redis_url) as client:
