@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from schemas.codec import Form
@@ -56,9 +58,29 @@ class Producer:
         )
 
 
+def rest_of(process: "subprocess.Popen[str]", timeout_s: float = 60) -> tuple[str, str]:
+    """What is still to come on standard output and standard error; kills a process that does not end in time.
+
+    communicate() would read past lines that readline() has buffered, and lose them.
+    """
+    assert process.stdout is not None
+    alarm = threading.Timer(timeout_s, process.kill)
+    alarm.start()
+    with ThreadPoolExecutor(1) as pool:
+        err = pool.submit(process.stderr.read if process.stderr else str)
+        out = process.stdout.read()
+        process.wait()
+        alarm.cancel()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                err.result()
+                pipe.close()
+        return out, err.result()
+
+
 def end_of(process: "subprocess.Popen[str]") -> tuple[int, list[str], str]:
     """Exit status, lines of standard output, standard error."""
-    out, err = process.communicate(timeout=30)
+    out, err = rest_of(process, 30)
     return process.returncode, out.splitlines(), err
 
 

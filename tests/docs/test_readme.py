@@ -13,7 +13,7 @@ import pytest
 
 import demo.prompts
 from tests.cli.processes import Terminal
-from tests.docs.producers import redis_cli
+from tests.docs.producers import redis_cli, rest_of
 from tests.redis_server import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ class Shell:
     def run(self, code: str, **variables: str) -> str:
         """Run shell code to its end; what it printed."""
         process = self.start(code, **variables)
-        out, _ = process.communicate(timeout=60)
+        out, _ = rest_of(process)
         assert process.returncode == 0, out
         return out
 
@@ -100,7 +100,7 @@ def test_curl_and_a_killed_worker_and_a_lost_client(shell: Shell) -> None:
         seen += line
     [pid] = re.findall(r"^: worker \S+?-(\d+)-\w+ epoch \d+$", seen, re.MULTILINE)
     shell.run(block("sh", "kill -9").replace("PID", pid))
-    rest, _ = process.communicate(timeout=60)
+    rest, _ = rest_of(process)
     events = events_of(seen + rest)
     assert content(events) == COUNT
     assert len([event for event in events if event.startswith(": worker ")]) == 2
