@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from broker.fold import Fold
+from schemas.errors import ErrorCode
 from schemas.events import EventId, Output, Started, Terminal
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
@@ -162,3 +163,23 @@ def test_redis_killed_and_restarted_in_mid_stream(
     assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
     producer.wait_empty()
     producer.redis.close()
+
+
+def test_request_that_kills_its_workers_is_set_aside(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int]
+) -> None:
+    workers = [start_worker(max_deliveries=1, max_num_batched_tokens=16) for _ in range(2)]
+    pair = {worker.wait_serving(): worker for worker in workers}
+    request_id = producer.post(count_prompt * 400, max_tokens=5)
+    fold, killed = Fold(), 0
+    for event_id, event in producer.events(request_id):
+        fold.feed(event_id, event)
+        if isinstance(event, Started) and not killed:
+            pair[event.worker].kill()
+            killed += 1
+    assert fold.terminal is not None
+    assert fold.terminal.error is ErrorCode.DEAD_LETTER
+    assert not fold.tokens[0]
+    producer.wait_empty()
+    [(_, letter)] = producer.redis.xrange(producer.keys.dead)
+    assert letter[b"id"] == request_id.encode()

@@ -1,0 +1,32 @@
+"""A real gateway process in front of the demo model."""
+
+import time
+from pathlib import Path
+
+import httpx
+
+import demo
+from tests.redis_server import free_port
+from tests.service_process import ServiceProcess
+
+
+class GatewayProcess(ServiceProcess):
+    """`orcastream gateway` against the server at `url`, on a port of its own."""
+
+    def __init__(self, url: str, log_path: Path, **settings: object) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        defaults = {"redis_url": url, "port": self.port, "lease_ms": 1000, "loss_check_s": 0.5, "model": demo.MODEL_DIR}
+        super().__init__("gateway", log_path, **{**defaults, "served_model_name": "orca-demo", **settings})
+
+    def wait_ready(self, timeout_s: float = 90) -> None:
+        """Wait until it says that Redis answers and a worker lives."""
+        give_up = time.monotonic() + timeout_s
+        while time.monotonic() < give_up and self.running:
+            try:
+                if httpx.get(f"{self.url}/health/ready", timeout=5).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.05)
+        raise AssertionError(f"the gateway did not become ready:\n{self.log[-4000:]}")

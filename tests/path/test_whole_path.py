@@ -1,0 +1,140 @@
+"""Client, gateway, Redis and workers as real processes: whatever is killed, the client gets the undisturbed text."""
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from demo.prompts import LONG_COUNT
+from tests.path.gateway_process import GatewayProcess
+from tests.path.stream import Stream
+from tests.redis_server import RedisServer
+from tests.worker.worker_process import WorkerProcess
+
+PROMPT, ANSWER = LONG_COUNT
+BODY = {"model": "orca-demo", "prompt": PROMPT, "max_tokens": 2000, "temperature": 0, "timeout": 120}
+
+
+class Site:
+    """One Redis server with the processes around it."""
+
+    def __init__(self, server: RedisServer, directory: Path) -> None:
+        self.server = server
+        self._directory = directory
+        self.workers: dict[str, WorkerProcess] = {}
+        self.gateways: list[GatewayProcess] = []
+        self._count = 0
+
+    def start(self, *, workers: int, gateways: int = 1) -> None:
+        """Start processes and wait until they serve."""
+        started = [self._new(WorkerProcess) for _ in range(workers)]
+        self.gateways += [self._new(GatewayProcess) for _ in range(gateways)]
+        self.workers |= {worker.wait_serving(): worker for worker in started}
+        for gateway in self.gateways:
+            gateway.wait_ready()
+
+    def _new(self, kind: Callable[..., Any]) -> Any:
+        self._count += 1
+        return kind(self.server.url, self._directory / f"{self._count}.log")
+
+    def stop(self) -> None:
+        """Kill everything that is left."""
+        for process in (*self.workers.values(), *self.gateways):
+            process.kill()
+
+    @property
+    def url(self) -> str:
+        """The first gateway."""
+        return self.gateways[0].url
+
+
+@pytest.fixture
+def site(redis_server: RedisServer, tmp_path: Path) -> Iterator[Site]:
+    """Processes on an empty server."""
+    site = Site(redis_server, tmp_path)
+    yield site
+    site.stop()
+
+
+@pytest.fixture
+def own_site(own_redis: Callable[..., RedisServer], tmp_path: Path) -> Iterator[Callable[..., Site]]:
+    """Processes on a server of their own, which may be killed."""
+    sites: list[Site] = []
+
+    def start(**options: Any) -> Site:
+        sites.append(Site(own_redis(**options), tmp_path))
+        return sites[-1]
+
+    yield start
+    for site in sites:
+        site.stop()
+
+
+def assert_undisturbed(stream: Stream) -> None:
+    assert stream.error is None
+    assert stream.text.strip() == ANSWER
+    assert (stream.finish_reason, stream.done) == ("stop", True)
+
+
+def test_worker_killed_in_mid_stream(site: Site) -> None:
+    site.start(workers=2)
+    kill = {30: lambda stream: site.workers[stream.workers[-1]].kill()}
+    stream = Stream().post(site.url, BODY, kill)
+    assert_undisturbed(stream)
+    assert len(set(stream.workers)) == 2
+
+
+def test_worker_frozen_beyond_its_lease_and_thawed(site: Site) -> None:
+    site.start(workers=2)
+    frozen: list[WorkerProcess] = []
+
+    def freeze(stream: Stream) -> None:
+        frozen.append(site.workers[stream.workers[-1]])
+        frozen[0].signal(signal.SIGSTOP)
+
+    def thaw(stream: Stream) -> None:
+        assert len(set(stream.workers)) == 2, "the other worker writes by now"
+        frozen[0].signal(signal.SIGCONT)
+
+    stream = Stream().post(site.url, BODY, {30: freeze, 60: thaw})
+    assert_undisturbed(stream)
+    assert len(stream.workers) == 2
+
+
+def test_gateway_killed_in_mid_stream_and_the_client_goes_on_elsewhere(site: Site) -> None:
+    site.start(workers=1, gateways=2)
+    stream = Stream().post(site.url, BODY, {30: lambda _: site.gateways[0].kill()})
+    assert not stream.done
+    assert_undisturbed(stream.resume(site.gateways[1].url))
+
+
+@pytest.mark.parametrize("aof", ["always", "everysec"])
+def test_redis_killed_in_mid_stream_and_restarted(own_site: Callable[..., Site], aof: str) -> None:
+    site = own_site(aof=aof)
+    site.start(workers=1)
+    stream = Stream().post(site.url, BODY, {30: lambda _: site.server.restart()})
+    assert_undisturbed(stream)
+
+
+def test_redis_comes_back_empty_and_the_gateway_enqueues_again(own_site: Callable[..., Site]) -> None:
+    site = own_site()
+    site.start(workers=1)
+    stream = Stream().post(site.url, BODY, {30: lambda _: site.server.restart()})
+    assert_undisturbed(stream)
+
+
+def test_official_client_with_a_worker_killed_in_between(site: Site) -> None:
+    site.start(workers=2)
+    client = openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)
+    text = ""
+    messages: list[Any] = [{"role": "user", "content": PROMPT}]
+    stream = client.chat.completions.create(model="orca-demo", messages=messages, stream=True, temperature=0)
+    for number, chunk in enumerate(stream):
+        text += chunk.choices[0].delta.content or ""
+        if number == 30:
+            next(iter(site.workers.values())).kill()
+    assert text == ANSWER
+    client.close()
