@@ -68,7 +68,8 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     up = Terminal("-m", "cli.main", *arguments, "--port", port, "--data-dir", str(directory / "data"), cwd=directory)
     try:
         up.wait_for("ready: ")
-        up.wait_for("serving")
+        while up.text.count(" serving ") < 2:
+            up.wait_for(" serving ")
         yield shell
         up.signal(signal.SIGINT)
         up.wait()
