@@ -9,7 +9,8 @@ local entries = redis.call('XRANGE', KEYS[1], id, id)
 -- The copy comes first: out of memory it fails before anything has been acknowledged.
 if #entries > 0 then
   local copy = {'entry', ARGV[3], 'reason', ARGV[4], 'message', ARGV[5], 'attempts', pending[1][4]}
-  for _, part in ipairs(entries[1][2]) do copy[#copy + 1] = part end
+  -- Nothing of the contract has more than a handful of fields, and unpack holds a few thousand values at most.
+  for i = 1, math.min(#entries[1][2], 64) do copy[#copy + 1] = entries[1][2][i] end
   redis.call('XADD', KEYS[2], '*', unpack(copy))
 end
 redis.call('XACK', KEYS[1], ARGV[1], id)

@@ -207,6 +207,15 @@ def test_unreadable_id_is_a_dead_letter_alone(producer: Producer, request_id: An
     assert producer.redis.xlen(producer.keys.dead) == before + 1
 
 
+def test_entry_of_thousands_of_fields_blocks_nobody(producer: Producer, count_prompt: list[int]) -> None:
+    request = producer.request(count_prompt, max_tokens=2)
+    producer.add({**request.fields(), **{f"field{number}": "x" for number in range(20_000)}})
+    terminal = producer.read(request.id).terminal
+    assert terminal is not None
+    assert terminal.field_name == "field0"
+    assert producer.read(producer.post(count_prompt, max_tokens=2)).terminal is not None
+
+
 def test_bad_payload_keeps_its_tenant(producer: Producer, count_prompt: list[int]) -> None:
     request = producer.request(count_prompt, tenant="blue")
     fields = request.fields()
