@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.redis_server import RedisServer, embedded_binary, system_binary
-
-BINARIES = {"embedded": embedded_binary, "system": system_binary}
+from tests.redis_server import BINARIES, RedisServer
 
 
 @pytest.fixture(scope="session", params=list(BINARIES))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 import redis
 
 PR_SET_PDEATHSIG = 1
@@ -27,6 +28,15 @@ def embedded_binary() -> str | None:
 def system_binary() -> str | None:
     """The server of the operating system; None where there is none."""
     return shutil.which("redis-server")
+
+
+BINARIES = {"embedded": embedded_binary, "system": system_binary}
+
+
+def one_server(preferred: str) -> pytest.MarkDecorator:
+    """For tests of whole processes: run once, with the preferred server or with the one there is."""
+    names = sorted(BINARIES, key=lambda name: (BINARIES[name]() is None, name != preferred))
+    return pytest.mark.parametrize("redis_binary", names[:1], indirect=True, scope="session")
 
 
 def free_port() -> int:

@@ -11,8 +11,10 @@ import pytest
 from demo.prompts import LONG_COUNT
 from tests.path.gateway_process import GatewayProcess
 from tests.path.stream import Stream
-from tests.redis_server import RedisServer
+from tests.redis_server import RedisServer, one_server
 from tests.worker.worker_process import WorkerProcess
+
+pytestmark = one_server("system")
 
 PROMPT, ANSWER = LONG_COUNT
 BODY = {"model": "orca-demo", "prompt": PROMPT, "max_tokens": 2000, "temperature": 0, "timeout": 120}

@@ -10,9 +10,12 @@ import redis
 from broker.fold import Fold
 from schemas.errors import ErrorCode
 from schemas.events import EventId, Output, Started, Terminal
+from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
 from tests.worker.worker_process import WorkerProcess
+
+pytestmark = one_server("embedded")
 
 LONG = {"max_tokens": 900, "ignore_eos": True}
 
