@@ -87,8 +87,12 @@ class Admission:
             log.info("request let go", extra={"request": request.id, "why": why})
             self._roster.remove(running)
             return False
-        restart = running.attached(outcome.log, outcome.fold, self._eos_token_ids)
+        running.last_epoch = outcome.log.epoch
         await self._check_end(session, running, outcome)
+        if running.closed:
+            return False
+        # Nothing is awaited from here until the engine has it: a request that looks begun must have begun.
+        restart = running.attached(outcome.log, outcome.fold, self._eos_token_ids)
         return restart and not running.ended
 
     async def _check_end(self, session: Session, running: Running, outcome: Attached) -> None:

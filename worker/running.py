@@ -67,7 +67,7 @@ class Running:
         Where this worker's own tokens extend the log, only what is missing there is published and the engine goes on
         undisturbed. Otherwise the log is adopted: what stands in it is what clients may have seen.
         """
-        self.log, self.last_epoch = log, log.epoch
+        self.log = log
         if fold.first_seed is not None:
             self._seed = fold.first_seed
         logged = [fold.tokens[index] if index < len(fold.tokens) else [] for index in range(self.request.payload.n)]

@@ -121,11 +121,11 @@ class Serving:
         before = running.engine_ids()
         try:
             restart = await self._parts.admission.attach(self._session, running)
-        except (Fenced, Unwritable) as error:
+        except (Fenced, Unwritable, ResponseError) as error:
             log.warning("attach failed", extra={"request": running.id, "why": str(error)})
             self._tasks.create_task(self._attach_later(running, _UNWRITABLE_DELAY_S))
             return
-        if restart or running.closed:
+        if running.closed or running.engine_ids() != before:
             self._parts.withdraw(before)
         if restart:
             self._parts.roster.submitted(running)

@@ -1,17 +1,19 @@
-"""A TCP proxy in front of Redis that loses replies when told to: commands arrive, answers do not."""
+"""A TCP proxy in front of Redis that loses replies, or commands, when told to."""
 
 import asyncio
 from contextlib import suppress
 
 
 class LossyProxy:
-    """Forwards bytes both ways. `lose_next_reply()` cuts a connection when the server's next bytes arrive."""
+    """Forwards bytes both ways. `lose_next_reply()` cuts a connection when the server's next bytes arrive,
+    `lose_command()` when a client sends these bytes, which never arrive."""
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._losing = False
+        self._losing_command: bytes | None = None
         self.lost = asyncio.Event()
         self.port = 0
 
@@ -28,6 +30,11 @@ class LossyProxy:
     def lose_next_reply(self) -> None:
         """Swallow the server's next bytes, then cut that connection."""
         self._losing = True
+        self.lost.clear()
+
+    def lose_command(self, packed: bytes) -> None:
+        """Cut the first connection that sends `packed`, before it arrives."""
+        self._losing_command = packed
         self.lost.clear()
 
     async def close(self) -> None:
@@ -61,6 +68,10 @@ class LossyProxy:
             while data := await source.read(65536):
                 if replies and self._losing:
                     self._losing = False
+                    self.lost.set()
+                    return
+                if not replies and self._losing_command is not None and self._losing_command in data:
+                    self._losing_command = None
                     self.lost.set()
                     return
                 sink.write(data)
