@@ -51,14 +51,23 @@ class Choice:
 
     @property
     def num_publishable(self) -> int:
-        """Tokens that may stand in the log now: none that could be part of a stop string."""
-        if self.ending is not None:
-            return self.ending.tokens
-        return len(self.tokens) if self._stop_text is None else self._stop_text.num_publishable
+        """Tokens that may stand in the log before it ends: none that is, or could be, part of a stop string.
 
-    def next_run(self) -> Run | None:
-        """The tokens that may be published and are not yet; None when there are none."""
-        start, end = self.num_logged, self.num_publishable
+        What is logged stays so: its writer may have known from later tokens that it was no part of one.
+        """
+        if self.ending is not None and self.ending.text_length is None:
+            return self.ending.tokens
+        if self._stop_text is None:
+            return len(self.tokens)
+        return max(self.num_logged, self._stop_text.num_publishable)
+
+    def next_run(self, *, last: bool = False) -> Run | None:
+        """The tokens that may be published and are not yet; None when there are none.
+
+        `last`: in the terminal event, which says where the text ends; only there a stop string may follow it.
+        """
+        start = self.num_logged
+        end = self.abandoned().tokens if last else self.num_publishable
         if end <= start:
             return None
         logprobs = tuple(self._logprobs[start:end]) if self._payload.logprobs is not None else None

@@ -121,8 +121,9 @@ class Running:
 
     def next_event(self) -> Event | None:
         """The event to write next; None while there is nothing to say."""
-        runs = tuple(run for choice in self.choices if (run := choice.next_run()) is not None)
-        if self.ended:
+        ended = self.ended
+        runs = tuple(run for choice in self.choices if (run := choice.next_run(last=ended)) is not None)
+        if ended:
             return self._terminal(runs)
         return Output(runs) if runs else None
 

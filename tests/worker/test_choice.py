@@ -89,6 +89,29 @@ def test_tokens_that_may_belong_to_a_stop_string_are_withheld(tokenizer: Tokeniz
     assert tokenizer.decode(target.tokens).endswith("cat-dog")
 
 
+def test_stop_string_waits_for_the_terminal_event(tokenizer: Tokenizer) -> None:
+    target = choice(tokenizer, stop=["stop"])
+    tokens = tokenizer.encode("one two stop three")
+    feed(target, tokens)
+    assert target.ending is not None
+    run = target.next_run()  # the other choices of the request go on, so that this is no terminal event
+    assert run is not None
+    assert "one two ".startswith(tokenizer.decode(run.tokens))
+    target.num_logged = len(run.tokens)
+    last = target.next_run(last=True)
+    assert last is not None
+    assert run.tokens + last.tokens == tuple(tokens[: target.ending.tokens])
+
+
+def test_ending_before_its_time_counts_every_token_of_the_log(tokenizer: Tokenizer) -> None:
+    tokens = tokenizer.encode("a cat-dig")
+    for cut in range(len(tokens) + 1):
+        target = choice(tokenizer, stop=["cat-dog"])
+        target.adopt(tokens[:cut], {2})  # the writer knew more tokens and held none of these back any more
+        assert target.abandoned().tokens == cut
+        assert target.next_run(last=True) is None
+
+
 def test_stop_string_is_found_across_the_point_of_takeover(tokenizer: Tokenizer) -> None:
     tokens = tokenizer.encode("one two stop three")
     for cut in range(len(tokens)):

@@ -95,6 +95,25 @@ def test_stop_string_never_stands_in_an_earlier_event(
     assert terminal.endings[0].stop == stop
 
 
+def test_stop_string_of_one_choice_is_not_shown_while_another_goes_on(
+    producer: Producer, count_prompt: list[int], undisturbed: Callable, tokenizer: Tokenizer
+) -> None:
+    sampling = {"temperature": 1.8, "seed": 3, "max_tokens": 120, "ignore_eos": True}
+    alone = tokenizer.decode(undisturbed(count_prompt, **sampling))
+    stop = alone[20:26]
+    request_id = producer.post(count_prompt, n=2, stop=[stop], **sampling)
+    shown: list[list[int]] = [[], []]
+    for _, event in producer.events(request_id):
+        if isinstance(event, Output):
+            for run in event.runs:
+                shown[run.choice] += run.tokens
+                assert stop not in tokenizer.decode(shown[run.choice])
+    terminal = producer.read(request_id).terminal
+    assert terminal is not None
+    assert terminal.endings[0].text_length == alone.index(stop)
+    assert terminal.endings[1].tokens > terminal.endings[0].tokens, "the other choice went on"
+
+
 def test_running_request_is_cancelled_within_an_iteration(producer: Producer, count_prompt: list[int]) -> None:
     request_id = producer.post(count_prompt, max_tokens=3000, ignore_eos=True)
     seen = 0
