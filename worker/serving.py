@@ -33,6 +33,7 @@ class Serving:
         self._session = session
         self._parts = parts
         self._draining = draining
+        self._drained: asyncio.Future[None] | None = None
         self._tasks = asyncio.TaskGroup()
         self._look_for_expired_at = 0.0
         self._ender = Ender(parts.keys, parts.name, retention_ms=parts.retention_ms)
@@ -40,6 +41,7 @@ class Serving:
 
     async def run(self, drained: "asyncio.Future[None]") -> None:
         """Serve until the drain begins, then go on publishing until `drained` is done."""
+        self._drained = drained
         async with self._tasks:
             background = [self._tasks.create_task(self._watch())]
             await self._renew()
@@ -134,8 +136,9 @@ class Serving:
 
     async def _attach_later(self, running: Running, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
-        if not running.closed:
-            await self._attach(running)
+        if running.closed or (self._drained is not None and self._drained.done()):
+            return  # what has no epoch at the end of a drain is handed over as it is
+        await self._attach(running)
 
     async def _publish(self, drained: "asyncio.Future[None]") -> None:
         """Write the engine's output as it comes. One write is in flight at a time, so every log is written in order."""

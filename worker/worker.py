@@ -10,7 +10,7 @@ from engine import OrcaEngine
 from schemas.keys import Keys
 from text.tokenizer import Tokenizer
 from worker.admission import Admission
-from worker.engine_loop import EngineLoop
+from worker.engine_loop import EngineFailed, EngineLoop
 from worker.keeper import Keeper
 from worker.outbox import Outbox
 from worker.parts import Parts
@@ -122,7 +122,9 @@ class Worker:
         """Publish what the engine has made, then let other workers have the rest at once, at its token index."""
         parts = self._parts
         parts.engine_loop.stop()
-        await asyncio.to_thread(parts.engine_loop.join)
+        await asyncio.to_thread(parts.engine_loop.join, self._settings.stall_timeout_s)
+        if parts.engine_loop.is_alive():
+            raise EngineFailed(f"the iteration under way did not end within {self._settings.stall_timeout_s:.0f} s")
         parts.outbox.take(parts.engine_loop)
         for running, _ in (await parts.publisher.flush(session)).ended:
             parts.roster.remove(running)
