@@ -12,6 +12,7 @@ from broker.claim import Claimed
 from broker.ending import Ender
 from broker.errors import Fenced, LinkLost, Unwritable
 from broker.origin import find_origin
+from broker.presence import forget_dead
 from broker.sweep import Sweeper
 from schemas.errors import ErrorCode
 from worker.parts import Parts
@@ -24,6 +25,7 @@ _UNWRITABLE_DELAY_S = 0.2
 _BLOCK_MS = 1000
 _SWEEP_INTERVAL_S = 1.0
 _DEADLINE_INTERVAL_S = 0.1
+_FORGET_AFTER_LEASES = 10
 
 
 class Serving:
@@ -52,6 +54,7 @@ class Serving:
                 (self._parts.keeper.interval_s, self._keep),
                 (_DEADLINE_INTERVAL_S, self._expire),
                 (_SWEEP_INTERVAL_S, self._sweep),
+                (_FORGET_AFTER_LEASES * self._parts.presence_ttl_ms / 1000, self._forget),
                 (0, self._obey),
             ):
                 background.append(self._tasks.create_task(self._every(interval_s, step)))
@@ -212,6 +215,12 @@ class Serving:
                 await self._ender.end_if_waiting(link, origin.request, origin.ref, "cancelled while it waited")
         elif await cancelled(link, keys, [request_id]):
             self._cancel(running)
+
+    async def _forget(self) -> None:
+        """Delete the consumers of workers that are gone: every process start leaves one behind."""
+        min_idle_ms = _FORGET_AFTER_LEASES * self._parts.presence_ttl_ms
+        for name in await forget_dead(self._session.link, self._parts.keys, min_idle_ms=min_idle_ms):
+            log.info("worker that is gone forgotten", extra={"worker": name})
 
     async def _sweep(self) -> None:
         """End requests that nobody works on and whose time is over."""
