@@ -52,7 +52,7 @@ class Admission:
             await self._ender.reject(session.link, claimed.ref, claimed.fields, error)
             return None
         twin = self._roster.by_id(request.id)
-        if twin is not None and twin.ref < claimed.ref:
+        if twin is not None and twin.ref < claimed.ref and await session.queue.exists(twin.ref):
             require(await session.link.call_many(acknowledge(session.keys, claimed.ref)))
             return None
         running = Running(

@@ -33,9 +33,12 @@ class Roster:
         return max(0, self.capacity - sum(running.request.payload.n for running in self._by_ref.values()))
 
     def add(self, running: Running) -> None:
-        """Register a claimed request; it answers to its id from now on, cancels included."""
+        """Register a claimed request; it answers to its id from now on, cancels included.
+
+        Of two entries of one id the one added last stays: the other's entry is gone, or is the later one.
+        """
         self._by_ref[running.ref] = running
-        self._by_id.setdefault(running.id, running)
+        self._by_id[running.id] = running
 
     def remove(self, running: Running) -> None:
         """Forget a request that ended or went to somebody else."""

@@ -11,6 +11,7 @@ import pytest
 from schemas.codec import Form
 from schemas.errors import ErrorCode
 from schemas.events import Output, Started
+from schemas.keys import GROUP
 from schemas.limits import MAX_PAYLOAD_BYTES
 from schemas.stopping import FinishReason
 from tests.redis_server import RedisServer
@@ -169,6 +170,25 @@ def test_duplicate_by_bare_xadd_is_one_request(
     assert sum(event.type in ("finished", "error") for _, event in entries) == 1
     fold = producer.read(request.id)
     assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=200, ignore_eos=True)
+
+
+def test_request_posted_again_after_its_entry_was_lost_is_served(
+    producer: Producer, count_prompt: list[int], undisturbed: Callable
+) -> None:
+    request = producer.request(count_prompt, max_tokens=900, ignore_eos=True)
+    stream, entry_id = producer.keys.requests("normal"), producer.add(request.fields())
+    for event_id, _ in producer.events(request.id):
+        if event_id.index == 3:
+            with producer.redis.pipeline(transaction=True) as pipeline:
+                pipeline.xack(stream, GROUP, entry_id)
+                pipeline.xdel(stream, entry_id)
+                pipeline.xadd(stream, request.fields())
+                pipeline.execute()
+            break
+    fold = producer.read(request.id)
+    assert fold.terminal is not None
+    assert fold.terminal.error is None
+    assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=900, ignore_eos=True)
 
 
 def _bad_entries(prompt: list[int]) -> dict[str, tuple[dict[str, Any], str]]:
