@@ -1,7 +1,6 @@
 """From a claimed queue entry to a running request, and back into its log whenever an epoch has ended."""
 
 import logging
-import time
 
 from broker.attach import Attached, attach
 from broker.cancel import cancelled
@@ -46,7 +45,7 @@ class Admission:
     async def admit(self, session: Session, claimed: Claimed) -> Running | None:
         """The request of a fresh claim, registered in the roster; None when there is nothing to run."""
         try:
-            request = self._parse(claimed)
+            request = self._parse(claimed, session.now_ms)
         except InvalidRequest as error:
             log.warning("request refused", extra={"entry": str(claimed.ref), "why": str(error)})
             await self._ender.reject(session.link, claimed.ref, claimed.fields, error)
@@ -98,16 +97,14 @@ class Admission:
     async def _check_end(self, session: Session, running: Running, outcome: Attached) -> None:
         if await cancelled(session.link, session.keys, [running.id]):
             running.fail(ErrorCode.CANCELLED, "the request was cancelled")
-        elif time.time() * 1000 >= running.request.deadline_ms:
+        elif session.now_ms >= running.request.deadline_ms:
             running.fail(ErrorCode.EXPIRED, "the deadline passed")
         elif is_hopeless(running.claimed.deliveries, outcome.fold, self._settings.max_deliveries):
             log.error("dead letter", extra={"request": running.id, "attempts": running.claimed.deliveries})
             running.fail(ErrorCode.DEAD_LETTER, f"{running.claimed.deliveries} attempts brought no new token")
 
-    def _parse(self, claimed: Claimed) -> GenerationRequest:
-        request = GenerationRequest.from_fields(
-            claimed.fields, stream_class=claimed.ref.priority_class, now_ms=int(time.time() * 1000)
-        )
+    def _parse(self, claimed: Claimed, now_ms: int) -> GenerationRequest:
+        request = GenerationRequest.from_fields(claimed.fields, stream_class=claimed.ref.priority_class, now_ms=now_ms)
         self._limits.check(request.payload)
         if request.payload.stop and self._tokenizer is None:
             raise InvalidRequest("stop", request.payload.stop, "nothing: this model has no tokenizer")

@@ -1,7 +1,6 @@
 """Keeps what the worker holds: leases while the engine makes progress, deadlines, and its own presence."""
 
 import logging
-import time
 
 from broker.lease import Held
 from worker.engine_loop import EngineFailed, EngineLoop
@@ -50,7 +49,6 @@ class Keeper:
         cancelled = [r for r in held if not r.closed and leases[r.ref].cancelled]
         return lost, cancelled
 
-    def expired(self) -> list[Running]:
+    def expired(self, now_ms: int) -> list[Running]:
         """Running requests whose deadline has passed."""
-        now_ms = time.time() * 1000
         return [running for running in self._roster if now_ms >= running.request.deadline_ms and not running.ended]

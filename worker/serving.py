@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable
 
 from redis.exceptions import ResponseError
@@ -174,12 +173,13 @@ class Serving:
     async def _keep(self) -> None:
         """Renew leases, and say that this worker lives."""
         await self._renew()
+        await self._session.read_clock()
         info = self._parts.describe(draining=self._draining.is_set())
         await self._session.presence.beat(info, ttl_ms=self._parts.presence_ttl_ms)
 
     async def _expire(self) -> None:
         """End what is past its deadline."""
-        for running in self._parts.keeper.expired():
+        for running in self._parts.keeper.expired(self._session.now_ms):
             running.fail(ErrorCode.EXPIRED, "the deadline passed")
             self._parts.publisher.mark(running)
 
@@ -208,7 +208,7 @@ class Serving:
         link, keys = self._session.link, self._parts.keys
         running = self._parts.roster.by_id(request_id)
         if running is None:
-            origin = await find_origin(link, keys, request_id, int(time.time() * 1000))
+            origin = await find_origin(link, keys, request_id, self._session.now_ms)
             if origin is None or origin.request is None or origin.ref is None:
                 return
             if await cancelled(link, keys, [request_id]):

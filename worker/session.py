@@ -28,6 +28,7 @@ class Session:
         self.control = ControlReader(control_link, keys)
         self.presence = Presence(link, keys, worker)
         self._links = (link, claim_link, control_link)
+        self._clock_offset_ms = 0.0
 
     @classmethod
     async def open(cls, settings: WorkerSettings, url: str, keys: Keys, worker: str, *, reconnected: bool) -> Self:
@@ -37,7 +38,8 @@ class Session:
             for purpose in ("main", "claim", "control"):
                 links.append(await Link.open(url, name=f"{worker}:{purpose}"))
             link, claim_link, control_link = links
-            not_before_ms = await link.server_time_ms() + settings.lease_ms if reconnected else 0
+            server_ms = await link.server_time_ms()
+            not_before_ms = server_ms + settings.lease_ms if reconnected else 0
             claimer = Claimer(
                 link,
                 keys,
@@ -47,12 +49,25 @@ class Session:
                 not_before_ms=not_before_ms,
             )
             session = cls(link, claim_link, control_link, keys, worker, claimer)
+            session._set_clock(server_ms)
             await session.queue.ensure_groups()
             await session.control.begin()
             return session
         except BaseException:
             await asyncio.gather(*(link.close() for link in links), return_exceptions=True)
             raise
+
+    @property
+    def now_ms(self) -> int:
+        """The server's clock, by which deadlines are kept: this host's own may be wrong."""
+        return int(asyncio.get_running_loop().time() * 1000 + self._clock_offset_ms)
+
+    async def read_clock(self) -> None:
+        """Look at the server's clock again. Raises LinkLost, ResponseError."""
+        self._set_clock(await self.link.server_time_ms())
+
+    def _set_clock(self, server_ms: int) -> None:
+        self._clock_offset_ms = server_ms - asyncio.get_running_loop().time() * 1000
 
     async def wait_lost(self) -> str:
         """Return the reason when the first of the links has broken."""

@@ -1,0 +1,46 @@
+"""Deadlines are kept by the clock of the Redis server, whatever the worker's host believes."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+import demo
+from engine import EngineConfig, OrcaEngine
+from schemas.errors import ErrorCode
+from tests.redis_server import RedisServer
+from tests.worker.producer import Producer
+from worker.settings import WorkerSettings
+from worker.worker import Worker
+
+HOUR_S = 3600
+
+
+@pytest.mark.parametrize("error_s", [HOUR_S, -HOUR_S, -8 * 24 * HOUR_S], ids=["fast", "slow", "a week slow"])
+async def test_wrong_clock_of_the_host_ends_no_request(
+    producer: Producer,
+    redis_server: RedisServer,
+    undisturbed: Callable,
+    count_prompt: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    error_s: int,
+) -> None:
+    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    request_id = producer.post(count_prompt, max_tokens=40)
+    late_id = producer.post(count_prompt, max_tokens=3900, ignore_eos=True, timeout_s=2)
+    settings = WorkerSettings(lease_ms=1000, drain_grace_s=0, _env_file=None)  # type: ignore[call-arg]
+    worker = Worker(settings, redis_server.url, producer.keys, "clock", engine, None)
+    true_time = time.time
+    monkeypatch.setattr(time, "time", lambda: true_time() + error_s)
+    running = asyncio.create_task(worker.run())
+    fold = await asyncio.to_thread(producer.read, request_id)
+    late = await asyncio.to_thread(producer.read, late_id)
+    worker.drain()
+    await running
+    assert fold.terminal is not None
+    assert fold.terminal.error is None, fold.terminal
+    assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=40)
+    assert late.terminal is not None
+    assert late.terminal.error is ErrorCode.EXPIRED
+    assert 0 < late.terminal.usage.completion_tokens < 3900
