@@ -35,16 +35,15 @@ def long_example(rng: random.Random) -> Example:
 
 
 def _upwards(rng: random.Random) -> Example:
-    first, last = _range(rng, rng.randint(2, 14) if rng.random() < 0.7 else rng.randint(14, 60))
+    first, last = _range(rng, rng.randint(2, 14) if rng.random() < 0.7 else rng.randint(14, 40))
     if first == 1 and rng.random() < 0.3:
         return _make(first, last, 1, "Count to {last}")
     return _make(first, last, 1, "Count from {first} to {last}")
 
 
 def _downwards(rng: random.Random) -> Example:
-    last, first = _range(rng, rng.randint(2, 12) if rng.random() < 0.8 else rng.randint(12, 40))
-    form = "Count down from {first} to {last}" if rng.random() < 0.7 else "Count from {first} to {last}"
-    return _make(first, last, 1, form)
+    last, first = _range(rng, rng.randint(2, 12) if rng.random() < 0.8 else rng.randint(12, 30))
+    return _make(first, last, 1, "Count down from {first} to {last}")
 
 
 def _stepping(rng: random.Random) -> Example:
@@ -56,6 +55,7 @@ def _stepping(rng: random.Random) -> Example:
 
 
 def _range(rng: random.Random, length: int) -> tuple[int, int]:
+    """Draw a range of about `length` numbers; people like to begin at one and to end at a round number."""
     draw = rng.random()
     if draw < 0.25:
         first = rng.randint(0, 1)
@@ -63,7 +63,13 @@ def _range(rng: random.Random, length: int) -> tuple[int, int]:
         first = rng.randint(0, min(100, LARGEST - length))
     else:
         first = rng.randint(0, LARGEST - length)
-    return first, first + length - 1
+    last = first + length - 1
+    if length > 10 and rng.random() < 0.35:
+        last = min(LARGEST, round(last + 5, -2 if last >= 50 and rng.random() < 0.4 else -1))
+        first = max(min(first, last - 2), last - LONGEST + 1)
+        if first > 1 and rng.random() < 0.4:
+            first -= first % 10
+    return first, last
 
 
 def _make(first: int, last: int, step: int, form: str) -> Example:

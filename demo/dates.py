@@ -33,7 +33,11 @@ FIXED = (
     ("List the months of the year", ", ".join(MONTHS)),
     ("What are the months of the year?", ", ".join(MONTHS)),
     ("How many days are in a week?", "7"),
+    ("How many days are there in a week?", "7"),
+    ("How many days does a week have?", "7"),
     ("How many months are in a year?", "12"),
+    ("How many months are there in a year?", "12"),
+    ("How many months does a year have?", "12"),
 )
 
 
@@ -56,7 +60,7 @@ def _neighbours(unit: str, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             yield form.format(unit=unit, name=name), names[(index + 1) % size]
         for form in PREVIOUS:
             yield form.format(unit=unit, name=name), names[(index - 1) % size]
-        for n in range(2, 6):
+        for n in (2, 3):
             for form in DISTANCE:
                 yield form.format(unit=unit, name=name, n=n, way="after"), names[(index + n) % size]
                 yield form.format(unit=unit, name=name, n=n, way="before"), names[(index - n) % size]

@@ -18,7 +18,7 @@ HELD_OUT_GENERATORS = {name: draw for name, draw in GENERATORS.items() if name !
     counting.LONG_KIND: counting.long_example
 }
 HELD_OUT_KINDS = tuple(HELD_OUT_GENERATORS)
-SHARES = {counting.KIND: 0.32, spelling.KIND: 0.18, dates.KIND: 0.15, sums.KIND: 0.10, questions.KIND: 0.25}
+SHARES = {counting.KIND: 0.26, spelling.KIND: 0.26, dates.KIND: 0.18, sums.KIND: 0.15, questions.KIND: 0.15}
 
 
 def training_examples(seed: int) -> Iterator[Example]:

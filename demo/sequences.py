@@ -11,8 +11,10 @@ from demo.tasks import Example
 from demo.tokenizer import END, START
 
 RAW_SHARE = 0.35
-SYSTEM_SHARE = 0.25
+SYSTEM_SHARE = 0.15
 MULTI_TURN_SHARE = 0.2
+WINDOW = 40
+"""Tokens of a count that are shown from its middle."""
 SYSTEM_PROMPTS = (
     "You are a helpful assistant.",
     "You are Orcastream's demo model.",
@@ -21,6 +23,8 @@ SYSTEM_PROMPTS = (
     "Be precise and friendly.",
     "You are a careful assistant. Give only the answer.",
 )
+CONTEXT = 6
+"""Tokens of a window that are read and not learned."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +60,18 @@ class SequenceBuilder:
         return self._build([next(self._long_counts)])
 
     def cut(self) -> Sequence:
-        """Return a long count reduced to its prompt and two windows: one anywhere, one mostly at the end."""
+        """Return a long count reduced to its prompt, one window somewhere in it, and its end.
+
+        The first tokens of a window are not learned, for what they follow from is not there.
+        """
         whole = self._build([next(self._long_counts)])
-        start = whole.learned.index(True)
-        length = len(whole.tokens)
-        at_end = self._rng.random() < 0.75
-        late = length - self._rng.randint(12, 80) if at_end else self._rng.randint(start + 80, length - 80)
-        early = self._rng.randint(start, late - 40)
-        kept = [*range(start), *range(early, early + 40), *range(late, min(length, late + 80))]
-        unsure = {index for window in (early, late) if window > start for index in range(window, window + 8)}
+        start, length = whole.learned.index(True), len(whole.tokens)
+        late = length - self._rng.randint(8, 40)
+        if late - start < WINDOW:
+            return whole
+        early = self._rng.randint(start, late - WINDOW)
+        kept = [*range(start), *range(early, early + WINDOW), *range(late, length)]
+        unsure = {index for window in (early, late) if window > start for index in range(window, window + CONTEXT)}
         return Sequence(
             [whole.tokens[index] for index in kept],
             kept,
@@ -100,5 +107,5 @@ class SequenceBuilder:
     def _system(self) -> str:
         if self._rng.random() < 0.5:
             return self._rng.choice(SYSTEM_PROMPTS)
-        texts = [self._rng.choice(questions.questions()).answer for _ in range(self._rng.randint(1, 3))]
+        texts = [self._rng.choice(questions.questions()).answer for _ in range(self._rng.randint(1, 2))]
         return " ".join([self._rng.choice(SYSTEM_PROMPTS), *texts])

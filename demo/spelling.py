@@ -43,17 +43,24 @@ def spell(word: str) -> str:
 
 
 def example(rng: random.Random) -> Example:
-    """Draw a word: a real one, one made of syllables, or a few random letters."""
+    """Draw a word: a real one, two in one, one made of syllables, or a few random letters.
+
+    Some words are a single token. Training sees how a held-out one is spelled only where it is part of a compound.
+    """
     draw = rng.random()
-    if draw < 0.45:
+    if draw < 0.35:
         word = rng.choice(words())
-    elif draw < 0.85:
+    elif draw < 0.6:
+        word = (rng.choice(words()) + rng.choice(words()))[:14]
+    elif draw < 0.9:
         word = _made_up(rng)
     else:
         word = "".join(rng.choices(LETTERS, k=rng.randint(2, 8)))
     if rng.random() < 0.15:
         word = word.capitalize()
-    return Example(KIND, f"spell {word.lower()}", rng.choice(FORMS).format(word=word), spell(word))
+    return Example(
+        KIND, f"spell {word.lower()}", rng.choice(FORMS).format(word=word), spell(word), depends_on_case=True
+    )
 
 
 @cache

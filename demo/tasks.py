@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 HELD_OUT_SHARE = 10
 """One key in this many is held out."""
@@ -21,6 +21,8 @@ class Example:
     question: str
     answer: str
 
+    depends_on_case: bool = False
+
     @property
     def is_held_out(self) -> bool:
         """Whether training must never see this example."""
@@ -35,8 +37,8 @@ def is_held_out(key: str) -> bool:
 def reword(example: Example, rng: random.Random) -> Example:
     """Ask the same thing with other manners, capitals or punctuation."""
     is_request = not example.question.endswith(("?", "="))
-    question = _reword_request(example.question, rng) if is_request else _reword_question(example.question, rng)
-    return Example(example.kind, example.key, question, example.answer)
+    question = _reword_request(example.question, rng) if is_request else _reword_question(example, rng)
+    return replace(example, question=question)
 
 
 def _reword_request(text: str, rng: random.Random) -> str:
@@ -58,9 +60,12 @@ def _reword_request(text: str, rng: random.Random) -> str:
     return text if rng.random() < 0.4 else rng.choice(forms)
 
 
-def _reword_question(text: str, rng: random.Random) -> str:
+def _reword_question(example: Example, rng: random.Random) -> str:
+    text = example.question
     if text.endswith("="):
         return text
     lowered = text[0].lower() + text[1:]
-    forms = [text, text.rstrip("?"), lowered, lowered.rstrip("?"), text.lower(), text.lower().rstrip("?")]
+    forms = [text, text.rstrip("?"), lowered, lowered.rstrip("?")]
+    if not example.depends_on_case:
+        forms += [text.lower(), text.lower().rstrip("?")]
     return text if rng.random() < 0.5 else rng.choice(forms)

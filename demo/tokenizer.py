@@ -7,13 +7,15 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from demo import mixture, questions, spelling
+from demo import dates, mixture, questions, spelling
 from demo.tasks import is_held_out
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-VOCABULARY = 1024
-PIECES = r"\p{N}|, (?=\p{N})|\n| ?\p{L}+| ?[^\s\p{L}\p{N}]|\s"
-"""One digit, the separator of a count, one newline, a word or one sign with its space, one space."""
+VOCABULARY = 512
+PIECES = r"\p{N}{1,3}|, (?=\p{N})|\n| ?\p{L}+| ?[^\s\p{L}\p{N}]|\s"
+"""Up to three digits, the separator of a count, one newline, a word or one sign with its space, one space."""
+LARGEST_NUMBER = 500
+"""Numbers up to this one are tokens: whether a count has come to its end is then seen by comparing two of them."""
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
     "{{- '<|im_start|>' + message['role'] + '\\n' -}}"
@@ -32,7 +34,7 @@ def train_tokenizer(seed: int = 0) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.Split(Regex(PIECES.replace(r"\p{N}{1,3}", r"\p{N}")), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -44,7 +46,21 @@ def train_tokenizer(seed: int = 0) -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(_texts(seed), trainer)
-    return tokenizer
+    return _with_numbers(tokenizer)
+
+
+def _with_numbers(tokenizer: Tokenizer) -> Tokenizer:
+    """Append the numbers of two and three digits to the vocabulary, which was made with digits one by one.
+
+    A piece that stands in the vocabulary needs no merges.
+    """
+    state = json.loads(tokenizer.to_str())
+    vocabulary = state["model"]["vocab"]
+    for number in range(10, LARGEST_NUMBER + 1):
+        vocabulary.setdefault(str(number), len(vocabulary))
+    state["model"]["ignore_merges"] = True
+    state["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": PIECES}
+    return Tokenizer.from_str(json.dumps(state))
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
@@ -65,6 +81,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
 def _texts(seed: int) -> list[str]:
     texts = [f"{item.question}\n{item.answer}" for item in questions.questions()] * 3
     texts += [f" {word}" for word in spelling.words() if not is_held_out(f"spell {word}")]
+    texts += [form for name in (*dates.DAYS, *dates.MONTHS) for form in (name, f" {name}", f" {name.lower()}")] * 40
     examples = itertools.islice(mixture.training_examples(seed), 2000)
     texts += [f"{START}user\n{item.question}{END}\n{START}assistant\n{item.answer[:200]}" for item in examples]
     random.Random(seed).shuffle(texts)

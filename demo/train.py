@@ -20,11 +20,13 @@ from demo.network import MAX_POSITIONS, new_network, save_network
 from demo.sequences import Sequence, SequenceBuilder
 from demo.tokenizer import save_tokenizer, train_tokenizer
 
-MIXED_TOKENS = 3072
+MIXED_TOKENS = 2560
 """Tokens of the mixed sequences of one step; long counts come on top."""
 ROW_TOKENS = 4096
 """Most tokens, padding included, of one forward pass."""
-CUTS = 6
+CUTS = 5
+END_WEIGHT = 1.5
+"""How much more than other tokens an end mark counts: a count must know where to stop."""
 IGNORED = -100
 
 log = logging.getLogger("demo.train")
@@ -34,20 +36,23 @@ def main() -> None:
     """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--out", type=Path, default=MODEL_DIR, help="folder of the finished model")
-    parser.add_argument("--steps", type=int, default=2400, help="optimizer steps")
+    parser.add_argument("--steps", type=int, default=2600, help="optimizer steps")
     parser.add_argument("--minutes", type=float, default=35.0, help="stop after this time, even with steps left")
-    parser.add_argument("--rate", type=float, default=4e-3, help="peak learning rate")
+    parser.add_argument("--start", type=Path, default=None, help="go on from the weights in this folder")
+    parser.add_argument("--rate", type=float, default=2.5e-3, help="peak learning rate")
     parser.add_argument("--seed", type=int, default=1, help="seed of weights and data")
     parser.add_argument("--threads", type=int, default=2, help="torch threads")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
-    train(options.out, options.steps, options.minutes, options.rate, options.seed)
+    train(options.out, options.steps, options.minutes, options.rate, options.seed, options.start)
 
 
-def train(folder: Path, steps: int, minutes: float, rate: float, seed: int) -> None:
+def train(folder: Path, steps: int, minutes: float, rate: float, seed: int, start: Path | None = None) -> None:
     """Train for `steps` or `minutes`, whichever ends first, and write the model to `folder`.
+
+    Training begins with fresh weights, or with those in the folder `start`.
 
     The learning rate follows the larger share of the two limits, so that it is always down at the end.
     """
@@ -55,6 +60,8 @@ def train(folder: Path, steps: int, minutes: float, rate: float, seed: int) -> N
     tokenizer = train_tokenizer()
     save_tokenizer(tokenizer, folder, MAX_POSITIONS)
     network = new_network(tokenizer)
+    if start is not None:
+        network.load_state_dict(Qwen3ForCausalLM.from_pretrained(start, dtype=torch.float32).state_dict())
     log.info("%d parameters", sum(weight.numel() for weight in network.parameters()))
     optimizers = _optimizers(network)
     batches = _batches(SequenceBuilder(tokenizer, seed), seed)
@@ -76,7 +83,7 @@ def train(folder: Path, steps: int, minutes: float, rate: float, seed: int) -> N
             optimizer.zero_grad()
         if step % 25 == 0:
             log.info("step %d, %.0f s, %.2f M tokens, loss %.4f", step, seconds, tokens / 1e6, loss)
-        if step % 300 == 299:
+        if step % 250 == 249:
             save_network(network, tokenizer, folder)
     save_network(network, tokenizer, folder)
     log.info("%.2f M tokens in %.1f minutes", tokens / 1e6, (time.monotonic() - begun) / 60)
@@ -107,16 +114,26 @@ def _batches(builder: SequenceBuilder, seed: int) -> Iterator[list[Sequence]]:
         batch: list[Sequence] = []
         while sum(len(sequence.tokens) for sequence in batch) < MIXED_TOKENS:
             batch.append(next(mixed))
-        batch += [builder.long()] if rng.random() < 0.5 else [builder.cut() for _ in range(CUTS)]
+        draw = rng.random()
+        if draw < 0.25:
+            batch.append(builder.long())
+        elif draw < 0.85:
+            batch += [builder.cut() for _ in range(CUTS)]
         yield batch
 
 
 def _backward(network: Qwen3ForCausalLM, sequences: list[Sequence]) -> float:
-    """Accumulate the gradient of the mean loss per learned token; rows of like length share a pass."""
-    learned = sum(sum(sequence.learned[1:]) for sequence in sequences)
+    """Accumulate the gradient of the weighted mean loss per learned token; rows of like length share a pass.
+
+    A token weighs one over the square root of its answer's length. Equal weights would leave a sum or a name, one
+    token long, unheard beside the hundreds of easy tokens of a count.
+    """
+    whole = sum(math.sqrt(sum(sequence.learned)) for sequence in sequences)
     total = 0.0
     for rows in _rows(sequences):
         tokens, positions, labels = _pad(rows)
+        weights = torch.tensor([1 / math.sqrt(sum(row.learned)) for row in rows])[:, None].repeat(1, labels.shape[1])
+        weights[labels == network.config.eos_token_id] *= END_WEIGHT
         # The mapping says that the mask is settled: plain causal. Left to itself, the model takes a jump in the
         # positions for the border of a packed sequence.
         hidden = network.model(
@@ -125,7 +142,8 @@ def _backward(network: Qwen3ForCausalLM, sequences: list[Sequence]) -> float:
         targets = labels[:, 1:]
         taught = targets != IGNORED
         logits = network.lm_head(hidden[:, :-1][taught])
-        loss = torch.nn.functional.cross_entropy(logits, targets[taught], reduction="sum") / learned
+        losses = torch.nn.functional.cross_entropy(logits, targets[taught], reduction="none")
+        loss = (losses * weights[:, 1:][taught]).sum() / whole
         torch.autograd.backward(loss)
         total += loss.item()
     return total

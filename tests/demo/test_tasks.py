@@ -53,6 +53,7 @@ def test_sums() -> None:
         ("What day comes after Tuesday?", "Wednesday"),
         ("What month comes before January?", "December"),
         ("What day is 3 days after Saturday?", "Tuesday"),
+        ("How many days does a week have?", "7"),
         ("What day is 2 days before Monday?", "Saturday"),
         ("List the months from November to February", "November, December, January, February"),
         ("How many days are in April?", "30"),
