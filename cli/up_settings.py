@@ -24,7 +24,9 @@ class UpOptions(BaseSettings):
         env_prefix="ORCASTREAM_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
     )
 
-    workers: int = Field(1, ge=1, le=256, description="Worker processes. [processes]")
+    workers: int = Field(
+        2, ge=1, le=256, description="Worker processes, each with the whole model; with two, one may die. [processes]"
+    )
     redis_port: int = Field(0, ge=0, le=65535, description="Port of the embedded Redis server; 0: a free one.")
     data_dir: Path = Field(
         default_factory=default_data_dir, description="Where the embedded Redis server keeps queue and replies."
