@@ -43,11 +43,16 @@ class Roster:
     def remove(self, running: Running) -> None:
         """Forget a request that ended or went to somebody else."""
         running.closed = True
-        self._by_ref.pop(running.ref, None)
+        if self._by_ref.get(running.ref) is running:
+            del self._by_ref[running.ref]
         if self._by_id.get(running.id) is running:
             del self._by_id[running.id]
         self.withdraw(running.engine_ids())
         self.changed.set()
+
+    def by_ref(self, ref: EntryRef) -> Running | None:
+        """The running request of that queue entry, if it is here."""
+        return self._by_ref.get(ref)
 
     def by_id(self, request_id: str) -> Running | None:
         """The running request of that id, if it is here."""

@@ -116,8 +116,12 @@ class Serving:
         await asyncio.gather(*(self._admit_one(claimed) for claimed in claims))
 
     async def _admit_one(self, claimed: Claimed) -> None:
+        before = self._parts.roster.by_ref(claimed.ref)
+        if before is not None:  # the lease was lost and won again before anybody noticed: the newer claim counts
+            self._parts.let_go(before)
         running = await self._parts.admission.admit(self._session, claimed)
         if running is not None:
+            running.last_epoch = 0 if before is None else before.last_epoch
             await self._attach(running)
 
     async def _attach(self, running: Running) -> None:

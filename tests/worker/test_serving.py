@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.fold import Fold
 from schemas.codec import Form
 from schemas.errors import ErrorCode
 from schemas.events import Output, Started
@@ -189,6 +190,22 @@ def test_request_posted_again_after_its_entry_was_lost_is_served(
     assert fold.terminal is not None
     assert fold.terminal.error is None
     assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=900, ignore_eos=True)
+
+
+def test_entry_claimed_again_while_it_runs_is_one_request(
+    producer: Producer, count_prompt: list[int], undisturbed: Callable
+) -> None:
+    request_id = producer.post(count_prompt, max_tokens=900, ignore_eos=True)
+    for event_id, _ in producer.events(request_id):
+        if event_id.index == 3:  # the group that the worker then makes anew delivers the entry a second time
+            producer.redis.xgroup_destroy(producer.keys.requests("normal"), GROUP)
+            break
+    fold, epochs = Fold(), 0
+    for event_id, event in producer.events(request_id):
+        fold.feed(event_id, event)
+        epochs += isinstance(event, Started)
+    assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=900, ignore_eos=True)
+    assert epochs == 2
 
 
 def _bad_entries(prompt: list[int]) -> dict[str, tuple[dict[str, Any], str]]:
