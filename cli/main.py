@@ -65,7 +65,7 @@ def _run(name: str, arguments: list[str]) -> int:
         return 130
 
 
-_OWN_ROOMS = ("schemas", "engine", "text", "broker", "worker", "gateway", "telemetry", "cli", "demo", "bench")
+_OWN_ROOMS = ("schemas", "engine", "text", "broker", "worker", "gateway", "telemetry", "cli", "demo")
 
 
 def _fail(who: str, *lines: str) -> int:

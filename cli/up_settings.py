@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-from gateway.settings import GatewaySettings
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gateway.settings import GatewaySettings
 from worker.settings import WorkerSettings
 
 

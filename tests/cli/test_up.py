@@ -98,7 +98,8 @@ def test_what_dies_is_started_again_and_a_second_ctrl_c_ends_everything(start_up
 
 
 def test_what_was_queued_is_served_after_a_restart(start_up: Callable[..., Up]) -> None:
-    flags = ("--max-batch-size", "1", "--max-claims", "1", "--drain-grace-s", "0", "--lease-ms", "1000")
+    one_by_one = ("--workers", "1", "--max-batch-size", "1", "--max-claims", "1")
+    flags = (*one_by_one, "--drain-grace-s", "0", "--lease-ms", "1000")
     first = start_up(*flags)
     wanted = {"long": 400, "waiting-1": 5, "waiting-2": 5}
     with redis.Redis.from_url(first.redis_url) as client:
@@ -172,7 +173,7 @@ def test_a_redis_that_is_not_there_is_told(run: Callable[..., Console], tmp_path
 def test_a_model_that_cannot_be_served_ends_it(run: Callable[..., Console], tmp_path: Path) -> None:
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "config.json").write_text('{"model_type": "no-such-architecture"}')
-    up = up_console(run, tmp_path, "--model", str(tmp_path / "odd"))
+    up = up_console(run, tmp_path, "--workers", "1", "--model", str(tmp_path / "odd"))
     assert up.wait() == 2
     assert re.search(r"^orcastream up: \S+ cannot run: exit code 2", up.text, re.MULTILINE)
     assert "Traceback" not in up.text

@@ -76,7 +76,8 @@ def installed(wheel: Path, tmp_path: Path) -> Path:
 
 def test_an_installed_wheel_serves_from_any_directory(installed: Path, elsewhere: Path) -> None:
     question, expected = SHOWCASE[0]
-    up = Terminal(str(installed / "orcastream"), "up", "--port", "0", "--data-dir", "data", program=(), cwd=elsewhere)
+    flags = ("--workers", "1", "--port", "0", "--data-dir", "data")
+    up = Terminal(str(installed / "orcastream"), "up", *flags, program=(), cwd=elsewhere)
     try:
         url = up.wait_for(r"ready: (\S+)")[1]
         body = {"model": "orca-demo", "messages": [{"role": "user", "content": question}], "temperature": 0}
