@@ -1,4 +1,4 @@
-"""The tokenizer: byte-level BPE, digits one by one, with the marks of a chat."""
+"""The tokenizer: byte-level BPE, numbers as single tokens, with the marks of a chat."""
 
 import itertools
 import json

@@ -26,8 +26,10 @@ def test_round_trip_keeps_spaces_and_signs(text: str) -> None:
     assert TOKENIZER.decode(TOKENIZER(text)["input_ids"]) == text
 
 
-def test_digits_are_tokens_of_their_own() -> None:
-    assert TOKENIZER.tokenize("1234") == ["1", "2", "3", "4"]
+def test_numbers_up_to_five_hundred_are_tokens() -> None:
+    assert all(TOKENIZER.tokenize(str(number)) == [str(number)] for number in range(501))
+    assert TOKENIZER.tokenize("501") == ["5", "0", "1"]
+    assert TOKENIZER.tokenize("007") == ["0", "0", "7"]
 
 
 def test_special_tokens() -> None:
