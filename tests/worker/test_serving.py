@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.fold import Fold
 from schemas.codec import Form
 from schemas.errors import ErrorCode
 from schemas.events import Output, Started
-from schemas.keys import GROUP
 from schemas.limits import MAX_PAYLOAD_BYTES
-from schemas.stopping import FinishReason
 from tests.redis_server import RedisServer
 from tests.worker.producer import Producer
 from tests.worker.worker_process import WorkerProcess
@@ -79,43 +76,6 @@ def test_choices_differ_and_the_first_is_the_plain_one(
     assert [ending.tokens for ending in fold.terminal.endings] == [24, 24, 24]
 
 
-def test_stop_string_never_stands_in_an_earlier_event(
-    producer: Producer, count_prompt: list[int], undisturbed: Callable, tokenizer: Tokenizer
-) -> None:
-    whole = tokenizer.decode(undisturbed(count_prompt, max_tokens=60))
-    stop = whole[20:26]
-    request_id = producer.post(count_prompt, max_tokens=60, stop=[stop])
-    published: list[int] = []
-    for _, event in producer.events(request_id):
-        if isinstance(event, Output):
-            published += [token for run in event.runs for token in run.tokens]
-            assert len(tokenizer.decode(published)) <= whole.index(stop)
-    terminal = producer.read(request_id).terminal
-    assert terminal is not None
-    assert terminal.endings[0].finish_reason is FinishReason.STOP
-    assert terminal.endings[0].text_length == whole.index(stop)
-    assert terminal.endings[0].stop == stop
-
-
-def test_stop_string_of_one_choice_is_not_shown_while_another_goes_on(
-    producer: Producer, count_prompt: list[int], undisturbed: Callable, tokenizer: Tokenizer
-) -> None:
-    sampling = {"temperature": 1.8, "seed": 3, "max_tokens": 120, "ignore_eos": True}
-    alone = tokenizer.decode(undisturbed(count_prompt, **sampling))
-    stop = alone[20:26]
-    request_id = producer.post(count_prompt, n=2, stop=[stop], **sampling)
-    shown: list[list[int]] = [[], []]
-    for _, event in producer.events(request_id):
-        if isinstance(event, Output):
-            for run in event.runs:
-                shown[run.choice] += run.tokens
-                assert stop not in tokenizer.decode(shown[run.choice])
-    terminal = producer.read(request_id).terminal
-    assert terminal is not None
-    assert terminal.endings[0].text_length == alone.index(stop)
-    assert terminal.endings[1].tokens > terminal.endings[0].tokens, "the other choice went on"
-
-
 def test_running_request_is_cancelled_within_an_iteration(producer: Producer, count_prompt: list[int]) -> None:
     request_id = producer.post(count_prompt, max_tokens=3000, ignore_eos=True)
     seen = 0
@@ -171,41 +131,6 @@ def test_duplicate_by_bare_xadd_is_one_request(
     assert sum(event.type in ("finished", "error") for _, event in entries) == 1
     fold = producer.read(request.id)
     assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=200, ignore_eos=True)
-
-
-def test_request_posted_again_after_its_entry_was_lost_is_served(
-    producer: Producer, count_prompt: list[int], undisturbed: Callable
-) -> None:
-    request = producer.request(count_prompt, max_tokens=900, ignore_eos=True)
-    stream, entry_id = producer.keys.requests("normal"), producer.add(request.fields())
-    for event_id, _ in producer.events(request.id):
-        if event_id.index == 3:
-            with producer.redis.pipeline(transaction=True) as pipeline:
-                pipeline.xack(stream, GROUP, entry_id)
-                pipeline.xdel(stream, entry_id)
-                pipeline.xadd(stream, request.fields())
-                pipeline.execute()
-            break
-    fold = producer.read(request.id)
-    assert fold.terminal is not None
-    assert fold.terminal.error is None
-    assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=900, ignore_eos=True)
-
-
-def test_entry_claimed_again_while_it_runs_is_one_request(
-    producer: Producer, count_prompt: list[int], undisturbed: Callable
-) -> None:
-    request_id = producer.post(count_prompt, max_tokens=900, ignore_eos=True)
-    for event_id, _ in producer.events(request_id):
-        if event_id.index == 3:  # the group that the worker then makes anew delivers the entry a second time
-            producer.redis.xgroup_destroy(producer.keys.requests("normal"), GROUP)
-            break
-    fold, epochs = Fold(), 0
-    for event_id, event in producer.events(request_id):
-        fold.feed(event_id, event)
-        epochs += isinstance(event, Started)
-    assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=900, ignore_eos=True)
-    assert epochs == 2
 
 
 def _bad_entries(prompt: list[int]) -> dict[str, tuple[dict[str, Any], str]]:

@@ -1,0 +1,46 @@
+"""One request whatever becomes of its queue entry: lost and posted again, delivered a second time."""
+
+from collections.abc import Callable
+
+from broker.fold import Fold
+from schemas.events import Started
+from schemas.keys import GROUP
+from tests.worker.conftest import StartWorker
+from tests.worker.producer import Producer
+
+
+def test_request_posted_again_after_its_entry_was_lost_is_served(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], undisturbed: Callable
+) -> None:
+    start_worker()
+    request = producer.request(count_prompt, max_tokens=900, ignore_eos=True)
+    stream, entry_id = producer.keys.requests("normal"), producer.add(request.fields())
+    for event_id, _ in producer.events(request.id):
+        if event_id.index == 3:
+            with producer.redis.pipeline(transaction=True) as pipeline:
+                pipeline.xack(stream, GROUP, entry_id)
+                pipeline.xdel(stream, entry_id)
+                pipeline.xadd(stream, request.fields())
+                pipeline.execute()
+            break
+    fold = producer.read(request.id)
+    assert fold.terminal is not None
+    assert fold.terminal.error is None
+    assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=900, ignore_eos=True)
+
+
+def test_entry_claimed_again_while_it_runs_is_one_request(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], undisturbed: Callable
+) -> None:
+    start_worker()
+    request_id = producer.post(count_prompt, max_tokens=900, ignore_eos=True)
+    for event_id, _ in producer.events(request_id):
+        if event_id.index == 3:  # the group that the worker then makes anew delivers the entry a second time
+            producer.redis.xgroup_destroy(producer.keys.requests("normal"), GROUP)
+            break
+    fold, epochs = Fold(), 0
+    for event_id, event in producer.events(request_id):
+        fold.feed(event_id, event)
+        epochs += isinstance(event, Started)
+    assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=900, ignore_eos=True)
+    assert epochs == 2
