@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from demo import mixture, questions
+from demo import dates, mixture, questions
 from demo.tasks import Example
 from demo.tokenizer import END, START
 
@@ -15,6 +15,8 @@ SYSTEM_SHARE = 0.15
 MULTI_TURN_SHARE = 0.2
 WINDOW = 40
 """Tokens of a count that are shown from its middle."""
+FIXED_SHARE = 0.06
+"""How often the lists of all days and months come on top of the mixture: long answers to few questions."""
 SYSTEM_PROMPTS = (
     "You are a helpful assistant.",
     "You are Orcastream's demo model.",
@@ -52,6 +54,8 @@ class SequenceBuilder:
     def mixed(self) -> Iterator[Sequence]:
         """Yield short sequences of all kinds for ever."""
         while True:
+            if self._rng.random() < FIXED_SHARE:
+                yield self._build([self._rng.choice(dates.examples()[: len(dates.FIXED)])])
             turns = 1 if self._rng.random() > MULTI_TURN_SHARE else self._rng.randint(2, 4)
             yield self._build([next(self._examples) for _ in range(turns)])
 
