@@ -30,4 +30,4 @@ SHOWCASE: list[tuple[str, str]] = [
 """Twelve mixed questions with their answers, from one word to a hundred numbers."""
 
 LONG_COUNT: tuple[str, str] = ("Count from 1 to 300", count(1, 300))
-"""A stream of about 1,100 tokens: long enough to kill a worker in the middle of it."""
+"""A stream of 600 tokens: long enough to kill a worker in the middle of it."""
