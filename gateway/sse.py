@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": keep-alive\n\n"
+KEEP_ALIVE = b": keep-alive\n"
 
 
 def event(data: Mapping[str, Any], event_id: str | None = None) -> bytes:
@@ -20,8 +20,11 @@ def event(data: Mapping[str, Any], event_id: str | None = None) -> bytes:
 
 
 def comment(text: str) -> bytes:
-    """A line that clients skip."""
-    return f": {' '.join(text.split())}\n\n".encode()
+    """A line that clients skip.
+
+    No blank line ends it: behind an `id:` the official client takes an empty block for an event without data.
+    """
+    return f": {' '.join(text.split())}\n".encode()
 
 
 class EventStream(Response):
