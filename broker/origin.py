@@ -44,13 +44,14 @@ async def find_origin(link: Link, keys: Keys, request_id: str, now_ms: int) -> O
     ref = EntryRef.parse(seen) if seen is not None else None
     if ref is None and started is not None:
         ref = _parsed(started.entry)
-    request = None if ref is None else await _request(link, keys, ref, now_ms)
+    request = None if ref is None else await read_request(link, keys, ref, now_ms)
     if request is not None and request.id == request_id:
         return Origin(request.payload.tenant, ref, request)
     return None if started is None else Origin(started.tenant, ref)
 
 
-async def _request(link: Link, keys: Keys, ref: EntryRef, now_ms: int) -> GenerationRequest | None:
+async def read_request(link: Link, keys: Keys, ref: EntryRef, now_ms: int) -> GenerationRequest | None:
+    """The request in a queue entry; None where the entry is gone or not to be understood. Raises LinkLost."""
     entries = await link.call("XRANGE", keys.requests(ref.priority_class), ref.entry_id, ref.entry_id)
     if not entries:
         return None

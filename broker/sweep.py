@@ -1,6 +1,5 @@
 """Deadlines and lost entries: a walk over the request streams in small steps, by gateways and workers alike."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from redis.exceptions import ResponseError
@@ -10,10 +9,10 @@ from broker.entry import EntryRef
 from broker.errors import Unwritable
 from broker.lease import HANDED_OVER_MS
 from broker.link import Link
+from broker.origin import read_request
 from broker.scripts import SWEEP, Arg
 from schemas.errors import ErrorCode, InvalidRequest
 from schemas.keys import CLASSES, GROUP, Keys, check_id
-from schemas.request import GenerationRequest
 
 REPAIRED = "repaired"
 """Consumer that holds entries which were delivered and belonged to nobody, until a worker takes them over."""
@@ -82,7 +81,7 @@ class Sweeper:
             check_id(request_id)
         except InvalidRequest:
             return False  # no reply log can be named: a worker buries the entry
-        request = await self._read(ref, now_ms)
+        request = await read_request(self._link, self._keys, ref, now_ms)
         terminal = await self._ender.end(
             self._link,
             request_id,
@@ -92,16 +91,3 @@ class Sweeper:
             request=request,
         )
         return terminal is not None
-
-    async def _read(self, ref: EntryRef, now_ms: int) -> GenerationRequest | None:
-        entries: Sequence[Sequence[Sequence[bytes]]] = await self._link.call(
-            "XRANGE", self._keys.requests(ref.priority_class), ref.entry_id, ref.entry_id
-        )
-        if not entries:
-            return None
-        flat = entries[0][1]
-        fields = dict(zip(flat[::2], flat[1::2], strict=True))
-        try:
-            return GenerationRequest.from_fields(fields, stream_class=ref.priority_class, now_ms=now_ms)
-        except InvalidRequest:
-            return None
