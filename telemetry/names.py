@@ -1,0 +1,384 @@
+"""Every name that telemetry uses: spans, their events and attributes, metrics with unit, kind and attributes.
+
+The GenAI names follow OpenTelemetry's semantic conventions for generative AI, the messaging names those for messaging
+(both in development: this is the one module to change when they do). What they have no word for is `orcastream.*`.
+docs/telemetry.md lists the same for readers, and a test compares the two.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+PROVIDER: Final = "orcastream"
+"""`gen_ai.provider.name`: the conventions have no value for servers that one runs oneself."""
+OPERATION: Final = "text_completion"
+"""`gen_ai.operation.name` of a queue entry: tokens in, tokens out, whatever the API in front was."""
+MESSAGING_SYSTEM: Final = "redis"
+
+
+class Attribute(StrEnum):
+    """Attributes of spans and metrics."""
+
+    OPERATION = "gen_ai.operation.name"
+    PROVIDER = "gen_ai.provider.name"
+    MODEL = "gen_ai.request.model"
+    MAX_TOKENS = "gen_ai.request.max_tokens"
+    CHOICES = "gen_ai.request.choice.count"
+    FINISH_REASONS = "gen_ai.response.finish_reasons"
+    RESPONSE_ID = "gen_ai.response.id"
+    INPUT_TOKENS = "gen_ai.usage.input_tokens"
+    OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+    CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+    TOKEN_TYPE = "gen_ai.token.type"
+    ERROR_TYPE = "error.type"
+    MESSAGING_SYSTEM = "messaging.system"
+    MESSAGING_OPERATION = "messaging.operation.name"
+    MESSAGING_OPERATION_TYPE = "messaging.operation.type"
+    DESTINATION = "messaging.destination.template"
+    CONSUMER_GROUP = "messaging.consumer.group.name"
+    CLIENT_ID = "messaging.client.id"
+    MESSAGE_ID = "messaging.message.id"
+    REQUEST_CLASS = "orcastream.request.class"
+    TENANT = "orcastream.tenant"
+    EPOCH = "orcastream.epoch"
+    DELIVERIES = "orcastream.deliveries"
+    PREEMPTIONS = "orcastream.preemptions"
+    CONTINUED_TOKENS = "orcastream.continued_tokens"
+    """Output tokens that stood in the reply log when this epoch began."""
+    CHUNK_TOKENS = "orcastream.chunk.tokens"
+    PREFILL_TOKENS = "orcastream.batch.prefill_tokens"
+    DECODE_TOKENS = "orcastream.batch.decode_tokens"
+    BATCH_REQUESTS = "orcastream.batch.requests"
+    PHASE = "orcastream.phase"
+    STATE = "orcastream.state"
+    OUTCOME = "orcastream.outcome"
+
+
+class Span(StrEnum):
+    """Span names; those of messaging are followed by the destination's template."""
+
+    SEND = "send"
+    PROCESS = "process"
+    QUEUE = "queue"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    PUBLISH = "publish"
+    ITERATION = "iteration"
+
+
+class SpanEvent(StrEnum):
+    """Timed events inside spans."""
+
+    CHUNK = "chunk"
+    PREEMPTED = "preempted"
+    FIRST_TOKEN = "first token"
+
+
+class Kind(StrEnum):
+    """Kinds of instruments. An observable one is read when metrics are collected, so it costs an iteration nothing."""
+
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    GAUGE = "observable gauge"
+    TOTAL = "observable counter"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. `services` emit it; `attributes` are all that it may carry, and none of them is an id."""
+
+    name: str
+    kind: Kind
+    unit: str
+    description: str
+    services: tuple[str, ...]
+    attributes: tuple[Attribute, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+GATEWAY: Final = "gateway"
+WORKER: Final = "worker"
+
+_GEN_AI: Final = (Attribute.OPERATION, Attribute.PROVIDER, Attribute.MODEL, Attribute.REQUEST_CLASS)
+_WAIT_BUCKETS: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+_WIDE_BUCKETS: Final = (*_WAIT_BUCKETS, 20, 40, 80, 160, 320, 640)
+_ITERATION_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
+_REDIS_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
+_TOKEN_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+TIME_TO_FIRST_TOKEN: Final = Metric(
+    "gen_ai.server.time_to_first_token",
+    Kind.HISTOGRAM,
+    "s",
+    "From the entry's arrival in the queue to its first token in the reply log; requests that ended well.",
+    (WORKER,),
+    _GEN_AI,
+    _WAIT_BUCKETS,
+)
+TIME_PER_OUTPUT_TOKEN: Final = Metric(
+    "gen_ai.server.time_per_output_token",
+    Kind.HISTOGRAM,
+    "s",
+    "Mean time per output token behind the first; requests that ended well.",
+    (WORKER,),
+    _GEN_AI,
+    (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5),
+)
+REQUEST_DURATION: Final = Metric(
+    "gen_ai.server.request.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "From the entry's arrival in the queue to its terminal event; error.type where it did not end well.",
+    (GATEWAY, WORKER),
+    (*_GEN_AI, Attribute.ERROR_TYPE),
+    tuple(0.01 * 2**power for power in range(14)),
+)
+REQUESTS_ENDED: Final = Metric(
+    "orcastream.requests.ended",
+    Kind.COUNTER,
+    "{request}",
+    "Terminal events written, by outcome: a finish reason or an error code.",
+    (GATEWAY, WORKER),
+    (Attribute.MODEL, Attribute.REQUEST_CLASS, Attribute.OUTCOME),
+)
+QUEUE_WAIT: Final = Metric(
+    "orcastream.queue.wait.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "From the entry's arrival in the queue to its first claim.",
+    (WORKER,),
+    (Attribute.MODEL, Attribute.REQUEST_CLASS),
+    _WIDE_BUCKETS,
+)
+PREFILL_DURATION: Final = Metric(
+    "orcastream.request.prefill.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "From the claim to the first token of this worker.",
+    (WORKER,),
+    (Attribute.MODEL,),
+    _WAIT_BUCKETS,
+)
+DECODE_DURATION: Final = Metric(
+    "orcastream.request.decode.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "From the first token of this worker to the terminal event.",
+    (WORKER,),
+    (Attribute.MODEL,),
+    _WIDE_BUCKETS,
+)
+TOKENS: Final = Metric(
+    "orcastream.tokens",
+    Kind.TOTAL,
+    "{token}",
+    "Tokens in (prompt tokens computed) and out (tokens sampled).",
+    (WORKER,),
+    (Attribute.MODEL, Attribute.TOKEN_TYPE),
+)
+QUEUE_LENGTH: Final = Metric(
+    "orcastream.queue.length",
+    Kind.GAUGE,
+    "{request}",
+    "Entries in the request stream: waiting and running.",
+    (GATEWAY, WORKER),
+    (Attribute.MODEL, Attribute.REQUEST_CLASS),
+)
+QUEUE_AGE: Final = Metric(
+    "orcastream.queue.age",
+    Kind.GAUGE,
+    "s",
+    "Age of the oldest entry that no worker has claimed yet; 0 where there is none.",
+    (GATEWAY, WORKER),
+    (Attribute.MODEL, Attribute.REQUEST_CLASS),
+)
+WORKERS: Final = Metric(
+    "orcastream.workers",
+    Kind.GAUGE,
+    "{worker}",
+    "Workers of the model that live, by the state they report.",
+    (GATEWAY, WORKER),
+    (Attribute.MODEL, Attribute.STATE),
+)
+CLAIMED: Final = Metric(
+    "orcastream.worker.requests",
+    Kind.GAUGE,
+    "{request}",
+    "Requests that this worker holds a lease of.",
+    (WORKER,),
+    (Attribute.MODEL,),
+)
+CAPACITY: Final = Metric(
+    "orcastream.worker.capacity",
+    Kind.GAUGE,
+    "{request}",
+    "Most requests that this worker runs at once.",
+    (WORKER,),
+    (Attribute.MODEL,),
+)
+POOL_REQUESTS: Final = Metric(
+    "orcastream.engine.requests",
+    Kind.GAUGE,
+    "{request}",
+    "Requests in the engine's pool, running (in the batch) or waiting.",
+    (WORKER,),
+    (Attribute.MODEL, Attribute.STATE),
+)
+KV_BLOCKS: Final = Metric(
+    "orcastream.kv_cache.blocks",
+    Kind.GAUGE,
+    "{block}",
+    "Blocks of the KV cache, used or free.",
+    (WORKER,),
+    (Attribute.MODEL, Attribute.STATE),
+)
+PREEMPTIONS: Final = Metric(
+    "orcastream.engine.preemptions",
+    Kind.TOTAL,
+    "{preemption}",
+    "Requests put back into the pool because blocks ran out.",
+    (WORKER,),
+    (Attribute.MODEL,),
+)
+ITERATION_DURATION: Final = Metric(
+    "orcastream.engine.iteration.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "One iteration, from select to advance.",
+    (WORKER,),
+    (Attribute.MODEL,),
+    _ITERATION_BUCKETS,
+)
+ITERATION_TOKENS: Final = Metric(
+    "orcastream.engine.iteration.tokens",
+    Kind.HISTOGRAM,
+    "{token}",
+    "Tokens of one flat batch.",
+    (WORKER,),
+    (Attribute.MODEL,),
+    _TOKEN_BUCKETS,
+)
+PHASE_TIME: Final = Metric(
+    "orcastream.engine.phase.time",
+    Kind.TOTAL,
+    "s",
+    "Time spent in each phase of the iterations: select, build, forward, sample, publish.",
+    (WORKER,),
+    (Attribute.MODEL, Attribute.PHASE),
+)
+BATCHED_TOKENS: Final = Metric(
+    "orcastream.engine.batched_tokens",
+    Kind.TOTAL,
+    "{token}",
+    "Tokens computed, by phase: prefill (recomputed ones among them) or decode.",
+    (WORKER,),
+    (Attribute.MODEL, Attribute.PHASE),
+)
+TOKEN_BUDGET: Final = Metric(
+    "orcastream.engine.token_budget",
+    Kind.GAUGE,
+    "{token}",
+    "Most tokens in one iteration.",
+    (WORKER,),
+    (Attribute.MODEL,),
+)
+UNPUBLISHED: Final = Metric(
+    "orcastream.engine.unpublished",
+    Kind.GAUGE,
+    "{token}",
+    "Tokens that the engine delivered and Redis has not confirmed.",
+    (WORKER,),
+    (Attribute.MODEL,),
+)
+REDIS_DURATION: Final = Metric(
+    "orcastream.redis.roundtrip.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "One write to Redis until its last reply; blocking reads are left out.",
+    (GATEWAY, WORKER),
+    (),
+    _REDIS_BUCKETS,
+)
+REDIS_COMMANDS: Final = Metric(
+    "orcastream.redis.commands",
+    Kind.TOTAL,
+    "{command}",
+    "Commands sent to Redis.",
+    (GATEWAY, WORKER),
+)
+CONNECTIONS_LOST: Final = Metric(
+    "orcastream.redis.connections.lost",
+    Kind.TOTAL,
+    "{connection}",
+    "Connections to Redis that broke.",
+    (GATEWAY, WORKER),
+)
+LEASE_RENEWALS: Final = Metric(
+    "orcastream.lease.renewals",
+    Kind.COUNTER,
+    "{lease}",
+    "Leases renewed, or found lost.",
+    (WORKER,),
+    (Attribute.MODEL, Attribute.OUTCOME),
+)
+TAKEOVERS: Final = Metric(
+    "orcastream.takeovers",
+    Kind.COUNTER,
+    "{request}",
+    "Requests continued from another worker's log.",
+    (WORKER,),
+    (Attribute.MODEL,),
+)
+FENCING_REFUSALS: Final = Metric(
+    "orcastream.fencing.refusals",
+    Kind.COUNTER,
+    "{write}",
+    "Writes that Redis refused because a newer epoch stands in the log.",
+    (WORKER,),
+    (Attribute.MODEL,),
+)
+DEAD_LETTERS: Final = Metric(
+    "orcastream.dead_letters",
+    Kind.COUNTER,
+    "{request}",
+    "Requests set aside: attempts that brought no token, or entries that are no requests.",
+    (WORKER,),
+    (Attribute.MODEL,),
+)
+REFUSALS: Final = Metric(
+    "orcastream.admission.refusals",
+    Kind.COUNTER,
+    "{request}",
+    "Requests refused, by error code: over HTTP by the gateway, straight from the stream by the worker.",
+    (GATEWAY, WORKER),
+    (Attribute.MODEL, Attribute.ERROR_TYPE),
+)
+GATEWAY_FIRST_TOKEN: Final = Metric(
+    "orcastream.gateway.time_to_first_token",
+    Kind.HISTOGRAM,
+    "s",
+    "From the HTTP request's arrival to its first text: what a client of this gateway waits.",
+    (GATEWAY,),
+    (Attribute.MODEL,),
+    _WAIT_BUCKETS,
+)
+GATEWAY_STREAMS: Final = Metric(
+    "orcastream.gateway.streams",
+    Kind.GAUGE,
+    "{request}",
+    "Replies that this gateway is reading for a client.",
+    (GATEWAY,),
+    (Attribute.MODEL,),
+)
+HTTP_DURATION: Final = Metric(
+    "http.server.request.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "Duration of HTTP requests, streams to their end.",
+    (GATEWAY,),
+    (),
+    _WIDE_BUCKETS,
+)
+
+METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+"""All of them, in the order above."""
