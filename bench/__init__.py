@@ -1,0 +1,1 @@
+"""Load, measurements, and the pictures drawn of them."""

@@ -1,0 +1,66 @@
+"""When requests arrive: Poisson processes of constant or changing rate."""
+
+import random
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self
+
+
+def poisson(rate: float, duration_s: float, rng: random.Random) -> Iterator[float]:
+    """Arrival times in seconds, `rate` per second on average, from 0 up to `duration_s`, which may be infinite."""
+    if not rate > 0:
+        raise ValueError(f"rate: got {rate}, allowed: more than 0 [requests/s]")
+    now = rng.expovariate(rate)
+    while now < duration_s:
+        yield now
+        now += rng.expovariate(rate)
+
+
+@dataclass(frozen=True)
+class RateProfile:
+    """A rate that follows straight lines between `points` of (seconds, requests per second)."""
+
+    points: tuple[tuple[float, float], ...]
+
+    def __post_init__(self) -> None:
+        ascending = all(before < after for (before, _), (after, _) in pairwise(self.points))
+        rates = [rate for _, rate in self.points]
+        if len(self.points) < 2 or self.points[0][0] != 0 or not ascending or min(rates) < 0 or max(rates) == 0:
+            raise ValueError(
+                f"profile: got {self}, allowed: two or more points SECONDS:RATE, the first at 0, "
+                "seconds ascending, rates of at least 0 and not all 0"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From `0:1,20:6,60:0`; ValueError for what is no profile."""
+        try:
+            pairs = [part.split(":") for part in text.split(",")]
+            return cls(tuple((float(at), float(rate)) for at, rate in pairs))
+        except ValueError as error:
+            raise ValueError(f"profile: got {text!r}, allowed: SECONDS:RATE,SECONDS:RATE,... ({error})") from None
+
+    def __str__(self) -> str:
+        return ",".join(f"{at:g}:{rate:g}" for at, rate in self.points)
+
+    @property
+    def duration_s(self) -> float:
+        """Time of the last point."""
+        return self.points[-1][0]
+
+    def rate_at(self, seconds: float) -> float:
+        """Requests per second at that time; 0 outside."""
+        if not 0 <= seconds < self.duration_s:
+            return 0.0
+        index = bisect_right(self.points, seconds, key=lambda point: point[0])
+        (begin, low), (end, high) = self.points[index - 1], self.points[index]
+        return low + (high - low) * (seconds - begin) / (end - begin)
+
+    def arrivals(self, rng: random.Random) -> Iterator[float]:
+        """Arrival times of a Poisson process of this rate: one of the highest rate, thinned (Lewis, Shedler 1979)."""
+        highest = max(rate for _, rate in self.points)
+        for at in poisson(highest, self.duration_s, rng):
+            if rng.random() * highest < self.rate_at(at):
+                yield at

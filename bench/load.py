@@ -1,0 +1,147 @@
+"""Load a gateway and report what its clients saw: `python -m bench.load --rate 5 --duration 60`.
+
+With --rate requests arrive as a Poisson process, whether or not earlier answers have come (open loop); without it
+--concurrency clients ask one question after another (closed loop). The first SIGINT or SIGTERM ends the load and waits
+for the answers under way, the second ends everything. Exit status: 0 where every request got its whole answer, 1 where
+one did not, 2 where the gateway or the arguments cannot be used.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+
+from bench.arrivals import poisson
+from bench.client import Client
+from bench.clients import Stop, closed_loop, open_loop
+from bench.outcome import Outcome
+from bench.report import Report
+from bench.workload import DEMO_MODEL, MIXES, Workload, from_file
+
+_POLL_S = 0.2
+UNUSABLE = 2
+
+
+class GatewayUnavailable(Exception):
+    """No gateway answered in time; the message says which and what it said last."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the load that the command line describes; returns the exit status."""
+    options = _parse(arguments)
+    try:
+        workload = _workload(options)
+        report = asyncio.run(_run(options, workload))
+    except (GatewayUnavailable, ValueError, OSError) as error:
+        print(f"bench.load: {error}", file=sys.stderr)
+        return UNUSABLE
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
+    Console(width=100).print(report.table())
+    if options.json:
+        options.json.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+    complaints = report.failed(allow_refusals=options.allow_refusals, require_exact=options.require_exact)
+    for complaint in complaints:
+        print(f"bench.load: {complaint}", file=sys.stderr)
+    return 1 if complaints else 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bench.load", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--gateway", default="http://127.0.0.1:8000", help="URL (%(default)s)")
+    parser.add_argument("--api-key", default=os.environ.get("ORCASTREAM_API_KEY"), help="or ORCASTREAM_API_KEY")
+    parser.add_argument("--model", help="served name (the first that the gateway lists)")
+    parser.add_argument("--rate", type=float, help="open loop: requests per second")
+    parser.add_argument(
+        "--concurrency", type=int, help="closed loop: clients (8); open loop: most requests under way (no bound)"
+    )
+    parser.add_argument("--duration", type=float, default=60.0, help="seconds of load (%(default)g)")
+    parser.add_argument("--seed", type=int, default=0, help="of arrivals and questions (%(default)s)")
+    parser.add_argument("--mix", choices=MIXES, default="demo", help="questions of the demo model (%(default)s)")
+    parser.add_argument(
+        "--prompts", type=Path, help='own questions instead: lines of {"prompt", "answer", "max_tokens"}'
+    )
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds until a client gives up (%(default)g)")
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for the gateway (%(default)g)")
+    parser.add_argument("--allow-refusals", action="store_true", help="429 for a full queue is no failure")
+    parser.add_argument("--require-exact", action="store_true", help="an answer that is not the known one is a failure")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, times in seconds")
+    options = parser.parse_args(arguments)
+    for name in ("rate", "concurrency", "duration", "timeout"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < float("inf"):
+            parser.error(f"--{name}: got {value}, allowed: more than 0 and finite")
+    return options
+
+
+def _workload(options: argparse.Namespace) -> Workload:
+    return from_file(options.prompts, options.seed) if options.prompts else MIXES[options.mix](options.seed)
+
+
+async def _run(options: argparse.Namespace, workload: Workload) -> Report:
+    stop = Stop()
+    _stop_on_signals(stop)
+    model = await served_model(options.gateway, options.api_key, options.patience, options.model)
+    if model != DEMO_MODEL and not options.prompts:
+        raise ValueError(f"--prompts: the gateway serves {model}; the mixes are for {DEMO_MODEL}: name a file")
+    outcomes: list[Outcome] = []
+    async with Client(options.gateway, model, api_key=options.api_key, timeout_s=options.timeout) as client:
+        begun_s = time.monotonic()
+        if options.rate:
+            arrivals = poisson(options.rate, options.duration, random.Random(f"arrivals {options.seed}"))
+            await open_loop(client, workload, arrivals, outcomes, stop, concurrency=options.concurrency)
+        else:
+            await closed_loop(
+                client,
+                workload,
+                concurrency=options.concurrency or 8,
+                duration_s=options.duration,
+                outcomes=outcomes,
+                stop=stop,
+            )
+    return Report(outcomes, begun_s, min(begun_s + options.duration, time.monotonic()))
+
+
+def _stop_on_signals(stop: Stop) -> None:
+    loop, running = asyncio.get_running_loop(), asyncio.current_task()
+
+    def on_signal() -> None:
+        if stop and running is not None:
+            running.cancel()
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+
+
+async def served_model(url: str, api_key: str | None, patience_s: float, wanted: str | None) -> str:
+    """The name of the model to ask for, once the gateway answers; GatewayUnavailable where it does not."""
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    give_up = time.monotonic() + patience_s
+    async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as http:
+        while True:
+            try:
+                response = await http.get("/v1/models")
+                if response.status_code == httpx.codes.OK:
+                    return wanted or str(response.json()["data"][0]["id"])
+                said = f"status {response.status_code}"
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                said = str(error) or type(error).__name__
+            if time.monotonic() >= give_up:
+                raise GatewayUnavailable(f"--gateway: {url} does not answer: {said}")
+            await asyncio.sleep(_POLL_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
