@@ -1,0 +1,51 @@
+"""Metrics as Prometheus shows them: their names, and the page that is scraped.
+
+The names are those of OpenTelemetry's exporter, which are those that Prometheus itself gives to metrics it gets over
+OTLP: so a dashboard works with either.
+"""
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from telemetry.names import Kind, Metric
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+_NOT_ALLOWED: Final = re.compile(r"[^a-zA-Z0-9]+")
+_UNITS: Final = {"s": "seconds", "By": "bytes", "1": ""}
+_COUNTED: Final = (Kind.COUNTER, Kind.TOTAL)
+_HISTOGRAM_SUFFIXES: Final = ("_bucket", "_sum", "_count")
+
+
+def prometheus_name(metric: Metric) -> str:
+    """The name in Prometheus; that of a counter ends in `_total`, that of a histogram is the stem of three series."""
+    name, unit = _NOT_ALLOWED.sub("_", metric.name), _unit(metric.unit)
+    if unit and not name.endswith(f"_{unit}"):
+        name = f"{name}_{unit}"
+    return f"{name}_total" if metric.kind in _COUNTED and not name.endswith("_total") else name
+
+
+def prometheus_series(metric: Metric) -> tuple[str, ...]:
+    """The names of all series that a query may ask for."""
+    name = prometheus_name(metric)
+    return tuple(name + suffix for suffix in _HISTOGRAM_SUFFIXES) if metric.kind is Kind.HISTOGRAM else (name,)
+
+
+def prometheus_label(attribute: str) -> str:
+    """The label that an attribute becomes."""
+    return _NOT_ALLOWED.sub("_", attribute)
+
+
+def metrics_page(registry: "CollectorRegistry", accept: str) -> tuple[bytes, str]:
+    """What a scrape gets, and its content type, in a form that the `Accept` header asks for."""
+    from prometheus_client.exposition import choose_encoder
+
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+def _unit(unit: str) -> str:
+    """`s` → `seconds`; what stands in braces is a remark, and no unit. KeyError for a unit that nothing uses yet."""
+    bare = re.sub(r"\{.*\}", "", unit)
+    return _UNITS[bare] if bare else ""
