@@ -17,22 +17,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import httpx
 from rich.console import Console
 
 from bench.arrivals import poisson
 from bench.client import Client
 from bench.clients import Stop, closed_loop, open_loop
+from bench.gateway import GatewayUnavailable, served_model
 from bench.outcome import Outcome
 from bench.report import Report
 from bench.workload import DEMO_MODEL, MIXES, Workload, from_file
 
-_POLL_S = 0.2
 UNUSABLE = 2
-
-
-class GatewayUnavailable(Exception):
-    """No gateway answered in time; the message says which and what it said last."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,7 +87,8 @@ def _workload(options: argparse.Namespace) -> Workload:
 async def _run(options: argparse.Namespace, workload: Workload) -> Report:
     stop = Stop()
     _stop_on_signals(stop)
-    model = await served_model(options.gateway, options.api_key, options.patience, options.model)
+    served = await served_model(options.gateway, api_key=options.api_key, patience_s=options.patience)
+    model = options.model or served
     if model != DEMO_MODEL and not options.prompts:
         raise ValueError(f"--prompts: the gateway serves {model}; the mixes are for {DEMO_MODEL}: name a file")
     outcomes: list[Outcome] = []
@@ -123,24 +119,6 @@ def _stop_on_signals(stop: Stop) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
-
-
-async def served_model(url: str, api_key: str | None, patience_s: float, wanted: str | None) -> str:
-    """The name of the model to ask for, once the gateway answers; GatewayUnavailable where it does not."""
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    give_up = time.monotonic() + patience_s
-    async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as http:
-        while True:
-            try:
-                response = await http.get("/v1/models")
-                if response.status_code == httpx.codes.OK:
-                    return wanted or str(response.json()["data"][0]["id"])
-                said = f"status {response.status_code}"
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
-                said = str(error) or type(error).__name__
-            if time.monotonic() >= give_up:
-                raise GatewayUnavailable(f"--gateway: {url} does not answer: {said}")
-            await asyncio.sleep(_POLL_S)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,31 @@
+"""Waiting for a gateway, and asking it what it serves."""
+
+import asyncio
+import time
+
+import httpx
+
+_POLL_S = 0.2
+
+
+class GatewayUnavailable(Exception):
+    """No gateway was ready in time; the message says which, and what it said last."""
+
+
+async def served_model(url: str, *, api_key: str | None = None, patience_s: float = 60.0) -> str:
+    """The name of the model that the gateway serves, once it is ready; GatewayUnavailable after `patience_s`."""
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    give_up = time.monotonic() + patience_s
+    async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as http:
+        while True:
+            try:
+                ready = await http.get("/health/ready")
+                models = await http.get("/v1/models") if ready.is_success else ready
+                if models.is_success:
+                    return str(models.json()["data"][0]["id"])
+                said = f"{models.status_code} {models.text}"
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                said = str(error) or type(error).__name__
+            if time.monotonic() >= give_up:
+                raise GatewayUnavailable(f"gateway: {url} is not ready: {said}")
+            await asyncio.sleep(_POLL_S)

@@ -1,0 +1,57 @@
+"""What an autoscaling run recorded over time, as a file from which the picture is drawn."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look at the site, `at_s` seconds after the start."""
+
+    at_s: float
+    queue: int
+    """Requests waiting and running: the sum of XLEN of all request streams."""
+    wanted: int
+    ready: int
+    starting: int
+    draining: int
+
+
+@dataclass(frozen=True)
+class Served:
+    """One request: when it arrived, its time to the first token and to the end, and who served it."""
+
+    arrived_s: float
+    ttft_s: float | None
+    e2e_s: float | None
+    exact: bool
+    workers: tuple[str, ...]
+
+
+@dataclass
+class Series:
+    """The whole run. `settings` says with what; `marks` are moments worth a line in the picture."""
+
+    settings: Mapping[str, Any]
+    samples: list[Sample] = field(default_factory=list)
+    requests: list[Served] = field(default_factory=list)
+    marks: dict[str, float] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=0) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Series":
+        """Read what `save` wrote."""
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        samples = [Sample(**item) for item in raw["samples"]]
+        requests = [Served(**{**item, "workers": tuple(item["workers"])}) for item in raw["requests"]]
+        return cls(raw["settings"], samples, requests, raw["marks"])
+
+    def column(self, name: str) -> Sequence[float]:
+        """One field of all samples."""
+        return [getattr(sample, name) for sample in self.samples]

@@ -1,0 +1,116 @@
+"""A small cluster on this machine: Redis, a gateway, and as many worker processes as are wanted."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.link import Link
+from broker.presence import list_workers
+from broker.queue import RequestQueue
+from cli.embedded_redis import EmbeddedRedis
+from cli.ports import claimable_port
+from cli.process import Program
+from cli.supervisor import Supervisor
+from schemas.keys import Keys
+
+_STOP_MARGIN_S = 10.0
+_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Headcount:
+    """Worker processes: those that serve, those that load the model, and those that were told to stop and still run."""
+
+    ready: int
+    starting: int
+    draining: int
+
+
+class Site:
+    """Processes that end with us. `worker` and `gateway` are settings by name, as in ORCASTREAM_ variables."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        model: str,
+        report: Callable[[str, str], None],
+        *,
+        worker: Mapping[str, object],
+        gateway: Mapping[str, object],
+        drain_grace_s: float,
+    ) -> None:
+        self._supervisor = Supervisor(report)
+        self._redis = EmbeddedRedis(self._supervisor, data_dir)
+        self._keys = Keys(model)
+        self._worker = {"drain_grace_s": drain_grace_s, "torch_threads": 1, **worker}
+        self._gateway = gateway
+        self._drain_s = drain_grace_s + _STOP_MARGIN_S
+        self._workers: list[str] = []
+        self._draining: dict[str, asyncio.Task[None]] = {}
+        self._started = 0
+        self._scaling = asyncio.Lock()
+        self._link: Link | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        """Where the gateway listens."""
+        return f"http://{_HOST}:{self.port}"
+
+    async def start(self) -> None:
+        """Start Redis and the gateway; no worker yet."""
+        await self._redis.start()
+        self._link = await Link.open(self._redis.url, name="bench-site")
+        self.port = claimable_port(_HOST, 0, "port")
+        await self._supervisor.start(self._program("gateway", "gateway", {**self._gateway, "port": self.port}))
+
+    async def scale_to(self, replicas: int) -> None:
+        """Start the workers that are missing, or drain the newest; does not wait for either."""
+        async with self._scaling:
+            while len(self._workers) < replicas:
+                self._started += 1
+                name = f"worker-{self._started}"
+                await self._supervisor.start(self._program(name, "worker", self._worker))
+                self._workers.append(name)
+            while len(self._workers) > replicas:
+                self._drain(self._workers.pop())
+
+    async def lengths(self) -> list[int]:
+        """XLEN of the request streams, one per priority class."""
+        return await RequestQueue(self._open_link(), self._keys).depths()
+
+    async def headcount(self) -> Headcount:
+        """Who is there, by the processes and by what they say of themselves in Redis."""
+        wanted = {str(self._supervisor.pid(name)) for name in self._workers}
+        found = await list_workers(self._open_link(), self._keys)
+        ready = sum(worker.alive and worker.info.get("pid") in wanted for worker in found)
+        return Headcount(ready, len(self._workers) - ready, len(self._draining))
+
+    async def stop(self) -> None:
+        """End everything, workers and gateway first."""
+        for name in self._workers:
+            self._drain(name)
+        await asyncio.gather(*self._draining.values())
+        await self._supervisor.stop("gateway", grace_s=_STOP_MARGIN_S)
+        if self._link is not None:
+            await self._link.close()
+        await self._redis.stop()
+
+    def _drain(self, name: str) -> None:
+        task = asyncio.create_task(self._supervisor.stop(name, grace_s=self._drain_s))
+        self._draining[name] = task
+        task.add_done_callback(lambda _: self._draining.pop(name))
+
+    def _open_link(self) -> Link:
+        if self._link is None:
+            raise RuntimeError("the site has not been started")
+        return self._link
+
+    def _program(self, name: str, command: str, settings: Mapping[str, object]) -> Program:
+        variables = {f"ORCASTREAM_{key.upper()}": str(value) for key, value in settings.items()}
+        shared = {"ORCASTREAM_REDIS_URL": self._redis.url, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
+        return Program(name, (sys.executable, "-m", "cli.main", command), {**variables, **shared, "PYTHONPATH": path})
