@@ -11,16 +11,20 @@ from cli.parse import flag, variable
 from cli.settings import ChatSettings, TokenizeSettings
 from cli.up_settings import UpOptions, default_data_dir
 from gateway.settings import GatewaySettings
+from telemetry.settings import LogSettings
 from worker.settings import WorkerSettings
 
 GROUPS: tuple[tuple[str, type[BaseSettings]], ...] = (
     ("Gateway and worker", BrokerSettings),
+    ("Logs of both", LogSettings),
     ("Gateway", GatewaySettings),
     ("Worker", WorkerSettings),
     ("`orcastream up`: all of the above, and", UpOptions),
     ("`orcastream chat`", ChatSettings),
     ("`orcastream tokenize`", TokenizeSettings),
 )
+
+_SHARED = (BrokerSettings, LogSettings)
 
 _HEAD = "| setting | variable | flag | default | allowed | what |\n|---|---|---|---|---|---|"
 
@@ -31,7 +35,7 @@ def settings_table() -> str:
 
 
 def _rows(kind: type[BaseSettings]) -> Iterator[str]:
-    inherited = {} if kind is BrokerSettings or not issubclass(kind, BrokerSettings) else BrokerSettings.model_fields
+    inherited = {name for base in _SHARED if kind is not base and issubclass(kind, base) for name in base.model_fields}
     for name, field in kind.model_fields.items():
         if name in inherited:
             continue

@@ -1,18 +1,18 @@
 """Everything about a gateway that can be set."""
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from broker.settings import BrokerSettings
 from schemas.keys import check_name
 from schemas.limits import MAX_DEADLINE_AHEAD_MS, MAX_PAYLOAD_BYTES
-from telemetry.logs import LogForm
+from telemetry.settings import LogSettings
 
 _MAX_TIMEOUT_S = MAX_DEADLINE_AHEAD_MS / 1000
 
 
-class GatewaySettings(BrokerSettings):
+class GatewaySettings(BrokerSettings, LogSettings):
     """Settings of one gateway process, from arguments, `ORCASTREAM_*` in the environment, or `.env`."""
 
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for all.")
@@ -53,11 +53,8 @@ class GatewaySettings(BrokerSettings):
         True,
         description="Refuse requests with 503 while no worker of the model lives; false where they scale from zero.",
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "warning", description="Least severe line logged; info: one line per event in the life of a request."
-    )
-    log_form: LogForm = Field(LogForm.TEXT, description="How log lines are written.")
     access_log: bool = Field(False, description="Log every HTTP request (uvicorn's access log).")
+    metrics: bool = Field(False, description="Serve metrics for Prometheus at /metrics of the gateway's own port.")
 
     @field_validator("api_keys")
     @classmethod

@@ -4,16 +4,9 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Final
 
-
-class LogForm(StrEnum):
-    """How a log line is written."""
-
-    TEXT = "text"
-    JSON = "json"
-
+from telemetry.settings import LogForm
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
@@ -46,6 +39,6 @@ class _JsonFormatter(logging.Formatter):
 def set_up_logging(level: str, form: LogForm) -> None:
     """Send this process's logs to standard error; libraries speak up from WARNING on only."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonFormatter() if form is LogForm.JSON else _TextFormatter())
+    handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("orcastream").setLevel(level.upper())

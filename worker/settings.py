@@ -5,10 +5,10 @@ from typing import Literal
 from pydantic import Field
 
 from broker.settings import BrokerSettings
-from telemetry.logs import LogForm
+from telemetry.settings import LogSettings
 
 
-class WorkerSettings(BrokerSettings):
+class WorkerSettings(BrokerSettings, LogSettings):
     """What one worker runs and how; every field is an ORCASTREAM_ variable, a line of .env, or a flag."""
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the model runs.")
@@ -42,5 +42,13 @@ class WorkerSettings(BrokerSettings):
     stall_timeout_s: float = Field(
         60.0, ge=1, le=3600, description="A worker whose engine makes no progress for this long exits. [s]"
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe line logged.")
-    log_form: LogForm = Field(LogForm.TEXT, description="How log lines are written.")
+    admin_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port of /metrics, /health/live and /health/ready; 0: any free one; none: no such port.",
+    )
+    admin_host: str = Field("127.0.0.1", description="Address that the admin port listens on; 0.0.0.0 for all.")
+    iteration_trace_ratio: float = Field(
+        0.0, ge=0, le=1, description="Share of the engine's iterations that get a trace of their own."
+    )

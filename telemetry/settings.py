@@ -1,0 +1,111 @@
+"""What is said of a process and how much of it: settings that gateway and worker share, and the standard OTEL_ ones."""
+
+from typing import Final, Literal, Self
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+LogForm = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+Signal = Literal["traces", "metrics", "logs"]
+
+EXPORTERS: Final = ("otlp", "console", "none")
+PROTOCOLS: Final = ("http/protobuf", "grpc")
+
+
+class LogSettings(BaseSettings):
+    """How a process logs."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="ORCASTREAM_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+    )
+
+    log_level: LogLevel = Field(
+        "info",
+        description="Least severe line logged; info: what becomes of the process; debug: of each request, too.",
+    )
+    log_form: LogForm = Field("text", description="How log lines are written.")
+
+
+class UnusableTelemetry(ValueError):
+    """Telemetry that cannot be set up as asked; the message names the variable, its value and what is allowed."""
+
+
+class OtelSettings(BaseSettings):
+    """The standard OTEL_ variables that decide which signals leave the process, and how.
+
+    All others (samplers, headers, time limits, intervals, queue sizes, the resource) are read by OpenTelemetry's SDK
+    itself. These are variables of the environment alone: no flags, no lines of .env.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="OTEL_", env_ignore_empty=True, extra="ignore", frozen=True)
+
+    sdk_disabled: str = Field("", description="true: no signal leaves the process, whatever else is set.")
+    traces_exporter: str | None = None
+    metrics_exporter: str | None = None
+    logs_exporter: str | None = None
+    exporter_otlp_endpoint: str | None = None
+    exporter_otlp_traces_endpoint: str | None = None
+    exporter_otlp_metrics_endpoint: str | None = None
+    exporter_otlp_logs_endpoint: str | None = None
+    exporter_otlp_protocol: str = "http/protobuf"
+    exporter_otlp_traces_protocol: str | None = None
+    exporter_otlp_metrics_protocol: str | None = None
+    exporter_otlp_logs_protocol: str | None = None
+
+    @classmethod
+    def read(cls) -> Self:
+        """The variables as they are now; UnusableTelemetry where one of them cannot be obeyed."""
+        settings = cls()
+        for signal in ("traces", "metrics", "logs"):
+            if "otlp" in settings.exporters(signal):
+                settings.protocol(signal)
+        return settings
+
+    @property
+    def disabled(self) -> bool:
+        """Whether everything is switched off."""
+        return self.sdk_disabled.strip().lower() == "true"
+
+    def exporters(self, signal: Signal) -> tuple[str, ...]:
+        """Where a signal goes; by default to an OTLP endpoint where one is set, logs to one of their own only."""
+        if self.disabled:
+            return ()
+        asked: str | None = getattr(self, f"{signal}_exporter")
+        if asked is None:
+            own = getattr(self, f"exporter_otlp_{signal}_endpoint")
+            shared = None if signal == "logs" else self.exporter_otlp_endpoint
+            return ("otlp",) if own or shared else ()
+        names = tuple(dict.fromkeys(name.strip() for name in asked.split(",")))
+        for name in names:
+            if name not in EXPORTERS:
+                raise UnusableTelemetry(f"OTEL_{signal.upper()}_EXPORTER: got {name!r}, allowed: {_allowed(name)}")
+        return tuple(name for name in names if name != "none")
+
+    def protocol(self, signal: Signal) -> str:
+        """How OTLP travels; UnusableTelemetry for what is no protocol, or an endpoint that does not go with it."""
+        own: str | None = getattr(self, f"exporter_otlp_{signal}_protocol")
+        variable = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL" if own else "OTEL_EXPORTER_OTLP_PROTOCOL"
+        protocol = (own or self.exporter_otlp_protocol).strip()
+        if protocol not in PROTOCOLS:
+            raise UnusableTelemetry(f"{variable}: got {protocol!r}, allowed: {', '.join(PROTOCOLS)}")
+        if protocol == "http/protobuf":
+            self._check_url(signal)
+        return protocol
+
+    def _check_url(self, signal: Signal) -> None:
+        own: str | None = getattr(self, f"exporter_otlp_{signal}_endpoint")
+        variable = f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT" if own else "OTEL_EXPORTER_OTLP_ENDPOINT"
+        url = own or self.exporter_otlp_endpoint
+        if url is not None and not url.lower().startswith(("http://", "https://")):
+            raise UnusableTelemetry(
+                f"{variable}: got {url!r}, allowed: a URL that begins with http:// or https:// (or set "
+                "OTEL_EXPORTER_OTLP_PROTOCOL=grpc)"
+            )
+
+
+def _allowed(asked: str) -> str:
+    allowed = ", ".join(EXPORTERS)
+    if asked == "prometheus":
+        allowed += "; for Prometheus, set metrics (ORCASTREAM_METRICS) of a gateway, admin_port of a worker"
+    return allowed
