@@ -3,8 +3,9 @@
 import importlib
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
+
+from telemetry.version import own_version
 
 
 class Command(NamedTuple):
@@ -39,14 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         return _fail("orcastream", f"command: got {name!r}, allowed: {', '.join(COMMANDS)}")
     return _run(name, rest)
-
-
-def own_version() -> str:
-    """The installed version; `unknown` in a checkout that was not installed."""
-    try:
-        return version("orcastream")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _run(name: str, arguments: list[str]) -> int:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from cli.errors import UserError
-from cli.main import own_version
 from cli.parse import load_settings
 from cli.served_model import with_model
 from cli.stack import Stack
 from cli.up_settings import UpSettings
+from telemetry.version import own_version
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _COLOURS = (36, 33, 35, 32, 34, 31)

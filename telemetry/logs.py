@@ -3,21 +3,51 @@
 import json
 import logging
 import sys
+import time
 from collections.abc import Mapping
 from typing import Final
 
+from opentelemetry import trace
+from opentelemetry.trace import SpanContext
+
 from telemetry.settings import LogForm
 
+EXPORT_LOGGERS: Final = ("opentelemetry.", "urllib3.", "requests.", "grpc.")
+"""Loggers of those who export telemetry: a collector that is away is news once, not with every batch."""
+_EXPORT_PAUSE_S: Final = 600.0
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
-def _extra(record: logging.LogRecord) -> Mapping[str, object]:
+def extra_fields(record: logging.LogRecord) -> dict[str, object]:
+    """What was logged beside the message."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+def trace_fields(context: SpanContext) -> dict[str, str]:
+    """`extra` for a line about a request whose span is not the current one; empty where there is no trace."""
+    if not context.is_valid:
+        return {}
+    return {"trace_id": trace.format_trace_id(context.trace_id), "span_id": trace.format_span_id(context.span_id)}
+
+
+def set_up_logging(level: str, form: LogForm) -> None:
+    """Send this process's logs to standard error; libraries speak up from WARNING on only."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
+    handler.addFilter(_Seldom())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("orcastream").setLevel(level.upper())
+
+
+def _fields(record: logging.LogRecord) -> Mapping[str, object]:
+    """Extra fields, and those of the current span unless the line names another."""
+    fields = extra_fields(record)
+    return fields if "trace_id" in fields else {**fields, **trace_fields(trace.get_current_span().get_span_context())}
 
 
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        pairs = "".join(f" {name}={value}" for name, value in _extra(record).items())
+        pairs = "".join(f" {name}={_shown(value)}" for name, value in _fields(record).items())
         line = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower()} {record.getMessage()}{pairs}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
@@ -29,16 +59,33 @@ class _JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **_extra(record),
+            **_fields(record),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
-def set_up_logging(level: str, form: LogForm) -> None:
-    """Send this process's logs to standard error; libraries speak up from WARNING on only."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("orcastream").setLevel(level.upper())
+class _Seldom(logging.Filter):
+    """Lets through one line of each exporter's logger per pause, without its traceback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next_at: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.name.startswith(EXPORT_LOGGERS):
+            return True
+        now = time.monotonic()
+        if now < self._next_at.get(record.name, 0.0):
+            return False
+        self._next_at[record.name] = now + _EXPORT_PAUSE_S
+        if record.exc_info:
+            record.why, record.exc_info = str(record.exc_info[1]), None
+        return True
+
+
+def _shown(value: object) -> str:
+    """The value as one word: what holds blanks or line breaks is quoted."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text and text else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,162 @@
+"""OpenTelemetry's SDK as the standard OTEL_ variables ask for it: started in the process that serves, else off."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from telemetry.names import HTTP_DURATION
+from telemetry.settings import OtelSettings
+from telemetry.version import own_version
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricReader
+    from opentelemetry.sdk.metrics.view import View
+    from opentelemetry.sdk.resources import Resource
+    from prometheus_client import CollectorRegistry
+
+log = logging.getLogger("orcastream.telemetry")
+
+FLUSH_S: Final = 2.0
+"""Longest wait at the end of a process for what has not been exported yet."""
+_LEFT_OUT: Final = (
+    "http.server.active_requests",
+    "http.server.request.body.size",
+    "http.server.response.body.size",
+)
+
+
+class Telemetry:
+    """What gets telemetry out of this process, in threads of its own; nothing where nothing was asked for."""
+
+    def __init__(self, *, traces: bool = False, registry: "CollectorRegistry | None" = None) -> None:
+        self.traces = traces
+        """Whether spans leave the process."""
+        self.registry = registry
+        """What /metrics shows; None where it is not served."""
+        self._closings: list[Callable[[], object]] = []
+
+    @property
+    def on(self) -> bool:
+        """Whether any signal is taken."""
+        return bool(self._closings)
+
+    def closing(self, close: Callable[[], object]) -> None:
+        """Have `close` called by `shut_down`."""
+        self._closings.append(close)
+
+    def shut_down(self, timeout_s: float = FLUSH_S) -> None:
+        """Export what is left, for `timeout_s` at most: a collector that is away holds no process up."""
+        until = time.monotonic() + timeout_s
+        threads = [threading.Thread(target=_quietly, args=(close,), daemon=True) for close in self._closings]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        self._closings.clear()
+
+
+def start_telemetry(service: str, instance: str, *, prometheus: bool = False) -> Telemetry:
+    """Start what OTEL_ variables and `prometheus` ask for, in this process: call it after any fork.
+
+    `service` and `instance` are the resource's service.name and service.instance.id unless OTEL_SERVICE_NAME or
+    OTEL_RESOURCE_ATTRIBUTES say otherwise. Raises UnusableTelemetry.
+    """
+    settings = OtelSettings.read()
+    traces, metrics, logs = (settings.exporters(signal) for signal in ("traces", "metrics", "logs"))
+    if settings.disabled and prometheus:
+        log.warning("OTEL_SDK_DISABLED is true: /metrics stays empty")
+    telemetry = Telemetry(traces=bool(traces), registry=_registry() if prometheus else None)
+    if not (traces or metrics or logs or prometheus):
+        return telemetry
+    resource = _resource(service, instance)
+    if traces:
+        _start_traces(telemetry, settings, traces, resource)
+    if metrics or telemetry.registry is not None:
+        _start_metrics(telemetry, settings, metrics, resource)
+    if logs:
+        _start_logs(telemetry, settings, logs, resource)
+    return telemetry
+
+
+def _start_traces(telemetry: Telemetry, settings: OtelSettings, names: Sequence[str], resource: "Resource") -> None:
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    from telemetry.exporters import span_exporter
+
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    for name in names:
+        provider.add_span_processor(BatchSpanProcessor(span_exporter(name, settings)))
+    trace.set_tracer_provider(provider)
+    telemetry.closing(provider.shutdown)
+
+
+def _start_metrics(telemetry: Telemetry, settings: OtelSettings, names: Sequence[str], resource: "Resource") -> None:
+    from opentelemetry import metrics
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    from telemetry.exporters import metric_exporter
+
+    readers: list[MetricReader] = [PeriodicExportingMetricReader(metric_exporter(name, settings)) for name in names]
+    if telemetry.registry is not None:
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+
+        readers.append(PrometheusMetricReader(registry=telemetry.registry, scope_info_enabled=False))
+    provider = MeterProvider(readers, resource=resource, views=_views(), shutdown_on_exit=False)
+    metrics.set_meter_provider(provider)
+    telemetry.closing(provider.shutdown)
+
+
+def _start_logs(telemetry: Telemetry, settings: OtelSettings, names: Sequence[str], resource: "Resource") -> None:
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+
+    from telemetry.exporters import log_exporter
+    from telemetry.log_export import ExportHandler
+
+    provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
+    for name in names:
+        provider.add_log_record_processor(BatchLogRecordProcessor(log_exporter(name, settings)))
+    handler = ExportHandler(provider)
+    logging.getLogger().addHandler(handler)
+    telemetry.closing(provider.shutdown)
+
+
+def _resource(service: str, instance: str) -> "Resource":
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+    own: Mapping[str, str] = {
+        "service.name": service,
+        "service.instance.id": instance,
+        "service.version": own_version(),
+    }
+    return Resource.create({**own, **OTELResourceDetector().detect().attributes})
+
+
+def _views() -> "list[View]":
+    """The HTTP instrumentation's metrics as names.py has them: wide buckets, few attributes, the others left out."""
+    from opentelemetry.sdk.metrics.view import DropAggregation, ExplicitBucketHistogramAggregation, View
+
+    duration = View(
+        instrument_name=HTTP_DURATION.name,
+        attribute_keys={str(attribute) for attribute in HTTP_DURATION.attributes},
+        aggregation=ExplicitBucketHistogramAggregation(HTTP_DURATION.buckets),
+    )
+    return [duration, *(View(instrument_name=name, aggregation=DropAggregation()) for name in _LEFT_OUT)]
+
+
+def _registry() -> "CollectorRegistry":
+    from prometheus_client import CollectorRegistry
+
+    return CollectorRegistry()
+
+
+def _quietly(close: Callable[[], object]) -> None:
+    try:
+        close()
+    except Exception as error:
+        log.debug("telemetry was not closed in order", extra={"why": str(error)})

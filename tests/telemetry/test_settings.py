@@ -1,0 +1,65 @@
+"""Which signals leave the process, as the standard variables say."""
+
+import pytest
+
+from telemetry.settings import OtelSettings, Signal, UnusableTelemetry
+
+ENDPOINT = {"EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    for name, value in request.param.items():
+        monkeypatch.setenv(f"OTEL_{name}", value)
+
+
+def _signals() -> dict[Signal, tuple[str, ...]]:
+    settings = OtelSettings.read()
+    return {signal: names for signal in ("traces", "metrics", "logs") if (names := settings.exporters(signal))}
+
+
+@pytest.mark.parametrize(
+    ("environment", "signals"),
+    [
+        ({}, {}),
+        ({"SERVICE_NAME": "mine", "TRACES_SAMPLER": "always_on"}, {}),
+        (ENDPOINT, {"traces": ("otlp",), "metrics": ("otlp",)}),
+        ({**ENDPOINT, "LOGS_EXPORTER": "otlp", "TRACES_EXPORTER": "none"}, {"metrics": ("otlp",), "logs": ("otlp",)}),
+        ({"EXPORTER_OTLP_LOGS_ENDPOINT": "http://collector/v1/logs"}, {"logs": ("otlp",)}),
+        ({"TRACES_EXPORTER": "otlp, console", "METRICS_EXPORTER": ""}, {"traces": ("otlp", "console")}),
+        ({**ENDPOINT, "SDK_DISABLED": "True"}, {}),
+    ],
+    indirect=["environment"],
+)
+def test_signals_leave_where_an_exporter_or_an_endpoint_is_set(
+    environment: None, signals: dict[Signal, tuple[str, ...]]
+) -> None:
+    assert _signals() == signals
+
+
+@pytest.mark.parametrize(
+    ("environment", "complaint"),
+    [
+        ({"TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER: got 'zipkin', allowed: otlp, console, none"),
+        (
+            {"METRICS_EXPORTER": "prometheus"},
+            "OTEL_METRICS_EXPORTER: got 'prometheus', .*ORCASTREAM_METRICS.*admin_port",
+        ),
+        (
+            {**ENDPOINT, "EXPORTER_OTLP_PROTOCOL": "http/json"},
+            "OTEL_EXPORTER_OTLP_PROTOCOL: got 'http/json', allowed: http/protobuf, grpc",
+        ),
+        (
+            {**ENDPOINT, "EXPORTER_OTLP_METRICS_PROTOCOL": "udp"},
+            "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: got 'udp', allowed: http/protobuf, grpc",
+        ),
+        (
+            {"EXPORTER_OTLP_ENDPOINT": "collector:4317"},
+            "OTEL_EXPORTER_OTLP_ENDPOINT: got 'collector:4317', allowed: a URL that begins with http://",
+        ),
+    ],
+    indirect=["environment"],
+)
+def test_what_cannot_be_obeyed_is_refused_by_name(environment: None, complaint: str) -> None:
+    with pytest.raises(UnusableTelemetry, match=complaint):
+        OtelSettings.read()

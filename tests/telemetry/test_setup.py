@@ -1,0 +1,91 @@
+"""The SDK's start and end, in processes of their own: it can be started once in each."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
+
+
+def _run(program: str, **environment: str) -> str:
+    """What `program` prints."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=ROOT,
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_nothing_is_started_or_even_loaded_where_nothing_is_asked_for() -> None:
+    assert (
+        _run(
+            """
+import sys, threading
+from telemetry.setup import start_telemetry
+telemetry = start_telemetry("orcastream-gateway", "one")
+assert not telemetry.on and not telemetry.traces
+telemetry.shut_down()
+print(threading.active_count(), [name for name in sys.modules if name.startswith("opentelemetry.sdk")])
+"""
+        )
+        == "1 []"
+    )
+
+
+def test_the_resource_names_the_process_unless_the_environment_does() -> None:
+    program = """
+from opentelemetry import trace
+from telemetry.setup import start_telemetry
+telemetry = start_telemetry("orcastream-gateway", "one")
+found = trace.get_tracer_provider().resource.attributes
+print(*(found.get(f"service.{name}") for name in ("name", "instance.id", "namespace")))
+telemetry.shut_down()
+"""
+    assert _run(program, **COLLECTOR) == "orcastream-gateway one None"
+    named = {"OTEL_SERVICE_NAME": "mine", "OTEL_RESOURCE_ATTRIBUTES": "service.namespace=prod,service.instance.id=two"}
+    assert _run(program, **COLLECTOR, **named) == "mine two prod"
+
+
+def test_grpc_without_its_package_names_the_extra() -> None:
+    program = """
+import sys
+sys.modules["grpc"] = None
+from telemetry.setup import start_telemetry
+from telemetry.settings import UnusableTelemetry
+try:
+    start_telemetry("orcastream-gateway", "one")
+except UnusableTelemetry as error:
+    print(error)
+"""
+    told = _run(program, **COLLECTOR, OTEL_EXPORTER_OTLP_PROTOCOL="grpc")
+    assert told.startswith("OTEL_EXPORTER_OTLP_PROTOCOL: got 'grpc', allowed: http/protobuf")
+    assert "orcastream[otlp-grpc]" in told
+
+
+def test_logs_are_exported_with_their_fields_and_their_trace() -> None:
+    program = """
+import logging
+from opentelemetry import trace
+from telemetry.logs import set_up_logging
+from telemetry.setup import start_telemetry
+set_up_logging("info", "text")
+telemetry = start_telemetry("orcastream-gateway", "one")
+with trace.get_tracer("test").start_as_current_span("span") as span:
+    logging.getLogger("orcastream.test").warning("something", extra={"why": "because", "count": 2})
+telemetry.shut_down()
+print("TRACE", trace.format_trace_id(span.get_span_context().trace_id))
+"""
+    shown = _run(program, OTEL_LOGS_EXPORTER="console", OTEL_TRACES_EXPORTER="console", OTEL_METRICS_EXPORTER="none")
+    record, trace_id = shown.split('"body": "something"')[1].split("TRACE ")
+    assert '"why": "because"' in record
+    assert '"count": 2' in record
+    assert f'"trace_id": "0x{trace_id}"' in record
