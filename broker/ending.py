@@ -1,6 +1,6 @@
 """Ending a request that nobody owns: its deadline passed, it was cancelled while it waited, or it is lost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,18 +21,25 @@ from schemas.keys import Keys, check_id
 from schemas.request import DEFAULT_TENANT, GenerationRequest, parse_payload
 from schemas.seed import derived_seed
 
-__all__ = ["Ender", "finish"]
+__all__ = ["Ender", "OnEnd", "finish"]
+
+OnEnd = Callable[[EntryRef | None, Terminal, int], None]
+"""Told of a terminal event that was written: its queue entry, the event, and the server's clock (ms of Unix time)."""
 
 ATTEMPTS = 5
 """How often an end is tried against an owner that lives and keeps writing."""
 
 
 class Ender:
-    """Ends requests without owning them. `who` stands as worker in the started events that this writes."""
+    """Ends requests without owning them. `who` stands as worker in the started events that this writes.
 
-    def __init__(self, keys: Keys, who: str, *, retention_ms: int) -> None:
+    `on_end` is called for the terminal events that this writes, not for those that were there.
+    """
+
+    def __init__(self, keys: Keys, who: str, *, retention_ms: int, on_end: OnEnd | None = None) -> None:
         self._keys = keys
         self._who = who
+        self._on_end = on_end
         self._retention_ms = retention_ms
 
     async def end(
@@ -77,6 +84,8 @@ class Ender:
                 await attachment.log.end(terminal)
             except Fenced:
                 continue
+            if self._on_end is not None:
+                self._on_end(ref, terminal, attachment.log.epoch)  # an epoch is the clock at its begin
             await finish(
                 link,
                 self._keys,
@@ -96,16 +105,16 @@ class Ender:
         code = ErrorCode.CANCELLED
         return await self.end(link, request.id, ref=ref, code=code, message=message, request=request) is not None
 
-    async def reject(self, link: Link, ref: EntryRef, fields: Mapping[bytes, bytes], error: InvalidRequest) -> None:
+    async def reject(self, link: Link, ref: EntryRef, fields: Mapping[bytes, bytes], error: InvalidRequest) -> bool:
         """Refuse a claimed entry that breaks the contract: a terminal error if its id can be read, and a dead letter.
 
-        Raises LinkLost, Unwritable.
+        False where it became a dead letter alone: no reply log can be named. Raises LinkLost, Unwritable.
         """
         try:
             request_id = check_id(fields.get(b"id", b"").decode())
         except (InvalidRequest, UnicodeDecodeError):
             await bury(link, self._keys, ref, reason=error.code, message=str(error))
-            return
+            return False
         payload = fields.get(b"payload", b"")
         await self.end(
             link,
@@ -117,6 +126,7 @@ class Ender:
             form=form_of(payload),
             field_name=error.field,
         )
+        return True
 
     async def _read(self, link: Link, request_id: str) -> Sequence[Any]:
         try:

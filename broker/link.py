@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from redis.asyncio.connection import AbstractConnection, Connection, parse_url
 from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
@@ -13,6 +13,20 @@ from broker.resp import ProtocolError, ReplyParser, pack, pack_many
 from broker.scripts import Arg, Command, Script, ScriptCall
 
 READ_BYTES = 256 * 1024
+_CLOSED = "closed"
+
+
+class LinkObserver(Protocol):
+    """Told what happens on links, on the loop: must be quick and raise nothing."""
+
+    def sent(self, num_commands: int) -> None:
+        """Commands were written."""
+
+    def answered(self, seconds: float) -> None:
+        """The last reply to one write came `seconds` after it; never told of blocking links."""
+
+    def lost(self) -> None:
+        """A link broke; to be closed is not to break."""
 
 
 class _InFlight:
@@ -32,10 +46,16 @@ class Link:
 
     When anything fails (end of file, a reply that takes longer than `reply_timeout_s`, bytes that are no reply) the
     link is dead: what is in flight and every later call raises LinkLost. A caller that is cancelled merely ignores its
-    reply. Blocking commands belong on a link of their own, with a BLOCK well below `reply_timeout_s`.
+    reply. Blocking commands belong on a link of their own (`blocking`), with a BLOCK well below `reply_timeout_s`.
     """
 
-    def __init__(self, connection: AbstractConnection, reply_timeout_s: float) -> None:
+    def __init__(
+        self,
+        connection: AbstractConnection,
+        reply_timeout_s: float,
+        observer: LinkObserver | None = None,
+        blocking: bool = False,
+    ) -> None:
         reader, writer = connection._reader, connection._writer
         if reader is None or writer is None:
             raise LinkLost("not connected")
@@ -45,6 +65,8 @@ class Link:
         self._reader = reader
         self._writer = writer
         self._timeout_s = reply_timeout_s
+        self._observer = observer
+        self._timed_by = None if blocking else observer
         self._in_flight: deque[_InFlight] = deque()
         self._heard_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -55,7 +77,15 @@ class Link:
         self._task = self._loop.create_task(self._read_replies(), name="redis-link")
 
     @classmethod
-    async def open(cls, url: str, *, name: str = "", reply_timeout_s: float = 5.0) -> "Link":
+    async def open(
+        cls,
+        url: str,
+        *,
+        name: str = "",
+        reply_timeout_s: float = 5.0,
+        observer: LinkObserver | None = None,
+        blocking: bool = False,
+    ) -> "Link":
         """Connect to `url` (redis://, rediss://, unix://; user, password and db as redis-py reads them).
 
         Raises LinkLost where the server cannot be reached, ResponseError where it refuses the greeting, ValueError
@@ -80,7 +110,7 @@ class Link:
             raise
         except (RedisError, OSError, TimeoutError) as error:
             raise LinkLost(f"cannot connect: {error}") from error
-        link = cls(connection, reply_timeout_s)
+        link = cls(connection, reply_timeout_s, observer, blocking)
         try:
             link.client_id = await link.call("CLIENT", "ID")
         except NoPermissionError:
@@ -102,7 +132,7 @@ class Link:
 
     async def close(self) -> None:
         """End the link; what is in flight raises LinkLost."""
-        self._die("closed")
+        self._die(_CLOSED)
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def call(self, *args: Arg) -> Any:
@@ -142,6 +172,8 @@ class Link:
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         self._in_flight.append(_InFlight(num_replies, future, now))
         self._writer.write(packed)
+        if self._observer is not None:
+            self._observer.sent(num_replies)
         if self._timer is None:
             self._timer = self._loop.call_at(now + self._timeout_s, self._check_timeout)
         return future
@@ -170,6 +202,8 @@ class Link:
         oldest.replies.append(reply)
         if len(oldest.replies) == oldest.count:
             self._in_flight.popleft()
+            if self._timed_by is not None:
+                self._timed_by.answered(self._loop.time() - oldest.since)
             if not oldest.future.done():
                 oldest.future.set_result(oldest.replies)
 
@@ -188,6 +222,8 @@ class Link:
             return
         self.lost_reason = reason
         self._lost.set()
+        if self._observer is not None and reason != _CLOSED:
+            self._observer.lost()
         if self._timer is not None:
             self._timer.cancel()
         self._writer.transport.abort()

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from redis.exceptions import ResponseError
 
-from broker.ending import Ender
+from broker.ending import Ender, OnEnd
 from broker.entry import EntryRef
 from broker.errors import Unwritable
 from broker.fold import fold_log
@@ -54,11 +54,13 @@ class LossCheck:
     Who accepted a lost request gets `grace_s` to put it into the queue again before anybody else ends it.
     """
 
-    def __init__(self, keys: Keys, who: str, *, retention_ms: int, grace_s: float = 5.0) -> None:
+    def __init__(
+        self, keys: Keys, who: str, *, retention_ms: int, grace_s: float = 5.0, on_end: OnEnd | None = None
+    ) -> None:
         self._keys = keys
         self._grace_s = grace_s
         self._retention_ms = retention_ms
-        self._ender = Ender(keys, who, retention_ms=retention_ms)
+        self._ender = Ender(keys, who, retention_ms=retention_ms, on_end=on_end)
 
     async def check(self, link: Link, watch: Watch) -> Verdict:
         """Find out what became of the request and put it right. Raises LinkLost, ResponseError, Unwritable."""

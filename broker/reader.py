@@ -8,9 +8,10 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from broker.ending import OnEnd
 from broker.errors import BrokerError, LinkLost, UnknownRequest
 from broker.followed import FollowedLog
-from broker.link import Link
+from broker.link import Link, LinkObserver
 from broker.loss import LossCheck, Verdict, Watch
 from broker.resp import pack
 from broker.resume import ResumePoint
@@ -31,11 +32,22 @@ class ReplyReader:
     started events of requests that a check ends.
     """
 
-    def __init__(self, url: str, keys: Keys, who: str, *, retention_ms: int, loss_check_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        keys: Keys,
+        who: str,
+        *,
+        retention_ms: int,
+        loss_check_s: float = 5.0,
+        observer: LinkObserver | None = None,
+        on_end: OnEnd | None = None,
+    ) -> None:
         self._url = url
         self._keys = keys
         self._who = who
-        self._loss = LossCheck(keys, who, retention_ms=retention_ms, grace_s=0.9 * loss_check_s)
+        self._observer = observer
+        self._loss = LossCheck(keys, who, retention_ms=retention_ms, grace_s=0.9 * loss_check_s, on_end=on_end)
         self._loss_check_s = loss_check_s
         self._block_ms = int(min(2.0, loss_check_s / 2) * 1000)
         self._followed: dict[bytes, FollowedLog] = {}
@@ -106,9 +118,9 @@ class ReplyReader:
             await asyncio.sleep(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
 
     async def _connected_run(self) -> None:
-        link = await Link.open(self._url, name=f"{self._who}-replies")
+        link = await Link.open(self._url, name=f"{self._who}-replies", observer=self._observer, blocking=True)
         try:
-            self._helper = await Link.open(self._url, name=f"{self._who}-helper")
+            self._helper = await Link.open(self._url, name=f"{self._who}-helper", observer=self._observer)
             self._blocked_client = link.client_id
             self.connected.set()
             for followed in self._followed.values():

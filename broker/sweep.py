@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from redis.exceptions import ResponseError
 
-from broker.ending import Ender
+from broker.ending import Ender, OnEnd
 from broker.entry import EntryRef
 from broker.errors import Unwritable
 from broker.lease import HANDED_OVER_MS
@@ -35,12 +35,20 @@ class Sweeper:
     """
 
     def __init__(
-        self, link: Link, keys: Keys, who: str, *, retention_ms: int, margin_ms: int = 2000, chunk: int = 64
+        self,
+        link: Link,
+        keys: Keys,
+        who: str,
+        *,
+        retention_ms: int,
+        margin_ms: int = 2000,
+        chunk: int = 64,
+        on_end: OnEnd | None = None,
     ) -> None:
         """`who` stands as worker in the started events it writes; owners get `margin_ms` after a deadline."""
         self._link = link
         self._keys = keys
-        self._ender = Ender(keys, who, retention_ms=retention_ms)
+        self._ender = Ender(keys, who, retention_ms=retention_ms, on_end=on_end)
         self._margin_ms = margin_ms
         self._chunk = chunk
         self._cursors: dict[str, str] = {}

@@ -50,6 +50,11 @@ class Keys:
         """Stream of waiting and running requests of one class."""
         return f"{self.namespace}:{{{self.model}}}:requests:{priority_class}"
 
+    @property
+    def requests_template(self) -> str:
+        """The request streams of all models and classes under one name, for traces."""
+        return self.requests("{class}").replace(f"{{{self.model}}}", "{model}")
+
     def seen(self, request_id: str) -> str:
         """String `class entry-id`: the one queue entry that is the request."""
         return f"{self.namespace}:{{{self.model}}}:seen:{request_id}"

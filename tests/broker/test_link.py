@@ -123,6 +123,40 @@ async def test_close_is_final_and_may_be_repeated(redis_server: RedisServer) -> 
         await link.call("PING")
 
 
+class Observed:
+    """Counts what a link tells."""
+
+    def __init__(self) -> None:
+        self.commands, self.durations, self.breaks = 0, list[float](), 0
+
+    def sent(self, num_commands: int) -> None:
+        self.commands += num_commands
+
+    def answered(self, seconds: float) -> None:
+        self.durations.append(seconds)
+
+    def lost(self) -> None:
+        self.breaks += 1
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_an_observer_is_told_of_commands_round_trips_and_breaks(
+    redis_server: RedisServer, link: Link, blocking: bool
+) -> None:
+    observed = Observed()
+    closed = await Link.open(redis_server.url, observer=observed, blocking=blocking)
+    await closed.call_many([("PING",), ("PING",)])
+    await closed.close()
+    assert (observed.commands, observed.breaks) == (3, 0)  # CLIENT ID when it was opened
+    assert len(observed.durations) == (0 if blocking else 2)
+    assert all(seconds >= 0 for seconds in observed.durations)
+    killed = await Link.open(redis_server.url, observer=observed, blocking=blocking)
+    await link.call("CLIENT", "KILL", "ID", killed.client_id)
+    await killed.wait_lost()
+    await killed.close()
+    assert observed.breaks == 1
+
+
 async def test_large_values_and_many_chunks(link: Link) -> None:
     value = bytes(range(256)) * 20_000
     await link.call("SET", "large", value)

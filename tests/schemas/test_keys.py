@@ -27,6 +27,10 @@ def test_names() -> None:
     assert keys.worker("host-1-ab") == "prod:workers:org/model-1.5:host-1-ab"
 
 
+def test_template_of_request_streams_holds_no_name() -> None:
+    assert Keys("demo").requests_template == Keys("other").requests_template == "orca:{model}:requests:{class}"
+
+
 def test_fixed_words() -> None:
     assert CLASSES == ("realtime", "high", "normal", "low")
     assert GROUP == "workers"

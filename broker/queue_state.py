@@ -1,0 +1,56 @@
+"""A look at one model's queue from outside: how long it is, how old its oldest unclaimed entry, who works on it."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from broker.link import Link, time_ms
+from broker.presence import list_workers
+from schemas.keys import CLASSES, GROUP, Keys
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """`lengths`: entries waiting and running; `ages_s`: age of the oldest entry that nobody has claimed, 0 where there
+    is none; both by class. `workers`: those that live, by the state they report.
+    """
+
+    lengths: Mapping[str, int]
+    ages_s: Mapping[str, float]
+    workers: Mapping[str, int]
+
+
+async def read_queue_state(link: Link, keys: Keys) -> QueueState:
+    """Four round trips, none of which walks through a stream. Raises LinkLost, ResponseError."""
+    streams = [keys.requests(name) for name in CLASSES]
+    commands = [command for key in streams for command in (("XLEN", key), ("XINFO", "GROUPS", key))]
+    now, *replies = await link.call_many([("TIME",), *commands])
+    if isinstance(now, ResponseError):
+        raise now
+    lengths = [0 if isinstance(reply, ResponseError) else int(reply) for reply in replies[::2]]
+    starts = [_behind(groups) for groups in replies[1::2]]
+    oldest = await link.call_many(
+        [("XRANGE", key, start, "+", "COUNT", 1) for key, start in zip(streams, starts, strict=True)]
+    )
+    ages = [_age_s(entries, time_ms(now)) for entries in oldest]
+    workers = Counter(worker.info.get("state", "serving") for worker in await list_workers(link, keys) if worker.alive)
+    return QueueState(dict(zip(CLASSES, lengths, strict=True)), dict(zip(CLASSES, ages, strict=True)), dict(workers))
+
+
+def _behind(groups: Sequence[Any] | ResponseError) -> str:
+    """Where the entries begin that the group has not given out; from the start where there is no stream or group."""
+    if not isinstance(groups, ResponseError):
+        for flat in groups:
+            group = dict(zip(flat[::2], flat[1::2], strict=True))
+            if group[b"name"] == GROUP.encode():
+                return f"({group[b'last-delivered-id'].decode()}"
+    return "-"
+
+
+def _age_s(entries: Sequence[Any] | ResponseError, now_ms: int) -> float:
+    if isinstance(entries, ResponseError) or not entries:
+        return 0.0
+    return max(0, now_ms - int(entries[0][0].partition(b"-")[0])) / 1000

@@ -1,0 +1,59 @@
+"""Instruments made from the entries of names.py, through the OpenTelemetry API: without an SDK they do nothing."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation, get_meter
+
+from telemetry.names import Attribute, Kind, Metric
+
+SCOPE: Final = "orcastream"
+"""Name of the meter and of the tracer."""
+
+Attributes = Mapping[str, str]
+Values = Iterable[tuple[float, Attributes]]
+Read = Callable[[], Values]
+
+
+def attributes(values: Mapping[Attribute, str]) -> Attributes:
+    """Attributes with plain strings for keys, to be made once and used for many records."""
+    return {str(name): value for name, value in values.items()}
+
+
+def counter(metric: Metric) -> Counter:
+    """A counter; ValueError where `metric` is of another kind."""
+    _check(metric, Kind.COUNTER)
+    return _meter().create_counter(metric.name, metric.unit, metric.description)
+
+
+def histogram(metric: Metric) -> Histogram:
+    """A histogram with the buckets of `metric`; ValueError where it is of another kind."""
+    _check(metric, Kind.HISTOGRAM)
+    return _meter().create_histogram(
+        metric.name, metric.unit, metric.description, explicit_bucket_boundaries_advisory=metric.buckets
+    )
+
+
+def observe(metric: Metric, read: Read) -> None:
+    """Let `read` be asked whenever metrics are collected: pairs of a value and its attributes.
+
+    `read` runs in a thread of the exporter, so what it looks at must bear that. ValueError where `metric` is no
+    observable one.
+    """
+    _check(metric, Kind.GAUGE, Kind.TOTAL)
+
+    def callback(_: CallbackOptions) -> list[Observation]:
+        return [Observation(value, labels) for value, labels in read()]
+
+    meter = _meter()
+    create = meter.create_observable_gauge if metric.kind is Kind.GAUGE else meter.create_observable_counter
+    create(metric.name, [callback], metric.unit, metric.description)
+
+
+def _meter() -> Meter:
+    return get_meter(SCOPE)
+
+
+def _check(metric: Metric, *allowed: Kind) -> None:
+    if metric.kind not in allowed:
+        raise ValueError(f"kind of {metric.name}: got {metric.kind}, allowed: {', '.join(allowed)}")

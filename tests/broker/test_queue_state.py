@@ -1,0 +1,52 @@
+"""The queue seen from outside: length, age, workers."""
+
+import time
+
+from broker.link import Link
+from broker.presence import Presence
+from broker.queue_state import read_queue_state
+from schemas.keys import CLASSES, Keys
+from tests.broker.conftest import MakeWorker
+from tests.broker.scripted import enqueue, make_request
+from tests.redis_server import RedisServer
+
+
+async def test_a_queue_that_was_never_used_is_empty(link: Link, keys: Keys) -> None:
+    state = await read_queue_state(link, keys)
+    assert state.lengths == state.ages_s == dict.fromkeys(CLASSES, 0)
+    assert state.workers == {}
+
+
+async def test_length_counts_all_entries_and_age_only_what_nobody_claimed(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    begin_ms = await link.server_time_ms()
+    first = await enqueue(link, keys, make_request("r1"))
+    second = await enqueue(link, keys, make_request("r2"))
+    worker = await make_worker(redis_server.url, "w1")
+    await Presence(link, keys, "w1").beat({"state": "serving"}, ttl_ms=50_000)
+    while await link.server_time_ms() == begin_ms + 1:
+        pass
+    age_ms = await link.server_time_ms() - int(first.entry.entry_id.partition("-")[0])
+    state = await read_queue_state(link, keys)
+    assert state.lengths == {**dict.fromkeys(CLASSES, 0), "normal": 2}
+    assert state.ages_s["normal"] * 1000 >= age_ms
+    assert state.workers == {"serving": 1}
+    claimed = await worker.claimer.new(1)
+    assert [one.ref for one in claimed] == [first.entry]
+    behind = await read_queue_state(link, keys)
+    assert behind.lengths["normal"] == 2
+    assert behind.ages_s["normal"] <= (time.time() * 1000 - int(second.entry.entry_id.partition("-")[0])) / 1000 + 1
+    await worker.claimer.new(1)
+    assert (await read_queue_state(link, keys)).ages_s["normal"] == 0
+
+
+async def test_an_entry_that_was_claimed_and_ended_leaves_no_age(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    await enqueue(link, keys, make_request("r1"))
+    worker = await make_worker(redis_server.url, "w1")
+    (claimed,) = await worker.claimer.new(1)
+    await link.call("XDEL", keys.requests("normal"), claimed.ref.entry_id)
+    state = await read_queue_state(link, keys)
+    assert (state.lengths["normal"], state.ages_s["normal"]) == (0, 0)
