@@ -19,7 +19,7 @@ from broker.presence import list_workers
 from cli.cores import usable_cores
 from cli.embedded_redis import EmbeddedRedis, RedisUnavailable
 from cli.environment import as_environment
-from cli.ports import claimable_port
+from cli.ports import PortUnavailable, claimable_port
 from cli.process import Program
 from cli.supervisor import Supervisor
 from cli.up_settings import UpSettings
@@ -31,6 +31,7 @@ _READY_POLL_S = 0.1
 _STOP_MARGIN_S = 10.0
 """What a worker may need beyond its grace to hand over and exit, before it is killed."""
 _PING_TIMEOUT_S = 5.0
+_LAST_PORT = 65535
 
 
 class Stack:
@@ -59,6 +60,7 @@ class Stack:
     async def start(self) -> None:
         """Start everything, Redis first. UserError where something is in the way; then nothing is left running."""
         self._port = claimable_port(self._settings.host, self._settings.port, "port")
+        self._check_admin_ports()
         await self._start_redis()
         await self._supervisor.start(self._gateway())
         for name in self.workers:
@@ -93,6 +95,21 @@ class Stack:
         """End everything at once."""
         self._supervisor.kill()
 
+    def _check_admin_ports(self) -> None:
+        """Each worker has its own admin port, counted from `admin_port` on; PortUnavailable where one is not free."""
+        first = self._settings.admin_port
+        for port in range(first, first + len(self.workers)) if first else ():
+            if port > _LAST_PORT:
+                raise PortUnavailable(
+                    f"admin_port: got {first}, allowed with {len(self.workers)} workers: at most "
+                    f"{_LAST_PORT + 1 - len(self.workers)}, for each has a port of its own"
+                )
+            if port == self._port:
+                raise PortUnavailable(
+                    f"admin_port: port {port} is the gateway's; allowed: a free port, 0 for any, or none"
+                )
+            claimable_port(self._settings.admin_host, port, "admin_port")
+
     async def _start_redis(self) -> None:
         if self._embedded:
             await self._embedded.start()
@@ -112,6 +129,8 @@ class Stack:
     def _worker(self, name: str) -> Program:
         threads = self._settings.torch_threads or max(1, usable_cores() // self._settings.workers)
         own = {"ORCASTREAM_TORCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+        if self._settings.admin_port:
+            own["ORCASTREAM_ADMIN_PORT"] = str(self._settings.admin_port + self.workers.index(name))
         return self._program(name, "worker", as_environment(self._settings, WorkerSettings) | own)
 
     def _program(self, name: str, command: str, environment: Mapping[str, str]) -> Program:

@@ -10,6 +10,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from telemetry.logs import set_up_logging
+from telemetry.settings import UnusableTelemetry
+from telemetry.setup import Telemetry, start_telemetry
+from worker.admin import Admin, AdminPortUnavailable
 from worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -31,6 +34,30 @@ def worker_name() -> str:
 def run(settings: WorkerSettings) -> int:
     """Load the model, serve until SIGTERM or SIGINT, drain. Returns the exit status."""
     set_up_logging(settings.log_level, settings.log_form)
+    name = worker_name()
+    try:
+        telemetry = start_telemetry("orcastream-worker", name, prometheus=settings.admin_port is not None)
+        admin = _admin(settings, telemetry)
+    except (UnusableTelemetry, AdminPortUnavailable) as error:
+        return _unusable(str(error))
+    try:
+        return _run(settings, name, telemetry, admin)
+    finally:
+        if admin is not None:
+            admin.close()
+        telemetry.shut_down()
+
+
+def _admin(settings: WorkerSettings, telemetry: Telemetry) -> Admin | None:
+    if settings.admin_port is None or telemetry.registry is None:
+        return None
+    stall_timeout_s = settings.stall_timeout_s
+    admin = Admin(settings.admin_host, settings.admin_port, telemetry.registry, stall_timeout_s=stall_timeout_s)
+    log.info("admin port", extra={"host": settings.admin_host, "port": admin.port})
+    return admin
+
+
+def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin | None) -> int:
     from engine import EngineConfig, OrcaEngine, UnsupportedModel
     from text.model_config import ModelFilesError
     from text.tokenizer import Tokenizer
@@ -50,14 +77,18 @@ def run(settings: WorkerSettings) -> int:
             )
         )
     except (UnsupportedModel, OSError, ValueError) as error:
-        print(f"orcastream worker: model: {error}", file=sys.stderr)
-        return 2
+        return _unusable(f"model: {error}")
     try:
         tokenizer = Tokenizer.load(settings.model)
     except ModelFilesError:
         tokenizer = None
         log.warning("the model has no tokenizer: stop strings are refused", extra={"model": settings.model})
-    return asyncio.run(_serve(settings, engine, tokenizer))
+    return asyncio.run(_serve(settings, name, engine, tokenizer, telemetry, admin))
+
+
+def _unusable(why: str) -> int:
+    print(f"orcastream worker: {why}", file=sys.stderr)
+    return 2
 
 
 def _set_up_threads(torch_threads: int) -> None:
@@ -69,12 +100,21 @@ def _set_up_threads(torch_threads: int) -> None:
     sys.setswitchinterval(0.0005)
 
 
-async def _serve(settings: WorkerSettings, engine: "OrcaEngine", tokenizer: "Tokenizer | None") -> int:
+async def _serve(
+    settings: WorkerSettings,
+    name: str,
+    engine: "OrcaEngine",
+    tokenizer: "Tokenizer | None",
+    telemetry: Telemetry,
+    admin: Admin | None,
+) -> int:
     from worker.engine_loop import EngineFailed
     from worker.worker import Worker
 
     keys = settings.keys()
-    worker = Worker(settings, settings.redis_url or "redis://127.0.0.1:6379", keys, worker_name(), engine, tokenizer)
+    worker = Worker(settings, settings.redis_url or "redis://127.0.0.1:6379", keys, name, engine, tokenizer)
+    if admin is not None:
+        admin.watch(worker)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.drain)
@@ -83,6 +123,7 @@ async def _serve(settings: WorkerSettings, engine: "OrcaEngine", tokenizer: "Tok
         await worker.run()
     except* EngineFailed as failed:
         log.critical("the engine failed", extra={"why": str(failed.exceptions[0])})
+        telemetry.shut_down()
         logging.shutdown()
         os._exit(ENGINE_FAILED)  # its thread may hang inside an operator: nothing here can end it in order
     return 0

@@ -46,7 +46,7 @@ class WorkerSettings(BrokerSettings, LogSettings):
         None,
         ge=0,
         le=65535,
-        description="Port of /metrics, /health/live and /health/ready; 0: any free one; none: no such port.",
+        description="Port of /metrics and /health; 0: any free one; none: no such port; `up` counts on from it.",
     )
     admin_host: str = Field("127.0.0.1", description="Address that the admin port listens on; 0.0.0.0 for all.")
     iteration_trace_ratio: float = Field(

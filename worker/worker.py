@@ -35,6 +35,7 @@ class Worker:
         self._settings = settings
         self._url = url
         self._draining = asyncio.Event()
+        self._connected = False
         roster = Roster(engine.config.max_batch_size)
         publisher = Publisher(settings.retention_ms)
         outbox = Outbox(roster, publisher.mark, publisher.wake)
@@ -54,6 +55,17 @@ class Worker:
             retention_ms=settings.retention_ms,
         )
 
+    @property
+    def state(self) -> str:
+        """`connecting` until Redis was reached for the first time, then `serving`, at last `draining`."""
+        if self._draining.is_set():
+            return "draining"
+        return "serving" if self._connected else "connecting"
+
+    def stalled_for_s(self) -> float:
+        """Seconds since the engine last made progress; 0 while it has nothing to do. Any thread may ask."""
+        return self._parts.engine_loop.stalled_for_s()
+
     def drain(self) -> None:
         """Stop claiming, finish what fits in the grace period, hand the rest over; `run` then returns."""
         if not self._draining.is_set():
@@ -70,6 +82,7 @@ class Worker:
             while not drained.done():
                 session = await self._connect(drained, reconnected)
                 if session is not None:
+                    self._connected = True
                     await self._serve(session, drained)
                     reconnected = True
                     await asyncio.wait([drained], timeout=_RECONNECT_DELAY_S)

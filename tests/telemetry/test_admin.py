@@ -1,0 +1,94 @@
+"""The worker's admin port: there from the first moment on, and telling the truth."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tests.redis_server import RedisServer, free_port, one_server
+from tests.worker.worker_process import WorkerProcess
+from worker.admin import Admin
+
+
+class Standing:
+    """A worker as the admin port sees it."""
+
+    state = "serving"
+    stalled_s = 0.0
+
+    def stalled_for_s(self) -> float:
+        return self.stalled_s
+
+
+@pytest.fixture
+def admin() -> Iterator[Admin]:
+    admin = Admin("127.0.0.1", 0, CollectorRegistry(), stall_timeout_s=60)
+    yield admin
+    admin.close()
+
+
+def _get(port: int, path: str) -> tuple[int, str]:
+    answer = httpx.get(f"http://127.0.0.1:{port}{path}", timeout=10)
+    return answer.status_code, answer.json()["status"]
+
+
+def test_health_follows_the_worker(admin: Admin) -> None:
+    worker = Standing()
+    told = []
+    for state, stalled_s in ((None, 0.0), ("connecting", 0.0), ("serving", 59.0), ("serving", 61.0), ("draining", 0.0)):
+        if state is not None:
+            worker.state, worker.stalled_s = state, stalled_s
+            admin.watch(worker)
+        told.append((_get(admin.port, "/health/live"), _get(admin.port, "/health/ready")))
+    assert told == [
+        ((200, "live"), (503, "loading")),
+        ((200, "live"), (503, "connecting")),
+        ((200, "live"), (200, "serving")),
+        ((503, "stalled"), (200, "serving")),
+        ((200, "live"), (503, "draining")),
+    ]
+    assert _get(admin.port, "/elsewhere") == (404, "not found")
+
+
+@one_server("embedded")
+def test_a_worker_answers_while_it_loads_and_while_redis_is_away(redis_binary: str, tmp_path: Path) -> None:
+    redis = RedisServer(redis_binary, tmp_path / "redis")
+    port = free_port()
+    worker = WorkerProcess(redis.url, tmp_path / "worker.log", admin_port=port)
+    try:
+        assert _until(worker, port, 503) == ["loading", "connecting"]
+        assert _get(port, "/health/live") == (200, "live")
+        redis.start()
+        assert _until(worker, port, 200)[-1] == "serving"
+        page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10)
+        assert page.headers["content-type"].startswith("text/plain")
+        assert 'service_name="orcastream-worker"' in page.text
+        other = WorkerProcess(redis.url, tmp_path / "other.log", admin_port=port)
+        assert other.wait() == 2
+        assert f"admin_port (--admin-port, ORCASTREAM_ADMIN_PORT): port {port} on 127.0.0.1" in other.log
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0, worker.log
+    finally:
+        worker.kill()
+        redis.kill()
+
+
+def _until(worker: WorkerProcess, port: int, status: int) -> list[str]:
+    """The states that the port tells, each once, until it says `connecting` (503) or `serving` (200)."""
+    states: list[str] = []
+    give_up = time.monotonic() + 90
+    while time.monotonic() < give_up and worker.running:
+        try:
+            got, state = _get(port, "/health/ready")
+        except httpx.TransportError:
+            continue
+        if state not in states:
+            states.append(state)
+        if got == status and state in ("connecting", "serving"):
+            return states
+        time.sleep(0.01)
+    raise AssertionError(f"{states}\n{worker.log[-4000:]}")
