@@ -1,0 +1,27 @@
+"""The files of the Compose deployment, as they are written."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::?[-+](\w*[^${}]*)?)?")
+
+
+def variables(text: str) -> dict[str, str | None]:
+    """Variables that a text of Compose reads, each with its default; None where it has none."""
+    return {name: default for name, default in _VARIABLE.findall(text)}
+
+
+def needed_by(*names: str) -> set[str]:
+    """Services that start with those named."""
+    needed = set(names)
+    for name in names:
+        needed |= needed_by(*SERVICES[name].get("depends_on", {}))
+    return needed
