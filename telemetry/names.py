@@ -38,6 +38,9 @@ class Attribute(StrEnum):
     CONSUMER_GROUP = "messaging.consumer.group.name"
     CLIENT_ID = "messaging.client.id"
     MESSAGE_ID = "messaging.message.id"
+    HTTP_METHOD = "http.request.method"
+    HTTP_ROUTE = "http.route"
+    HTTP_STATUS = "http.response.status_code"
     REQUEST_CLASS = "orcastream.request.class"
     TENANT = "orcastream.tenant"
     EPOCH = "orcastream.epoch"
@@ -72,6 +75,7 @@ class SpanEvent(StrEnum):
     CHUNK = "chunk"
     PREEMPTED = "preempted"
     FIRST_TOKEN = "first token"
+    CLIENT_LEFT = "client left"
 
 
 class Kind(StrEnum):
@@ -357,7 +361,7 @@ GATEWAY_FIRST_TOKEN: Final = Metric(
     "orcastream.gateway.time_to_first_token",
     Kind.HISTOGRAM,
     "s",
-    "From the HTTP request's arrival to its first text: what a client of this gateway waits.",
+    "From the HTTP request's arrival to the first tokens of its reply at the gateway: what its client waits.",
     (GATEWAY,),
     (Attribute.MODEL,),
     _WAIT_BUCKETS,
@@ -374,9 +378,9 @@ HTTP_DURATION: Final = Metric(
     "http.server.request.duration",
     Kind.HISTOGRAM,
     "s",
-    "Duration of HTTP requests, streams to their end.",
+    "Duration of HTTP requests, streams to their end; error.type where the status is 500 or more.",
     (GATEWAY,),
-    (),
+    (Attribute.HTTP_METHOD, Attribute.HTTP_ROUTE, Attribute.HTTP_STATUS, Attribute.ERROR_TYPE),
     _WIDE_BUCKETS,
 )
 
