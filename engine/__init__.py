@@ -7,12 +7,14 @@ from engine.config import EngineConfig
 from engine.engine import OrcaEngine
 from engine.errors import UnsupportedModel
 from engine.output import Completion, EngineStats, TokenEvent
+from engine.record import IterationRecord
 from engine.request import Request, RequestState
 
 __all__ = [
     "Completion",
     "EngineConfig",
     "EngineStats",
+    "IterationRecord",
     "OrcaEngine",
     "Request",
     "RequestState",

@@ -16,6 +16,7 @@ from engine.offline import generate
 from engine.output import Completion, EngineStats, TokenEvent
 from engine.policy import POLICIES
 from engine.pool import RequestPool
+from engine.record import IterationRecord, Stopwatch, count_prefill
 from engine.request import Request
 from engine.runner import ModelRunner
 from engine.sampler import Sampled
@@ -74,7 +75,9 @@ class OrcaEngine:
             max_model_len=max_model_len,
             max_cached_tokens=num_blocks * config.block_size,
         )
-        self._iterations = self._prompt_tokens = self._output_tokens = self._batched_tokens = 0
+        self._iterations = self._prompt_tokens = self._output_tokens = 0
+        self.last_iteration: IterationRecord | None = None
+        """What the last iteration was made of; None before the first."""
 
     @classmethod
     def load(cls, config: EngineConfig) -> "OrcaEngine":
@@ -118,20 +121,24 @@ class OrcaEngine:
 
         If the iteration fails, it is retried request by request, and those that fail alone end with an error event.
         """
+        watch = Stopwatch()
         plan = self._scheduler.select()
         if not plan:
             return []
-        self._iterations += 1
-        self._batched_tokens = sum(span.length for span in plan)
+        watch.select_s = watch.lap()
+        prefill_tokens = count_prefill(plan)
         try:
-            sampled = compute(self._runner, plan, self.config.block_size, self.eos_token_ids)
+            sampled = compute(self._runner, plan, self.config.block_size, self.eos_token_ids, watch)
             errors: dict[str, str] = {}
         except _LOST_DEVICE:
             raise
         except Exception as error:
             _log.warning("an iteration of %d requests failed, retrying one by one: %r", len(plan), error)
-            sampled, errors = self._compute_each(plan)
-        return [event for span in plan for event in self._advance(span, sampled, errors.get(span.request.id))]
+            sampled, errors = self._compute_each(plan, watch)
+        events = [event for span in plan for event in self._advance(span, sampled, errors.get(span.request.id))]
+        self._iterations += 1
+        self.last_iteration = watch.record(plan, prefill_tokens)
+        return events
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: SamplingParams | Sequence[SamplingParams]
@@ -143,7 +150,11 @@ class OrcaEngine:
         return generate(self, prompts, sampling)
 
     def stats(self) -> EngineStats:
-        """A snapshot of what the engine holds and has done."""
+        """A snapshot of what the engine holds and has done.
+
+        Any thread may ask; while a step is under way its numbers may be those of two neighbouring iterations.
+        """
+        last = self.last_iteration
         return EngineStats(
             blocks_used=self._blocks.num_used,
             blocks_total=self._blocks.num_blocks,
@@ -153,20 +164,20 @@ class OrcaEngine:
             iterations=self._iterations,
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._output_tokens,
-            batched_tokens=self._batched_tokens,
+            batched_tokens=0 if last is None else last.num_tokens,
         )
 
     def check_integrity(self) -> None:
         """IntegrityError where pool, scheduler and block tables disagree; for tests, after any call."""
         self._scheduler.check_integrity()
 
-    def _compute_each(self, plan: list[Span]) -> tuple[dict[str, Sampled], dict[str, str]]:
+    def _compute_each(self, plan: list[Span], watch: Stopwatch) -> tuple[dict[str, Sampled], dict[str, str]]:
         """Every span in an iteration of its own: what was sampled, and the errors, by request id."""
         sampled: dict[str, Sampled] = {}
         errors: dict[str, str] = {}
         for span in plan:
             try:
-                sampled |= compute(self._runner, [span], self.config.block_size, self.eos_token_ids)
+                sampled |= compute(self._runner, [span], self.config.block_size, self.eos_token_ids, watch)
             except _LOST_DEVICE:
                 raise
             except Exception as error:

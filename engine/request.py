@@ -34,6 +34,8 @@ class Timeline:
     first_token_s: float | None = None
     """First token of this engine; one that another engine generated earlier does not count."""
     finished_s: float | None = None
+    chunks: list[tuple[float, int]] = field(default_factory=list)
+    """When each chunk had been computed, and its tokens; those recomputed after a preemption among them."""
     preempted_s: list[float] = field(default_factory=list)
 
 
@@ -116,6 +118,8 @@ class Request:
                 f"request {self.id!r} ({self.state}) cannot advance by {num_tokens} of {self.num_uncomputed} tokens"
             )
         self.num_computed += num_tokens
+        if self.state is RequestState.INITIATION:
+            self.timeline.chunks.append((time.monotonic(), num_tokens))
 
     def append(self, token: int) -> None:
         """INITIATION or INCREMENT → INCREMENT: `token` was sampled behind the last known one."""
