@@ -19,7 +19,7 @@ from rich.console import Console
 
 from bench.arrivals import RateProfile
 from bench.gateway import GatewayUnavailable, served_model
-from bench.keda import Autoscaler, ScaledObject
+from bench.keda import Autoscaler, Policy, ScaledObject
 from bench.performance import Performance
 from bench.report import Report
 from bench.series import Series
@@ -27,15 +27,18 @@ from bench.site import Site
 from bench.spread import Spread
 from bench.workload import DEMO_MODEL
 from cli.errors import UserError
+from worker.settings import WorkerSettings
 
 DEPLOYED = ScaledObject(
-    stream_length=16,
-    max_replicas=10,
-    polling_interval_s=15,
+    target=24,
+    max_replicas=8,
+    polling_interval_s=5,
     cooldown_period_s=300,
     scale_down_window_s=300,
+    scale_up=(Policy("Percent", 100, 30), Policy("Pods", 2, 30)),
+    scale_down=(Policy("Pods", 1, 90),),
 )
-"""What k8s/components/autoscaling says; a test compares the two."""
+"""What k8s/components/autoscaling says, for workers with the default max_batch_size; a test compares the two."""
 PROFILE = "0:0.5,20:0.5,50:8,80:8,105:0.5,120:0.5"
 _LAST_LINES = 40
 
@@ -43,7 +46,8 @@ _LAST_LINES = 40
 def main(arguments: Sequence[str] | None = None) -> int:
     """Perform, draw, and judge; returns the exit status."""
     options = _parse(arguments)
-    spec = replace(DEPLOYED.faster(options.faster), max_replicas=options.max_replicas)
+    spec = for_batches_of(options.max_batch_size, replace(DEPLOYED, max_replicas=options.max_replicas))
+    spec = spec.faster(options.faster)
     series = Series(_settings(options, spec))
     lines: deque[str] = deque(maxlen=_LAST_LINES)
     try:
@@ -68,6 +72,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if complaints else 0
 
 
+def for_batches_of(max_batch_size: int, spec: ScaledObject) -> ScaledObject:
+    """The same share of a smaller max_batch_size as target: what one worker has under way."""
+    default: int = WorkerSettings.model_fields["max_batch_size"].default
+    return replace(spec, target=max(1, round(spec.target * max_batch_size / default)))
+
+
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench.autoscale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -75,7 +85,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", type=RateProfile.parse, default=PROFILE, help="SECONDS:RATE,... (%(default)s)")
     parser.add_argument("--faster", type=float, default=10.0, help="divides the times of KEDA and HPA (%(default)g)")
     parser.add_argument("--max-replicas", type=int, default=3, help="most workers (%(default)s)")
-    parser.add_argument("--max-batch-size", type=int, default=2, help="most requests in an iteration (%(default)s)")
+    parser.add_argument("--max-batch-size", type=int, default=4, help="most requests in an iteration (%(default)s)")
     parser.add_argument("--drain-grace", type=float, default=2.0, help="the workers' drain_grace_s (%(default)g)")
     parser.add_argument("--seed", type=int, default=0, help="of arrivals and questions (%(default)s)")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the run there, as SVG (needs matplotlib)")

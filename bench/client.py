@@ -21,7 +21,15 @@ LOST = "cut off"
 class Client:
     """Asks one gateway; any number of requests at once. Use as an async context manager."""
 
-    def __init__(self, url: str, model: str, *, api_key: str | None = None, timeout_s: float = 120.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 120.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._model = model
         self._timeout_s = timeout_s
@@ -31,6 +39,7 @@ class Client:
             timeout=httpx.Timeout(None, connect=_CONNECT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
             trust_env=False,
+            transport=transport,
         )
 
     async def __aenter__(self) -> "Client":

@@ -1,26 +1,40 @@
-"""How many workers Kubernetes would run: KEDA's redis-streams scaler and the HorizontalPodAutoscaler behind it.
+"""How many workers Kubernetes would run: KEDA's redis-streams triggers and the HorizontalPodAutoscaler behind them.
 
-KEDA's operator looks every `pollingInterval` whether a trigger is active, and moves a workload between zero and one
-replica; from one on it leaves the number to an HPA, which asks for the same metric in its own rhythm. Sources:
+KEDA's operator looks every `pollingInterval` whether there is something to do, and moves a workload between none and
+one replica; from one on it leaves the number to an HPA, which asks for the same metric in its own rhythm. Sources:
 https://keda.sh/docs/latest/scalers/redis-streams/ (a trigger without a consumer group counts XLEN),
-https://keda.sh/docs/latest/concepts/scaling-deployments/ and /reference/scaledobject-spec/ (activation, cool-down),
-https://kubernetes.io/docs/concepts/workloads/autoscaling/horizontal-pod-autoscale/ (formula, tolerance, stabilization).
+https://keda.sh/docs/latest/concepts/scaling-deployments/ (activation, scaling modifiers),
+https://keda.sh/docs/latest/reference/scaledobject-spec/ (cool-down),
+https://kubernetes.io/docs/concepts/workloads/autoscaling/horizontal-pod-autoscale/ (formula, tolerance, behavior).
 """
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How far the HPA may go within a period: a number of pods, or per cent of those at its beginning."""
+
+    kind: Literal["Pods", "Percent"]
+    value: int
+    period_s: float
+
+    def faster(self, factor: float) -> "Policy":
+        """The same for a shorter period."""
+        return replace(self, period_s=self.period_s / factor)
 
 
 @dataclass(frozen=True)
 class ScaledObject:
-    """What a ScaledObject says, under KEDA's own names; defaults are KEDA's and Kubernetes's."""
+    """What a ScaledObject says; the defaults are KEDA's and Kubernetes's."""
 
-    stream_length: int = 5
-    """Entries per worker that each trigger aims at: `streamLength`, an AverageValue."""
-    activation: int = 0
-    """A trigger is active above this length. redis-streams names no setting for it where it counts XLEN: 0."""
+    target: int
+    """Requests per worker that the HPA aims at: an AverageValue of the sum of XLEN of all request streams."""
+    activation_target: int = 0
+    """Above this many requests there is something to do."""
     min_replicas: int = 0
     max_replicas: int = 100
     polling_interval_s: float = 30.0
@@ -28,11 +42,13 @@ class ScaledObject:
     sync_period_s: float = 15.0
     """How often the HPA looks: `--horizontal-pod-autoscaler-sync-period` of the controller manager."""
     scale_down_window_s: float = 300.0
-    """`behavior.scaleDown.stabilizationWindowSeconds`."""
+    """`behavior.scaleDown.stabilizationWindowSeconds`; that of scaleUp is 0."""
+    scale_up: tuple[Policy, ...] = (Policy("Percent", 100, 15), Policy("Pods", 4, 15))
+    scale_down: tuple[Policy, ...] = (Policy("Percent", 100, 15),)
     tolerance: float = 0.1
 
     def __post_init__(self) -> None:
-        for name, lowest in (("stream_length", 1), ("activation", 0), ("min_replicas", 0), ("max_replicas", 1)):
+        for name, lowest in (("target", 1), ("activation_target", 0), ("min_replicas", 0), ("max_replicas", 1)):
             if getattr(self, name) < lowest:
                 raise ValueError(f"{name}: got {getattr(self, name)}, allowed: at least {lowest}")
         if self.max_replicas < self.min_replicas:
@@ -40,31 +56,29 @@ class ScaledObject:
 
     def faster(self, factor: float) -> "ScaledObject":
         """The same with every time divided by `factor`, so that a short run shows what takes minutes."""
+        times = ("polling_interval_s", "cooldown_period_s", "sync_period_s", "scale_down_window_s")
         return replace(
             self,
-            polling_interval_s=self.polling_interval_s / factor,
-            cooldown_period_s=self.cooldown_period_s / factor,
-            sync_period_s=self.sync_period_s / factor,
-            scale_down_window_s=self.scale_down_window_s / factor,
+            scale_up=tuple(policy.faster(factor) for policy in self.scale_up),
+            scale_down=tuple(policy.faster(factor) for policy in self.scale_down),
+            **{name: getattr(self, name) / factor for name in times},
         )
 
 
 class Autoscaler:
-    """Keeps `replicas`, the number wanted. Call `poll` and `sync` in their rhythms; `now` is any clock in seconds.
-
-    HPA's default scale-up policy (double, or four more, per 15 s) is not modelled: it does not bind up to five workers.
-    """
+    """Keeps `replicas`, the number wanted. Call `poll` and `sync` in their rhythms; `now` is any clock in seconds."""
 
     def __init__(self, spec: ScaledObject, replicas: int = 0) -> None:
         self.spec = spec
         self.replicas = replicas
         self._active_at: float | None = None
         self._recommended: deque[tuple[float, int]] = deque()
+        self._changes: deque[tuple[float, int]] = deque()
 
-    def poll(self, now: float, lengths: Sequence[int]) -> int:
-        """KEDA's operator, by the XLEN of each trigger's stream: wake up from zero, or go there after the cool-down."""
+    def poll(self, now: float, length: int) -> int:
+        """KEDA's operator, by the requests that wait or run: wake up from zero, or go there after the cool-down."""
         spec = self.spec
-        if any(length > spec.activation for length in lengths):
+        if length > spec.activation_target:
             self._active_at = now
             if self.replicas == 0:
                 self.replicas = max(1, spec.min_replicas)
@@ -73,29 +87,53 @@ class Autoscaler:
         elif self.replicas > 0 and spec.min_replicas == 0 and self._cooled_down(now):
             self.replicas = 0
             self._recommended.clear()
+            self._changes.clear()
         return self.replicas
 
-    def sync(self, now: float, lengths: Sequence[int]) -> int:
-        """The HPA: the highest proposal of all triggers, within bounds; down only as far as the whole window agrees."""
+    def sync(self, now: float, length: int) -> int:
+        """The HPA: what the formula proposes, within bounds, as far as the window and the policies let it go."""
         if self.replicas == 0:  # an HPA stands still at zero
             return 0
-        proposal = max(self.proposal(length) for length in lengths)
-        proposal = min(max(proposal, self.spec.min_replicas, 1), self.spec.max_replicas)
+        proposal = min(max(self.proposal(length), self.spec.min_replicas, 1), self.spec.max_replicas)
+        wanted = self._limited(now, self._stabilized(now, proposal))
+        if wanted != self.replicas:
+            self._changes.append((now, wanted - self.replicas))
+            self.replicas = wanted
+        return self.replicas
+
+    def proposal(self, length: int) -> int:
+        """ceil(length / target), or no change where that is within the tolerance."""
+        ratio = length / (self.spec.target * self.replicas)
+        if 1.0 - self.spec.tolerance <= ratio <= 1.0 + self.spec.tolerance:
+            return self.replicas
+        return math.ceil(length / self.spec.target)
+
+    def _stabilized(self, now: float, proposal: int) -> int:
+        """Up at once; down only to the highest proposal of the window."""
         if not self._recommended:
             self._recommended.append((now, self.replicas))
         self._recommended.append((now, proposal))
         while self._recommended[0][0] < now - self.spec.scale_down_window_s:
             self._recommended.popleft()
         highest = max(replicas for _, replicas in self._recommended)
-        self.replicas = max(proposal, min(self.replicas, highest))
-        return self.replicas
+        return max(proposal, min(self.replicas, highest))
 
-    def proposal(self, length: int) -> int:
-        """One trigger's: ceil(length / target), or no change where that is within the tolerance."""
-        ratio = length / (self.spec.stream_length * self.replicas)
-        if 1.0 - self.spec.tolerance <= ratio <= 1.0 + self.spec.tolerance:
-            return self.replicas
-        return math.ceil(length / self.spec.stream_length)
+    def _limited(self, now: float, wanted: int) -> int:
+        """As far as the most generous policy goes, counted from the replicas at the beginning of its period."""
+        if wanted > self.replicas:
+            limits = [self._allowed(now, policy, 1) for policy in self.spec.scale_up]
+            return min(wanted, max(self.replicas, *limits))
+        if wanted < self.replicas:
+            limits = [self._allowed(now, policy, -1) for policy in self.spec.scale_down]
+            return max(wanted, min(self.replicas, *limits))
+        return wanted
+
+    def _allowed(self, now: float, policy: Policy, sign: int) -> int:
+        before = self.replicas - sum(change for at, change in self._changes if at > now - policy.period_s)
+        if policy.kind == "Pods":
+            return before + sign * policy.value
+        share = before * (1 + sign * policy.value / 100)
+        return math.ceil(share) if sign > 0 else int(share)
 
     def _cooled_down(self, now: float) -> bool:
         return self._active_at is None or now - self._active_at > self.spec.cooldown_period_s

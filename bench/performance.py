@@ -16,7 +16,7 @@ from bench.site import Site
 from bench.workload import DEMO_MODEL, known_by_heart
 
 _SAMPLE_S = 0.25
-_PAUSE_S = 5.0
+_PAUSE_S = 10.0
 """How long nobody asks before the one request that wakes the service up."""
 _PATIENCE_S = 300.0
 
@@ -80,19 +80,19 @@ class Performance:
         await asyncio.wait_for(self._at_zero.wait(), _PATIENCE_S)
 
     async def _look(self) -> None:
-        lengths, people = await self._site.lengths(), await self._site.headcount()
+        queue, people = await self._site.queue_length(), await self._site.headcount()
         wanted = self._autoscaler.replicas
         self._series.samples.append(
-            Sample(round(self.now_s, 3), sum(lengths), wanted, people.ready, people.starting, people.draining)
+            Sample(round(self.now_s, 3), queue, wanted, people.ready, people.starting, people.draining)
         )
         if not (wanted or people.ready or people.starting or people.draining):
             self._at_zero.set()
 
     async def _poll(self) -> None:
-        await self._site.scale_to(self._autoscaler.poll(time.monotonic(), await self._site.lengths()))
+        await self._site.scale_to(self._autoscaler.poll(time.monotonic(), await self._site.queue_length()))
 
     async def _sync(self) -> None:
-        await self._site.scale_to(self._autoscaler.sync(time.monotonic(), await self._site.lengths()))
+        await self._site.scale_to(self._autoscaler.sync(time.monotonic(), await self._site.queue_length()))
 
     def _mark(self, name: str) -> None:
         self._series.marks[name] = round(self.now_s, 3)

@@ -78,9 +78,9 @@ class Site:
             while len(self._workers) > replicas:
                 self._drain(self._workers.pop())
 
-    async def lengths(self) -> list[int]:
-        """XLEN of the request streams, one per priority class."""
-        return await RequestQueue(self._open_link(), self._keys).depths()
+    async def queue_length(self) -> int:
+        """Requests waiting and running: the sum of XLEN of the request streams."""
+        return await RequestQueue(self._open_link(), self._keys).depth()
 
     async def headcount(self) -> Headcount:
         """Who is there, by the processes and by what they say of themselves in Redis."""

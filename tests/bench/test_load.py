@@ -1,0 +1,75 @@
+"""The load client and the site of the autoscaling run against real processes."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.gateway import served_model
+from bench.load import UNUSABLE, main
+from bench.site import Headcount, Site
+from bench.workload import DEMO_MODEL
+from tests.redis_server import free_port
+from tests.service_process import ROOT
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    """Redis and a gateway, no worker."""
+    log = tmp_path / "site.log"
+
+    def report(name: str, line: str) -> None:
+        with log.open("a") as file:
+            file.write(f"{name} | {line}\n")
+
+    site = Site(
+        tmp_path / "data", DEMO_MODEL, report, worker={}, gateway={"require_worker": "false"}, drain_grace_s=20.0
+    )
+    await site.start()
+    yield site
+    await site.stop()
+
+
+async def load(site: Site, *flags: str) -> tuple[int, dict[str, Any]]:
+    """Run the client as people do; its exit status and figures."""
+    command = (sys.executable, "-m", "bench.load", "--gateway", site.url, "--json", "/dev/stdout", *flags)
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE)
+    printed, _ = await process.communicate()
+    return process.returncode or 0, json.loads(printed[printed.index(b"{") :])
+
+
+async def test_a_load_on_real_processes_is_answered_exactly(site: Site) -> None:
+    assert await served_model(site.url) == DEMO_MODEL
+    assert await site.headcount() == Headcount(0, 0, 0)
+    await site.scale_to(1)
+    status, figures = await load(site, "--rate", "6", "--duration", "1.5", "--require-exact")
+    assert status == 0, "the first requests waited for the worker"
+    assert await site.headcount() == Headcount(1, 0, 0)
+    assert figures["requests"] == figures["complete"] == figures["exact"] > 2
+    assert figures["ttft_s"]["count"] == figures["requests"]
+    status, figures = await load(site, "--concurrency", "3", "--duration", "1")
+    assert (status, figures["errors"]) == (0, {})
+    assert figures["requests"] >= 3
+    assert figures["output_tokens_per_s"] > 0
+    assert await site.queue_length() == 0
+    await site.scale_to(0)
+    assert (await site.headcount()).draining == 1
+
+
+def test_a_gateway_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    assert main(["--gateway", url, "--patience", "0"]) == UNUSABLE
+    assert f"gateway: {url} is not ready: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--rate", "--concurrency", "--duration", "--timeout"])
+def test_flags_that_cannot_be_used_are_named(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([flag, "0"])
+    assert ended.value.code == UNUSABLE
+    assert f"{flag}: got 0" in capsys.readouterr().err
