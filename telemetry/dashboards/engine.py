@@ -1,0 +1,207 @@
+"""Inside the workers: iterations, batches, the KV cache."""
+
+from typing import Final
+
+from telemetry.dashboards.dashboard import Dashboard, Row
+from telemetry.dashboards.panel import TOKENS_PER_SECOND, Line, Panel, quantiles
+from telemetry.dashboards.promql import MODEL, mean, now, quantile, rate, total
+
+_ITERATION: Final = "orcastream_engine_iteration_duration_seconds"
+_ITERATION_TOKENS: Final = "orcastream_engine_iteration_tokens"
+_BLOCKS_IN_USE: Final = f'{MODEL}, orcastream_state="used"'
+
+
+def _cache_in_use(*by: str) -> str:
+    used, all_of_them = now("orcastream_kv_cache_blocks", _BLOCKS_IN_USE), now("orcastream_kv_cache_blocks", MODEL)
+    return f"{total(used, *by)} / {total(all_of_them, *by)}"
+
+
+def _per_iteration(metric: str, label: str) -> str:
+    return f"{total(rate(metric, MODEL), label)} / scalar({total(rate(f'{_ITERATION}_count', MODEL))})"
+
+
+_AT_A_GLANCE: Final = Row(
+    "At a glance",
+    (
+        Panel(
+            "Running",
+            "Requests in the batches of the engines.",
+            "short",
+            (Line(total(now("orcastream_engine_requests", f'{MODEL}, orcastream_state="running"')), "running"),),
+            kind="stat",
+            width=4,
+        ),
+        Panel(
+            "Waiting",
+            "Requests that workers have claimed and that wait for blocks or for room in the batch.",
+            "short",
+            (Line(total(now("orcastream_engine_requests", f'{MODEL}, orcastream_state="waiting"')), "waiting"),),
+            kind="stat",
+            width=4,
+        ),
+        Panel(
+            "KV cache in use",
+            "Blocks in use of all blocks.",
+            "percentunit",
+            (Line(_cache_in_use(), "in use"),),
+            kind="stat",
+            width=4,
+            top=1,
+            warn_from=0.95,
+        ),
+        Panel(
+            "Tokens per iteration",
+            "Mean size of the flat batch.",
+            "short",
+            (Line(mean(_ITERATION_TOKENS, MODEL), "tokens"),),
+            kind="stat",
+            width=4,
+        ),
+        Panel(
+            "Iteration, p95",
+            "Time of one iteration, from select to advance: a running request gets a token at this pace.",
+            "s",
+            (Line(quantile(0.95, _ITERATION, MODEL), "p95"),),
+            kind="stat",
+            width=4,
+        ),
+        Panel(
+            "Preemptions",
+            "Requests put back per second because blocks ran out. Each is computed again.",
+            "ops",
+            (Line(total(rate("orcastream_engine_preemptions_total", MODEL)), "preemptions"),),
+            kind="stat",
+            width=4,
+            warn_from=1,
+        ),
+    ),
+)
+
+_BATCH: Final = Row(
+    "Batch",
+    (
+        Panel(
+            "Tokens computed",
+            "Tokens in the flat batches per second: prefill (recomputed ones among them) and decode.",
+            TOKENS_PER_SECOND,
+            (
+                Line(
+                    total(rate("orcastream_engine_batched_tokens_total", MODEL), "orcastream_phase"),
+                    "{{orcastream_phase}}",
+                ),
+            ),
+            stacked=True,
+        ),
+        Panel(
+            "Tokens per iteration against the budget",
+            "Size of the flat batches beside the largest that is allowed. At the budget for long: prefill is what "
+            "requests wait for.",
+            "short",
+            (
+                *quantiles(_ITERATION_TOKENS, MODEL)[:2],
+                Line(mean(_ITERATION_TOKENS, MODEL), "mean"),
+                Line(f"max({now('orcastream_engine_token_budget', MODEL)})", "budget"),
+            ),
+        ),
+        Panel(
+            "Composition of an iteration",
+            "Mean number of prefill and decode tokens in one iteration.",
+            "short",
+            (
+                Line(
+                    _per_iteration("orcastream_engine_batched_tokens_total", "orcastream_phase"), "{{orcastream_phase}}"
+                ),
+            ),
+            stacked=True,
+        ),
+        Panel(
+            "Requests in the pool",
+            "Running (in the batch) and waiting in the engines.",
+            "short",
+            (Line(total(now("orcastream_engine_requests", MODEL), "orcastream_state"), "{{orcastream_state}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Requests running per worker",
+            "How evenly the work is spread.",
+            "short",
+            (
+                Line(
+                    total(now("orcastream_engine_requests", f'{MODEL}, orcastream_state="running"'), "instance"),
+                    "{{instance}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Unpublished tokens",
+            "Tokens that the engine delivered and Redis has not confirmed. At `max_unpublished` the engine pauses: "
+            "Redis or the way to it is too slow.",
+            "short",
+            (Line(total(now("orcastream_engine_unpublished", MODEL), "instance"), "{{instance}}"),),
+        ),
+    ),
+)
+
+_CACHE: Final = Row(
+    "KV cache",
+    (
+        Panel(
+            "In use",
+            "Share of the blocks in use, per worker.",
+            "percentunit",
+            (Line(_cache_in_use("instance"), "{{instance}}"),),
+            top=1,
+            warn_from=0.95,
+        ),
+        Panel(
+            "Blocks",
+            "Blocks of all workers, used and free.",
+            "short",
+            (Line(total(now("orcastream_kv_cache_blocks", MODEL), "orcastream_state"), "{{orcastream_state}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Preemptions",
+            "Requests put back into the pool per second because blocks ran out, per worker.",
+            "ops",
+            (Line(total(rate("orcastream_engine_preemptions_total", MODEL), "instance"), "{{instance}}"),),
+        ),
+    ),
+)
+
+_ITERATIONS: Final = Row(
+    "Iterations",
+    (
+        Panel(
+            "Iteration time",
+            "Time of one iteration, from select to advance.",
+            "s",
+            quantiles(_ITERATION, MODEL),
+        ),
+        Panel(
+            "Iteration time by phase",
+            "Mean time of each phase of an iteration. Publishing goes on beside the next iteration and delays none.",
+            "s",
+            (
+                Line(
+                    _per_iteration("orcastream_engine_phase_time_seconds_total", "orcastream_phase"),
+                    "{{orcastream_phase}}",
+                ),
+            ),
+            stacked=True,
+        ),
+        Panel(
+            "Iterations per second",
+            "Iterations per second and worker; 0 for one that is idle, or whose engine stands still.",
+            "ops",
+            (Line(total(rate(f"{_ITERATION}_count", MODEL), "instance"), "{{instance}}"),),
+        ),
+    ),
+)
+
+ENGINE: Final = Dashboard(
+    "orcastream-engine",
+    "Orcastream: engine",
+    "Inside the workers: what is in the batches, how full the KV cache is, where the time of an iteration goes.",
+    (_AT_A_GLANCE, _BATCH, _CACHE, _ITERATIONS),
+)

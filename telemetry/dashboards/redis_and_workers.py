@@ -1,0 +1,156 @@
+"""Redis as the service meets it, and the workers' hold on their requests."""
+
+from typing import Final
+
+from telemetry.dashboards.dashboard import Dashboard, Row
+from telemetry.dashboards.panel import Line, Panel, quantiles
+from telemetry.dashboards.promql import MODEL, PROCESS, agreed, now, quantile, rate, total
+
+_ROUNDTRIP: Final = "orcastream_redis_roundtrip_duration_seconds"
+_COMMANDS: Final = "orcastream_redis_commands_total"
+_TOKENS_OUT: Final = f'{PROCESS}, gen_ai_token_type="output"'
+
+_REDIS: Final = Row(
+    "Redis",
+    (
+        Panel(
+            "Round trip",
+            "One write to Redis until its last reply, blocking reads left out. More than a few milliseconds: the "
+            "network, or a server that is busy or waits for its disk.",
+            "s",
+            quantiles(_ROUNDTRIP, PROCESS),
+        ),
+        Panel(
+            "Round trip per process, p95",
+            "One slow line among others is a matter of that host.",
+            "s",
+            (Line(quantile(0.95, _ROUNDTRIP, PROCESS, "instance"), "{{instance}}"),),
+        ),
+        Panel(
+            "Commands",
+            "Commands sent per second, by job.",
+            "ops",
+            (Line(total(rate(_COMMANDS, PROCESS), "job"), "{{job}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Commands per output token",
+            "What a token costs Redis. It falls as batches grow, since one write serves a whole iteration.",
+            "short",
+            (
+                Line(
+                    f"{total(rate(_COMMANDS, PROCESS))} / {total(rate('orcastream_tokens_total', _TOKENS_OUT))}",
+                    "commands",
+                ),
+            ),
+        ),
+        Panel(
+            "Writes in flight",
+            "Mean number of round trips under way at once, per job.",
+            "short",
+            (Line(total(rate(f"{_ROUNDTRIP}_sum", PROCESS), "job"), "{{job}}"),),
+        ),
+        Panel(
+            "Connections lost",
+            "Connections to Redis that broke, per second and process. Each ends the epochs behind it; nothing is lost.",
+            "ops",
+            (Line(total(rate("orcastream_redis_connections_lost_total", PROCESS), "instance"), "{{instance}}"),),
+        ),
+    ),
+)
+
+_LEASES: Final = Row(
+    "Leases",
+    (
+        Panel(
+            "Lease renewals",
+            "Leases renewed per second, and leases found lost. Lost ones: a worker was away for longer than a lease.",
+            "ops",
+            (
+                Line(
+                    total(rate("orcastream_lease_renewals_total", MODEL), "orcastream_outcome"),
+                    "{{orcastream_outcome}}",
+                ),
+            ),
+        ),
+        Panel(
+            "Takeovers",
+            "Requests continued from another worker's log, per second and by the worker that took them over: after a "
+            "crash, or handed over by a worker that drains.",
+            "ops",
+            (Line(total(rate("orcastream_takeovers_total", MODEL), "instance"), "{{instance}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Fencing refusals",
+            "Writes that Redis refused because a newer epoch stands in the log: a worker that was thought dead came "
+            "back. This is the protection at work, and no harm was done.",
+            "ops",
+            (Line(total(rate("orcastream_fencing_refusals_total", MODEL), "instance"), "{{instance}}"),),
+        ),
+        Panel(
+            "Dead letters",
+            "Requests set aside per second, by the worker that did it.",
+            "ops",
+            (Line(total(rate("orcastream_dead_letters_total", MODEL), "instance"), "{{instance}}"),),
+        ),
+        Panel(
+            "Refusals by the workers and gateways",
+            "Requests refused per second, by error code and job: over HTTP by gateways, straight from the stream by "
+            "workers.",
+            "reqps",
+            (
+                Line(
+                    total(rate("orcastream_admission_refusals_total", MODEL), "error_type", "job"),
+                    "{{job}} {{error_type}}",
+                ),
+            ),
+        ),
+    ),
+)
+
+_WORKERS: Final = Row(
+    "Workers",
+    (
+        Panel(
+            "Requests claimed per worker",
+            "Requests that each worker holds a lease of.",
+            "short",
+            (Line(total(now("orcastream_worker_requests", MODEL), "instance"), "{{instance}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Share of the capacity in use",
+            "Claimed requests of the most that a worker runs at once. All at 100 % while the queue grows: more workers "
+            "are needed.",
+            "percentunit",
+            (
+                Line(
+                    f"{total(now('orcastream_worker_requests', MODEL), 'instance')} / "
+                    f"{total(now('orcastream_worker_capacity', MODEL), 'instance')}",
+                    "{{instance}}",
+                ),
+            ),
+            top=1,
+        ),
+        Panel(
+            "Workers by state",
+            "Workers that live, by the state that they report.",
+            "short",
+            (
+                Line(
+                    agreed("orcastream_workers", MODEL, "gen_ai_request_model", "orcastream_state"),
+                    "{{gen_ai_request_model}} {{orcastream_state}}",
+                ),
+            ),
+            stacked=True,
+        ),
+    ),
+)
+
+REDIS_AND_WORKERS: Final = Dashboard(
+    "orcastream-redis",
+    "Orcastream: Redis and workers",
+    "Redis as the service meets it, and the workers' hold on their requests.",
+    (_REDIS, _LEASES, _WORKERS),
+)

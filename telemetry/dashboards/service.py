@@ -1,0 +1,258 @@
+"""The service as its clients feel it: waiting, failing, queueing."""
+
+from typing import Final
+
+from telemetry.dashboards.dashboard import Dashboard, Row
+from telemetry.dashboards.panel import TOKENS_PER_SECOND, Line, Panel, quantiles
+from telemetry.dashboards.promql import CLASS, MODEL, PROCESS, agreed, now, quantile, rate, total
+
+_QUEUE_OF: Final = ("gen_ai_request_model", "orcastream_request_class")
+_WORKERS_OF: Final = ("gen_ai_request_model", "orcastream_state")
+_FAILED: Final = 'orcastream_outcome=~"dead_letter|engine_error|expired|lost"'
+_UNAVAILABLE: Final = 'error_type=~"internal_error|no_worker|(redis_)?unavailable"'
+
+
+def _error_ratio(*by: str) -> str:
+    """Requests that ended by the service's fault, or that it could not take, of all it should have answered."""
+    ended = rate("orcastream_requests_ended_total", MODEL)
+    failed = rate("orcastream_requests_ended_total", f"{MODEL}, {_FAILED}")
+    turned_away = rate("orcastream_admission_refusals_total", f"{MODEL}, {_UNAVAILABLE}")
+    bad = f"({total(f'{failed} or {turned_away}', *by)} or 0 * {total(ended, *by)})"
+    return f"{bad} / {total(f'{ended} or {turned_away}', *by)}"
+
+
+_AT_A_GLANCE: Final = Row(
+    "At a glance",
+    (
+        Panel(
+            "Requests ended",
+            "Terminal events per second, whatever the outcome.",
+            "reqps",
+            (Line(total(rate("orcastream_requests_ended_total", CLASS)), "requests"),),
+            kind="stat",
+            width=4,
+        ),
+        Panel(
+            "Errors",
+            "Share of requests that expired, were lost, failed in the engine, became dead letters, or were turned away "
+            "because Redis or all workers were gone. What is the client's own doing (cancelled, invalid) does not "
+            "count, nor does 429.",
+            "percentunit",
+            (Line(_error_ratio(), "errors"),),
+            kind="stat",
+            width=4,
+            warn_from=0.001,
+        ),
+        Panel(
+            "Time to first token, p95",
+            "From the entry's arrival in the queue to its first token in the reply log.",
+            "s",
+            (Line(quantile(0.95, "gen_ai_server_time_to_first_token_seconds", CLASS), "p95"),),
+            kind="stat",
+            width=4,
+            warn_from=2.5,
+        ),
+        Panel(
+            "In the queue",
+            "Requests waiting and running, all classes. This is the number to scale on.",
+            "short",
+            (
+                Line(
+                    f"sum({agreed('orcastream_queue_length', CLASS, *_QUEUE_OF)})",
+                    "requests",
+                ),
+            ),
+            kind="stat",
+            width=4,
+        ),
+        Panel(
+            "Oldest waiting",
+            "Age of the oldest request that no worker has claimed.",
+            "s",
+            (Line(f"max({now('orcastream_queue_age_seconds', CLASS)})", "age"),),
+            kind="stat",
+            width=4,
+            warn_from=30,
+        ),
+        Panel(
+            "Workers",
+            "Workers that live, draining ones among them.",
+            "short",
+            (Line(f"sum({agreed('orcastream_workers', MODEL, *_WORKERS_OF)})", "workers"),),
+            kind="stat",
+            width=4,
+        ),
+    ),
+)
+
+_WAITING: Final = Row(
+    "How long clients wait",
+    (
+        Panel(
+            "Time to first token, server",
+            "From the entry's arrival in the queue to its first token in the reply log; requests that ended well, "
+            "those of producers without a gateway too. The objective is 2.5 s.",
+            "s",
+            quantiles("gen_ai_server_time_to_first_token_seconds", CLASS),
+            warn_from=2.5,
+        ),
+        Panel(
+            "Time to first token, gateway",
+            "From the HTTP request's arrival to its first text: the server's time and the gateway's own.",
+            "s",
+            quantiles("orcastream_gateway_time_to_first_token_seconds", MODEL),
+        ),
+        Panel(
+            "Time per output token",
+            "Mean time per output token behind the first, over requests that ended well.",
+            "s",
+            quantiles("gen_ai_server_time_per_output_token_seconds", CLASS),
+        ),
+        Panel(
+            "Request duration",
+            "From the entry's arrival in the queue to its terminal event, however it ended.",
+            "s",
+            quantiles("gen_ai_server_request_duration_seconds", CLASS),
+        ),
+        Panel(
+            "Where the time goes, p95",
+            "Waiting for a worker; from the claim to the first token; from there to the end. A long queue asks for "
+            "workers, a long prefill for a larger token budget or shorter prompts.",
+            "s",
+            (
+                Line(quantile(0.95, "orcastream_queue_wait_duration_seconds", CLASS), "queue"),
+                Line(quantile(0.95, "orcastream_request_prefill_duration_seconds", MODEL), "prefill"),
+                Line(quantile(0.95, "orcastream_request_decode_duration_seconds", MODEL), "decode"),
+            ),
+        ),
+        Panel(
+            "Tokens per second",
+            "Prompt tokens computed (those found in the cache are not) and tokens sampled.",
+            TOKENS_PER_SECOND,
+            (Line(total(rate("orcastream_tokens_total", MODEL), "gen_ai_token_type"), "{{gen_ai_token_type}}"),),
+        ),
+    ),
+)
+
+_REQUESTS: Final = Row(
+    "Requests",
+    (
+        Panel(
+            "Requests by outcome",
+            "Terminal events per second: finish reasons (stop, length) and error codes.",
+            "reqps",
+            (
+                Line(
+                    total(rate("orcastream_requests_ended_total", CLASS), "orcastream_outcome"),
+                    "{{orcastream_outcome}}",
+                ),
+            ),
+            stacked=True,
+        ),
+        Panel(
+            "Error ratio",
+            "The same share as above, per model. The objective is 0.1 %.",
+            "percentunit",
+            (Line(_error_ratio("gen_ai_request_model"), "{{gen_ai_request_model}}"),),
+            warn_from=0.001,
+        ),
+        Panel(
+            "Refusals",
+            "Requests refused, by error code. queue_full: more arrives than the workers serve. no_worker: none lives. "
+            "Others are told what is wrong with their request.",
+            "reqps",
+            (Line(total(rate("orcastream_admission_refusals_total", MODEL), "error_type"), "{{error_type}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "HTTP requests",
+            "Requests of the gateways per second, by status; a stream counts when it ends.",
+            "reqps",
+            (
+                Line(
+                    total(rate("http_server_request_duration_seconds_count", PROCESS), "http_response_status_code"),
+                    "{{http_response_status_code}}",
+                ),
+            ),
+            stacked=True,
+        ),
+        Panel(
+            "HTTP duration",
+            "From the first to the last byte of an HTTP request; streams to their end.",
+            "s",
+            quantiles("http_server_request_duration_seconds", PROCESS),
+        ),
+        Panel(
+            "Open replies",
+            "Replies that each gateway is reading for a client.",
+            "short",
+            (Line(total(now("orcastream_gateway_streams", MODEL), "instance"), "{{instance}}"),),
+            stacked=True,
+        ),
+    ),
+)
+
+_QUEUE: Final = Row(
+    "Queue and workers",
+    (
+        Panel(
+            "Queue length",
+            "Requests waiting and running, per model and class.",
+            "short",
+            (
+                Line(
+                    agreed("orcastream_queue_length", CLASS, *_QUEUE_OF),
+                    "{{gen_ai_request_model}} {{orcastream_request_class}}",
+                ),
+            ),
+            stacked=True,
+        ),
+        Panel(
+            "Queue age",
+            "Age of the oldest request that no worker has claimed, per model and class.",
+            "s",
+            (
+                Line(
+                    agreed("orcastream_queue_age_seconds", CLASS, *_QUEUE_OF),
+                    "{{gen_ai_request_model}} {{orcastream_request_class}}",
+                ),
+            ),
+            warn_from=30,
+        ),
+        Panel(
+            "Workers",
+            "Workers that live, by model and the state that they report.",
+            "short",
+            (
+                Line(
+                    agreed("orcastream_workers", MODEL, *_WORKERS_OF),
+                    "{{gen_ai_request_model}} {{orcastream_state}}",
+                ),
+            ),
+            stacked=True,
+        ),
+    ),
+)
+
+_TRACES: Final = Row(
+    "Traces",
+    (
+        Panel(
+            "Slow requests",
+            "Traces in which a worker held a request for longer than a second; a click opens the story of one.",
+            "s",
+            (Line('{ kind = consumer && span.gen_ai.request.model =~ "$model" && duration > 1s }', ""),),
+            kind="table",
+            width=24,
+        ),
+    ),
+    collapsed=True,
+)
+
+SERVICE: Final = Dashboard(
+    "orcastream-service",
+    "Orcastream: service",
+    "What clients feel: waiting, errors, the queue, the workers.",
+    (_AT_A_GLANCE, _WAITING, _REQUESTS, _QUEUE, _TRACES),
+    traces=True,
+)

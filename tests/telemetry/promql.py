@@ -1,0 +1,198 @@
+"""What a PromQL expression asks for, checked against the metrics that the code emits: names, types, labels."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import promql_parser as promql
+
+from telemetry import names
+from telemetry.names import Kind, Metric
+from telemetry.prometheus import prometheus_label, prometheus_series
+
+Labels = frozenset[str]
+
+RESOURCE_LABELS: Labels = frozenset({"job", "instance"})
+"""Every metric has them, whichever way it came."""
+_HTTP_LABELS: Labels = frozenset({"http_request_method", "http_route", "http_response_status_code"})
+"""Of the HTTP conventions: put on by the framework's instrumentation, not by our code."""
+
+_OVER_COUNTERS = frozenset({"rate", "increase"})
+_OVER_GAUGES = frozenset({None, "max_over_time", "min_over_time", "avg_over_time"})
+_ALONE = "a variable"
+_AGGREGATIONS = frozenset({"sum", "max", "min", "avg", "count"})
+_SET_OPERATIONS = frozenset({"and", "unless"})
+
+
+class Series(StrEnum):
+    """What kind of numbers stand under a name."""
+
+    COUNTER = "counter"
+    BUCKET = "bucket"
+    GAUGE = "gauge"
+
+
+@dataclass(frozen=True)
+class Known:
+    """One name that can be asked for, with all labels it may have."""
+
+    series: Series
+    labels: Labels
+
+
+class WrongQuery(ValueError):
+    """An expression that would find nothing, or add up what must not be added."""
+
+
+def _known(metric: Metric) -> Iterator[tuple[str, Known]]:
+    labels = RESOURCE_LABELS | {prometheus_label(attribute) for attribute in metric.attributes}
+    if metric is names.HTTP_DURATION:
+        labels |= _HTTP_LABELS
+    for name in prometheus_series(metric):
+        if metric.kind is Kind.HISTOGRAM and name.endswith("_bucket"):
+            yield name, Known(Series.BUCKET, labels | {"le"})
+        else:
+            yield name, Known(Series.GAUGE if metric.kind is Kind.GAUGE else Series.COUNTER, labels)
+
+
+EMITTED: Mapping[str, Known] = dict(known for metric in names.METRICS for known in _known(metric))
+"""Every series that the code emits, by its name in Prometheus."""
+
+
+def parse(expression: str) -> promql.Expr:
+    """The expression with Grafana's intervals filled in; ValueError where it is none."""
+    return promql.parse(re.sub(r"\$__(rate_interval|interval|range)", "5m", expression))
+
+
+def matchers_in(expression: str) -> list[tuple[str, str, str]]:
+    """Every label filter: series, label, value."""
+    return [
+        (selector.name, matcher.name, matcher.value)
+        for selector in _selectors(parse(expression))
+        for matcher in selector.matchers.matchers
+    ]
+
+
+def series_in(expression: str) -> set[str]:
+    """The names of all series asked for."""
+    return {selector.name for selector in _selectors(parse(expression))}
+
+
+def _selectors(node: Any) -> Iterator[promql.VectorSelector]:
+    if isinstance(node, promql.VectorSelector):
+        yield node
+    parts = [getattr(node, name, None) for name in ("lhs", "rhs", "expr", "param", "vector_selector")]
+    for part in (*parts, *getattr(node, "args", ())):
+        if isinstance(part, promql.Expr):
+            yield from _selectors(part)
+
+
+def check(expression: str, known: Mapping[str, Known] = EMITTED) -> Labels:
+    """The labels of what the expression yields; WrongQuery says what is wrong with it."""
+    labels = _Check(known).labels(parse(expression)) or frozenset()
+    if "le" in labels:
+        raise WrongQuery(f"buckets are shown as they are: {expression}")
+    return labels
+
+
+def check_selector(selector: str) -> Labels:
+    """The labels of one series, asked for by itself as a variable of a dashboard does."""
+    return _Check(EMITTED).labels(parse(selector), _ALONE) or frozenset()
+
+
+class _Check:
+    """Walks an expression from its selectors upwards. A scalar has no labels at all: None."""
+
+    def __init__(self, known: Mapping[str, Known]) -> None:
+        self._known = known
+
+    def labels(self, node: Any, within: str | None = None) -> Labels | None:
+        """The labels behind `node`, which stands as the argument of the function `within`."""
+        match node:
+            case promql.VectorSelector():
+                return self._selector(node, within)
+            case promql.MatrixSelector():
+                return self._selector(node.vector_selector, within)
+            case promql.Call():
+                return self._call(node)
+            case promql.AggregateExpr():
+                return self._aggregate(node)
+            case promql.BinaryExpr():
+                return self._binary(node)
+            case promql.ParenExpr():
+                return self.labels(node.expr, within)
+            case promql.NumberLiteral():
+                return None
+        raise WrongQuery(f"{type(node).__name__}: this check does not know it")
+
+    def _selector(self, node: promql.VectorSelector, within: str | None) -> Labels:
+        if node.name not in self._known:
+            raise WrongQuery(f"{node.name}: nothing emits it")
+        known = self._known[node.name]
+        filtered = {matcher.name for matcher in node.matchers.matchers}
+        if filtered - known.labels:
+            raise WrongQuery(f"{node.name} has no label {sorted(filtered - known.labels)}")
+        allowed = _OVER_GAUGES if known.series is Series.GAUGE else _OVER_COUNTERS
+        if within not in allowed | {_ALONE}:
+            raise WrongQuery(f"{node.name} is a {known.series}, not to be read through {within or 'nothing'}")
+        return known.labels - ({"le"} & filtered)
+
+    def _call(self, node: promql.Call) -> Labels | None:
+        name = node.func.name
+        if name == "histogram_quantile":
+            labels = self.labels(node.args[1]) or frozenset()
+            if "le" not in labels:
+                raise WrongQuery("histogram_quantile without buckets by le")
+            return labels - {"le"}
+        if name in _OVER_COUNTERS | _OVER_GAUGES:
+            return self.labels(node.args[0], name)
+        if name in ("scalar", "absent"):
+            self.labels(node.args[0])
+            return None if name == "scalar" else frozenset()
+        raise WrongQuery(f"{name}(): this check does not know it")
+
+    def _aggregate(self, node: promql.AggregateExpr) -> Labels:
+        if str(node.op) not in _AGGREGATIONS:
+            raise WrongQuery(f"{node.op}: this check does not know it")
+        inner = self.labels(node.expr) or frozenset()
+        by = frozenset(node.modifier.labels) if node.modifier else frozenset()
+        if node.modifier and node.modifier.type != promql.AggModifierType.By:
+            raise WrongQuery("'without' keeps whatever labels come along: say 'by'")
+        if by - inner:
+            raise WrongQuery(f"grouped by {sorted(by - inner)}, which is not a label there")
+        if "le" in inner - by:
+            raise WrongQuery("buckets of different bounds are added up")
+        return by
+
+    def _binary(self, node: promql.BinaryExpr) -> Labels | None:
+        operation = str(node.op)
+        if operation == "unless" and self._appeared(node):
+            return self._known[node.lhs.name].labels
+        left, right = self.labels(node.lhs), self.labels(node.rhs)
+        if left is None or right is None:
+            return right if left is None else left
+        if operation == "or":
+            return left & right
+        on = self._matched_on(node)
+        if on is None and left != right:
+            raise WrongQuery(f"{operation} between {sorted(left)} and {sorted(right)}: nothing matches")
+        if on is not None and on - (left & right):
+            raise WrongQuery(f"{operation} on {sorted(on - (left & right))}, which is not a label of both sides")
+        return left if on is None or operation in _SET_OPERATIONS else on
+
+    @staticmethod
+    def _matched_on(node: promql.BinaryExpr) -> Labels | None:
+        if node.modifier is None or node.modifier.matching is None:
+            return None
+        if node.modifier.matching.type != promql.LabelModifierType.Include or node.modifier.group_labels is not None:
+            raise WrongQuery("'ignoring' and 'group_left' are not known to this check: say 'on'")
+        return frozenset(node.modifier.matching.labels)
+
+    def _appeared(self, node: promql.BinaryExpr) -> bool:
+        """`m unless m offset 15m`: a counter that was not there before counts from nothing, which increase() misses."""
+        sides = (node.lhs, node.rhs)
+        if not all(isinstance(side, promql.VectorSelector) and side.name in self._known for side in sides):
+            return False
+        return node.lhs.name == node.rhs.name and node.lhs.offset is None and node.rhs.offset is not None

@@ -1,0 +1,155 @@
+"""Every panel asks for what the code emits, in the way that its type allows, and Grafana can show it."""
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.errors import ErrorCode
+from schemas.stopping import FinishReason
+from telemetry.dashboards import DASHBOARDS, DIRECTORY
+from telemetry.names import METRICS, Metric
+from telemetry.prometheus import prometheus_series
+from tests.telemetry.promql import check, check_selector, matchers_in, series_in
+from tests.telemetry.rules import expressions_of_rules
+
+GATEWAY = Path(__file__).parents[2] / "gateway"
+FILES = sorted(DIRECTORY.glob("*.json"))
+UIDS = {"orcastream-service", "orcastream-engine", "orcastream-redis"}
+
+
+def load(path: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return loaded
+
+
+def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every panel, those inside collapsed rows too, rows themselves left out."""
+    for panel in dashboard["panels"]:
+        yield from panel["panels"] if panel["type"] == "row" else [panel]
+
+
+def queries(dashboard: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every PromQL query with its legend."""
+    for panel in panels(dashboard):
+        for target in panel["targets"]:
+            if target["datasource"]["type"] == "prometheus":
+                yield target["expr"], target["legendFormat"]
+
+
+ALL_QUERIES = [query for path in FILES for query, _ in queries(load(path))]
+each = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+
+def test_the_json_is_what_the_source_says() -> None:
+    assert {path.name: path.read_text(encoding="utf-8") for path in FILES} == {
+        dashboard.file_name: dashboard.to_json() for dashboard in DASHBOARDS
+    }, "write them anew: python -m telemetry.dashboards"
+
+
+def test_uids_are_fixed() -> None:
+    assert {load(path)["uid"] for path in FILES} == UIDS
+
+
+@each
+def test_every_query_finds_what_the_code_emits(path: Path) -> None:
+    for query, legend in queries(load(path)):
+        labels = check(query)
+        assert set(re.findall(r"\{\{(\w+)\}\}", legend)) == labels, (query, legend)
+
+
+@each
+@pytest.mark.parametrize(
+    ("pattern", "instead"),
+    [
+        (r"orcastream_(\w+)_total", r"orcastream_\1s_total"),
+        (r"rate\((\w+?)(_bucket|_total|_count|_sum)\{", r"rate(orcastream_queue_length{"),
+        (r"orcastream_(queue_length|engine_requests|worker_requests)\{", r"orcastream_tokens_total{"),
+        (r'job=~"\$job"', r'pod=~"$job"'),
+        (r"sum by \(([^)]*)\) \(", r"sum by (\1, request_id) ("),
+    ],
+    ids=["unknown metric", "rate of a gauge", "counter as it is", "unknown label", "grouped by an id"],
+)
+def test_a_wrong_query_would_be_found(path: Path, pattern: str, instead: str) -> None:
+    changed = [re.sub(pattern, instead, query, count=1) for query, _ in queries(load(path))]
+    changed = [query for query in changed if query not in ALL_QUERIES]
+    assert changed
+    for query in changed:
+        with pytest.raises(ValueError, match=r"."):
+            check(query)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_every_metric_is_looked_at(metric: Metric) -> None:
+    asked_for = {series for query in (*ALL_QUERIES, *expressions_of_rules()) for series in series_in(query)}
+    assert asked_for & set(prometheus_series(metric))
+
+
+def test_values_that_are_asked_for_exist() -> None:
+    """Outcomes are error codes or finish reasons; refusals that count as failures are codes of the gateway."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in GATEWAY.glob("*.py"))
+    exist = {"orcastream_outcome": {*ErrorCode, *FinishReason}, "error_type": set(re.findall(r'"(\w+)"', sources))}
+    asked_for = [matcher for query in (*ALL_QUERIES, *expressions_of_rules()) for matcher in matchers_in(query)]
+    parts = {(label, part) for _, label, value in asked_for if label in exist for part in value.split("|")}
+    assert {label for label, _ in parts} == set(exist)
+    for label, part in parts:
+        assert any(re.fullmatch(part, value) for value in exist[label]), part
+
+
+@each
+def test_variables(path: Path) -> None:
+    dashboard = load(path)
+    variables = {variable["name"]: variable for variable in dashboard["templating"]["list"]}
+    assert variables["datasource"]["query"] == "prometheus"
+    assert {"job", "instance", "model", "class"} <= set(variables)
+    for variable in variables.values():
+        if variable["type"] == "query":
+            found = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["definition"])
+            assert found, variable
+            assert found[2] in check_selector(found[1])
+            assert variable["query"]["query"] == variable["definition"]
+            assert variable["datasource"]["uid"] == "${datasource}"
+    used = set(re.findall(r"\$(\w+)", " ".join(query for query, _ in queries(dashboard))))
+    assert used - {"__rate_interval"} <= set(variables)
+
+
+@each
+def test_datasources_are_variables(path: Path) -> None:
+    dashboard = load(path)
+    variables = {variable["name"] for variable in dashboard["templating"]["list"] if variable["type"] == "datasource"}
+    sources = [part["datasource"] for panel in panels(dashboard) for part in (panel, *panel["targets"])]
+    assert {source["uid"] for source in sources} <= {f"${{{name}}}" for name in variables}
+
+
+@each
+def test_panels_can_be_read(path: Path) -> None:
+    for panel in panels(load(path)):
+        assert panel["title"], panel
+        assert panel["description"].endswith("."), panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert panel["targets"], panel["title"]
+
+
+@each
+def test_panels_do_not_overlap(path: Path) -> None:
+    dashboard = load(path)
+    numbers = [panel["id"] for panel in (*dashboard["panels"], *panels(dashboard))]
+    assert set(numbers) == set(range(1, max(numbers) + 1))
+    for one, other in combinations([panel["gridPos"] for panel in dashboard["panels"]], 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or below, (one, other)
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels(dashboard))
+
+
+@each
+def test_the_dashboards_lead_to_each_other(path: Path) -> None:
+    dashboard = load(path)
+    (link,) = dashboard["links"]
+    assert link["tags"] == dashboard["tags"] == ["orcastream"]
+    assert link["keepTime"]
+    assert link["includeVars"]
