@@ -16,8 +16,6 @@ Labels = frozenset[str]
 
 RESOURCE_LABELS: Labels = frozenset({"job", "instance"})
 """Every metric has them, whichever way it came."""
-_HTTP_LABELS: Labels = frozenset({"http_request_method", "http_route", "http_response_status_code"})
-"""Of the HTTP conventions: put on by the framework's instrumentation, not by our code."""
 
 _OVER_COUNTERS = frozenset({"rate", "increase"})
 _OVER_GAUGES = frozenset({None, "max_over_time", "min_over_time", "avg_over_time"})
@@ -48,8 +46,6 @@ class WrongQuery(ValueError):
 
 def _known(metric: Metric) -> Iterator[tuple[str, Known]]:
     labels = RESOURCE_LABELS | {prometheus_label(attribute) for attribute in metric.attributes}
-    if metric is names.HTTP_DURATION:
-        labels |= _HTTP_LABELS
     for name in prometheus_series(metric):
         if metric.kind is Kind.HISTOGRAM and name.endswith("_bucket"):
             yield name, Known(Series.BUCKET, labels | {"le"})
