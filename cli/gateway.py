@@ -12,10 +12,11 @@ def main(arguments: Sequence[str]) -> int:
     """Serve until a signal ends it."""
     settings = with_model(with_redis(load_settings(GatewaySettings, arguments, "gateway")))
     from gateway.main import run
+    from telemetry.settings import UnusableTelemetry
     from text.model_config import ModelFilesError
 
     try:
         run(settings)
-    except ModelFilesError as error:
+    except (ModelFilesError, UnusableTelemetry) as error:
         raise UserError(str(error)) from None
     return 0

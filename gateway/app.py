@@ -1,6 +1,5 @@
 """The HTTP application: routes, and how every error is told."""
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,10 +15,15 @@ from gateway import models_api, requests_api
 from gateway.body_limit import BodyLimit
 from gateway.errors import ApiError, invalid, unavailable
 from gateway.generate import generate
+from gateway.http_telemetry import instrument, metrics
 from gateway.kind import Kind
 from gateway.log import LOGGER, log_event
+from gateway.request_telemetry import RequestTelemetry
 from gateway.service import Gateway
 from schemas.errors import InvalidRequest
+
+_CLIENT_LEFT = 499
+_GENERATING = ("/v1/completions", "/v1/chat/completions")
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -34,16 +38,23 @@ def create_app(gateway: Gateway) -> FastAPI:
         await gateway.close()
 
     app = FastAPI(title="Orcastream", lifespan=lifespan, openapi_url=None)
-    app.add_middleware(BodyLimit, max_body_bytes=gateway.settings.max_body_bytes)
+    app.add_middleware(BodyLimit, max_body_bytes=gateway.settings.max_body_bytes, refused=gateway.metrics.refused)
     for method, path, handler in _routes(gateway):
         app.add_route(path, handler, methods=[method])
     for kind, tell in _TELL.items():
-        app.add_exception_handler(kind, partial(_answer, tell))
+        app.add_exception_handler(kind, partial(_answer, gateway, tell))
+    if gateway.telemetry.on:
+        instrument(app)
     return app
 
 
 def _routes(gateway: Gateway) -> list[tuple[str, str, Handler]]:
+    registry = gateway.telemetry.registry
+    scraped: list[tuple[str, str, Handler]] = (
+        [] if registry is None else [("GET", "/metrics", partial(metrics, registry))]
+    )
     return [
+        *scraped,
         ("POST", "/v1/completions", partial(_generate, gateway, Kind.COMPLETION)),
         ("POST", "/v1/chat/completions", partial(_generate, gateway, Kind.CHAT)),
         ("GET", "/v1/models", partial(models_api.models, gateway)),
@@ -80,8 +91,11 @@ _TELL: dict[type[Exception], Callable[[Exception], ApiError]] = {
 }
 
 
-def _answer(tell: Callable[[Exception], ApiError], request: Request, error: Exception) -> Response:
+def _answer(gateway: Gateway, tell: Callable[[Exception], ApiError], request: Request, error: Exception) -> Response:
     told = tell(error)
-    level = logging.DEBUG if request.url.path.startswith("/health/") else logging.INFO
-    log_event("refused", level=level, path=request.url.path, status=told.status, code=told.code, why=told.message)
+    code = told.code or str(told.status)
+    if told.refused and request.url.path in _GENERATING and told.status != _CLIENT_LEFT:
+        gateway.metrics.refused(code)
+        RequestTelemetry(gateway.metrics).failed(told)
+    log_event("refused", path=request.url.path, status=told.status, code=told.code, why=told.message)
     return JSONResponse(told.body(), status_code=told.status, headers=told.headers)

@@ -1,6 +1,7 @@
 """Refuses bodies beyond a limit, announced or not, before anything holds them."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 from starlette.responses import JSONResponse
@@ -19,8 +20,10 @@ class _TooLarge(Exception):
 class BodyLimit:
     """ASGI middleware: 413 by Content-Length at once, or as soon as a chunked body has grown too large."""
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_body_bytes: int, refused: Callable[[str], None]) -> None:
+        """`refused` is told the error code of each refusal."""
         self._app = app
+        self._refused = refused
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,6 +58,7 @@ class BodyLimit:
                 async with asyncio.timeout(_LINGER_S):
                     await _drop_body(receive)
         error = body_too_large(self._max_body_bytes)
+        self._refused(str(error.code))
         response = JSONResponse(error.body(), status_code=error.status, headers={"Connection": "close"})
         await response(scope, receive, send)
 

@@ -22,6 +22,6 @@ async def cancel_request(gateway: "Gateway", request_id: str) -> bool:
     retention_ms = gateway.settings.retention_ms
     expire_at_ms = origin.request.deadline_ms + retention_ms
     await cancel(link, gateway.keys, request_id, expire_at_ms=expire_at_ms)
-    ender = Ender(gateway.keys, gateway.name, retention_ms=retention_ms)
+    ender = Ender(gateway.keys, gateway.name, retention_ms=retention_ms, on_end=gateway.metrics.ended)
     await ender.end_if_waiting(link, origin.request, origin.ref, "cancelled while it waited")
     return True

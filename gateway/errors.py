@@ -30,6 +30,8 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.headers = dict(headers or {})
+        self.refused = True
+        """False where the request was accepted, and ended with this."""
 
     def body(self) -> dict[str, Any]:
         """`{"error": ...}` as OpenAI writes it; the same inside a stream."""

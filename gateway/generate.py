@@ -13,6 +13,7 @@ from gateway.answer import as_api_error, gather, stream
 from gateway.errors import ApiError, id_in_use
 from gateway.kind import Kind
 from gateway.log import log_event
+from gateway.request_telemetry import RequestTelemetry
 from gateway.session import Session
 from gateway.sse import EventStream, disconnected
 
@@ -25,12 +26,13 @@ _INLINE_BYTES = 16 * 1024
 
 async def generate(gateway: "Gateway", kind: Kind, request: Request) -> Response:
     """Admit, enqueue, answer. Raises ApiError, InvalidRequest, BrokerError."""
+    telemetry = RequestTelemetry(gateway.metrics)
     tenant = gateway.tenants.of(request.headers)
     raw = await request.body()
     await gateway.require_worker()
     gateway.admission.limits = gateway.workers.limits
     admitted = await _admit(gateway, kind, raw, tenant, request)
-    session = await _enqueue(gateway, admitted, tenant)
+    session = await _enqueue(gateway, admitted, tenant, telemetry)
     headers = {"X-Request-Id": session.request_id}
     if admitted.stream:
         events = stream(session.updates(), session.shape, session.text, resumed=False)
@@ -45,9 +47,9 @@ async def _admit(gateway: "Gateway", kind: Kind, raw: bytes, tenant: str, reques
     return admit() if len(raw) <= _INLINE_BYTES else await asyncio.to_thread(admit)
 
 
-async def _enqueue(gateway: "Gateway", admitted: Admitted, tenant: str) -> Session:
-    request = admitted.request
-    enqueued = await gateway.enqueue(request)
+async def _enqueue(gateway: "Gateway", admitted: Admitted, tenant: str, telemetry: RequestTelemetry) -> Session:
+    telemetry.asked(admitted.request, gateway.settings.served_name)
+    request, enqueued = await gateway.send(admitted.request)
     if enqueued.duplicate:
         await _check_owner(gateway, request.id, tenant)
     log_event(
@@ -67,6 +69,7 @@ async def _enqueue(gateway: "Gateway", admitted: Admitted, tenant: str) -> Sessi
         request=request,
         accepted=True,
         include_usage=admitted.include_usage,
+        telemetry=telemetry,
     )
     await session.open()
     return session
@@ -101,4 +104,5 @@ async def _whole(session: Session, request: Request, headers: dict[str, str]) ->
     except (ApiError, BrokerError) as error:
         told = as_api_error(error, session.request_id)
         told.headers.update(headers)
+        told.refused = False
         raise told from None

@@ -9,9 +9,10 @@ from types import FrameType
 import uvicorn
 
 from gateway.app import create_app
-from gateway.service import Gateway
+from gateway.service import Gateway, new_gateway_name
 from gateway.settings import GatewaySettings
 from telemetry.logs import set_up_logging
+from telemetry.setup import Telemetry, start_telemetry
 
 _MARGIN_S = 5.0
 """Time to write the last events after the shutdown grace."""
@@ -31,9 +32,9 @@ class _Server(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._on_exit)
 
 
-async def serve(settings: GatewaySettings) -> None:
+async def serve(settings: GatewaySettings, name: str, telemetry: Telemetry) -> None:
     """Serve until SIGTERM or SIGINT."""
-    gateway = Gateway(settings)
+    gateway = Gateway(settings, name=name, telemetry=telemetry)
     config = uvicorn.Config(
         create_app(gateway),
         host=settings.host,
@@ -47,11 +48,16 @@ async def serve(settings: GatewaySettings) -> None:
 
 
 def run(settings: GatewaySettings) -> None:
-    """Run a gateway in this process; returns once it has stopped."""
+    """Run a gateway in this process; returns once it has stopped. UnusableTelemetry where it cannot start as asked."""
     set_up_logging(settings.log_level, settings.log_form)
     if settings.access_log:
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
     # uvicorn raises the signal again when it is done, for whoever handled it before: here that is the end of the job.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    asyncio.run(serve(settings))
+    name = new_gateway_name()
+    telemetry = start_telemetry("orcastream-gateway", name, prometheus=settings.metrics)
+    try:
+        asyncio.run(serve(settings, name, telemetry))
+    finally:
+        telemetry.shut_down()

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from broker.errors import BrokerError
-from gateway.errors import model_not_found, unavailable
+from gateway.errors import ApiError, model_not_found, unavailable
 
 if TYPE_CHECKING:
     from gateway.service import Gateway
@@ -35,6 +35,16 @@ async def live(gateway: "Gateway", request: Request) -> Response:
 
 async def ready(gateway: "Gateway", request: Request) -> Response:
     """GET /health/ready: Redis answers, and somebody serves the model; else 503 with the reason."""
+    try:
+        answer = await _ready(gateway)
+    except ApiError as error:
+        gateway.told_ready(error.message)
+        raise
+    gateway.told_ready(None)
+    return answer
+
+
+async def _ready(gateway: "Gateway") -> Response:
     if gateway.stopping:
         raise unavailable("This gateway is stopping.", "gateway_stopping")
     try:

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from broker.errors import LinkLost
-from broker.link import Link
+from broker.link import Link, LinkObserver
 
 PAUSE_S = 0.2
 """After a failed attempt nobody tries again for this long: a Redis that is down is not hammered."""
@@ -13,9 +13,10 @@ PAUSE_S = 0.2
 class RedisLink:
     """Hands out a live Link. Which command may be repeated after LinkLost is for the caller to know."""
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, name: str, observer: LinkObserver | None = None) -> None:
         self._url = url
         self._name = name
+        self._observer = observer
         self._link: Link | None = None
         self._opening = asyncio.Lock()
         self._failed_at = float("-inf")
@@ -59,7 +60,7 @@ class RedisLink:
             await self._link.close()
 
     async def _open(self) -> Link:
-        link = await Link.open(self._url, name=self._name)
+        link = await Link.open(self._url, name=self._name, observer=self._observer)
         try:
             self._clock_offset_ms = await link.server_time_ms() - int(time.time() * 1000)
         except BaseException:

@@ -11,6 +11,7 @@ from gateway.answer import stream
 from gateway.cancelling import cancel_request
 from gateway.errors import not_found, unavailable
 from gateway.log import log_event
+from gateway.request_telemetry import RequestTelemetry
 from gateway.session import Session
 from gateway.sse import EventStream
 from schemas.errors import InvalidRequest
@@ -25,6 +26,8 @@ async def events(gateway: "Gateway", request: Request) -> Response:
     if gateway.stopping:
         raise unavailable("This gateway is stopping.", "gateway_stopping")
     request_id, origin = await _of_tenant(gateway, request)
+    telemetry = RequestTelemetry(gateway.metrics, timed=False)
+    telemetry.resumed(request_id, gateway.settings.served_name, origin.tenant)
     last_event_id = request.headers.get("last-event-id")
     resume = ResumePoint.parse(last_event_id) if last_event_id else None
     session = Session(
@@ -35,6 +38,7 @@ async def events(gateway: "Gateway", request: Request) -> Response:
         request=origin.request,
         accepted=False,
         include_usage=_flag(request, "include_usage"),
+        telemetry=telemetry,
         resume=resume,
     )
     await session.open()

@@ -1,10 +1,12 @@
 """One gateway: its parts, put together from the settings, and their life."""
 
 import asyncio
+import logging
 import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 from uuid import uuid4
 
@@ -13,29 +15,44 @@ from redis.exceptions import ResponseError
 from broker.errors import BrokerError, LinkLost, QueueFull, Unwritable, error_code
 from broker.link import Link
 from broker.queue import Enqueued, RequestQueue
+from broker.queue_state import read_queue_state
 from broker.reader import ReplyReader
 from broker.sweep import Sweeper
 from gateway.admission import Admission, Timeouts
 from gateway.departures import Departures
 from gateway.errors import queue_full, unavailable
 from gateway.log import LOGGER, log_event
+from gateway.metrics import GatewayMetrics
 from gateway.readers import Readers
 from gateway.redis_link import PAUSE_S, RedisLink
+from gateway.request_telemetry import sending
 from gateway.settings import GatewaySettings
 from gateway.tenants import Tenants
 from gateway.workers import Workers
 from schemas.request import GenerationRequest
+from telemetry.queue_gauges import INTERVAL_S
+from telemetry.setup import Telemetry
 from text.model_config import ModelConfig
 from text.tokenizer import Tokenizer
 
 Result = TypeVar("Result")
 
 
+def new_gateway_name() -> str:
+    """A name that no process had before."""
+    return f"gateway-{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+
+
 class Gateway:
     """Everything that the routes share. Stateless: what it knows can be lost at any moment, and another goes on."""
 
-    def __init__(self, settings: GatewaySettings) -> None:
-        """Load the tokenizer and put the parts together; connects to nothing. ValueError where a setting is missing."""
+    def __init__(
+        self, settings: GatewaySettings, *, name: str | None = None, telemetry: Telemetry | None = None
+    ) -> None:
+        """Load the tokenizer and put the parts together; connects to nothing. ValueError where a setting is missing.
+
+        `telemetry` is what was started in this process; none: nothing was.
+        """
         if not settings.redis_url:
             raise ValueError("redis_url: got none, allowed: a redis://, rediss:// or unix:// URL")
         if not settings.model:
@@ -43,7 +60,10 @@ class Gateway:
         url = settings.redis_url
         self.settings = settings
         self.keys = settings.keys()
-        self.name = f"gateway-{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        self.name = name or new_gateway_name()
+        self.telemetry = telemetry or Telemetry()
+        self.metrics = GatewayMetrics(settings.served_name)
+        observer = self.metrics.redis if self.telemetry.on else None
         self.started_at = int(time.time())
         self.tokenizer = Tokenizer.load(settings.model)
         config = ModelConfig.load(settings.model, max_model_len=settings.max_model_len)
@@ -54,14 +74,21 @@ class Gateway:
             settings.served_name,
             Timeouts(settings.default_timeout_s, settings.max_timeout_s),
         )
-        self.redis = RedisLink(url, self.name)
+        self.redis = RedisLink(url, self.name, observer)
         self.reader = ReplyReader(
-            url, self.keys, self.name, retention_ms=settings.retention_ms, loss_check_s=settings.loss_check_s
+            url,
+            self.keys,
+            self.name,
+            retention_ms=settings.retention_ms,
+            loss_check_s=settings.loss_check_s,
+            observer=observer,
+            on_end=self.metrics.ended,
         )
         self.readers = Readers(self.redis, self.keys, self.name)
         self.workers = Workers(self.redis, self.keys, config.limits)
         self.departures = Departures(self)
         self.stopping = False
+        self._ready: bool | None = None
         self.ending = asyncio.Event()
         """Set when open streams are to end."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -69,13 +96,17 @@ class Gateway:
     async def start(self) -> None:
         """Begin reading, sweeping and being seen; does not wait for Redis."""
         await self.reader.start()
-        self._tasks = [asyncio.create_task(self.readers.keep_beating()), asyncio.create_task(self._keep_sweeping())]
+        works = [self.readers.keep_beating(), self._keep_sweeping()]
+        if self.telemetry.on:
+            works.append(self._keep_gauging())
+        self._tasks = [asyncio.create_task(work) for work in works]
+        log_event("serving", level=logging.INFO, gateway=self.name, model=self.settings.served_name)
 
     def begin_stop(self) -> None:
         """Take no new requests; open streams get `shutdown_grace_s` to end by themselves."""
         if not self.stopping:
             self.stopping = True
-            log_event("stopping", gateway=self.name)
+            log_event("stopping", level=logging.INFO, gateway=self.name)
             asyncio.get_running_loop().call_later(self.settings.shutdown_grace_s, self.ending.set)
 
     async def close(self) -> None:
@@ -88,6 +119,15 @@ class Gateway:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.reader.close()
         await self.redis.close()
+        log_event("stopped", level=logging.INFO, gateway=self.name)
+
+    def told_ready(self, why_not: str | None) -> None:
+        """Somebody asked whether this gateway is ready; one line where the answer is another than before."""
+        ready = why_not is None
+        if ready is not self._ready and not self.stopping:
+            level = logging.INFO if ready else logging.WARNING
+            log_event("ready" if ready else "not ready", level=level, gateway=self.name, why=why_not)
+        self._ready = ready
 
     async def require_worker(self) -> None:
         """ApiError 503 while nobody can answer."""
@@ -106,6 +146,13 @@ class Gateway:
             )
         except QueueFull as error:
             raise queue_full(error.depth, error.bound) from None
+
+    async def send(self, request: GenerationRequest) -> tuple[GenerationRequest, Enqueued]:
+        """Enqueue the request under a span of its own; the request as it travels. Raises ApiError."""
+        with sending(request, self.keys, self.name) as send:
+            enqueued = await self.enqueue(send.request)
+            send.sent(enqueued)
+            return send.request, enqueued
 
     async def _patiently(self, action: Callable[[Link], Awaitable[Result]]) -> Result:
         """Carry out what may be carried out twice, again while Redis is away, for as long as a client can wait."""
@@ -134,8 +181,19 @@ class Gateway:
             await asyncio.sleep(self.settings.sweep_s)
 
     async def _sweep(self, link: Link) -> None:
-        sweeper = Sweeper(link, self.keys, self.name, retention_ms=self.settings.retention_ms)
+        sweeper = Sweeper(
+            link, self.keys, self.name, retention_ms=self.settings.retention_ms, on_end=self.metrics.ended
+        )
         while True:
             for ref in (await sweeper.step()).expired:
                 log_event("expired", entry=ref)
             await asyncio.sleep(self.settings.sweep_s)
+
+    async def _keep_gauging(self) -> None:
+        """Look at the queue now and then, as long as anybody collects metrics."""
+        while True:
+            if self.metrics.queue.wanted:
+                with suppress(BrokerError, ResponseError):
+                    state = await read_queue_state(await self.redis.get(), self.keys)
+                    self.metrics.queue.gathered(state.lengths, state.ages_s, state.workers)
+            await asyncio.sleep(INTERVAL_S)

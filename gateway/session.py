@@ -12,10 +12,13 @@ from broker.errors import BrokerError
 from broker.loss import Watch
 from broker.resume import ResumePoint
 from broker.subscription import Update
+from gateway.answer import as_api_error
+from gateway.errors import ApiError
 from gateway.follow import follow
 from gateway.log import log_event
 from gateway.openai_shape import Shape
 from gateway.reply_text import ReplyText
+from gateway.request_telemetry import RequestTelemetry
 from schemas.request import GenerationRequest
 
 if TYPE_CHECKING:
@@ -38,11 +41,13 @@ class Session:
         request: GenerationRequest | None,
         accepted: bool,
         include_usage: bool,
+        telemetry: RequestTelemetry,
         resume: ResumePoint | None = None,
     ) -> None:
         """`accepted`: this gateway put `request` into the queue, and does so again should Redis lose it."""
         self._gateway = gateway
         self.request_id = request_id
+        self._telemetry = telemetry
         self.cancels = request is not None and request.payload.on_disconnect == "cancel"
         self._deadline_ms = request.deadline_ms if request is not None else gateway.redis.now_ms
         self._watch = Watch(request_id, tenant, ref, request if accepted else None)
@@ -60,6 +65,18 @@ class Session:
 
     async def updates(self) -> AsyncGenerator[Update | None]:
         """The reply's updates; None in silence."""
+        try:
+            with self._gateway.metrics.stream():
+                async with aclosing(self._followed()) as followed:
+                    async for update in followed:
+                        if update is not None:
+                            self._telemetry.updated(update)
+                        yield update
+        except (ApiError, BrokerError) as error:
+            self._telemetry.failed(as_api_error(error, self.request_id))
+            raise
+
+    async def _followed(self) -> AsyncGenerator[Update | None]:
         left_s = (self._deadline_ms - self._gateway.redis.now_ms) / 1000
         give_up_at = asyncio.get_running_loop().time() + left_s + _LATE_S
         keep_alive_s = self._gateway.settings.keep_alive_s
@@ -74,6 +91,8 @@ class Session:
 
     async def close(self, *, left: bool) -> None:
         """The client has everything, or it has `left`."""
+        if left:
+            self._telemetry.left()
         if left and not self._gateway.stopping:
             self._gateway.departures.left(self.request_id, cancels=self.cancels)
             return

@@ -14,7 +14,7 @@ from tests.gateway.conftest import MODEL, Stage
 async def test_one_line_per_event_of_a_request(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     await stage.worker()
     client = (await stage.gateway()).openai()
-    with caplog.at_level(logging.INFO, "orcastream.gateway"):
+    with caplog.at_level(logging.DEBUG, "orcastream.gateway"):
         answer = await client.completions.create(model=MODEL, prompt="x", user="someone")
         await client.completions.create(model=MODEL, prompt="x", extra_body={"request_id": answer.id})
     lines = [record for record in caplog.records if record.name == "orcastream.gateway"]
@@ -23,13 +23,20 @@ async def test_one_line_per_event_of_a_request(stage: Stage, caplog: pytest.LogC
     assert vars(lines[0])["user"] == "someone"
 
 
-async def test_nothing_is_said_by_default(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    await stage.worker()
-    client = (await stage.gateway()).openai()
-    logging.getLogger("orcastream").setLevel(stage.settings().log_level.upper())
-    await client.completions.create(model=MODEL, prompt="x")
-    assert not [record for record in caplog.records if record.name.startswith(("orcastream", "uvicorn"))]
-    logging.getLogger("orcastream").setLevel(logging.NOTSET)
+async def test_by_default_it_says_what_becomes_of_itself_once(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(stage.settings().log_level.upper(), "orcastream"):
+        served = await stage.gateway()
+        http = served.http()
+        for _ in range(3):
+            assert (await http.get("/health/ready")).status_code == 503
+        await stage.worker()
+        for _ in range(3):
+            assert (await http.get("/health/ready")).status_code == 200
+        await served.openai().completions.create(model=MODEL, prompt="x")
+        await stage.close()
+    lines = [record for record in caplog.records if record.name.startswith(("orcastream", "uvicorn.access"))]
+    assert [record.getMessage() for record in lines] == ["serving", "not ready", "ready", "stopping", "stopped"]
+    assert "No worker" in vars(lines[1])["why"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,155 @@
+"""What the trace of one HTTP request says about the generation behind it."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind, StatusCode
+
+from broker.queue import Enqueued
+from broker.subscription import Update
+from gateway.errors import ApiError, ended
+from gateway.kind import Kind
+from gateway.metrics import GatewayMetrics
+from schemas.events import Terminal
+from schemas.keys import Keys
+from schemas.limits import MAX_TRACE_HEADER_LENGTH
+from schemas.request import GenerationRequest
+from telemetry import names
+from telemetry.names import Attribute, Span, SpanEvent
+from telemetry.trace_context import headers, remote_span, tracer
+
+_FAULT = 500
+"""From this status on the fault is the server's, and the span has failed."""
+
+
+class RequestTelemetry:
+    """Writes into the server span that is current when this is made, and into the gateway's metrics.
+
+    The span ends with the last byte of the answer, so everything is told before that.
+    """
+
+    def __init__(self, metrics: GatewayMetrics, *, timed: bool = True) -> None:
+        """`timed`: the client's wait for the first tokens begins now."""
+        self._metrics = metrics
+        self._span = trace.get_current_span()
+        self._waiting_since = time.monotonic() if timed else None
+
+    def asked(self, request: GenerationRequest, model: str) -> None:
+        """What was asked for."""
+        payload = request.payload
+        self._set(
+            {
+                **_of_request(request.id, model, payload.tenant),
+                Attribute.REQUEST_CLASS: request.priority_class,
+                Attribute.MAX_TOKENS: payload.max_tokens,
+                Attribute.CHOICES: payload.n,
+                Attribute.INPUT_TOKENS: len(payload.prompt),
+            }
+        )
+
+    def resumed(self, request_id: str, model: str, tenant: str) -> None:
+        """Which reply is read on."""
+        self._set(_of_request(request_id, model, tenant))
+
+    def updated(self, update: Update) -> None:
+        """An update of the reply, before it is written to the client."""
+        if update.started is not None:
+            process = remote_span(update.started.traceparent)
+            if process is not None and process.trace_id != self._span.get_span_context().trace_id:
+                self._span.add_link(process)
+        if update.runs and self._waiting_since is not None:
+            self._metrics.first_token(time.monotonic() - self._waiting_since)
+            self._waiting_since = None
+        if update.terminal is not None:
+            self._ended(update.terminal)
+
+    def failed(self, error: ApiError) -> None:
+        """The reply cannot be read to its end."""
+        self._set({Attribute.ERROR_TYPE: error.code or str(error.status)})
+        if error.status >= _FAULT:
+            self._span.set_status(StatusCode.ERROR, error.message)
+
+    def left(self) -> None:
+        """The client went before the end."""
+        self._span.add_event(SpanEvent.CLIENT_LEFT)
+
+    def _ended(self, terminal: Terminal) -> None:
+        usage = terminal.usage
+        reasons = [str(ending.finish_reason) for ending in terminal.endings if ending.finish_reason is not None]
+        self._set(
+            {
+                Attribute.FINISH_REASONS: reasons,
+                Attribute.INPUT_TOKENS: usage.prompt_tokens,
+                Attribute.OUTPUT_TOKENS: usage.completion_tokens,
+                Attribute.CACHED_TOKENS: usage.cached_tokens,
+            }
+        )
+        if terminal.error is not None:
+            self.failed(ended(terminal.error, terminal.message, terminal.field_name))
+
+    def _set(self, values: Mapping[Attribute, str | int | list[str] | None]) -> None:
+        if self._span.is_recording():
+            self._span.set_attributes({str(name): value for name, value in values.items() if value is not None})
+
+
+class Sending:
+    """The `send` span around one enqueueing; its context travels in the queue entry."""
+
+    def __init__(self, request: GenerationRequest, span: trace.Span) -> None:
+        self.request = request
+        self._span = span
+
+    def sent(self, enqueued: Enqueued) -> None:
+        """The entry stands in the stream."""
+        self._span.set_attribute(Attribute.MESSAGE_ID, enqueued.entry.entry_id)
+
+
+@contextmanager
+def sending(request: GenerationRequest, keys: Keys, client: str) -> Iterator[Sending]:
+    """Enqueue `request` inside: as it shall travel. Without traces its client's own context travels unchanged."""
+    template = keys.requests_template
+    span = tracer().start_span(
+        f"{Span.SEND} {template}",
+        kind=SpanKind.PRODUCER,
+        attributes={
+            Attribute.MESSAGING_SYSTEM: names.MESSAGING_SYSTEM,
+            Attribute.MESSAGING_OPERATION: Span.SEND,
+            Attribute.MESSAGING_OPERATION_TYPE: Span.SEND,
+            Attribute.DESTINATION: template,
+            Attribute.CLIENT_ID: client,
+            Attribute.MODEL: keys.model,
+            Attribute.RESPONSE_ID: request.id,
+            Attribute.REQUEST_CLASS: request.priority_class,
+            Attribute.TENANT: request.payload.tenant,
+        },
+    )
+    traceparent, tracestate = headers(span)
+    if traceparent is not None:
+        request = replace(request, traceparent=traceparent, tracestate=_short(tracestate))
+    try:
+        yield Sending(request, span)
+    except ApiError as error:
+        span.set_attribute(Attribute.ERROR_TYPE, error.code or str(error.status))
+        span.set_status(StatusCode.ERROR, error.message)
+        raise
+    finally:
+        span.end()
+
+
+def _short(tracestate: str | None) -> str | None:
+    """What fits into a queue entry; the standard allows to leave it out."""
+    return tracestate if tracestate and len(tracestate) <= MAX_TRACE_HEADER_LENGTH and tracestate.isascii() else None
+
+
+def _of_request(request_id: str, model: str, tenant: str) -> dict[Attribute, str | int | list[str] | None]:
+    kind = Kind.of(request_id)
+    return {
+        Attribute.OPERATION: "chat" if kind is Kind.CHAT else names.OPERATION,
+        Attribute.PROVIDER: names.PROVIDER,
+        Attribute.MODEL: model,
+        Attribute.RESPONSE_ID: request_id,
+        Attribute.TENANT: tenant,
+    }
