@@ -17,13 +17,17 @@ READY := $(VENV)/.ready
 UNFINISHED := $(VENV)/.unfinished
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --progress-bar off
 
-.PHONY: demo test lint setup clean
+.PHONY: demo test compose-test lint setup clean
 
 demo: $(READY)
 	@$(BIN)/python -m cli.demo
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+# Needs a container engine with Compose. BASE_IMAGE and the mirrors of docs/compose.md go on to the build.
+compose-test: $(READY)
+	@$(BIN)/python -m tests.compose.run
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -16,7 +16,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::?[-+](\w*[^${}]*)?)?")
 
 def variables(text: str) -> dict[str, str | None]:
     """Variables that a text of Compose reads, each with its default; None where it has none."""
-    return {name: default for name, default in _VARIABLE.findall(text)}
+    return {name: default or None for name, default in _VARIABLE.findall(text)}
 
 
 def needed_by(*names: str) -> set[str]:

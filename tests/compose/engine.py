@@ -1,0 +1,58 @@
+"""A container engine: its command line, and which images can be had."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+PULL_TIMEOUT_S = 600
+BUILD_TIMEOUT_S = 3600
+
+
+class EngineError(Exception):
+    """A command of the engine failed; the message has what it said."""
+
+
+def docker(*arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 300) -> str:
+    """Run `docker` in the repository; what it printed. Raises EngineError."""
+    try:
+        ended = subprocess.run(
+            ["docker", *arguments],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, **(environment or {})},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise EngineError(f"docker {' '.join(arguments)}: not done after {timeout_s:.0f} s") from None
+    if ended.returncode:
+        raise EngineError(f"docker {' '.join(arguments)}: {(ended.stderr or ended.stdout).strip()[-3000:]}")
+    return ended.stdout.strip()
+
+
+def engine_version() -> str:
+    """Versions of engine and Compose; EngineError where one of them is missing."""
+    if shutil.which("docker") is None:
+        raise EngineError("there is no `docker` on PATH")
+    engine = docker("version", "--format", "{{.Server.Version}}")
+    return f"Docker {engine}, Compose {docker('compose', 'version', '--short')}"
+
+
+def obtain(image: str) -> str | None:
+    """Make sure that an image is here, by pulling it if need be; None, or why it cannot be had."""
+    try:
+        docker("image", "inspect", image)
+    except EngineError:
+        try:
+            docker("pull", "--quiet", image, timeout_s=PULL_TIMEOUT_S)
+        except EngineError as error:
+            return str(error).rpartition(": ")[2]
+    return None
+
+
+def size_mb(image: str) -> int:
+    """Size of an image in MB."""
+    return int(docker("image", "inspect", "--format", "{{.Size}}", image)) // 1_000_000

@@ -1,0 +1,65 @@
+"""The project of docker-compose.yml as the test runs it: under a name, on ports and with volumes of its own."""
+
+import json
+import os
+from typing import Any
+
+from tests.compose.engine import BUILD_TIMEOUT_S, docker
+from tests.redis_server import free_port
+
+PROJECT = "orcastream-test"
+DRAIN_S = 1
+
+
+class Stack:
+    """Compose commands on the test's project."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.grafana_port = free_port()
+        self._environment = {
+            "COMPOSE_PROJECT_NAME": PROJECT,
+            "GATEWAY_PORT": str(self.port),
+            "REDIS_PORT": str(free_port()),
+            "GRAFANA_PORT": str(self.grafana_port),
+            # Requests are accepted while every worker is stopped, and a drain hands over what it has not done.
+            "ORCASTREAM_REQUIRE_WORKER": "false",
+            "ORCASTREAM_DRAIN_GRACE_S": str(DRAIN_S),
+            "ORCASTREAM_LOG_LEVEL": "info",
+        }
+
+    def give(self, name: str, value: str) -> None:
+        """Give a value to a variable of docker-compose.yml for the commands to come."""
+        self._environment[name] = value
+
+    def compose(self, *arguments: str, timeout_s: float = 300) -> str:
+        """Run `docker compose`; no .env of the repository is read."""
+        environment = {**os.environ, **self._environment}
+        return docker("compose", "--env-file", os.devnull, *arguments, environment=environment, timeout_s=timeout_s)
+
+    def config(self) -> dict[str, Any]:
+        """The services as Compose understands them, those of profiles included."""
+        shown = self.compose("--profile", "*", "config", "--format", "json")
+        services: dict[str, Any] = json.loads(shown)["services"]
+        return services
+
+    def build(self, *services: str) -> None:
+        """Build the images of these services."""
+        self.compose("build", *services, timeout_s=BUILD_TIMEOUT_S)
+
+    def up(self, *services: str) -> None:
+        """Start services and what they need, and wait until all are healthy."""
+        self.compose("up", "--detach", "--no-build", "--wait", "--wait-timeout", "300", *services, timeout_s=400)
+
+    def containers(self, service: str) -> list[str]:
+        """Ids of the running containers of a service."""
+        return self.compose("ps", "--quiet", "--status", "running", service).split()
+
+    def services(self) -> set[str]:
+        """Names of the services that run."""
+        return set(self.compose("ps", "--services", "--status", "running").split())
+
+    def down(self) -> None:
+        """Remove containers, networks and volumes."""
+        self.compose("--profile", "*", "down", "--volumes", "--remove-orphans")
