@@ -1,6 +1,5 @@
 """A real redis-server for tests: started on a free port, killed, frozen, restarted, and never outliving the tests."""
 
-import ctypes
 import shutil
 import signal
 import socket
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
-PR_SET_PDEATHSIG = 1
+from tests.parent import die_with_parent
 
 
 def embedded_binary() -> str | None:
@@ -45,10 +44,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class RedisServer:
@@ -87,7 +82,7 @@ class RedisServer:
     def start(self) -> None:
         """Start the process and wait until it answers; RuntimeError with its log when it does not."""
         self._process = subprocess.Popen(
-            self.command_line(), preexec_fn=_die_with_parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            self.command_line(), preexec_fn=die_with_parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         give_up = time.monotonic() + 15
         while time.monotonic() < give_up and self._process.poll() is None:

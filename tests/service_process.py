@@ -1,14 +1,24 @@
-"""One `orcastream` command as a real process, to be killed, frozen and stopped by real signals."""
+"""One `orcastream` command as a real process, to be killed, frozen and stopped by real signals.
 
+Importing torch and transformers takes longer than most tests. So one process, multiprocessing's fork server, imports
+them once, and every service is forked from it: a process of its own, with its own pid, signals and exit status, which
+then loads its model and connects as ever. Tests of `orcastream up` and of the README start the command itself.
+"""
+
+import atexit
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from tests.redis_server import _die_with_parent
+from tests.parent import die_with_parent
 
 ROOT = Path(__file__).parents[1]
+FORK_SERVER = multiprocessing.get_context("forkserver")
+FORK_SERVER.set_forkserver_preload(["tests.service_template"])
 
 
 class ServiceProcess:
@@ -16,17 +26,12 @@ class ServiceProcess:
 
     def __init__(self, command: str, log_path: Path, **settings: object) -> None:
         self.log_path = log_path
+        log_path.touch()
         flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-        with log_path.open("ab") as log_file:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "cli.main", command, *flags],
-                cwd=ROOT,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                stdout=log_file,
-                stderr=subprocess.STDOUT,
-                preexec_fn=_die_with_parent,
-            )
-        self.pid = self._process.pid
+        self._process = FORK_SERVER.Process(target=_serve, args=([command, *flags], log_path, dict(os.environ)))
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
 
     @property
     def log(self) -> str:
@@ -36,17 +41,43 @@ class ServiceProcess:
     @property
     def running(self) -> bool:
         """Whether the process lives."""
-        return self._process.poll() is None
+        return self._process.is_alive()
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""
-        self._process.send_signal(number)
+        if self.running:
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""
         self._process.kill()
-        self._process.wait()
+        self._process.join()
 
     def wait(self, timeout_s: float = 60) -> int:
-        """Wait for the end; the exit status."""
-        return self._process.wait(timeout_s)
+        """Wait for the end; the exit status, or TimeoutExpired."""
+        self._process.join(timeout_s)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(f"service {self.pid}", timeout_s)
+        return self._process.exitcode
+
+
+def set_up_environment(environment: Mapping[str, str] = os.environ) -> None:
+    """Make this process's environment that of a service: `environment`, and one thread for each torch operator."""
+    wanted = {**environment, "OMP_NUM_THREADS": "1"}
+    os.environ.clear()
+    os.environ.update(wanted)
+
+
+def _serve(arguments: list[str], log_path: Path, environment: dict[str, str]) -> None:
+    die_with_parent()
+    set_up_environment(environment)
+    os.chdir(ROOT)
+    with log_path.open("ab") as log_file:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(log_file.fileno(), stream.fileno())
+    from cli.main import main
+
+    try:
+        sys.exit(main(arguments))
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing leaves them out

@@ -1,0 +1,21 @@
+"""Loaded once by the fork server of `ServiceProcess`, and by nobody else: everything that a service imports."""
+
+import importlib
+
+from tests.parent import die_with_parent
+from tests.service_process import set_up_environment
+
+# transformers loads the classes of an architecture when they are first asked for: these are the demo model's.
+MODULES = (
+    "cli.worker",
+    "cli.gateway",
+    "worker.worker",
+    "gateway.app",
+    "gateway.main",
+    "transformers.models.qwen3.modeling_qwen3",
+)
+
+die_with_parent()
+set_up_environment()
+for name in MODULES:
+    importlib.import_module(name)
