@@ -1,0 +1,63 @@
+"""A Redis server for one measurement: one of our own, or a given one that is empty."""
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from broker.link import Link
+from cli.embedded_redis import EmbeddedRedis
+from cli.errors import UserError
+from cli.supervisor import Supervisor
+
+
+@asynccontextmanager
+async def own_redis(url: str | None = None) -> AsyncIterator[tuple[str, Link]]:
+    """The URL of a server and a link to it: an append-only server of our own, or the one at `url`.
+
+    UserError where a database at `url` holds anything: it is emptied while and after we measure.
+    """
+    if url is not None:
+        async with _emptied(url) as link:
+            yield url, link
+        return
+    with tempfile.TemporaryDirectory(prefix="orcastream-bench-") as directory:
+        server = EmbeddedRedis(Supervisor(lambda *_: None), Path(directory))
+        await server.start()
+        try:
+            async with _emptied(server.url) as link:
+                yield server.url, link
+        finally:
+            await server.stop()
+
+
+@asynccontextmanager
+async def _emptied(url: str) -> AsyncIterator[Link]:
+    link = await Link.open(url, name="bench")
+    try:
+        if keys := await link.call("DBSIZE"):
+            raise UserError(f"--redis-url: the database holds {keys} keys; allowed: an empty one")
+        yield link
+        await link.call("FLUSHDB")
+    finally:
+        await link.close()
+
+
+async def info(link: Link, section: str) -> dict[str, str]:
+    """One section of INFO."""
+    text: bytes = await link.call("INFO", section)
+    lines = (line.partition(":") for line in text.decode().splitlines() if line and not line.startswith("#"))
+    return {name: value for name, _, value in lines}
+
+
+async def server_cpu_s(link: Link) -> float:
+    """CPU seconds that the server has used so far."""
+    used = await info(link, "cpu")
+    return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
+
+
+async def server_version(link: Link) -> str:
+    """The server's name and version."""
+    found = await info(link, "server")
+    name = "Valkey" if "valkey_version" in found else "Redis"
+    return f"{name} {found.get('valkey_version', found['redis_version'])}"
