@@ -65,6 +65,8 @@ class Answer:
     text_length: int | None = None
     error: ErrorCode | None = None
     cached_tokens: int = 0
+    traceparent: str | None = None
+    """What the started event says of the worker's span."""
 
     def pending(self, done: list[list[int]]) -> list[tuple[Run, ...]]:
         """The events still to be written behind what the log holds."""
@@ -183,6 +185,7 @@ class ScriptedWorker:
             seed=derived_seed(request.id),
             prompt_tokens=len(payload.prompt),
             n=payload.n,
+            traceparent=answer.traceparent,
         )
         attached = await attach(
             link,

@@ -1,0 +1,216 @@
+"""What a gateway process tells a collector and Prometheus, and that it does not need them."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from telemetry.names import GATEWAY, METRICS, REFUSALS, REQUESTS_ENDED, Attribute, Kind, Metric
+from telemetry.prometheus import prometheus_name, prometheus_series
+from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
+from tests.gateway.scripted_worker import Answer, Gate
+from tests.gateway.sse_client import read
+from tests.redis_server import free_port
+from tests.telemetry.otlp_receiver import OtlpReceiver, ReceivedPoint, ReceivedSpan
+
+PROGRAM = """
+import sys
+from gateway.main import run
+from gateway.settings import GatewaySettings
+run(GatewaySettings(_env_file=None, redis_url=sys.argv[1], model=sys.argv[2], served_model_name="tiny",
+    port=int(sys.argv[3]), shutdown_grace_s=0, require_worker=False, metrics=True))
+"""
+CLIENT_SPAN = "00f067aa0ba902b7"
+CLIENT_TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PROCESS_TRACE, PROCESS_SPAN = "c" * 32, "d" * 16
+OURS = {metric.name: metric for metric in METRICS if GATEWAY in metric.services}
+
+
+@asynccontextmanager
+async def _gateway(stage: Stage, model_folder: str, environment: Mapping[str, str]) -> AsyncIterator[httpx.AsyncClient]:
+    """A gateway process with these variables; it is asked to stop, and waited for, at the end."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    port = free_port()
+    command = (sys.executable, "-c", PROGRAM, stage.url, model_folder, str(port))
+    process = await asyncio.create_subprocess_exec(
+        *command, env={**clean, **environment}, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+
+            async def live() -> bool:
+                assert process.returncode is None
+                try:
+                    return (await http.get("/health/live")).status_code == 200
+                except httpx.ConnectError:
+                    return False
+
+            await eventually(live, 90)
+            yield http
+        process.send_signal(signal.SIGTERM)
+        _, stderr = await asyncio.wait_for(process.communicate(), 25)
+        said = stderr.decode()
+        assert process.returncode == 0, said
+        assert "Traceback" not in said
+        loud = [line for line in said.splitlines() if "export" in line]
+        assert len(loud) <= 2, "each exporter may speak once"
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def _server(receiver: OtlpReceiver, name: str) -> list[ReceivedSpan]:
+    return [span for span in receiver.spans if span.name == name and span.kind == "SERVER"]
+
+
+async def test_traces_and_metrics_of_a_gateway(stage: Stage, model_folder: str) -> None:
+    with OtlpReceiver() as receiver:
+        environment = receiver.environment(OTEL_METRIC_EXPORT_INTERVAL="60000")
+        async with _gateway(stage, model_folder, environment) as http:
+            await _cancelled_while_it_waits(http)
+            process = f"00-{PROCESS_TRACE}-{PROCESS_SPAN}-01"
+            tokens = stage.tokenizer.encode(TEXT)
+            worker = await stage.worker(Answer([tokens], cached_tokens=1, traceparent=process))
+            request_id = await _streamed(http)
+            async with http.stream("GET", f"/v1/requests/{request_id}/events") as response:
+                assert [event async for event in read(response)][-1].done
+            refused = await http.post("/v1/chat/completions", json={"model": "another", "messages": []})
+            assert refused.status_code == 400
+            await http.get("/metrics")
+            page = await eventually(lambda: _page_with_the_queue(http), 20)
+        server = _server(receiver, "POST /v1/chat/completions")
+        sends = receiver.named("send")
+        _check_the_trace(server, sends, len(tokens))
+        answered = worker.requests[-1].traceparent
+        assert answered == f"00-{CLIENT_TRACE}-{sends[-1].span_id}-01"
+        (resumed,) = _server(receiver, "GET /v1/requests/{request_id}/events")
+        assert resumed.links == [(PROCESS_TRACE, PROCESS_SPAN)]
+        assert resumed.attributes[Attribute.RESPONSE_ID] == request_id
+        routes = {span.attributes[Attribute.HTTP_ROUTE] for span in receiver.spans if span.kind == "SERVER"}
+        assert not [route for route in routes if "health" in route or "metrics" in route]
+        assert {span.kind for span in receiver.spans} == {"SERVER", "PRODUCER"}, "no span per event of a stream"
+        _check_the_metrics(receiver)
+        _check_the_page(page)
+
+
+async def _cancelled_while_it_waits(http: httpx.AsyncClient) -> None:
+    """A request that this gateway ends itself."""
+    body = {"model": MODEL, "prompt": "x", "stream": True, "request_id": "waits"}
+    async with http.stream("POST", "/v1/completions", json=body) as response:
+        assert response.status_code == 200
+        assert (await http.delete("/v1/requests/cmpl-waits")).json()["cancelled"]
+        events = [event async for event in read(response)]
+    assert events[-1].error["code"] == "cancelled"
+
+
+async def _streamed(http: httpx.AsyncClient) -> str:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 50}
+    headers = {"traceparent": f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-01", "tracestate": "a=b"}
+    async with http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:
+        assert [event async for event in read(response)][-1].done
+        return response.headers["x-request-id"]
+
+
+async def _page_with_the_queue(http: httpx.AsyncClient) -> str:
+    """What Prometheus sees, once the gateway has looked at its queue: it does so only where somebody collects."""
+    page = (await http.get("/metrics")).text
+    return page if "orcastream_queue_length" in page else ""
+
+
+def _check_the_trace(server: list[ReceivedSpan], sends: list[ReceivedSpan], num_tokens: int) -> None:
+    (first,) = (span for span in server if span.trace_id == CLIENT_TRACE)
+    (refused,) = (span for span in server if span.trace_id != CLIENT_TRACE)
+    assert first.parent_id == CLIENT_SPAN
+    told = {
+        Attribute.HTTP_ROUTE: "/v1/chat/completions",
+        Attribute.HTTP_STATUS: 200,
+        Attribute.OPERATION: "chat",
+        Attribute.PROVIDER: "orcastream",
+        Attribute.MODEL: MODEL,
+        Attribute.MAX_TOKENS: 50,
+        Attribute.CHOICES: 1,
+        Attribute.FINISH_REASONS: ["stop"],
+        Attribute.OUTPUT_TOKENS: num_tokens,
+        Attribute.CACHED_TOKENS: 1,
+        Attribute.REQUEST_CLASS: "normal",
+        Attribute.TENANT: "default",
+    }
+    assert {name: first.attributes.get(name) for name in told} == told
+    assert first.resource["service.name"] == "orcastream-gateway"
+    assert first.resource["service.instance.id"].startswith("gateway-")
+    (send,) = (span for span in sends if span.trace_id == CLIENT_TRACE)
+    assert (send.kind, send.parent_id) == ("PRODUCER", first.span_id)
+    assert send.name == "send orca:{model}:requests:{class}"
+    assert send.attributes[Attribute.MESSAGING_SYSTEM] == "redis"
+    assert send.attributes[Attribute.MESSAGE_ID]
+    assert send.end_ns <= first.end_ns
+    assert refused.attributes[Attribute.ERROR_TYPE] == "invalid_request"
+    assert refused.status == "UNSET", "the client's fault is not the server's"
+
+
+def _check_the_metrics(receiver: OtlpReceiver) -> None:
+    """Exactly what names.py lists for gateways: names, units, buckets, attributes."""
+    assert {point.name for point in receiver.points} == set(OURS)
+    for point in receiver.points:
+        metric = OURS[point.name]
+        assert point.unit == metric.unit, point
+        assert set(point.attributes) <= {str(attribute) for attribute in metric.attributes}, point
+        if metric.kind is Kind.HISTOGRAM:
+            assert point.bounds == metric.buckets, point
+    refusals = {point.attributes[Attribute.ERROR_TYPE]: point.value for point in _of(receiver, REFUSALS)}
+    assert refusals == {"invalid_request": 1}
+    assert {point.attributes[Attribute.OUTCOME] for point in _of(receiver, REQUESTS_ENDED)} == {"cancelled"}
+
+
+def _of(receiver: OtlpReceiver, metric: Metric) -> list[ReceivedPoint]:
+    return [point for point in receiver.points if point.name == metric.name]
+
+
+def _check_the_page(page: str) -> None:
+    shown = {sample.name for family in text_string_to_metric_families(page) for sample in family.samples}
+    allowed = {name for metric in OURS.values() for name in prometheus_series(metric)}
+    assert shown - {"target_info"} <= allowed
+    assert shown >= {prometheus_name(metric) for metric in OURS.values() if metric.kind in (Kind.GAUGE, Kind.TOTAL)}
+
+
+async def test_a_collector_that_is_away_or_mute_holds_nothing_up(stage: Stage, model_folder: str) -> None:
+    """Were anything waited for, it would be for minutes: see the time limit of an export."""
+    gate = Gate(0)
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        environment = {
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://127.0.0.1:{mute.getsockname()[1]}/v1/traces",
+            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"http://127.0.0.1:{free_port()}/v1/metrics",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "600",
+            "OTEL_BSP_SCHEDULE_DELAY": "10",
+            "OTEL_METRIC_EXPORT_INTERVAL": "50",
+        }
+        async with _gateway(stage, model_folder, environment) as http:
+            asking = asyncio.create_task(http.post("/v1/completions", json={"model": MODEL, "prompt": "x"}))
+            refused = await http.post("/v1/completions", json={"model": "another", "prompt": "x"})
+            assert refused.status_code == 404
+            connection, _ = await asyncio.to_thread(mute.accept)
+            with connection:
+                await gate.open()
+                answer = await asking
+                assert answer.json()["choices"][0]["text"] == TEXT
+
+
+async def test_what_cannot_be_obeyed_ends_the_process_at_once(stage: Stage, model_folder: str) -> None:
+    flags = ("--redis-url", stage.url, "--model", model_folder, "--port", "0")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "cli.main", "gateway", *flags),
+        env={**os.environ, "OTEL_TRACES_EXPORTER": "zipkin"},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, stderr = await process.communicate()
+    assert process.returncode == 2
+    allowed = "allowed: otlp, console, none"
+    assert stderr.decode() == f"orcastream gateway: OTEL_TRACES_EXPORTER: got 'zipkin', {allowed}\n"
