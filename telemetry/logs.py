@@ -15,6 +15,8 @@ from telemetry.settings import LogForm
 EXPORT_LOGGERS: Final = ("opentelemetry.", "urllib3.", "requests.", "grpc.")
 """Loggers of those who export telemetry: a collector that is away is news once, not with every batch."""
 _EXPORT_PAUSE_S: Final = 600.0
+_REPEAT_PAUSE_S: Final = 60.0
+_MOST_REMEMBERED: Final = 1000
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
@@ -67,21 +69,36 @@ class _JsonFormatter(logging.Formatter):
 
 
 class _Seldom(logging.Filter):
-    """Lets through one line of each exporter's logger per pause, without its traceback."""
+    """Keeps trouble that lasts from filling the log.
+
+    The same warning, fields and all, is shown once per `_REPEAT_PAUSE_S`, and then says how often it was left out; of
+    each exporter's logger, one line per `_EXPORT_PAUSE_S` without its traceback.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._next_at: dict[str, float] = {}
+        self._shown: dict[str, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if not record.name.startswith(EXPORT_LOGGERS):
+        if record.name.startswith(EXPORT_LOGGERS):
+            if record.exc_info:
+                record.why, record.exc_info = str(record.exc_info[1]), None
+            return self._due(record, record.name, _EXPORT_PAUSE_S)
+        if record.levelno < logging.WARNING:
             return True
+        return self._due(record, f"{record.name} {record.getMessage()} {extra_fields(record)}", _REPEAT_PAUSE_S)
+
+    def _due(self, record: logging.LogRecord, key: str, pause_s: float) -> bool:
         now = time.monotonic()
-        if now < self._next_at.get(record.name, 0.0):
+        next_at, left_out = self._shown.get(key, (0.0, 0))
+        if now < next_at:
+            self._shown[key] = (next_at, left_out + 1)
             return False
-        self._next_at[record.name] = now + _EXPORT_PAUSE_S
-        if record.exc_info:
-            record.why, record.exc_info = str(record.exc_info[1]), None
+        if len(self._shown) >= _MOST_REMEMBERED:
+            self._shown.clear()
+        self._shown[key] = (now + pause_s, 0)
+        if left_out:
+            record.left_out = left_out
         return True
 
 

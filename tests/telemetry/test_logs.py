@@ -1,0 +1,86 @@
+"""Log lines: one per event, with their trace, and few while trouble lasts."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
+
+from telemetry.logs import set_up_logging, trace_fields
+from telemetry.settings import LogForm
+
+SPAN = SpanContext(0xA1, 0xB2, is_remote=True, trace_flags=TraceFlags(1))
+TRACE = {"trace_id": f"{0xA1:032x}", "span_id": f"{0xB2:016x}"}
+
+Lines = Callable[[], list[str]]
+
+
+@pytest.fixture
+def start(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[LogForm], Lines]]:
+    """Logging as a service sets it up; what it wrote since."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+
+    def set_up(form: LogForm) -> Lines:
+        set_up_logging("info", form)
+        return lambda: capsys.readouterr().err.splitlines()
+
+    yield set_up
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.getLogger("orcastream").setLevel(logging.NOTSET)
+
+
+def test_lines_carry_the_current_trace_or_the_one_they_are_about(start: Callable[[LogForm], Lines]) -> None:
+    lines = start("json")
+    log = logging.getLogger("orcastream.test")
+    log.info("without")
+    with use_span(NonRecordingSpan(SPAN)):
+        log.info("inside", extra={"request": "r1"})
+    log.info("about", extra=trace_fields(SPAN))
+    without, inside, about = map(json.loads, lines())
+    assert "trace_id" not in without
+    assert inside.items() >= {"message": "inside", "level": "info", "request": "r1", **TRACE}.items()
+    assert about.items() >= TRACE.items()
+
+
+def test_a_text_line_is_one_line_of_words(start: Callable[[LogForm], Lines]) -> None:
+    lines = start("text")
+    with use_span(NonRecordingSpan(SPAN)):
+        logging.getLogger("orcastream.test").warning("lost", extra={"why": "two\nlines", "count": 3, "none": ""})
+    (line,) = lines()
+    assert line.split(" ", 1)[1] == (
+        f'warning lost why="two\\nlines" count=3 none="" trace_id={TRACE["trace_id"]} span_id={TRACE["span_id"]}'
+    )
+
+
+def test_trouble_that_lasts_is_told_now_and_then(
+    start: Callable[[LogForm], Lines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = start("text")
+    now = 1000.0
+    monkeypatch.setattr("telemetry.logs.time.monotonic", lambda: now)
+    log, exporter = logging.getLogger("orcastream.test"), logging.getLogger("opentelemetry.exporter.test")
+    for _ in range(3):
+        log.warning("Redis cannot be reached", extra={"why": "refused"})
+        log.warning("Redis cannot be reached", extra={"why": "no route"})
+        log.info("event")
+        try:
+            raise ConnectionError("nobody there")
+        except ConnectionError:
+            exporter.exception("export number %s failed", now)
+        now += 1
+    told = [line.split(" ", 1)[1] for line in lines()]
+    assert told == [
+        "warning Redis cannot be reached why=refused",
+        'warning Redis cannot be reached why="no route"',
+        "info event",
+        'error export number 1000.0 failed why="nobody there"',
+        "info event",
+        "info event",
+    ]
+    now += 60
+    log.warning("Redis cannot be reached", extra={"why": "refused"})
+    exporter.error("export failed")
+    assert [line.split(" ", 1)[1] for line in lines()] == ["warning Redis cannot be reached why=refused left_out=2"]
