@@ -8,7 +8,7 @@ from engine.engine import OrcaEngine
 from engine.errors import UnsupportedModel
 from engine.output import Completion, EngineStats, TokenEvent
 from engine.record import IterationRecord
-from engine.request import Request, RequestState
+from engine.request import Request, RequestState, Timeline
 
 __all__ = [
     "Completion",
@@ -18,6 +18,7 @@ __all__ = [
     "OrcaEngine",
     "Request",
     "RequestState",
+    "Timeline",
     "TokenEvent",
     "UnsupportedModel",
 ]

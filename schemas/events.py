@@ -174,6 +174,11 @@ class Terminal:
         """`finished`, or `error`."""
         return "error" if self.error else "finished"
 
+    @property
+    def outcome(self) -> str:
+        """How the request ended, in one word: the error's code, or the finish reason of its first choice."""
+        return str(self.error or self.endings[0].finish_reason)
+
     def to_wire(self) -> dict[str, Any]:
         """The event as a plain dict."""
         wire: dict[str, Any] = {

@@ -76,6 +76,31 @@ class SpanEvent(StrEnum):
     PREEMPTED = "preempted"
     FIRST_TOKEN = "first token"
     CLIENT_LEFT = "client left"
+    PHASE = "phase"
+    """Of an iteration: where `orcastream.phase` begins."""
+
+
+class Outcome(StrEnum):
+    """`orcastream.outcome` of a `process` span that did not end with a terminal event; otherwise it says how the
+    request ended: a finish reason or an error code.
+    """
+
+    HANDED_OVER = "handed_over"
+    """At a drain; another worker goes on."""
+    LEASE_LOST = "lease_lost"
+    FENCED = "fenced"
+    """A newer epoch stands in the log."""
+    CONNECTION_LOST = "connection_lost"
+    UNWRITABLE = "unwritable"
+    """Redis took no writes."""
+    ENGINE_FAILED = "engine_failed"
+    """The whole engine; the process exits."""
+    NOT_MINE = "not_mine"
+    """The entry was gone or another worker's when this one attached."""
+    DUPLICATE = "duplicate"
+    """A second entry of one request."""
+    ALREADY_ENDED = "already_ended"
+    """A terminal event stood in the log; only the clean-up was left."""
 
 
 class Kind(StrEnum):

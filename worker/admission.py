@@ -14,6 +14,7 @@ from schemas.errors import ErrorCode, InvalidRequest
 from schemas.keys import Keys
 from schemas.request import GenerationRequest
 from text.tokenizer import Tokenizer
+from worker.lifecycle import Lifecycle
 from worker.roster import Roster
 from worker.running import Running
 from worker.session import Session
@@ -33,6 +34,7 @@ class Admission:
         roster: Roster,
         keys: Keys,
         worker: str,
+        lifecycle: Lifecycle,
     ) -> None:
         self._settings = settings
         self._limits = engine.limits
@@ -40,7 +42,8 @@ class Admission:
         self._tokenizer = tokenizer
         self._roster = roster
         self._worker = worker
-        self._ender = Ender(keys, worker, retention_ms=settings.retention_ms)
+        self._lifecycle = lifecycle
+        self._ender = Ender(keys, worker, retention_ms=settings.retention_ms, on_end=lifecycle.ended_unowned)
 
     async def admit(self, session: Session, claimed: Claimed) -> Running | None:
         """The request of a fresh claim, registered in the roster; None when there is nothing to run."""
@@ -48,7 +51,8 @@ class Admission:
             request = self._parse(claimed, session.now_ms)
         except InvalidRequest as error:
             log.warning("request refused", extra={"entry": str(claimed.ref), "why": str(error)})
-            await self._ender.reject(session.link, claimed.ref, claimed.fields, error)
+            answered = await self._ender.reject(session.link, claimed.ref, claimed.fields, error)
+            self._lifecycle.refused(claimed, error, answered=answered)
             return None
         twin = self._roster.by_id(request.id)
         if twin is not None and twin.ref < claimed.ref and await session.queue.exists(twin.ref):
@@ -59,6 +63,7 @@ class Admission:
             request,
             max_tokens=self._limits.resolve_max_tokens(request.payload),
             tokenizer=self._tokenizer,
+            claimed_ms=session.now_ms,
         )
         self._roster.add(running)
         return running
@@ -69,6 +74,7 @@ class Admission:
         A request that is somebody else's, or already ended, leaves the roster.
         """
         request = running.request
+        self._lifecycle.attaching(running)
         outcome = await attach(
             session.link,
             session.keys,
@@ -83,10 +89,12 @@ class Admission:
         )
         if not isinstance(outcome, Attached):
             why = type(outcome).__name__
-            log.info("request let go", extra={"request": request.id, "why": why})
+            log.debug("request let go", extra={"request": request.id, "why": why})
+            self._lifecycle.not_attached(running, outcome)
             self._roster.remove(running)
             return False
         running.last_epoch = outcome.log.epoch
+        self._lifecycle.attached(running, outcome)
         await self._check_end(session, running, outcome)
         if running.closed:
             return False

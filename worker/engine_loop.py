@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from engine import OrcaEngine, Request, TokenEvent
+from engine import IterationRecord, OrcaEngine, Request, TokenEvent
 from schemas.errors import InvalidRequest
 
 
@@ -23,19 +23,23 @@ class EngineFailed(RuntimeError):
 
 EngineOutput = TokenEvent | Refused
 Deliver = Callable[[list[EngineOutput]], None]
+Iterated = Callable[[IterationRecord], None]
 
 
 class EngineLoop(threading.Thread):
     """Runs `engine.step()` while there is work and sleeps while there is none.
 
-    `deliver` is called in this thread after each iteration and must not block. What it was given and has not been
-    acknowledged by `published()` is bounded by `max_unpublished` tokens: beyond that the engine pauses, so that a slow
-    Redis slows the worker down instead of filling its memory.
+    `deliver`, and then each of `listeners`, is called in this thread after each iteration and must not block. What was
+    delivered and has not been acknowledged by `published()` is bounded by `max_unpublished` tokens: beyond that the
+    engine pauses, so that a slow Redis slows the worker down instead of filling its memory.
     """
 
-    def __init__(self, engine: OrcaEngine, deliver: Deliver, *, max_unpublished: int) -> None:
+    def __init__(
+        self, engine: OrcaEngine, deliver: Deliver, *, max_unpublished: int, listeners: Sequence[Iterated] = ()
+    ) -> None:
         super().__init__(name="engine", daemon=True)
         self._engine = engine
+        self._listeners = listeners
         self._deliver = deliver
         self._max_unpublished = max_unpublished
         self._changed = threading.Condition()
@@ -65,6 +69,11 @@ class EngineLoop(threading.Thread):
         with self._changed:
             self._unpublished -= num_events
             self._changed.notify()
+
+    @property
+    def unpublished(self) -> int:
+        """Delivered events that have not been dealt with. Any thread may ask."""
+        return self._unpublished
 
     def stop(self) -> None:
         """End after the running iteration. Does not wait: `join()` does."""
@@ -118,10 +127,14 @@ class EngineLoop(threading.Thread):
                 output.append(Refused(request.id, error))
         for request_id in cancelled:
             self._engine.cancel(request_id)
-        if self._engine.has_work and self._unpublished < self._max_unpublished:
+        stepped = self._engine.has_work and self._unpublished < self._max_unpublished
+        if stepped:
             output.extend(self._engine.step())
             self.iterations += 1
         self._progress_at = time.monotonic()
         with self._changed:
             self._unpublished += len(output)
         self._deliver(output)
+        if stepped and self._engine.last_iteration is not None:
+            for listener in self._listeners:
+                listener(self._engine.last_iteration)

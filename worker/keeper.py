@@ -4,6 +4,7 @@ import logging
 
 from broker.lease import Held
 from worker.engine_loop import EngineFailed, EngineLoop
+from worker.metrics import WorkerMetrics
 from worker.roster import Roster
 from worker.running import Running
 from worker.session import Session
@@ -15,12 +16,20 @@ log = logging.getLogger("orcastream.worker")
 class Keeper:
     """What has to happen every fraction of a lease, whatever else goes on."""
 
-    def __init__(self, settings: WorkerSettings, engine_loop: EngineLoop, roster: Roster) -> None:
+    def __init__(
+        self, settings: WorkerSettings, engine_loop: EngineLoop, roster: Roster, metrics: WorkerMetrics
+    ) -> None:
         self._lease_s = settings.lease_ms / 1000
         self._stall_timeout_s = settings.stall_timeout_s
         self._retention_ms = settings.retention_ms
         self._engine_loop = engine_loop
         self._roster = roster
+        self._metrics = metrics
+
+    @property
+    def stalled(self) -> bool:
+        """Whether an iteration takes longer than a lease: no lease is renewed."""
+        return self._engine_loop.stalled_for_s() > self._lease_s
 
     @property
     def interval_s(self) -> float:
@@ -45,6 +54,8 @@ class Keeper:
         leases = await session.leases.renew(
             [Held(r.ref, r.id, r.request.deadline_ms + self._retention_ms) for r in held]
         )
+        owned = sum(lease.owned for lease in leases.values())
+        self._metrics.renewed(owned, len(leases) - owned)
         lost = [r for r in held if not r.closed and not leases[r.ref].owned]
         cancelled = [r for r in held if not r.closed and leases[r.ref].cancelled]
         return lost, cancelled

@@ -3,12 +3,11 @@
 import asyncio
 import logging
 import os
-import secrets
 import signal
-import socket
 import sys
 from typing import TYPE_CHECKING
 
+from broker.presence import new_worker_name
 from telemetry.logs import set_up_logging
 from telemetry.settings import UnusableTelemetry
 from telemetry.setup import Telemetry, start_telemetry
@@ -25,16 +24,10 @@ ENGINE_FAILED = 70
 """Exit status when the engine failed or stalled; whatever ran here is taken over once its lease has run out."""
 
 
-def worker_name() -> str:
-    """A name that no other process start ever has: host, pid, random. It is also the consumer's name."""
-    host = "".join(char if char.isalnum() or char in "-_" else "-" for char in socket.gethostname())
-    return f"{host[:40]}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
 def run(settings: WorkerSettings) -> int:
     """Load the model, serve until SIGTERM or SIGINT, drain. Returns the exit status."""
     set_up_logging(settings.log_level, settings.log_form)
-    name = worker_name()
+    name = new_worker_name()
     try:
         telemetry = start_telemetry("orcastream-worker", name, prometheus=settings.admin_port is not None)
         admin = _admin(settings, telemetry)

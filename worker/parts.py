@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 from engine import OrcaEngine
 from schemas.keys import Keys
+from telemetry.names import Outcome
 from worker.admission import Admission
 from worker.engine_loop import EngineLoop
 from worker.keeper import Keeper
+from worker.lifecycle import Lifecycle
+from worker.metrics import WorkerMetrics
 from worker.outbox import Outbox
 from worker.publisher import Publisher
 from worker.roster import Roster
@@ -28,6 +31,8 @@ class Parts:
     publisher: Publisher
     outbox: Outbox
     keeper: Keeper
+    lifecycle: Lifecycle
+    metrics: WorkerMetrics
     max_claims: int
     presence_ttl_ms: int
     retention_ms: int
@@ -44,8 +49,13 @@ class Parts:
         if engine_ids:
             self.engine_loop.cancel(engine_ids)
 
-    def let_go(self, running: Running) -> None:
-        """The request ended or went to another worker."""
+    def let_go(self, running: Running, outcome: Outcome) -> None:
+        """The request went to another worker, or to a newer claim of this one."""
+        self.lifecycle.epoch_over(running, outcome)
+        self.forget(running)
+
+    def forget(self, running: Running) -> None:
+        """Nothing is left to do for the request."""
         self.withdraw(running.engine_ids())
         self.roster.remove(running)
 
@@ -57,7 +67,7 @@ class Parts:
             "model": self.keys.model,
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "state": "draining" if draining else "serving",
+            "state": "draining" if draining else "stalled" if self.keeper.stalled else "serving",
             "running": len(self.roster),
             "capacity": self.roster.capacity,
             "vocab_size": self.engine.limits.vocab_size,

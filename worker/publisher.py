@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass, field
 
 from broker.ending import finish
 from broker.errors import BrokerError, Fenced, Unwritable
 from broker.reply_log import ReplyLog, append_many
 from schemas.events import Event, Terminal
+from telemetry.names import Outcome
+from worker.lifecycle import Lifecycle
 from worker.running import Running
 from worker.session import Session
 
@@ -29,9 +32,12 @@ class Flushed:
 class Publisher:
     """Keeps the set of requests that may have something to say, and writes it when `flush` is called."""
 
-    def __init__(self, retention_ms: int) -> None:
+    def __init__(self, retention_ms: int, lifecycle: Lifecycle) -> None:
         self._retention_ms = retention_ms
+        self._lifecycle = lifecycle
         self._dirty: dict[Running, None] = {}
+        self.busy_s = 0.0
+        """Time spent on writing so far, waits for Redis included."""
         self.wake = asyncio.Event()
 
     def mark(self, running: Running) -> None:
@@ -51,22 +57,29 @@ class Publisher:
             if running.log is not None and not running.closed and (event := running.next_event()) is not None:
                 writes.append((running, running.log, event))
         flushed = Flushed()
+        if not writes:
+            return flushed
+        begin_s = time.monotonic()
         outcomes = await append_many([(reply_log, event) for _, reply_log, event in writes])
         for (running, _, event), outcome in zip(writes, outcomes, strict=True):
             self._sort(flushed, running, event, outcome)
         await asyncio.gather(*(self._clean_up(session, running, terminal) for running, terminal in flushed.ended))
+        self.busy_s += time.monotonic() - begin_s
         return flushed
 
     def _sort(self, flushed: Flushed, running: Running, event: Event, outcome: BrokerError | None) -> None:
         if outcome is None:
             running.logged(event)
             if isinstance(event, Terminal):
+                self._lifecycle.ended(running, event)
                 flushed.ended.append((running, event))
             return
         running.log = None
         if isinstance(outcome, Fenced):
+            self._lifecycle.fenced(running)
             flushed.fenced.append(running)
         elif isinstance(outcome, Unwritable):
+            self._lifecycle.epoch_over(running, Outcome.UNWRITABLE)
             flushed.unwritable.append(running)
         else:
             raise outcome

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Iterable, Iterator
 
+from opentelemetry.trace import SpanContext
+
 from broker.entry import EntryRef
 from worker.choice import Choice
 from worker.running import Running
@@ -71,3 +73,9 @@ class Roster:
     def by_engine_id(self, engine_id: str) -> tuple[Running, Choice] | None:
         """Whose output that is; None for one that was withdrawn."""
         return self._by_engine_id.get(engine_id)
+
+    def span_context(self, engine_id: str) -> SpanContext | None:
+        """The span of the epoch that an engine id belongs to; None where there is none. Any thread may ask."""
+        owner = self._by_engine_id.get(engine_id)
+        span = None if owner is None else owner[0].span
+        return None if span is None else span.context

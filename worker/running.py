@@ -1,19 +1,20 @@
 """One claimed request in this worker: its choices, its place in the reply log, and the next event to write there."""
 
-import time
 from collections.abc import Collection
 from itertools import count
 
 from broker.claim import Claimed
 from broker.fold import Fold
 from broker.reply_log import ReplyLog
-from engine import Request
+from engine import Request, Timeline
 from schemas.errors import ErrorCode
 from schemas.events import Ending, Event, Output, Run, Started, Terminal, Usage
 from schemas.request import GenerationRequest
 from schemas.seed import choice_seed, derived_seed
 from text.tokenizer import Tokenizer
 from worker.choice import Choice
+from worker.epoch_span import EpochSpan
+from worker.times import Times
 
 _attempts = count(1)
 """Numbers every submission to the engine, so that a late event of an abandoned one is told apart."""
@@ -23,8 +24,15 @@ class Running:
     """State of one request between its claim and its terminal event. Not thread-safe: it lives on the asyncio loop."""
 
     def __init__(
-        self, claimed: Claimed, request: GenerationRequest, *, max_tokens: int, tokenizer: Tokenizer | None
+        self,
+        claimed: Claimed,
+        request: GenerationRequest,
+        *,
+        max_tokens: int,
+        tokenizer: Tokenizer | None,
+        claimed_ms: int,
     ) -> None:
+        """`claimed_ms` is the server's clock at the claim, Unix time; `max_tokens` is resolved."""
         self.claimed = claimed
         self.ref = claimed.ref
         self.request = request
@@ -33,14 +41,18 @@ class Running:
         self.last_epoch = 0
         self.closed = False
         self.choices: list[Choice] = []
+        self.times = Times(claimed.ref.order[0], claimed_ms)
+        self.span: EpochSpan | None = None
+        """Of the epoch that is open or being opened."""
+        self.continued = False
+        """Whether its choices go on from tokens that somebody else wrote."""
         self._tokenizer = tokenizer
         self.error: ErrorCode | None = None
         self._message = ""
         self._cached_tokens = 0
         payload = request.payload
         self._seed = derived_seed(request.id) if payload.seed is None else payload.seed
-        self._claimed_at = time.time()
-        self._first_token_at: float | None = None
+        self._engine_requests: list[Request] = []
 
     @property
     def id(self) -> str:
@@ -59,6 +71,7 @@ class Running:
             seed=self._seed,
             prompt_tokens=len(payload.prompt),
             n=payload.n,
+            traceparent=None if self.span is None else self.span.traceparent,
         )
 
     def attached(self, log: ReplyLog, fold: Fold, eos_token_ids: Collection[int]) -> bool:
@@ -75,6 +88,7 @@ class Running:
             for choice, tokens in zip(self.choices, logged, strict=True):
                 choice.num_logged = len(tokens)
             return False
+        self.continued = any(logged)
         self.choices = []
         for index, tokens in enumerate(logged):
             choice = Choice(index, self.request.payload, self.max_tokens, self._tokenizer)
@@ -84,9 +98,12 @@ class Running:
         return True
 
     def engine_requests(self) -> list[Request]:
-        """What the engine has to run: every choice that has not ended, continued from its logged tokens."""
+        """What the engine has to run: every choice that has not ended, continued from its logged tokens.
+
+        New ones with every call, which begins another attempt.
+        """
         payload = self.request.payload
-        return [
+        self._engine_requests = [
             Request(
                 id=choice.engine_id,
                 prompt_ids=payload.prompt,
@@ -98,6 +115,17 @@ class Running:
             for choice in self.choices
             if choice.ending is None
         ]
+        return self._engine_requests
+
+    @property
+    def timelines(self) -> list[Timeline]:
+        """What the engine noted of the current attempt, per choice; its thread goes on writing there."""
+        return [request.timeline for request in self._engine_requests]
+
+    @property
+    def num_logged(self) -> int:
+        """Output tokens that stand in the log, of all choices."""
+        return sum(choice.num_logged for choice in self.choices)
 
     def engine_ids(self) -> list[str]:
         """Ids under which the engine knows the choices of the current attempt."""
@@ -116,8 +144,7 @@ class Running:
     def token_arrived(self, cached_tokens: int) -> None:
         """Stamp the first token's time and note what a prefix cache saved."""
         self._cached_tokens = max(self._cached_tokens, cached_tokens)
-        if self._first_token_at is None:
-            self._first_token_at = time.time()
+        self.times.token_arrived()
 
     def next_event(self) -> Event | None:
         """The event to write next; None while there is nothing to say."""
@@ -132,18 +159,11 @@ class Running:
         if isinstance(event, Output | Terminal):
             for run in event.runs:
                 self.choices[run.choice].num_logged = run.position + len(run.tokens)
+            self.times.logged(tokens=bool(event.runs), terminal=isinstance(event, Terminal))
 
     def _terminal(self, runs: tuple[Run, ...]) -> Terminal:
         endings = tuple(choice.abandoned() for choice in self.choices)
         if not endings:
             endings = tuple(Ending(None, 0) for _ in range(self.request.payload.n))
         usage = Usage(len(self.request.payload.prompt), sum(ending.tokens for ending in endings), self._cached_tokens)
-        return Terminal(endings, usage, runs, self.error, self._message or None, timings=self._timings())
-
-    def _timings(self) -> dict[str, float]:
-        now = time.time()
-        arrived = int(self.ref.entry_id.partition("-")[0]) / 1000
-        timings = {"queue_ms": max(0.0, self._claimed_at - arrived) * 1000, "total_ms": max(0.0, now - arrived) * 1000}
-        if self._first_token_at is not None:
-            timings["prefill_ms"] = (self._first_token_at - self._claimed_at) * 1000
-        return {name: round(value, 3) for name, value in timings.items()}
+        return Terminal(endings, usage, runs, self.error, self._message or None, timings=self.times.terminal_made())

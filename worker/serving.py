@@ -12,8 +12,11 @@ from broker.ending import Ender
 from broker.errors import Fenced, LinkLost, Unwritable
 from broker.origin import find_origin
 from broker.presence import forget_dead
+from broker.queue_state import read_queue_state
 from broker.sweep import Sweeper
 from schemas.errors import ErrorCode
+from telemetry.names import Outcome
+from telemetry.queue_gauges import INTERVAL_S as GAUGES_INTERVAL_S
 from worker.parts import Parts
 from worker.running import Running
 from worker.session import Session
@@ -37,8 +40,9 @@ class Serving:
         self._drained: asyncio.Future[None] | None = None
         self._tasks = asyncio.TaskGroup()
         self._look_for_expired_at = 0.0
-        self._ender = Ender(parts.keys, parts.name, retention_ms=parts.retention_ms)
-        self._sweeper = Sweeper(session.link, parts.keys, parts.name, retention_ms=parts.retention_ms)
+        on_end, retention_ms = parts.lifecycle.ended_unowned, parts.retention_ms
+        self._ender = Ender(parts.keys, parts.name, retention_ms=retention_ms, on_end=on_end)
+        self._sweeper = Sweeper(session.link, parts.keys, parts.name, retention_ms=retention_ms, on_end=on_end)
 
     async def run(self, drained: "asyncio.Future[None]") -> None:
         """Serve until the drain begins, then go on publishing until `drained` is done."""
@@ -54,6 +58,7 @@ class Serving:
                 (_DEADLINE_INTERVAL_S, self._expire),
                 (_SWEEP_INTERVAL_S, self._sweep),
                 (_FORGET_AFTER_LEASES * self._parts.presence_ttl_ms / 1000, self._forget),
+                (GAUGES_INTERVAL_S, self._gather),
                 (0, self._obey),
             ):
                 background.append(self._tasks.create_task(self._every(interval_s, step)))
@@ -118,7 +123,7 @@ class Serving:
     async def _admit_one(self, claimed: Claimed) -> None:
         before = self._parts.roster.by_ref(claimed.ref)
         if before is not None:  # the lease was lost and won again before anybody noticed: the newer claim counts
-            self._parts.let_go(before)
+            self._parts.let_go(before, Outcome.LEASE_LOST)
         running = await self._parts.admission.admit(self._session, claimed)
         if running is not None:
             running.last_epoch = 0 if before is None else before.last_epoch
@@ -131,6 +136,8 @@ class Serving:
             restart = await self._parts.admission.attach(self._session, running)
         except (Fenced, Unwritable, ResponseError) as error:
             log.warning("attach failed", extra={"request": running.id, "why": str(error)})
+            outcome = Outcome.FENCED if isinstance(error, Fenced) else Outcome.UNWRITABLE
+            self._parts.lifecycle.epoch_over(running, outcome)
             self._tasks.create_task(self._attach_later(running, _UNWRITABLE_DELAY_S))
             return
         if running.closed or running.engine_ids() != before:
@@ -158,7 +165,7 @@ class Serving:
             finally:
                 engine_loop.published(num_events)
             for running, _ in flushed.ended:
-                self._parts.let_go(running)
+                self._parts.forget(running)
             for running in flushed.fenced:
                 self._tasks.create_task(self._attach_later(running, 0))
             for running in flushed.unwritable:
@@ -191,7 +198,7 @@ class Serving:
         lost, cancelled = await self._parts.keeper.renew(self._session)
         for running in lost:
             log.info("lease lost", extra={"request": running.id})
-            self._parts.let_go(running)
+            self._parts.let_go(running, Outcome.LEASE_LOST)
         for running in cancelled:
             self._cancel(running)
 
@@ -219,6 +226,12 @@ class Serving:
                 await self._ender.end_if_waiting(link, origin.request, origin.ref, "cancelled while it waited")
         elif await cancelled(link, keys, [request_id]):
             self._cancel(running)
+
+    async def _gather(self) -> None:
+        """Look at the queue for whoever collects metrics."""
+        if self._parts.metrics.queue.wanted:
+            state = await read_queue_state(self._session.link, self._parts.keys)
+            self._parts.metrics.queue.gathered(state.lengths, state.ages_s, state.workers)
 
     async def _forget(self) -> None:
         """Delete the consumers of workers that are gone: every process start leaves one behind."""

@@ -6,7 +6,7 @@ from typing import Self
 from broker.cancel import ControlReader
 from broker.claim import Claimer
 from broker.lease import Leases
-from broker.link import Link
+from broker.link import Link, LinkObserver
 from broker.presence import Presence
 from broker.queue import RequestQueue
 from schemas.keys import Keys
@@ -31,12 +31,22 @@ class Session:
         self._clock_offset_ms = 0.0
 
     @classmethod
-    async def open(cls, settings: WorkerSettings, url: str, keys: Keys, worker: str, *, reconnected: bool) -> Self:
+    async def open(
+        cls,
+        settings: WorkerSettings,
+        url: str,
+        keys: Keys,
+        worker: str,
+        *,
+        reconnected: bool,
+        observer: LinkObserver | None = None,
+    ) -> Self:
         """Connect, and make sure the queue exists. LinkLost or ResponseError while Redis is away or still loading."""
         links: list[Link] = []
         try:
             for purpose in ("main", "claim", "control"):
-                links.append(await Link.open(url, name=f"{worker}:{purpose}"))
+                blocking = purpose != "main"
+                links.append(await Link.open(url, name=f"{worker}:{purpose}", observer=observer, blocking=blocking))
             link, claim_link, control_link = links
             server_ms = await link.server_time_ms()
             not_before_ms = server_ms + settings.lease_ms if reconnected else 0

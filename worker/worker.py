@@ -8,10 +8,14 @@ from redis.exceptions import ResponseError
 from broker.errors import LinkLost, Unwritable
 from engine import OrcaEngine
 from schemas.keys import Keys
+from telemetry.names import Outcome
 from text.tokenizer import Tokenizer
 from worker.admission import Admission
 from worker.engine_loop import EngineFailed, EngineLoop
+from worker.iteration_trace import IterationTrace
 from worker.keeper import Keeper
+from worker.lifecycle import Lifecycle
+from worker.metrics import WorkerMetrics
 from worker.outbox import Outbox
 from worker.parts import Parts
 from worker.publisher import Publisher
@@ -37,19 +41,35 @@ class Worker:
         self._draining = asyncio.Event()
         self._connected = False
         roster = Roster(engine.config.max_batch_size)
-        publisher = Publisher(settings.retention_ms)
+        metrics = WorkerMetrics(keys.model)
+        lifecycle = Lifecycle(keys, name, metrics)
+        publisher = Publisher(settings.retention_ms, lifecycle)
         outbox = Outbox(roster, publisher.mark, publisher.wake)
-        engine_loop = EngineLoop(engine, outbox.deliver, max_unpublished=settings.max_unpublished)
+        iteration_trace = IterationTrace(keys.model, settings.iteration_trace_ratio, roster.span_context)
+        engine_loop = EngineLoop(
+            engine,
+            outbox.deliver,
+            max_unpublished=settings.max_unpublished,
+            listeners=(metrics.iterated, iteration_trace.iterated),
+        )
+        metrics.watch_engine(
+            engine.stats, token_budget=engine.config.max_num_batched_tokens, publish_s=lambda: publisher.busy_s
+        )
+        metrics.watch_worker(
+            claimed=roster.__len__, capacity=roster.capacity, unpublished=lambda: engine_loop.unpublished
+        )
         self._parts = Parts(
             keys=keys,
             name=name,
             engine=engine,
             engine_loop=engine_loop,
             roster=roster,
-            admission=Admission(settings, engine, tokenizer, roster, keys, name),
+            admission=Admission(settings, engine, tokenizer, roster, keys, name, lifecycle),
             publisher=publisher,
             outbox=outbox,
-            keeper=Keeper(settings, engine_loop, roster),
+            keeper=Keeper(settings, engine_loop, roster, metrics),
+            lifecycle=lifecycle,
+            metrics=metrics,
             max_claims=settings.max_claims,
             presence_ttl_ms=settings.lease_ms,
             retention_ms=settings.retention_ms,
@@ -99,7 +119,12 @@ class Worker:
         while not drained.done():
             try:
                 return await Session.open(
-                    self._settings, self._url, self._parts.keys, self._parts.name, reconnected=reconnected
+                    self._settings,
+                    self._url,
+                    self._parts.keys,
+                    self._parts.name,
+                    reconnected=reconnected,
+                    observer=self._parts.metrics.redis,
                 )
             except (LinkLost, Unwritable, ResponseError) as error:  # ResponseError: Redis is loading its data, say
                 log.warning("Redis cannot be reached", extra={"why": str(error)})
@@ -109,14 +134,20 @@ class Worker:
 
     async def _serve(self, session: Session, drained: "asyncio.Future[None]") -> None:
         roster = self._parts.roster
+        outcome = Outcome.CONNECTION_LOST
         try:
             await Serving(session, self._parts, self._draining).run(drained)
             await self._hand_over(session)
+            outcome = Outcome.HANDED_OVER
         except* (LinkLost, Unwritable, ResponseError) as lost:
             log.warning("connection lost", extra={"why": str(lost.exceptions[0]), "running": len(roster)})
+        except* EngineFailed:
+            outcome = Outcome.ENGINE_FAILED
+            raise
         finally:
             for running in roster:
                 running.log = None
+                self._parts.lifecycle.epoch_over(running, outcome)
             await session.close()
 
     async def _drained(self) -> None:

@@ -1,0 +1,172 @@
+"""The `process` span of one epoch of one request, and the phases inside it."""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode, get_current_span
+
+from broker.claim import Claimed
+from broker.entry import EntryRef
+from broker.fold import Fold
+from engine import Timeline
+from schemas.errors import ErrorCode, InvalidRequest
+from schemas.events import Terminal
+from schemas.keys import GROUP
+from schemas.request import GenerationRequest
+from telemetry import names
+from telemetry.names import Attribute, Outcome, Span
+from telemetry.trace_context import headers, remote_context, remote_span, tracer
+from worker.phases import Phases, Value, at_ns, plain
+from worker.times import Times
+
+_ERRORS: Final = frozenset(
+    {Outcome.LEASE_LOST, Outcome.FENCED, Outcome.CONNECTION_LOST, Outcome.UNWRITABLE, Outcome.ENGINE_FAILED}
+)
+_NO_FAULT: Final = frozenset({ErrorCode.CANCELLED})
+"""Ends that were asked for: their spans have not failed."""
+
+
+class EpochSpan:
+    """Begins before the epoch's started event is written, which carries its context, and ends with the epoch.
+
+    Its parent is the span that the queue entry names, the producer's; without one it is a root. The phases become
+    children when it ends, and only if it is recorded, so that they cost nothing otherwise. All its times come from one
+    reading of the wall clock and the monotonic clock.
+    """
+
+    def __init__(self, template: str, worker: str, model: str, ref: EntryRef, request: GenerationRequest) -> None:
+        self._clock_ns = time.time_ns() - time.monotonic_ns()
+        self._begin_s = time.monotonic()
+        parent = remote_context(request.traceparent, request.tracestate)
+        payload = request.payload
+        self._span = tracer().start_span(
+            f"{Span.PROCESS} {template}",
+            context=parent,
+            kind=SpanKind.CONSUMER,
+            start_time=at_ns(self._clock_ns, self._begin_s),
+            attributes=plain(
+                {
+                    **_of_entry(template, worker, model, ref),
+                    Attribute.RESPONSE_ID: request.id,
+                    Attribute.CHOICES: payload.n,
+                    Attribute.INPUT_TOKENS: len(payload.prompt),
+                    Attribute.TENANT: payload.tenant,
+                }
+            ),
+        )
+        self._is_own = self.context.span_id != get_current_span(parent).get_span_context().span_id
+        self._over = False
+        self._first = False
+
+    @property
+    def context(self) -> SpanContext:
+        """What others link to."""
+        return self._span.get_span_context()
+
+    @property
+    def traceparent(self) -> str | None:
+        """For the started event; None where there is no span of this worker."""
+        return headers(self._span)[0] if self._is_own else None
+
+    def attached(self, epoch: int, fold: Fold, *, deliveries: int, max_tokens: int) -> None:
+        """The epoch has begun; a later one of its request is linked to the one before it."""
+        self._first = fold.previous_started is None
+        if not self._span.is_recording():
+            return
+        before = None if fold.previous_started is None else remote_span(fold.previous_started.traceparent)
+        if before is not None:
+            self._span.add_link(before)
+        self._set(
+            {
+                Attribute.EPOCH: epoch,
+                Attribute.DELIVERIES: deliveries,
+                Attribute.MAX_TOKENS: max_tokens,
+                Attribute.CONTINUED_TOKENS: sum(map(len, fold.tokens)),
+            }
+        )
+
+    def end(self, terminal: Terminal, times: Times, timelines: Iterable[Timeline]) -> None:
+        """The terminal event was written."""
+        reasons = [str(ending.finish_reason) for ending in terminal.endings if ending.finish_reason is not None]
+        self._end(
+            terminal.outcome,
+            terminal.error,
+            times,
+            timelines,
+            {
+                Attribute.FINISH_REASONS: reasons,
+                Attribute.OUTPUT_TOKENS: terminal.usage.completion_tokens,
+                Attribute.CACHED_TOKENS: terminal.usage.cached_tokens,
+            },
+        )
+
+    def abandon(
+        self, outcome: Outcome, times: Times, timelines: Iterable[Timeline] = (), *, output_tokens: int = 0
+    ) -> None:
+        """The epoch is over without a terminal event of its own; `output_tokens` stand in the log. Idempotent."""
+        error = outcome if outcome in _ERRORS else None
+        self._end(outcome, error, times, timelines, {Attribute.OUTPUT_TOKENS: output_tokens})
+
+    def _end(
+        self,
+        outcome: str,
+        error: ErrorCode | Outcome | None,
+        times: Times,
+        timelines: Iterable[Timeline],
+        values: Mapping[Attribute, Value],
+    ) -> None:
+        if self._over:
+            return
+        self._over = True
+        end_s = times.terminal_logged_s or time.monotonic()
+        if self._span.is_recording():
+            phases = Phases(self._span, self._clock_ns, self._begin_s, list(timelines))
+            if self._first:
+                phases.queue(times)
+            phases.compute(times.terminal_made_s or end_s)
+            phases.publish(times)
+            self._set({**values, Attribute.OUTCOME: str(outcome), Attribute.PREEMPTIONS: phases.preemptions})
+            if error is not None:
+                self._set({Attribute.ERROR_TYPE: str(error)})
+                if error not in _NO_FAULT:
+                    self._span.set_status(StatusCode.ERROR, str(error))
+        self._span.end(at_ns(self._clock_ns, end_s))
+
+    def _set(self, values: Mapping[Attribute, Value]) -> None:
+        self._span.set_attributes(plain(values))
+
+
+def trace_refused(template: str, worker: str, model: str, claimed: Claimed, error: InvalidRequest) -> None:
+    """The span of an entry that breaks the contract; the producer's is its parent if that can be read."""
+    span = tracer().start_span(
+        f"{Span.PROCESS} {template}",
+        remote_context(claimed.fields.get(b"traceparent", b"").decode(errors="replace")),
+        SpanKind.CONSUMER,
+        plain(
+            {
+                **_of_entry(template, worker, model, claimed.ref),
+                Attribute.DELIVERIES: claimed.deliveries,
+                Attribute.OUTCOME: error.code,
+                Attribute.ERROR_TYPE: error.code,
+            }
+        ),
+    )
+    span.set_status(StatusCode.ERROR, str(error))
+    span.end()
+
+
+def _of_entry(template: str, worker: str, model: str, ref: EntryRef) -> dict[Attribute, Value]:
+    return {
+        Attribute.OPERATION: names.OPERATION,
+        Attribute.PROVIDER: names.PROVIDER,
+        Attribute.MODEL: model,
+        Attribute.MESSAGING_SYSTEM: names.MESSAGING_SYSTEM,
+        Attribute.MESSAGING_OPERATION: Span.PROCESS,
+        Attribute.MESSAGING_OPERATION_TYPE: Span.PROCESS,
+        Attribute.DESTINATION: template,
+        Attribute.CONSUMER_GROUP: GROUP,
+        Attribute.CLIENT_ID: worker,
+        Attribute.MESSAGE_ID: ref.entry_id,
+        Attribute.REQUEST_CLASS: ref.priority_class,
+    }

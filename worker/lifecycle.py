@@ -1,0 +1,95 @@
+"""Tells traces and metrics what becomes of the requests that a worker claims."""
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from broker.attach import Attached, Duplicate, Ended, NotMine
+from broker.claim import Claimed
+from broker.entry import EntryRef
+from schemas.errors import InvalidRequest
+from schemas.events import Terminal
+from schemas.keys import Keys
+from telemetry.names import Outcome
+from worker.epoch_span import EpochSpan, trace_refused
+from worker.metrics import WorkerMetrics
+from worker.running import Running
+
+_OUTCOMES: Final[Mapping[type, Outcome]] = {
+    NotMine: Outcome.NOT_MINE,
+    Duplicate: Outcome.DUPLICATE,
+    Ended: Outcome.ALREADY_ENDED,
+}
+
+
+class Lifecycle:
+    """One for a worker, used on its event loop. Every span that `attaching` begins is ended by one of the others."""
+
+    def __init__(self, keys: Keys, worker: str, metrics: WorkerMetrics) -> None:
+        self._keys = keys
+        self._template = keys.requests_template
+        self._worker = worker
+        self._metrics = metrics
+
+    def attaching(self, running: Running) -> None:
+        """An epoch is about to be opened: its span goes into the started event."""
+        running.span = EpochSpan(self._template, self._worker, self._keys.model, running.ref, running.request)
+
+    def attached(self, running: Running, outcome: Attached) -> None:
+        """The epoch is open."""
+        before = outcome.fold.previous_started
+        if before is None:
+            self._metrics.begun(running.ref.priority_class, running.times.queue_s)
+        elif before.worker != self._worker:
+            self._metrics.taken_over()
+        if running.span is not None:
+            running.span.attached(
+                outcome.log.epoch, outcome.fold, deliveries=running.claimed.deliveries, max_tokens=running.max_tokens
+            )
+
+    def not_attached(self, running: Running, outcome: NotMine | Duplicate | Ended) -> None:
+        """There is nothing to run; a terminal event that an unanswered write of this worker left counts as its own."""
+        if isinstance(outcome, Ended) and outcome.fold.terminal is not None:
+            last = outcome.fold.last_id
+            unknown = running.times.terminal_logged_s is None
+            if unknown and last is not None and running.last_epoch == last.epoch:
+                self._count_end(running, outcome.fold.terminal)
+        self.epoch_over(running, _OUTCOMES[type(outcome)])
+
+    def ended(self, running: Running, terminal: Terminal) -> None:
+        """This worker wrote the terminal event."""
+        self._count_end(running, terminal)
+        self._metrics.served(running.ref.priority_class, terminal, running.times, continued=running.continued)
+        if running.span is not None:
+            running.span.end(terminal, running.times, running.timelines)
+            running.span = None
+
+    def epoch_over(self, running: Running, outcome: Outcome) -> None:
+        """The epoch is over, or could not be opened; nothing where it has ended before."""
+        if running.span is not None:
+            running.span.abandon(outcome, running.times, running.timelines, output_tokens=running.num_logged)
+            running.span = None
+        running.times.terminal_made_s = None
+
+    def fenced(self, running: Running) -> None:
+        """A write was refused: a newer epoch stands in the log."""
+        self._metrics.fenced()
+        self.epoch_over(running, Outcome.FENCED)
+
+    def ended_unowned(self, ref: EntryRef | None, terminal: Terminal, now_ms: int) -> None:
+        """This worker ended a request that nobody ran (`broker.ending.OnEnd`)."""
+        if ref is None:
+            self._metrics.ended(None, terminal, None)
+        else:
+            self._metrics.ended(ref.priority_class, terminal, max(0, now_ms - ref.order[0]) / 1000)
+
+    def refused(self, claimed: Claimed, error: InvalidRequest, *, answered: bool) -> None:
+        """An entry breaks the contract; `answered`: a terminal event could be written, and was told of."""
+        if not answered:
+            self._metrics.buried()
+            self._metrics.refused(error.code)
+        trace_refused(self._template, self._worker, self._keys.model, claimed, error)
+
+    def _count_end(self, running: Running, terminal: Terminal) -> None:
+        at_s = running.times.terminal_logged_s or time.monotonic()
+        self._metrics.ended(running.ref.priority_class, terminal, running.times.since_arrival_s(at_s))

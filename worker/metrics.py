@@ -1,0 +1,159 @@
+"""What a worker counts and measures."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from broker.cleanup import BURIED
+from engine import EngineStats, IterationRecord
+from schemas.errors import ErrorCode
+from schemas.events import Terminal
+from telemetry import names
+from telemetry.instruments import Attributes, counter, histogram, observe
+from telemetry.instruments import attributes as plain
+from telemetry.names import Attribute, Metric
+from telemetry.queue_gauges import QueueGauges
+from telemetry.redis_metrics import RedisMetrics
+from worker.times import Times
+
+_REFUSED: Final = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
+
+ReadNumber = Callable[[], float]
+
+
+class WorkerMetrics:
+    """The instruments of one worker, which serves one model; they do nothing where no metrics are taken.
+
+    `iterated` is called by the engine's thread, the rest on the event loop; what is observed is read by exporters.
+    """
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._labels = plain({Attribute.MODEL: model})
+        self._gen_ai = {Attribute.OPERATION: names.OPERATION, Attribute.PROVIDER: names.PROVIDER}
+        self._iteration = histogram(names.ITERATION_DURATION)
+        self._batch = histogram(names.ITERATION_TOKENS)
+        self._first_token = histogram(names.TIME_TO_FIRST_TOKEN)
+        self._per_token = histogram(names.TIME_PER_OUTPUT_TOKEN)
+        self._duration = histogram(names.REQUEST_DURATION)
+        self._queue_wait = histogram(names.QUEUE_WAIT)
+        self._prefill = histogram(names.PREFILL_DURATION)
+        self._decode = histogram(names.DECODE_DURATION)
+        self._ended = counter(names.REQUESTS_ENDED)
+        self._renewals = counter(names.LEASE_RENEWALS)
+        self._takeovers = counter(names.TAKEOVERS)
+        self._fenced = counter(names.FENCING_REFUSALS)
+        self._dead = counter(names.DEAD_LETTERS)
+        self._refusals = counter(names.REFUSALS)
+        self._phase_s = dict.fromkeys(("select", "build", "forward", "sample"), 0.0)
+        self._batched = {"prefill": 0, "decode": 0}
+        self.redis = RedisMetrics()
+        self.queue = QueueGauges(model)
+
+    def watch_engine(self, stats: Callable[[], EngineStats], *, token_budget: int, publish_s: ReadNumber) -> None:
+        """Observe the engine; `publish_s` is the time spent on writing reply logs so far."""
+        self._observe_each(
+            names.TOKENS,
+            Attribute.TOKEN_TYPE,
+            {"input": lambda: stats().prompt_tokens, "output": lambda: stats().output_tokens},
+        )
+        self._observe_each(
+            names.POOL_REQUESTS,
+            Attribute.STATE,
+            {"running": lambda: stats().running, "waiting": lambda: stats().waiting},
+        )
+        self._observe_each(
+            names.KV_BLOCKS,
+            Attribute.STATE,
+            {"used": lambda: stats().blocks_used, "free": lambda: stats().blocks_total - stats().blocks_used},
+        )
+        phases: dict[str, ReadNumber] = {name: partial(self._phase_s.__getitem__, name) for name in self._phase_s}
+        self._observe_each(names.PHASE_TIME, Attribute.PHASE, {**phases, "publish": publish_s})
+        batched: dict[str, ReadNumber] = {name: partial(self._batched.__getitem__, name) for name in self._batched}
+        self._observe_each(names.BATCHED_TOKENS, Attribute.PHASE, batched)
+        self._observe(names.PREEMPTIONS, lambda: stats().preemptions)
+        self._observe(names.TOKEN_BUDGET, lambda: token_budget)
+
+    def watch_worker(self, *, claimed: ReadNumber, capacity: int, unpublished: ReadNumber) -> None:
+        """Observe the worker's books."""
+        self._observe(names.CLAIMED, claimed)
+        self._observe(names.CAPACITY, lambda: capacity)
+        self._observe(names.UNPUBLISHED, unpublished)
+
+    def iterated(self, record: IterationRecord) -> None:
+        """The engine has completed an iteration."""
+        self._iteration.record(record.total_s, self._labels)
+        self._batch.record(record.num_tokens, self._labels)
+        phases, batched = self._phase_s, self._batched
+        phases["select"] += record.select_s
+        phases["build"] += record.build_s
+        phases["forward"] += record.forward_s
+        phases["sample"] += record.sample_s
+        batched["prefill"] += record.prefill_tokens
+        batched["decode"] += record.decode_tokens
+
+    def begun(self, priority_class: str, queue_s: float) -> None:
+        """The first epoch of a request was opened, `queue_s` after its arrival."""
+        self._queue_wait.record(queue_s, self._of_class(priority_class))
+
+    def taken_over(self) -> None:
+        """A request is continued from another worker's log."""
+        self._takeovers.add(1, self._labels)
+
+    def fenced(self) -> None:
+        """A write was refused because a newer epoch stands in the log."""
+        self._fenced.add(1, self._labels)
+
+    def renewed(self, owned: int, lost: int) -> None:
+        """Leases were renewed, or found lost."""
+        for outcome, count in (("renewed", owned), ("lost", lost)):
+            if count:
+                self._renewals.add(count, plain({Attribute.MODEL: self._model, Attribute.OUTCOME: outcome}))
+
+    def ended(self, priority_class: str | None, terminal: Terminal, duration_s: float | None) -> None:
+        """This worker wrote a terminal event; the class and the time since the arrival where they are known."""
+        shared = {Attribute.MODEL: self._model}
+        if priority_class is not None:
+            shared[Attribute.REQUEST_CLASS] = priority_class
+        error = {} if terminal.error is None else {Attribute.ERROR_TYPE: str(terminal.error)}
+        self._ended.add(1, plain({**shared, Attribute.OUTCOME: terminal.outcome}))
+        if duration_s is not None:
+            self._duration.record(duration_s, plain({**self._gen_ai, **shared, **error}))
+        if terminal.error in BURIED:
+            self.buried()
+        if terminal.error in _REFUSED:
+            self.refused(terminal.error)
+
+    def served(self, priority_class: str, terminal: Terminal, times: Times, *, continued: bool) -> None:
+        """Where the time of a request went that this worker ended; of one `continued` it did not see the beginning."""
+        ended_s = times.terminal_logged_s
+        if ended_s is None:
+            return
+        if times.first_token_s is not None:
+            self._prefill.record(times.first_token_s - times.claimed_s, self._labels)
+            self._decode.record(max(0.0, ended_s - times.first_token_s), self._labels)
+        if terminal.error is None and times.first_logged_s is not None and not continued:
+            labels = self._of_class(priority_class, gen_ai=True)
+            self._first_token.record(times.since_arrival_s(times.first_logged_s), labels)
+            longest = max(ending.tokens for ending in terminal.endings)
+            if longest > 1:
+                self._per_token.record((ended_s - times.first_logged_s) / (longest - 1), labels)
+
+    def buried(self) -> None:
+        """An entry was set aside."""
+        self._dead.add(1, self._labels)
+
+    def refused(self, code: ErrorCode) -> None:
+        """An entry breaks the contract."""
+        self._refusals.add(1, plain({Attribute.MODEL: self._model, Attribute.ERROR_TYPE: str(code)}))
+
+    def _of_class(self, priority_class: str, *, gen_ai: bool = False) -> Attributes:
+        shared = {Attribute.MODEL: self._model, Attribute.REQUEST_CLASS: priority_class}
+        return plain({**self._gen_ai, **shared} if gen_ai else shared)
+
+    def _observe(self, metric: Metric, read: ReadNumber) -> None:
+        observe(metric, lambda: [(read(), self._labels)])
+
+    def _observe_each(self, metric: Metric, attribute: Attribute, reads: dict[str, ReadNumber]) -> None:
+        labelled = [(read, plain({Attribute.MODEL: self._model, attribute: value})) for value, read in reads.items()]
+        observe(metric, lambda: [(read(), labels) for read, labels in labelled])

@@ -1,0 +1,86 @@
+"""The phases of one epoch as children of its span: made afterwards, of the stamps that were taken anyway."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import set_span_in_context
+
+from engine import Timeline
+from telemetry.names import Attribute, Span, SpanEvent
+from telemetry.trace_context import tracer
+from worker.times import Times
+
+Value = str | int | list[str]
+Timed = tuple[float, SpanEvent, Mapping[Attribute, Value]]
+
+
+class Phases:
+    """Makes children of `parent`, an epoch that began at `begin_s`; `timelines` are those of its choices.
+
+    What the engine did before the epoch belongs to an earlier one and is left out: an engine goes on undisturbed while
+    a connection is made anew. Its thread may still be adding to the timelines.
+    """
+
+    def __init__(self, parent: trace.Span, clock_ns: int, begin_s: float, timelines: Sequence[Timeline]) -> None:
+        """`clock_ns`: Unix time where `time.monotonic()` is 0."""
+        self._parent = set_span_in_context(parent, Context())
+        self._clock_ns = clock_ns
+        self._begin_s = begin_s
+        self._timelines = timelines
+        self._preempted = [at_s for line in timelines for at_s in tuple(line.preempted_s) if at_s > begin_s]
+
+    @property
+    def preemptions(self) -> int:
+        """How often the request was put back into the pool in this epoch, all choices together."""
+        return len(self._preempted)
+
+    def queue(self, times: Times) -> None:
+        """From the entry's arrival to its claim."""
+        self._child(Span.QUEUE, times.claimed_s - times.queue_s, times.claimed_s)
+
+    def compute(self, end_s: float) -> None:
+        """`prefill`, from the first admission to a batch to the first token; `decode`, from there to `end_s`."""
+        admitted_s = min((line.scheduled_s for line in self._timelines if line.scheduled_s is not None), default=None)
+        if admitted_s is None:
+            return
+        tokens_s = [line.first_token_s for line in self._timelines if line.first_token_s is not None]
+        first_s = min(tokens_s, default=end_s)
+        events = sorted(self._events(), key=lambda event: event[0])
+        if first_s > self._begin_s:
+            before = [event for event in events if event[0] <= first_s]
+            self._child(Span.PREFILL, max(admitted_s, self._begin_s), first_s, before)
+        if tokens_s:
+            after = [event for event in events if event[0] > first_s]
+            if first_s > self._begin_s:
+                after.insert(0, (first_s, SpanEvent.FIRST_TOKEN, {}))
+            self._child(Span.DECODE, max(first_s, self._begin_s), end_s, after)
+
+    def publish(self, times: Times) -> None:
+        """From making the terminal event to its being written."""
+        if times.terminal_made_s is not None and times.terminal_logged_s is not None:
+            self._child(Span.PUBLISH, times.terminal_made_s, times.terminal_logged_s)
+
+    def _events(self) -> Iterable[Timed]:
+        for line in self._timelines:
+            for at_s, tokens in tuple(line.chunks):
+                if at_s > self._begin_s:
+                    yield at_s, SpanEvent.CHUNK, {Attribute.CHUNK_TOKENS: tokens}
+        for at_s in self._preempted:
+            yield at_s, SpanEvent.PREEMPTED, {}
+
+    def _child(self, name: Span, begin_s: float, end_s: float, events: Iterable[Timed] = ()) -> None:
+        span = tracer().start_span(name.value, self._parent, start_time=at_ns(self._clock_ns, begin_s))
+        for at_s, event, values in events:
+            span.add_event(event.value, plain(values), at_ns(self._clock_ns, at_s))
+        span.end(at_ns(self._clock_ns, max(begin_s, end_s)))
+
+
+def at_ns(clock_ns: int, at_s: float) -> int:
+    """Unix time in nanoseconds of a `time.monotonic()`; `clock_ns` is where that is 0."""
+    return clock_ns + int(at_s * 1e9)
+
+
+def plain(values: Mapping[Attribute, Value]) -> dict[str, Value]:
+    """Attributes with plain strings, as exporters want them."""
+    return {name.value: str(value) if isinstance(value, str) else value for name, value in values.items()}
