@@ -18,7 +18,7 @@ from bench.workload import DEMO_MODEL, known_by_heart
 _SAMPLE_S = 0.25
 _PAUSE_S = 10.0
 """How long nobody asks before the one request that wakes the service up."""
-_PATIENCE_S = 300.0
+_PATIENCE_S = 600.0
 
 
 class Performance:
@@ -62,7 +62,7 @@ class Performance:
 
     async def _ask(self, profile: RateProfile, seed: int) -> None:
         workload = known_by_heart(seed)
-        async with Client(self._site.url, DEMO_MODEL) as client:
+        async with Client(self._site.url, DEMO_MODEL, timeout_s=_PATIENCE_S) as client:
             self._mark("load begins")
             arrivals = profile.arrivals(random.Random(f"arrivals {seed}"))
             await open_loop(client, workload, arrivals, self.outcomes, Stop())

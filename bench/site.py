@@ -16,7 +16,7 @@ from cli.process import Program
 from cli.supervisor import Supervisor
 from schemas.keys import Keys
 
-_STOP_MARGIN_S = 10.0
+_STOP_MARGIN_S = 30.0
 _HOST = "127.0.0.1"
 
 
