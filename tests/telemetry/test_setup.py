@@ -1,9 +1,21 @@
 """The SDK's start and end, in processes of their own: it can be started once in each."""
 
 import os
+import queue
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import grpc
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
 
 ROOT = Path(__file__).parents[2]
 COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
@@ -89,3 +101,33 @@ print("TRACE", trace.format_trace_id(span.get_span_context().trace_id))
     assert '"why": "because"' in record
     assert '"count": 2' in record
     assert f'"trace_id": "0x{trace_id}"' in record
+
+
+def test_traces_travel_over_grpc() -> None:
+    received: queue.Queue[str] = queue.Queue()
+
+    class Traces(TraceServiceServicer):
+        def Export(self, request: ExportTraceServiceRequest, context: object) -> ExportTraceServiceResponse:
+            received.put(request.resource_spans[0].scope_spans[0].spans[0].name)
+            return ExportTraceServiceResponse()
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    add_TraceServiceServicer_to_server(Traces(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        _run(
+            """
+from opentelemetry import trace
+from telemetry.setup import start_telemetry
+telemetry = start_telemetry("orcastream-gateway", "one")
+trace.get_tracer("test").start_span("over grpc").end()
+telemetry.shut_down(30)
+""",
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}",
+            OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
+            OTEL_METRICS_EXPORTER="none",
+        )
+        assert received.get(timeout=10) == "over grpc"
+    finally:
+        server.stop(0)
