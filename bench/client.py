@@ -16,6 +16,8 @@ _DONE = "[DONE]"
 _CONNECT_S = 10.0
 LOST = "cut off"
 """The stream ended without its last line."""
+UNREADABLE = "unreadable"
+"""An event is none of those that the API describes."""
 
 
 class Client:
@@ -73,7 +75,7 @@ class Client:
                 elif event == _DONE:
                     outcome.ended_s = time.monotonic()
                 elif event is not None:
-                    _take(outcome, json.loads(event))
+                    _take(outcome, event)
         if outcome.ended_s is None and outcome.error is None:
             outcome.error = LOST
 
@@ -88,7 +90,14 @@ class Client:
         return body if question.max_tokens is None else {**body, "max_tokens": question.max_tokens}
 
 
-def _take(outcome: Outcome, event: Mapping[str, Any]) -> None:
+def _take(outcome: Outcome, event: str) -> None:
+    try:
+        _read(outcome, json.loads(event))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        outcome.error = UNREADABLE
+
+
+def _read(outcome: Outcome, event: Mapping[str, Any]) -> None:
     if "error" in event:
         outcome.error = f"in the stream: {event['error'].get('code')}"
     for choice in event.get("choices", ()):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from bench.client import LOST, Client
+from bench.client import LOST, UNREADABLE, Client
 from bench.clients import Stop, closed_loop, open_loop
 from bench.outcome import Outcome
 from bench.workload import Group, Question, Workload
@@ -55,6 +55,8 @@ async def test_a_whole_answer() -> None:
         ((START, b'data: {"error": {"code": "lost", "message": "gone"}}\n\n', DONE), 200, "in the stream: lost"),
         ((b'{"error": {"code": "queue_full"}}',), 429, "429 queue_full"),
         ((b"bad gateway",), 502, "502"),
+        ((START, b"data: {\n\n", DONE), 200, UNREADABLE),
+        ((START, b'data: {"choices": [{"text": "1"}]}\n\n', DONE), 200, UNREADABLE),
     ],
 )
 async def test_what_is_lost_or_refused_is_named(parts: tuple[bytes, ...], status: int, error: str) -> None:
