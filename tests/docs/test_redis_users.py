@@ -1,0 +1,152 @@
+"""The Redis users that docs/operations.md recommends: the service works under them, and they may do no more."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from demo.prompts import SHOWCASE
+from tests.docs.producers import EXAMPLES
+from tests.path.gateway_process import GatewayProcess
+from tests.path.stream import Stream
+from tests.redis_server import RedisServer, one_server
+from tests.worker.worker_process import WorkerProcess
+
+pytestmark = one_server("system")
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+BLOCK = re.search(r"<!-- redis users -->\n```\n(.*?)```\n<!-- /redis users -->", PAGE, re.DOTALL)
+REQUESTS = "orca:{orca-demo}:requests:normal"
+DEAD = "orca:{orca-demo}:dead"
+NOBODY = (
+    "FLUSHALL",
+    "CONFIG GET maxmemory",
+    "KEYS *",
+    "XTRIM {requests} MAXLEN 0",
+    "XGROUP DESTROY {requests} workers",
+)
+PROMPT, ANSWER = next(item for item in SHOWCASE if item[0].startswith("Count from 1 "))
+BODY = {"model": "orca-demo", "prompt": PROMPT, "max_tokens": 400, "temperature": 0, "timeout": 120}
+
+
+def users() -> dict[str, list[str]]:
+    """The rules of each user, by name."""
+    assert BLOCK
+    lines = [line.split() for line in BLOCK[1].splitlines()]
+    return {name: rules for _, name, *rules in lines}
+
+
+class Guarded:
+    """A server on which these users, and no others, exist."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.port = server.port
+        with server.client() as client:
+            if int(client.info("server")["redis_version"].split(".")[0]) < 7:
+                pytest.skip("this redis-server has no permissions for reading and writing apart")
+            for name, rules in sorted(users().items(), key=lambda user: user[0] == "default"):
+                client.execute_command("ACL", "SETUSER", name, *rules)
+
+    def url(self, user: str) -> str:
+        """Where `user` connects to."""
+        return f"redis://{user}:CHANGE-{user}@127.0.0.1:{self.port}/0"
+
+    def client(self, user: str) -> "redis.Redis":
+        """A connection as `user`, who says nothing that was not asked for."""
+        return redis.Redis.from_url(self.url(user), driver_info=None, retry=None)
+
+
+@pytest.fixture(scope="module")
+def guarded(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    server = RedisServer(redis_binary, tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield Guarded(server)
+    server.kill()
+
+
+@pytest.fixture
+def service(guarded: Guarded, tmp_path: Path) -> Iterator[tuple[GatewayProcess, list[WorkerProcess]]]:
+    """A gateway and two workers, each as its own user."""
+    workers = [WorkerProcess(guarded.url("worker"), tmp_path / f"worker{number}.log") for number in range(2)]
+    gateway = GatewayProcess(guarded.url("gateway"), tmp_path / "gateway.log")
+    gateway.wait_ready()
+    yield gateway, workers
+    for process in (gateway, *workers):
+        process.kill()
+
+
+def test_the_service_works_and_nothing_is_refused(
+    guarded: Guarded, service: tuple[GatewayProcess, list[WorkerProcess]]
+) -> None:
+    gateway, workers = service
+
+    def kill(stream: Stream) -> None:
+        next(worker for worker in workers if f"-{worker.pid}-" in stream.workers[-1]).kill()
+
+    def cancel(stream: Stream) -> None:
+        httpx.delete(f"{gateway.url}/v1/requests/{stream.request_id}").raise_for_status()
+
+    taken_over = Stream().post(gateway.url, BODY, {10: kill})
+    assert taken_over.text.strip() == ANSWER
+    assert len(set(taken_over.workers)) == 2
+    cancelled = Stream().post(gateway.url, BODY, {10: cancel})
+    assert cancelled.error is not None
+    assert cancelled.error["code"] == "cancelled"
+    producer = [sys.executable, EXAMPLES / "producer_redis.py", "--url", guarded.url("producer"), "[1, 17, 42]"]
+    assert subprocess.run(producer, timeout=60, check=False).returncode == 0
+    with guarded.client("producer") as client, guarded.client("keda") as keda, guarded.client("admin") as admin:
+        client.xadd(REQUESTS, {"id": "broken", "v": "1", "deadline": "4000000000000", "payload": "{}"})
+        letters: Any = admin.xread({DEAD: "0-0"}, block=10_000)
+        assert letters[0][1][0][1][b"id"] == b"broken"
+        assert keda.xlen(REQUESTS) == 0
+        assert admin.execute_command("ACL", "LOG") == []
+
+
+@pytest.mark.parametrize(
+    ("user", "command"),
+    [
+        *((user, command) for user in ("gateway", "worker", "producer", "keda") for command in NOBODY),
+        *(("producer", command) for command in ("XRANGE {requests} - +", "XREAD STREAMS {requests} 0", "GET {cancel}")),
+        *(
+            ("producer", command)
+            for command in ("XADD {reply} * type error", "XADD {other} * id x", "XDEL {requests} 1")
+        ),
+        *(("keda", command) for command in ("XRANGE {requests} - +", "XADD {requests} * id x", "XLEN {other}")),
+        ("gateway", "XREADGROUP GROUP workers me STREAMS {requests} >"),
+        ("gateway", "XADD {other} * id x"),
+        ("worker", "XADD {other} * id x"),
+    ],
+)
+def test_what_nobody_needs_is_refused(guarded: Guarded, user: str, command: str) -> None:
+    keys = {
+        "requests": REQUESTS,
+        "cancel": "orca:{orca-demo}:cancel:x",
+        "reply": "orca:reply:{00}:x",
+        "other": "other:{orca-demo}:requests:normal",
+    }
+    with guarded.client(user) as client, pytest.raises(redis.exceptions.NoPermissionError):
+        client.execute_command(*(part.format(**keys) for part in command.split()))
+
+
+def test_every_command_of_the_code_is_allowed(guarded: Guarded) -> None:
+    """What the test above does not get to: commands as they stand in the code, of which the server knows the names."""
+    with guarded.client("admin") as admin:
+        known = {name.decode().upper() for name in admin.command_list()}
+    used = {
+        word
+        for room in ("broker", "gateway", "worker")
+        for path in (ROOT / room).rglob("*")
+        if path.suffix in (".py", ".lua")
+        for word in re.findall(r"""\(["']([A-Z]+)["']""", path.read_text(encoding="utf-8"))
+    }
+    rules = {rule for user in ("gateway", "worker") for rule in users()[user]}
+    allowed = {rule[1:].partition("|")[0].upper() for rule in rules if rule.startswith("+")}
+    assert used & known
+    assert used & known <= allowed

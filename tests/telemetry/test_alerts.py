@@ -1,0 +1,57 @@
+"""Every alert asks for what the code emits, is explained in the documentation, and fires when it should."""
+
+import re
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.telemetry.promql import check
+from tests.telemetry.rules import ALERTS, RECORDS, ROOT, RULE_TESTS, RULES, known
+
+by_name = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+
+
+@by_name
+def test_alerts_ask_for_what_there_is(alert: dict[str, Any]) -> None:
+    labels = check(alert["expr"], known())
+    told = {name for text in alert["annotations"].values() for name in re.findall(r"\$labels\.(\w+)", text)}
+    assert told == labels
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record["record"])
+def test_records_are_named_by_what_they_keep(record: dict[str, Any]) -> None:
+    assert check(record["expr"]) == {"gen_ai_request_model"}
+    level, _, operation = record["record"].split(":")
+    window = re.search(r"(\d+[mh])$", operation)
+    assert level == "model"
+    assert window
+    assert set(re.findall(r"\[(\w+)\]", record["expr"])) == {window[1]}
+
+
+@by_name
+def test_alerts_say_what_to_do(alert: dict[str, Any]) -> None:
+    assert alert["labels"]["severity"] in ("critical", "warning")
+    assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
+    path, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+    assert anchor == alert["alert"].lower()
+    assert f"\n### {alert['alert']}\n" in (ROOT / path).read_text(encoding="utf-8")
+
+
+@by_name
+def test_alerts_are_tried_both_ways(alert: dict[str, Any]) -> None:
+    """The tests for promtool have a moment at which it fires, and one at which it does not."""
+    asked = f'ALERTS{{alertname="{alert["alert"]}", alertstate="firing"}}'
+    tests = yaml.safe_load(RULE_TESTS.read_text(encoding="utf-8"))["tests"]
+    moments = [moment for test in tests for moment in test["promql_expr_test"] if moment["expr"] == asked]
+    assert {bool(moment.get("exp_samples")) for moment in moments} == {True, False}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: package prometheus)")
+@pytest.mark.parametrize("arguments", [("check", "rules", RULES), ("test", "rules", RULE_TESTS)], ids=["check", "test"])
+def test_promtool(arguments: tuple[Any, ...]) -> None:
+    done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SUCCESS" in done.stdout
