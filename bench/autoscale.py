@@ -39,7 +39,7 @@ DEPLOYED = ScaledObject(
     scale_down=(Policy("Pods", 1, 90),),
 )
 """What k8s/components/autoscaling says, for workers with the default max_batch_size; a test compares the two."""
-PROFILE = "0:0.5,20:0.5,50:8,80:8,105:0.5,120:0.5"
+PROFILE = "0:0.5,15:0.5,45:8,75:8,100:0.5,170:0.5"
 _LAST_LINES = 40
 
 

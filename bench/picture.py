@@ -113,7 +113,7 @@ def _draw_ttft(axes: Any, series: Series) -> None:
     axes.set_xlabel(f"seconds; KEDA's and the HPA's times run {series.settings['faster']:g} times as fast")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("")
-    axes.set_ylim(0.01, 100)
+    axes.set_ylim(0.01, max(100, *(2 * seconds for _, seconds in served)))
 
 
 def _name_marks(axes: Any, series: Series) -> None:
