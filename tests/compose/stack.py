@@ -45,8 +45,9 @@ class Stack:
         return services
 
     def build(self, *services: str) -> None:
-        """Build the images of these services."""
-        self.compose("build", *services, timeout_s=BUILD_TIMEOUT_S)
+        """Build the images of these services, one after another: the later ones find layers of the earlier."""
+        for service in services:
+            self.compose("build", service, timeout_s=BUILD_TIMEOUT_S)
 
     def up(self, *services: str) -> None:
         """Start services and what they need, and wait until all are healthy."""

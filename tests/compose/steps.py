@@ -141,7 +141,7 @@ class Steps:
         """`docker compose restart`: an answer that has ended before can still be read, and new ones are computed."""
         self._stack.compose("restart")
         self._stack.up("gateway", "worker")
-        again = Stream(request_id=self._finished.request_id, last_id="0-0")
+        again = Stream(request_id=self._finished.request_id)
         self._undisturbed(again.resume(self._stack.url))
         self.completion()
         return "after `docker compose restart` the stream from before is read again, and new requests are served"
@@ -155,7 +155,7 @@ class Steps:
         self._stack.compose("stop")
         check(self._stack.services() == set(), f"after stop: {self._stack.services()} run")
         self._stack.up("gateway", "worker")
-        self._undisturbed(Stream(request_id=request_id, last_id="0-0").resume(self._stack.url))
+        self._undisturbed(Stream(request_id=request_id).resume(self._stack.url))
         return "queued without workers, Redis killed with SIGKILL, everything stopped and started: answered in full"
 
     def whole_service(self) -> str:
