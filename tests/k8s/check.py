@@ -1,0 +1,128 @@
+"""`make k8s-test`: renders every overlay and every component, and has each looked at by those who know Kubernetes."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.k8s.custom_resources import custom, faults
+from tests.k8s.kustomization import K8S, OVERLAYS, Document
+from tests.k8s.rendering import NoKubectl, documents_of, find_kubectl, render
+
+VERSIONS = ("1.31", "1.34", "1.37")
+"""Kubernetes versions whose schemas k8s/ keeps to: the oldest that it runs on, the newest there are, one between."""
+ROOT = K8S.parent
+TOOLS = Path(sys.executable).parent
+
+
+class Failed(Exception):
+    """A check found something; the message says what."""
+
+
+def main() -> int:
+    """Run every check; 0 where none found anything."""
+    failed = 0
+    for name, check in (("kubernetes", check_manifests), ("hadolint", check_dockerfile)):
+        try:
+            print(f"{name}: {check()}", flush=True)
+        except NoKubectl as missing:
+            print(f"{name}: SKIPPED, manifests are neither rendered nor validated: {missing}", flush=True)
+        except Failed as found:
+            failed += 1
+            print(f"{name}: FAILED\n{found}", flush=True)
+    return int(failed > 0)
+
+
+def check_manifests() -> str:
+    """Render, validate, and scan. Raises NoKubectl, Failed."""
+    kubectl, version = find_kubectl()
+    print(f"kubectl: {kubectl} {version}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, kustomization in _kustomizations(Path(folder)):
+            path = Path(folder) / f"{name}.yaml"
+            try:
+                path.write_text(render(kubectl, kustomization), encoding="utf-8")
+            except RuntimeError as error:
+                raise Failed(str(error)) from None
+            documents = documents_of(path.read_text(encoding="utf-8"))
+            validated = _validate(path, documents)
+            _check_custom(name, documents)
+            print(f"{name}: {len(documents)} objects; {validated}; {_scan(path)}", flush=True)
+    return f"every overlay and component is valid for {', '.join(VERSIONS)}"
+
+
+def check_dockerfile() -> str:
+    """Lint the Dockerfile. Raises Failed."""
+    done = _run("hadolint", str(ROOT / "Dockerfile"))
+    if done.returncode:
+        raise Failed(done.stdout + done.stderr)
+    return f"{_run('hadolint', '--version').stdout.strip()}, nothing found"
+
+
+def _kustomizations(scratch: Path) -> Iterator[tuple[str, Path]]:
+    """The overlays; then every component alone, on the overlay dev, or on the base where it is about Redis itself."""
+    for name in OVERLAYS:
+        yield name, K8S / "overlays" / name
+    for component in sorted((K8S / "components").iterdir()):
+        under = "base" if component.name == "managed-redis" else "overlays/dev"
+        folder = scratch / component.name
+        folder.mkdir()
+        kustomization = {
+            "namespace": "orcastream",
+            "resources": [_relative(K8S / under, folder)],
+            "components": [_relative(component, folder)],
+            "images": [{"name": f"orcastream-{role}", "newTag": "0.1.0"} for role in ("gateway", "worker")],
+        }
+        (folder / "kustomization.yaml").write_text(json.dumps(kustomization), encoding="utf-8")
+        yield f"{component.name} on {under.rpartition('/')[2]}", folder
+
+
+def _relative(path: Path, start: Path) -> str:
+    return os.path.relpath(path.resolve(), start.resolve())
+
+
+def _validate(path: Path, documents: list[Document]) -> str:
+    """Against Kubernetes's own schemas; that each object was looked at is counted, for unknown kinds only warn."""
+    built_in = len(documents) - len(custom(documents))
+    for version in VERSIONS:
+        done = _run("kubernetes-validate", "--strict", "--no-warn", "-k", version, str(path))
+        passed = done.stdout.count(" passed for resource ") + done.stderr.count(" passed for resource ")
+        if done.returncode or passed != built_in:
+            raise Failed(f"{path.stem}, Kubernetes {version}: {passed} of {built_in} valid\n{done.stdout}{done.stderr}")
+    return f"{built_in} valid for {len(VERSIONS)} versions"
+
+
+def _check_custom(name: str, documents: list[Document]) -> None:
+    found = [f"{one['kind']} {one['metadata']['name']}: {fault}" for one in custom(documents) for fault in faults(one)]
+    if found:
+        raise Failed("\n".join([f"{name}:", *found]))
+
+
+def _scan(path: Path) -> str:
+    """checkov: nothing may fail; what is waived has its reason in an annotation."""
+    done = _run("checkov", "--skip-download", "--framework", "kubernetes", "--output", "json", "--file", str(path))
+    try:
+        report = json.loads(done.stdout)
+    except ValueError:
+        raise Failed(f"checkov: {done.stdout}{done.stderr}") from None
+    results, summary = report["results"], report["summary"]
+    if summary["failed"] or summary["parsing_errors"] or not summary["passed"]:
+        found = [f"{one['check_id']} {one['resource']}: {one['check_name']}" for one in results["failed_checks"]]
+        raise Failed("\n".join([f"checkov, {path.stem}: {summary}", *found]))
+    for waived in results["skipped_checks"]:
+        if not waived["check_result"].get("suppress_comment"):
+            raise Failed(
+                f"checkov, {path.stem}: {waived['check_id']} of {waived['resource']} is waived without a reason"
+            )
+    return f"checkov {summary['passed']} passed, {summary['skipped']} waived with a reason"
+
+
+def _run(tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(TOOLS / tool), *arguments], capture_output=True, text=True, check=False)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

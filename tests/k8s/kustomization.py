@@ -1,0 +1,132 @@
+"""Reads a kustomization as `kubectl kustomize` does, as far as k8s/ needs it.
+
+So tests see what an overlay comes to where there is no kubectl; test_rendering.py compares the two where there is one.
+"""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Document = dict[str, Any]
+
+K8S = Path(__file__).parents[2] / "k8s"
+OVERLAYS = ("dev", "prod", "cpu")
+KNOWN = {
+    "apiVersion",
+    "kind",
+    "namespace",
+    "resources",
+    "components",
+    "patches",
+    "labels",
+    "images",
+    "configMapGenerator",
+    "secretGenerator",
+}
+
+_MERGE_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "env": "name",
+    "volumes": "name",
+    "volumeMounts": "mountPath",
+}
+"""Lists that a patch adds to instead of replacing them, in kinds that Kubernetes itself knows."""
+_CUSTOM = (".sh/", ".coreos.com/", "cert-manager.io/", "gateway.networking")
+
+
+def overlay(name: str) -> list[Document]:
+    """Everything that an overlay deploys."""
+    return read(K8S / "overlays" / name)
+
+
+def read(folder: Path) -> list[Document]:
+    """Everything that the kustomization in `folder` comes to. AssertionError for a field that this reader ignores."""
+    documents: list[Document] = []
+    _add(documents, folder)
+    return documents
+
+
+def of_kind(documents: list[Document], kind: str) -> list[Document]:
+    """All objects of that kind."""
+    return [document for document in documents if document["kind"] == kind]
+
+
+def find(documents: list[Document], kind: str, name: str) -> Document:
+    """The one object of that kind and name."""
+    (found,) = (one for one in of_kind(documents, kind) if one["metadata"]["name"] == name)
+    return found
+
+
+def load(path: Path) -> Iterator[Document]:
+    """The objects in a file of YAML."""
+    yield from (document for document in yaml.safe_load_all(path.read_text(encoding="utf-8")) if document)
+
+
+def _add(documents: list[Document], folder: Path) -> None:
+    (kustomization,) = load(folder / "kustomization.yaml")
+    assert set(kustomization) <= KNOWN, set(kustomization) - KNOWN
+    for name in kustomization.get("resources", ()):
+        path = folder / name
+        if path.is_dir():
+            _add(documents, path)
+        else:
+            documents.extend(load(path))
+    for field, kind in (("configMapGenerator", "ConfigMap"), ("secretGenerator", "Secret")):
+        for generator in kustomization.get(field, ()):
+            _generate(documents, kind, generator)
+    for name in kustomization.get("components", ()):
+        _add(documents, folder / name)
+    for patch in kustomization.get("patches", ()):
+        for document in load(folder / patch["path"]):
+            _patch(find(documents, document["kind"], document["metadata"]["name"]), document)
+    _transform(documents, kustomization)
+
+
+def _generate(documents: list[Document], kind: str, generator: Document) -> None:
+    data = dict(literal.split("=", 1) for literal in generator["literals"])
+    if generator.get("behavior") == "merge":
+        find(documents, kind, generator["name"])["data"].update(data)
+    else:
+        documents.append({"apiVersion": "v1", "kind": kind, "metadata": {"name": generator["name"]}, "data": data})
+
+
+def _patch(target: Document, patch: Document) -> None:
+    merged = _merge(target, patch, lists=not any(part in target["apiVersion"] for part in _CUSTOM))
+    target.clear()
+    target.update(merged)
+
+
+def _merge(old: Any, new: Any, key: str = "", *, lists: bool = True) -> Any:
+    if isinstance(old, dict) and isinstance(new, dict):
+        merged = {name: _merge(old.get(name), value, name, lists=lists) for name, value in new.items()}
+        return {name: value for name, value in (old | merged).items() if value is not None}
+    if lists and isinstance(old, list) and key in _MERGE_KEYS:
+        by = _MERGE_KEYS[key]
+        items = {item[by]: item for item in old}
+        for item in new:
+            items[item[by]] = _merge(items.get(item[by]), item, lists=lists)
+        return list(items.values())
+    return deepcopy(new)
+
+
+def _transform(documents: list[Document], kustomization: Document) -> None:
+    for document in documents:
+        if "namespace" in kustomization and document["kind"] != "Namespace":
+            document["metadata"]["namespace"] = kustomization["namespace"]
+        for labels in kustomization.get("labels", ()):
+            document["metadata"]["labels"] = document["metadata"].get("labels", {}) | labels["pairs"]
+        spec = document.get("spec", {}).get("template", {}).get("spec", {})
+        for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
+            _set_image(container, kustomization.get("images", ()))
+
+
+def _set_image(container: Document, images: list[Document]) -> None:
+    name, _, tag = container["image"].partition(":")
+    for image in images:
+        if name == image["name"]:
+            name, tag = image.get("newName", name), image.get("newTag", tag)
+    container["image"] = f"{name}:{tag}" if tag else name

@@ -1,0 +1,82 @@
+"""What a pod template comes to: its container, the settings that its environment gives, how long a probe takes."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from pydantic_settings import BaseSettings
+
+from tests.k8s.kustomization import Document, find
+
+S = TypeVar("S", bound=BaseSettings)
+
+GATEWAY = "orcastream-gateway"
+WORKER = "orcastream-worker"
+
+
+def pod(documents: list[Document], deployment: str) -> Any:
+    """The pod specification of a Deployment."""
+    return find(documents, "Deployment", deployment)["spec"]["template"]["spec"]
+
+
+def container(documents: list[Document], deployment: str) -> Any:
+    """The one container of a Deployment that is no init container."""
+    (found,) = pod(documents, deployment)["containers"]
+    return found
+
+
+def environment(documents: list[Document], deployment: str) -> dict[str, str]:
+    """The variables of a Deployment's container; those out of a Secret or a field have a value of their kind."""
+    variables: dict[str, str] = {}
+    main = container(documents, deployment)
+    for source in main["envFrom"]:
+        variables |= find(documents, "ConfigMap", source["configMapRef"]["name"])["data"]
+    for variable in main["env"]:
+        variables[variable["name"]] = variable.get("value") or _stand_in(main, variable["valueFrom"])
+    return variables
+
+
+def settings(documents: list[Document], deployment: str, kind: type[S]) -> S:
+    """The settings that the process of a Deployment has. AssertionError where a variable belongs to none."""
+    variables = environment(documents, deployment)
+    unknown = {name for name in variables if name.startswith("ORCASTREAM_")} - _names(kind)
+    assert not unknown, f"{deployment}: {sorted(unknown)} are variables of no setting"
+    with _only(variables):
+        return kind(_env_file=None)  # type: ignore[call-arg]
+
+
+def probe_s(probe: Document) -> int:
+    """Seconds that a probe may fail before it counts."""
+    return int(probe["failureThreshold"] * probe["periodSeconds"])
+
+
+def bytes_of(quantity: str) -> int:
+    """A Kubernetes quantity of memory in bytes: 2Gi, 384Mi."""
+    return int(quantity[:-2]) * {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}[quantity[-2:]]
+
+
+def _names(kind: type[BaseSettings]) -> set[str]:
+    return {f"ORCASTREAM_{name.upper()}" for name in kind.model_fields}
+
+
+def _stand_in(main: Document, source: Document) -> str:
+    if "resourceFieldRef" in source:
+        assert source["resourceFieldRef"]["resource"] == "limits.cpu"
+        return str(main["resources"]["limits"]["cpu"])
+    if "secretKeyRef" in source:
+        return {"url": "redis://redis:6379/0", "api-keys": '{"a-key": "a-tenant"}'}[source["secretKeyRef"]["key"]]
+    return "a-field"
+
+
+@contextmanager
+def _only(variables: dict[str, str]) -> Iterator[None]:
+    """These variables and no others."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

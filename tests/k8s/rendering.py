@@ -1,0 +1,44 @@
+"""`kubectl kustomize`, where there is a kubectl that knows components."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import yaml
+
+from tests.k8s.kustomization import Document
+
+OLDEST = (1, 21)
+"""The first kubectl whose kustomize has components; Debian 12's is older."""
+
+
+class NoKubectl(Exception):
+    """There is none, or it is too old; the message says which."""
+
+
+def find_kubectl() -> tuple[str, str]:
+    """Path and version of the kubectl on PATH. Raises NoKubectl."""
+    path = shutil.which("kubectl")
+    if path is None:
+        raise NoKubectl("no kubectl on PATH")
+    answer = subprocess.run([path, "version", "--client", "-o", "json"], capture_output=True, text=True, check=True)
+    version = json.loads(answer.stdout)["clientVersion"]["gitVersion"]
+    found = re.match(r"v(\d+)\.(\d+)", version)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        raise NoKubectl(f"{path} is {version}; components need v{OLDEST[0]}.{OLDEST[1]} or later")
+    return path, version
+
+
+def render(kubectl: str, folder: Path) -> str:
+    """What the kustomization in `folder` comes to, as YAML. RuntimeError with kubectl's own words where it fails."""
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{folder}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def documents_of(rendered: str) -> list[Document]:
+    """The objects of a rendered kustomization."""
+    return [document for document in yaml.safe_load_all(rendered) if document]

@@ -1,0 +1,81 @@
+"""What the autoscalers ask for is what the service keeps."""
+
+import pytest
+import yaml
+
+from gateway.settings import GatewaySettings
+from schemas.keys import CLASSES
+from telemetry.names import QUEUE_LENGTH, Attribute
+from telemetry.prometheus import prometheus_label, prometheus_name
+from tests.k8s.kustomization import K8S, Document, load, of_kind, overlay, read
+from tests.k8s.pods import GATEWAY, WORKER, settings
+from worker.settings import WorkerSettings
+
+
+@pytest.fixture(scope="module")
+def prod() -> list[Document]:
+    return overlay("prod")
+
+
+def scaled_object(documents: list[Document]) -> Document:
+    (found,) = of_kind(documents, "ScaledObject")
+    return found["spec"]  # type: ignore[no-any-return]
+
+
+def test_keda_asks_for_the_request_stream_of_every_class(prod: list[Document]) -> None:
+    keys = settings(prod, WORKER, WorkerSettings).keys()
+    triggers = scaled_object(prod)["triggers"]
+    assert [trigger["name"] for trigger in triggers] == list(CLASSES)
+    assert [trigger["metadata"]["stream"] for trigger in triggers] == [keys.requests(name) for name in CLASSES]
+    assert {trigger["type"] for trigger in triggers} == {"redis-streams"}
+    for trigger in triggers:  # with a consumer group KEDA reads its lag, which is nil once entries are deleted
+        assert "consumerGroup" not in trigger["metadata"]
+
+
+def test_the_component_names_the_streams_of_the_base() -> None:
+    keys = settings(read(K8S / "base"), WORKER, WorkerSettings).keys()
+    (component,) = load(K8S / "components/autoscaling/scaled-object.yaml")
+    streams = [trigger["metadata"]["stream"] for trigger in component["spec"]["triggers"]]
+    assert streams == [keys.requests(name) for name in CLASSES]
+
+
+def test_the_sum_of_the_classes_is_scaled_on(prod: list[Document]) -> None:
+    scaled = scaled_object(prod)
+    modifiers = scaled["advanced"]["scalingModifiers"]
+    assert modifiers["formula"].split(" + ") == list(CLASSES)
+    worker = settings(prod, WORKER, WorkerSettings)
+    target = int(modifiers["target"])  # KEDA's fallback refuses a fraction
+    assert target == worker.max_batch_size * 3 // 4
+    # The queue's bound must let the length grow until the last worker is asked for.
+    assert target * scaled["maxReplicaCount"] <= worker.max_queue_depth
+    assert scaled["fallback"]["behavior"] == "currentReplicasIfHigher"
+    assert 0 < scaled["fallback"]["replicas"] <= scaled["maxReplicaCount"]
+
+
+def test_what_scales_to_zero_takes_requests_without_a_worker(prod: list[Document]) -> None:
+    assert scaled_object(prod)["minReplicaCount"] == 0
+    assert not settings(prod, GATEWAY, GatewaySettings).require_worker
+
+
+def test_the_plain_autoscaler_asks_for_a_metric_that_is_there() -> None:
+    documents = overlay("cpu")
+    (autoscaler,) = of_kind(documents, "HorizontalPodAutoscaler")
+    (metric,) = autoscaler["spec"]["metrics"]
+    name = metric["external"]["metric"]["name"]
+    assert name == prometheus_name(QUEUE_LENGTH)
+    rules = yaml.safe_load((K8S / "components/autoscaling-hpa/adapter-rules.yaml").read_text(encoding="utf-8"))
+    (rule,) = rules["rules"]["external"]
+    label = prometheus_label(Attribute.REQUEST_CLASS)
+    assert rule["name"]["as"] == name
+    assert rule["metricsQuery"] == f"sum(max by ({label}) ({name}{{<<.LabelMatchers>>}}))"
+    worker = settings(documents, WORKER, WorkerSettings)
+    assert int(metric["external"]["target"]["averageValue"]) == worker.max_batch_size * 3 // 4
+    assert autoscaler["spec"]["minReplicas"] >= 1
+    assert settings(documents, GATEWAY, GatewaySettings).require_worker
+
+
+@pytest.mark.parametrize("name", ["prod", "cpu"])
+def test_an_apply_does_not_set_back_the_autoscalers_number(name: str) -> None:
+    deployments = {one["metadata"]["name"]: one["spec"] for one in of_kind(overlay(name), "Deployment")}
+    assert "replicas" not in deployments[WORKER]
+    assert "replicas" in deployments[GATEWAY]

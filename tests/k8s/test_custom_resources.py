@@ -1,0 +1,48 @@
+"""KEDA, prometheus-operator, cert-manager and the Gateway API understand what is asked of them."""
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+import yaml
+
+from tests.k8s.custom_resources import custom, faults, validators
+from tests.k8s.kustomization import OVERLAYS, Document, find, overlay
+from tests.k8s.prometheus_rule import RULES, TARGET, prometheus_rule
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_custom_resources_are_valid(name: str) -> None:
+    for document in custom(overlay(name)):
+        assert not faults(document), document["metadata"]["name"]
+
+
+def test_every_schema_is_used() -> None:
+    used = {(one["apiVersion"], one["kind"]) for name in OVERLAYS for one in custom(overlay(name))}
+    assert used == set(validators())
+
+
+def misspell(scaled: Document) -> None:
+    scaled["spec"]["maxReplicasCount"] = scaled["spec"].pop("maxReplicaCount")
+
+
+def give_a_number(scaled: Document) -> None:
+    scaled["spec"]["advanced"]["scalingModifiers"]["target"] = 24
+
+
+def leave_out(scaled: Document) -> None:
+    del scaled["spec"]["fallback"]["replicas"]
+
+
+@pytest.mark.parametrize("spoil", [misspell, give_a_number, leave_out])
+def test_what_is_wrong_is_found(spoil: Callable[[Document], None]) -> None:
+    scaled = deepcopy(find(overlay("prod"), "ScaledObject", "orcastream-worker"))
+    assert not faults(scaled)
+    spoil(scaled)
+    assert faults(scaled)
+
+
+def test_the_alerts_in_the_cluster_are_those_of_telemetry() -> None:
+    assert TARGET.read_text(encoding="utf-8") == prometheus_rule(), "run: python -m tests.k8s.prometheus_rule"
+    rules = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    assert yaml.safe_load(prometheus_rule())["spec"]["groups"] == rules

@@ -1,0 +1,73 @@
+"""Nothing goes in or out but what is named, and what the service needs is."""
+
+from typing import Any
+
+import pytest
+
+from gateway.settings import GatewaySettings
+from tests.k8s.kustomization import OVERLAYS, Document, of_kind, overlay
+from tests.k8s.pods import GATEWAY, WORKER, environment, settings
+from worker.settings import WorkerSettings
+
+SERVICE = {"app.kubernetes.io/name": "orcastream"}
+
+
+@pytest.fixture(params=OVERLAYS)
+def documents(request: pytest.FixtureRequest) -> list[Document]:
+    return overlay(request.param)
+
+
+def policies(documents: list[Document]) -> dict[str, Any]:
+    return {one["metadata"]["name"]: one["spec"] for one in of_kind(documents, "NetworkPolicy")}
+
+
+def ports(policy: Any, direction: str) -> set[object]:
+    return {port["port"] for rule in policy[direction] for port in rule["ports"]}
+
+
+def test_everything_is_denied_first(documents: list[Document]) -> None:
+    assert policies(documents)["default-deny"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+
+
+def test_only_policies_that_name_peers_and_ports_open_something(documents: list[Document]) -> None:
+    for name, policy in policies(documents).items():
+        for rule in (*policy.get("ingress", ()), *policy.get("egress", ())):
+            assert rule.get("from") or rule.get("to"), name
+            assert rule["ports"], name
+
+
+def test_dns_and_redis_are_reached(documents: list[Document]) -> None:
+    for name, port in (("dns", 53), ("redis-egress", 6379)):
+        policy = policies(documents)[name]
+        assert policy["podSelector"]["matchLabels"] == SERVICE
+        assert port in ports(policy, "egress")
+
+
+def test_the_gateway_is_called_on_the_port_that_it_has(documents: list[Document]) -> None:
+    policy = policies(documents)["gateway-ingress"]
+    assert policy["podSelector"]["matchLabels"] == {**SERVICE, "app.kubernetes.io/component": "gateway"}
+    assert ports(policy, "ingress") == {"http"}
+
+
+@pytest.mark.parametrize("name", ["prod", "cpu"])
+def test_metrics_are_served_where_they_are_scraped(name: str) -> None:
+    documents = overlay(name)
+    gateway = settings(documents, GATEWAY, GatewaySettings)
+    worker = settings(documents, WORKER, WorkerSettings)
+    assert gateway.metrics
+    assert ports(policies(documents)["scrape-ingress"], "ingress") == {gateway.port, worker.admin_port}
+
+
+@pytest.mark.parametrize("name", ["prod", "cpu"])
+def test_the_collector_is_reached(name: str) -> None:
+    documents = overlay(name)
+    for deployment in (GATEWAY, WORKER):
+        endpoint = environment(documents, deployment)["OTEL_EXPORTER_OTLP_ENDPOINT"]
+        host, _, port = endpoint.removeprefix("http://").rpartition(":")
+        assert int(port) in ports(policies(documents)["otlp-egress"], "egress")
+        assert host.split(".")[1] == "monitoring"
+
+
+def test_keda_reaches_the_redis_of_dev() -> None:
+    (rule,) = policies(overlay("dev"))["redis-ingress"]["ingress"]
+    assert {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda"}}} in rule["from"]
