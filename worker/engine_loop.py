@@ -1,5 +1,6 @@
 """The engine's thread: takes what has arrived, runs one iteration, hands the events over, goes on."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -7,6 +8,8 @@ from dataclasses import dataclass
 
 from engine import IterationRecord, OrcaEngine, Request, TokenEvent
 from schemas.errors import InvalidRequest
+
+log = logging.getLogger("orcastream.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +32,10 @@ Iterated = Callable[[IterationRecord], None]
 class EngineLoop(threading.Thread):
     """Runs `engine.step()` while there is work and sleeps while there is none.
 
-    `deliver`, and then each of `listeners`, is called in this thread after each iteration and must not block. What was
-    delivered and has not been acknowledged by `published()` is bounded by `max_unpublished` tokens: beyond that the
-    engine pauses, so that a slow Redis slows the worker down instead of filling its memory.
+    Each of `listeners`, while all requests of the batch still run, and then `deliver` is called in this thread after
+    each iteration, and must not block. What was delivered and has not been acknowledged by `published()` is bounded by
+    `max_unpublished` tokens: beyond that the engine pauses, so that a slow Redis slows the worker down instead of
+    filling its memory.
     """
 
     def __init__(
@@ -134,7 +138,15 @@ class EngineLoop(threading.Thread):
         self._progress_at = time.monotonic()
         with self._changed:
             self._unpublished += len(output)
-        self._deliver(output)
         if stepped and self._engine.last_iteration is not None:
-            for listener in self._listeners:
-                listener(self._engine.last_iteration)
+            self._tell(self._engine.last_iteration)
+        self._deliver(output)
+
+    def _tell(self, record: IterationRecord) -> None:
+        """A listener that fails is not asked again: whoever looks on must not stop the engine."""
+        for listener in self._listeners:
+            try:
+                listener(record)
+            except Exception:
+                log.exception("a listener of the engine failed and is left out from now on")
+                self._listeners = [one for one in self._listeners if one is not listener]

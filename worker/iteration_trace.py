@@ -34,11 +34,11 @@ class IterationTrace:
     def _trace(self, record: IterationRecord) -> None:
         clock_ns = time.time_ns() - time.monotonic_ns()
         contexts = [self._context_of(engine_id) for engine_id in record.request_ids]
-        links = dict.fromkeys(context for context in contexts if context is not None and context.trace_flags.sampled)
+        links = {one.span_id: one for one in contexts if one is not None and one.trace_flags.sampled}
         span = tracer().start_span(
             Span.ITERATION.value,
             Context(),
-            links=[Link(context) for context in links],
+            links=[Link(context) for context in links.values()],
             start_time=at_ns(clock_ns, record.started_s),
             attributes=plain(
                 {

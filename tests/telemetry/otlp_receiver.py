@@ -126,6 +126,10 @@ class OtlpReceiver:
         """Spans whose name is, or begins with, `name`."""
         return [span for span in self.spans if span.name == name or span.name.startswith(f"{name} ")]
 
+    def span(self, trace_id: str, span_id: str) -> ReceivedSpan | None:
+        """The span of these ids, once it has come."""
+        return next((span for span in self.spans if (span.trace_id, span.span_id) == (trace_id, span_id)), None)
+
     def __enter__(self) -> "OtlpReceiver":
         self._thread.start()
         return self

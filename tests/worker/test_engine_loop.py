@@ -1,14 +1,14 @@
 """The engine's thread: output comes as it is made, is bounded, and one bad request disturbs nobody."""
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 import demo
-from engine import EngineConfig, OrcaEngine, Request, TokenEvent
+from engine import EngineConfig, IterationRecord, OrcaEngine, Request, TokenEvent
 from schemas.sampling import SamplingParams
-from worker.engine_loop import EngineFailed, EngineLoop, EngineOutput, Refused
+from worker.engine_loop import EngineFailed, EngineLoop, EngineOutput, Iterated, Refused
 
 PROMPT = (5, 6, 7, 8)
 LONG = SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)
@@ -23,9 +23,9 @@ def engine() -> OrcaEngine:
 class Run:
     """An engine loop whose output is put into a queue."""
 
-    def __init__(self, engine: OrcaEngine, max_unpublished: int = 1000) -> None:
+    def __init__(self, engine: OrcaEngine, max_unpublished: int = 1000, listeners: Sequence[Iterated] = ()) -> None:
         self.output: queue.Queue[list[EngineOutput]] = queue.Queue()
-        self.loop = EngineLoop(engine, self.output.put, max_unpublished=max_unpublished)
+        self.loop = EngineLoop(engine, self.output.put, max_unpublished=max_unpublished, listeners=listeners)
         self.loop.start()
 
     def events(self, count: int) -> list[EngineOutput]:
@@ -82,3 +82,21 @@ def test_failure_of_the_engine_ends_the_thread_and_is_reported(engine: OrcaEngin
     assert run.output.get(timeout=30) == []
     with pytest.raises(EngineFailed, match="device gone"):
         run.loop.check()
+
+
+def test_listeners_are_told_of_each_iteration_and_cannot_stop_the_engine(engine: OrcaEngine) -> None:
+    told: list[IterationRecord] = []
+    failures: list[IterationRecord] = []
+
+    def broken(record: IterationRecord) -> None:
+        failures.append(record)
+        raise TypeError("unhashable")
+
+    run = Run(engine, listeners=[broken, told.append])
+    run.loop.submit([Request("a", PROMPT, SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True))])
+    run.events(4)
+    run.loop.stop()
+    run.loop.join(30)
+    run.loop.check()
+    assert [(record.prefill_tokens, record.decode_tokens) for record in told] == [(4, 0), (0, 1), (0, 1), (0, 1)]
+    assert failures == told[:1]
