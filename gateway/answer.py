@@ -1,6 +1,6 @@
 """A reply as an HTTP answer: gathered whole, or streamed as server-sent events."""
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing
 from typing import Any
 
@@ -31,9 +31,14 @@ async def gather(updates: AsyncGenerator[Update | None], shape: Shape, text: Rep
 
 
 async def stream(
-    updates: AsyncGenerator[Update | None], shape: Shape, text: ReplyText, *, resumed: bool
+    updates: AsyncGenerator[Update | None],
+    shape: Shape,
+    text: ReplyText,
+    *,
+    resumed: bool,
+    failed: Callable[[ApiError], None],
 ) -> AsyncGenerator[bytes]:
-    """The answer as events; an error that comes once the stream has begun is its last event."""
+    """The answer as events; an error that comes once the stream has begun is its last event, and `failed` is told."""
     opened: set[int] = set()
     try:
         async with aclosing(updates):
@@ -41,7 +46,9 @@ async def stream(
                 for part in parts(update, shape, text, opened, resumed=resumed):
                     yield part
     except Exception as error:
-        yield event(as_api_error(error, shape.id).body())
+        told = as_api_error(error, shape.id)
+        failed(told)
+        yield event(told.body())
         if not isinstance(error, ApiError | BrokerError):
             raise
 

@@ -35,7 +35,7 @@ async def generate(gateway: "Gateway", kind: Kind, request: Request) -> Response
     session = await _enqueue(gateway, admitted, tenant, telemetry)
     headers = {"X-Request-Id": session.request_id}
     if admitted.stream:
-        events = stream(session.updates(), session.shape, session.text, resumed=False)
+        events = stream(session.updates(), session.shape, session.text, resumed=False, failed=session.failed)
         return EventStream(events, headers=headers, closed=session.close)
     return await _whole(session, request, headers)
 
@@ -105,4 +105,5 @@ async def _whole(session: Session, request: Request, headers: dict[str, str]) ->
         told = as_api_error(error, session.request_id)
         told.headers.update(headers)
         told.refused = False
+        session.failed(told)
         raise told from None

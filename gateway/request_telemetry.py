@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from broker.queue import Enqueued
 from broker.subscription import Update
-from gateway.errors import ApiError, ended
+from gateway.errors import ApiError
 from gateway.kind import Kind
 from gateway.metrics import GatewayMetrics
 from schemas.events import Terminal
@@ -67,7 +67,7 @@ class RequestTelemetry:
             self._ended(update.terminal)
 
     def failed(self, error: ApiError) -> None:
-        """The reply cannot be read to its end."""
+        """The client is told of `error`."""
         self._set({Attribute.ERROR_TYPE: error.code or str(error.status)})
         if error.status >= _FAULT:
             self._span.set_status(StatusCode.ERROR, error.message)
@@ -87,8 +87,6 @@ class RequestTelemetry:
                 Attribute.CACHED_TOKENS: usage.cached_tokens,
             }
         )
-        if terminal.error is not None:
-            self.failed(ended(terminal.error, terminal.message, terminal.field_name))
 
     def _set(self, values: Mapping[Attribute, str | int | list[str] | None]) -> None:
         if self._span.is_recording():

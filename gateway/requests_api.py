@@ -43,7 +43,7 @@ async def events(gateway: "Gateway", request: Request) -> Response:
     )
     await session.open()
     log_event("resumed", request=request_id, behind=last_event_id)
-    parts = stream(session.updates(), session.shape, session.text, resumed=resume is not None)
+    parts = stream(session.updates(), session.shape, session.text, resumed=resume is not None, failed=session.failed)
     return EventStream(parts, headers={"X-Request-Id": request_id}, closed=session.close)
 
 

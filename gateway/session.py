@@ -12,7 +12,6 @@ from broker.errors import BrokerError
 from broker.loss import Watch
 from broker.resume import ResumePoint
 from broker.subscription import Update
-from gateway.answer import as_api_error
 from gateway.errors import ApiError
 from gateway.follow import follow
 from gateway.log import log_event
@@ -65,16 +64,16 @@ class Session:
 
     async def updates(self) -> AsyncGenerator[Update | None]:
         """The reply's updates; None in silence."""
-        try:
-            with self._gateway.metrics.stream():
-                async with aclosing(self._followed()) as followed:
-                    async for update in followed:
-                        if update is not None:
-                            self._telemetry.updated(update)
-                        yield update
-        except (ApiError, BrokerError) as error:
-            self._telemetry.failed(as_api_error(error, self.request_id))
-            raise
+        with self._gateway.metrics.stream():
+            async with aclosing(self._followed()) as followed:
+                async for update in followed:
+                    if update is not None:
+                        self._telemetry.updated(update)
+                    yield update
+
+    def failed(self, error: ApiError) -> None:
+        """The client is told of `error` instead of the rest of the reply."""
+        self._telemetry.failed(error)
 
     async def _followed(self) -> AsyncGenerator[Update | None]:
         left_s = (self._deadline_ms - self._gateway.redis.now_ms) / 1000

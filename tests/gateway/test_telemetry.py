@@ -96,6 +96,8 @@ async def test_traces_and_metrics_of_a_gateway(stage: Stage, model_folder: str) 
         routes = {span.attributes[Attribute.HTTP_ROUTE] for span in receiver.spans if span.kind == "SERVER"}
         assert not [route for route in routes if "health" in route or "metrics" in route]
         assert {span.kind for span in receiver.spans} == {"SERVER", "PRODUCER"}, "no span per event of a stream"
+        (cancelled,) = _server(receiver, "POST /v1/completions")
+        assert (cancelled.attributes[Attribute.ERROR_TYPE], cancelled.status) == ("cancelled", "UNSET")
         _check_the_metrics(receiver)
         _check_the_page(page)
 
