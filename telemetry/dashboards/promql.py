@@ -21,6 +21,15 @@ def rate(metric: str, labels: str) -> str:
     return f"rate({metric}{{{labels}}}[$__rate_interval])"
 
 
+def occurred(metric: str, labels: str) -> str:
+    """A counter's growth within the interval of a point, for what is rare.
+
+    Such a counter first appears with its first event, which rate() and increase() do not see: they need a value before.
+    """
+    counter = f"{metric}{{{labels}}}"
+    return f"({counter} unless {counter} offset $__rate_interval) or increase({counter}[$__rate_interval])"
+
+
 def total(expression: str, *by: str) -> str:
     """The sum over everything, or over all but the labels of `by`."""
     return f"sum by ({', '.join(by)}) ({expression})" if by else f"sum({expression})"

@@ -4,7 +4,7 @@ from typing import Final
 
 from telemetry.dashboards.dashboard import Dashboard, Row
 from telemetry.dashboards.panel import Line, Panel, quantiles
-from telemetry.dashboards.promql import MODEL, PROCESS, agreed, now, quantile, rate, total
+from telemetry.dashboards.promql import MODEL, PROCESS, agreed, now, occurred, quantile, rate, total
 
 _ROUNDTRIP: Final = "orcastream_redis_roundtrip_duration_seconds"
 _COMMANDS: Final = "orcastream_redis_commands_total"
@@ -52,9 +52,9 @@ _REDIS: Final = Row(
         ),
         Panel(
             "Connections lost",
-            "Connections to Redis that broke, per second and process. Each ends the epochs behind it; nothing is lost.",
-            "ops",
-            (Line(total(rate("orcastream_redis_connections_lost_total", PROCESS), "instance"), "{{instance}}"),),
+            "Connections to Redis that broke, per interval and process. Each ends epochs; nothing is lost.",
+            "short",
+            (Line(total(occurred("orcastream_redis_connections_lost_total", PROCESS), "instance"), "{{instance}}"),),
         ),
     ),
 )
@@ -75,24 +75,24 @@ _LEASES: Final = Row(
         ),
         Panel(
             "Takeovers",
-            "Requests continued from another worker's log, per second and by the worker that took them over: after a "
+            "Requests continued from another worker's log, per interval and by the worker that took them over: after a "
             "crash, or handed over by a worker that drains.",
-            "ops",
-            (Line(total(rate("orcastream_takeovers_total", MODEL), "instance"), "{{instance}}"),),
+            "short",
+            (Line(total(occurred("orcastream_takeovers_total", MODEL), "instance"), "{{instance}}"),),
             stacked=True,
         ),
         Panel(
             "Fencing refusals",
             "Writes that Redis refused because a newer epoch stands in the log: a worker that was thought dead came "
             "back. This is the protection at work, and no harm was done.",
-            "ops",
-            (Line(total(rate("orcastream_fencing_refusals_total", MODEL), "instance"), "{{instance}}"),),
+            "short",
+            (Line(total(occurred("orcastream_fencing_refusals_total", MODEL), "instance"), "{{instance}}"),),
         ),
         Panel(
             "Dead letters",
-            "Requests set aside per second, by the worker that did it.",
-            "ops",
-            (Line(total(rate("orcastream_dead_letters_total", MODEL), "instance"), "{{instance}}"),),
+            "Requests set aside per interval, by the worker that did it.",
+            "short",
+            (Line(total(occurred("orcastream_dead_letters_total", MODEL), "instance"), "{{instance}}"),),
         ),
         Panel(
             "Refusals by the workers and gateways",

@@ -19,7 +19,7 @@ RESOURCE_LABELS: Labels = frozenset({"job", "instance"})
 
 _OVER_COUNTERS = frozenset({"rate", "increase"})
 _OVER_GAUGES = frozenset({None, "max_over_time", "min_over_time", "avg_over_time"})
-_ALONE = "a variable"
+_ALONE = "nothing but itself"
 _AGGREGATIONS = frozenset({"sum", "max", "min", "avg", "count"})
 _SET_OPERATIONS = frozenset({"and", "unless"})
 
@@ -165,7 +165,7 @@ class _Check:
     def _binary(self, node: promql.BinaryExpr) -> Labels | None:
         operation = str(node.op)
         if operation == "unless" and self._appeared(node):
-            return self._known[node.lhs.name].labels
+            return self._selector(node.lhs, _ALONE) & self._selector(node.rhs, _ALONE)
         left, right = self.labels(node.lhs), self.labels(node.rhs)
         if left is None or right is None:
             return right if left is None else left
@@ -188,7 +188,6 @@ class _Check:
 
     def _appeared(self, node: promql.BinaryExpr) -> bool:
         """`m unless m offset 15m`: a counter that was not there before counts from nothing, which increase() misses."""
-        sides = (node.lhs, node.rhs)
-        if not all(isinstance(side, promql.VectorSelector) and side.name in self._known for side in sides):
+        if not all(isinstance(side, promql.VectorSelector) for side in (node.lhs, node.rhs)):
             return False
         return node.lhs.name == node.rhs.name and node.lhs.offset is None and node.rhs.offset is not None

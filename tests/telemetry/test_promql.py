@@ -51,6 +51,7 @@ def test_good_queries_pass_and_tell_their_labels(query: str, labels: set[str]) -
         ("sum by (job) (orcastream_workers) / sum by (instance) (orcastream_workers)", "nothing matches"),
         ("sum by (job) (orcastream_workers) unless on (instance) sum(orcastream_workers)", "not a label of both"),
         ("orcastream_takeovers_total unless orcastream_takeovers_total", "not to be read"),
+        ('orcastream_takeovers_total{pod="x"} unless orcastream_takeovers_total offset 15m', "no label"),
         ("topk(3, orcastream_workers)", "does not know"),
         ("deriv(orcastream_workers[5m])", "does not know"),
     ],
