@@ -28,11 +28,15 @@ def main() -> int:
     try:
         images(stack)
         skipped = [name for name in OPTIONAL if not available(stack, name)]
-        stack.down()
+    except EngineError as error:
+        print(f"compose-test: FAILED: images: {error}", file=sys.stderr)
+        return 1
+    stack.down()
+    try:
         run(Steps(stack), skipped)
     except (EngineError, Failed) as error:
         print(f"compose-test: FAILED: {error}", file=sys.stderr)
-        print(stack.compose("logs", "--tail", "60"), file=sys.stderr)
+        print(stack.compose("--ansi", "never", "logs", "--tail", "60"), file=sys.stderr)
         return 1
     finally:
         stack.down()
