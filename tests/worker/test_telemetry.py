@@ -1,0 +1,120 @@
+"""What a worker process tells a collector: every metric of names.py, and no other; and it needs no collector."""
+
+import signal
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from schemas.codec import Form
+from schemas.events import Started, encode_event
+from telemetry import names
+from telemetry.names import METRICS, WORKER, Attribute, Kind, Metric
+from tests.redis_server import one_server
+from tests.telemetry.otlp_receiver import OtlpReceiver
+from tests.worker.conftest import StartWorker
+from tests.worker.producer import Producer
+from tests.worker.worker_process import MODEL
+
+pytestmark = one_server("embedded")
+
+EXPECTED = {metric.name: metric for metric in METRICS if WORKER in metric.services}
+KINDS = {Kind.HISTOGRAM: "histogram", Kind.GAUGE: "gauge", Kind.COUNTER: "sum", Kind.TOTAL: "sum"}
+PROMPT = list(range(20, 40))
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtlpReceiver]:
+    """A collector that every process started now reports to; no request is sampled."""
+    with OtlpReceiver() as receiver:
+        for name, value in receiver.environment(OTEL_TRACES_SAMPLER="always_off").items():
+            monkeypatch.setenv(name, value)
+        yield receiver
+
+
+def be_fenced(producer: Producer) -> None:
+    """A request in whose midst a rival opens an epoch; the worker is refused, and takes it over again."""
+    request_id, epochs = producer.post(PROMPT, max_tokens=100, ignore_eos=True), 0
+    for event_id, event in producer.events(request_id):
+        if isinstance(event, Started):
+            epochs += 1
+            _, kind, _, payload = encode_event(replace(event, worker="rival"), Form.JSON)
+        elif event_id.index == 3 and epochs == 1:
+            rivals_id = f"{event_id.epoch + 10}-0"
+            producer.redis.xadd(producer.keys.reply(request_id), {"type": kind, "payload": payload}, id=rivals_id)
+    assert epochs == 3
+
+
+def newest(receiver: OtlpReceiver, metric: Metric, attribute: Attribute) -> dict[str, float]:
+    """The last value of a metric for each value of one of its attributes."""
+    points = [point for point in receiver.points if point.name == metric.name]
+    return {point.attributes[attribute]: point.value for point in points}
+
+
+def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
+    producer: Producer, start_worker: StartWorker, receiver: OtlpReceiver
+) -> None:
+    worker = start_worker()
+    worker.wait_serving()
+    lasting = producer.post(PROMPT, max_tokens=3900, ignore_eos=True)
+    producer.read(producer.post(PROMPT, max_tokens=4, ignore_eos=True))
+    invalid = producer.request(PROMPT)
+    producer.add({**invalid.fields(), "payload": "nothing"})
+    producer.read(invalid.id)
+    be_fenced(producer)
+    receiver.wait_for(lambda receiver: {point.name for point in receiver.points} >= set(EXPECTED))
+    producer.redis.set(producer.keys.cancel(lasting), "1", px=60_000)
+    producer.redis.xadd(producer.keys.control, {"type": "cancel", "target": lasting})
+    producer.read(lasting)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+
+    seen: dict[str, set[str]] = {}
+    for point in receiver.points:
+        metric = EXPECTED[point.name]
+        assert (point.kind, point.unit, point.service) == (KINDS[metric.kind], metric.unit, "orcastream-worker"), point
+        assert point.bounds == metric.buckets, point
+        seen.setdefault(point.name, set()).update(point.attributes)
+        assert point.attributes.get(Attribute.MODEL, MODEL) == MODEL
+    assert seen == {metric.name: set(map(str, metric.attributes)) for metric in EXPECTED.values()}
+    assert newest(receiver, names.REQUESTS_ENDED, Attribute.OUTCOME) == {
+        "length": 2,
+        "invalid_request": 1,
+        "cancelled": 1,
+    }
+    assert newest(receiver, names.REFUSALS, Attribute.ERROR_TYPE) == {"invalid_request": 1}
+    for metric, count in {
+        names.DEAD_LETTERS: 1,
+        names.FENCING_REFUSALS: 1,
+        names.TAKEOVERS: 1,
+        names.TIME_TO_FIRST_TOKEN: 2,
+    }.items():
+        assert newest(receiver, metric, Attribute.MODEL) == {MODEL: count}, metric
+    assert newest(receiver, names.WORKERS, Attribute.STATE) == {"serving": 1}
+    assert newest(receiver, names.TOKENS, Attribute.TOKEN_TYPE)["input"] >= 3 * len(PROMPT)
+    assert newest(receiver, names.CLAIMED, Attribute.MODEL) == {MODEL: 0}
+    assert not receiver.spans, "none was sampled"
+
+
+def test_a_collector_that_never_answers_holds_up_neither_requests_nor_the_drain(
+    producer: Producer, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were anything waited for, it would be for minutes: see the time limit of an export."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        for name, value in {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{mute.getsockname()[1]}",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "600",
+            "OTEL_BSP_SCHEDULE_DELAY": "10",
+            "OTEL_METRIC_EXPORT_INTERVAL": "50",
+        }.items():
+            monkeypatch.setenv(name, value)
+        worker = start_worker()
+        worker.wait_serving()
+        mute.settimeout(60)
+        connection, _ = mute.accept()
+        with connection:
+            for _ in range(2):
+                assert producer.read(producer.post(PROMPT, max_tokens=20)).terminal is not None
+            worker.signal(signal.SIGTERM)
+            assert worker.wait() == 0
