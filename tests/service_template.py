@@ -13,6 +13,10 @@ MODULES = (
     "gateway.app",
     "gateway.main",
     "transformers.models.qwen3.modeling_qwen3",
+    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.exporter.prometheus",
+    "opentelemetry.instrumentation.fastapi",
 )
 
 die_with_parent()

@@ -144,12 +144,15 @@ async def test_it_uses_a_server_that_it_is_given_and_nothing_is_left_of_a_killed
         await given.stop()
 
 
-def test_a_port_in_use_is_told_before_anything_starts(run: Callable[..., Console], tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["port", "admin_port"])
+def test_a_port_in_use_is_told_before_anything_starts(
+    run: Callable[..., Console], tmp_path: Path, setting: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        up = up_console(run, tmp_path, "--port", str(port))
+        up = up_console(run, tmp_path, f"--{setting.replace('_', '-')}", str(port))
         assert up.wait() == 2
-        assert f"orcastream up: port: port {port} on 127.0.0.1 is in use" in up.text
+        assert f"orcastream up: {setting}: port {port} on 127.0.0.1 is in use" in up.text
         assert "pid" not in up.text
     assert not (tmp_path / "data").exists()
 

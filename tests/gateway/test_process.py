@@ -39,7 +39,7 @@ async def test_sigterm_ends_streams_resumably_and_the_process_cleanly(stage: Sta
             except httpx.ConnectError:
                 return False
 
-        await eventually(ready, 30)
+        await eventually(ready, 90)
         body = {"model": MODEL, "prompt": "x", "stream": True}
         async with http.stream("POST", "/v1/completions", json=body) as response:
             reading = read(response)

@@ -1,14 +1,14 @@
 """What a gateway process tells a collector and Prometheus, and that it does not need them."""
 
 import asyncio
-import os
 import signal
 import socket
-import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from telemetry.names import GATEWAY, METRICS, REFUSALS, REQUESTS_ENDED, Attribute, Kind, Metric
@@ -17,63 +17,59 @@ from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import read
 from tests.redis_server import free_port
+from tests.service_process import ServiceProcess
 from tests.telemetry.otlp_receiver import OtlpReceiver, ReceivedPoint, ReceivedSpan
 
-PROGRAM = """
-import sys
-from gateway.main import run
-from gateway.settings import GatewaySettings
-run(GatewaySettings(_env_file=None, redis_url=sys.argv[1], model=sys.argv[2], served_model_name="tiny",
-    port=int(sys.argv[3]), shutdown_grace_s=0, require_worker=False, metrics=True))
-"""
+StartGateway = Callable[[Mapping[str, str]], AbstractAsyncContextManager[httpx.AsyncClient]]
+
 CLIENT_SPAN = "00f067aa0ba902b7"
 CLIENT_TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PROCESS_TRACE, PROCESS_SPAN = "c" * 32, "d" * 16
 OURS = {metric.name: metric for metric in METRICS if GATEWAY in metric.services}
 
 
-@asynccontextmanager
-async def _gateway(stage: Stage, model_folder: str, environment: Mapping[str, str]) -> AsyncIterator[httpx.AsyncClient]:
-    """A gateway process with these variables; it is asked to stop, and waited for, at the end."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    port = free_port()
-    command = (sys.executable, "-c", PROGRAM, stage.url, model_folder, str(port))
-    process = await asyncio.create_subprocess_exec(
-        *command, env={**clean, **environment}, stderr=asyncio.subprocess.PIPE
-    )
+@pytest.fixture
+def start(stage: Stage, model_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartGateway:
+    """Gateway processes with these variables; each is asked to stop at the end of its block, and has to."""
+    monkeypatch.setenv("ORCASTREAM_REQUIRE_WORKER", "false")
+    monkeypatch.setenv("ORCASTREAM_METRICS", "true")
+
+    @asynccontextmanager
+    async def run(environment: Mapping[str, str]) -> AsyncIterator[httpx.AsyncClient]:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        settings = {"redis_url": stage.url, "model": model_folder, "served_model_name": MODEL, "shutdown_grace_s": 0}
+        port = free_port()
+        gateway = ServiceProcess("gateway", tmp_path / "gateway.log", port=port, **settings)
+        try:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+                await eventually(lambda: _lives(gateway, http), 90)
+                yield http
+            gateway.signal(signal.SIGTERM)
+            assert await asyncio.to_thread(gateway.wait, 60) == 0, gateway.log
+            assert "Traceback" not in gateway.log
+            assert len([line for line in gateway.log.splitlines() if "export" in line]) <= 2, "one for each exporter"
+        finally:
+            gateway.kill()
+
+    return run
+
+
+async def _lives(gateway: ServiceProcess, http: httpx.AsyncClient) -> bool:
+    assert gateway.running, gateway.log
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
-
-            async def live() -> bool:
-                assert process.returncode is None
-                try:
-                    return (await http.get("/health/live")).status_code == 200
-                except httpx.ConnectError:
-                    return False
-
-            await eventually(live, 90)
-            yield http
-        process.send_signal(signal.SIGTERM)
-        _, stderr = await asyncio.wait_for(process.communicate(), 25)
-        said = stderr.decode()
-        assert process.returncode == 0, said
-        assert "Traceback" not in said
-        loud = [line for line in said.splitlines() if "export" in line]
-        assert len(loud) <= 2, "each exporter may speak once"
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        return (await http.get("/health/live")).status_code == 200
+    except httpx.ConnectError:
+        return False
 
 
 def _server(receiver: OtlpReceiver, name: str) -> list[ReceivedSpan]:
     return [span for span in receiver.spans if span.name == name and span.kind == "SERVER"]
 
 
-async def test_traces_and_metrics_of_a_gateway(stage: Stage, model_folder: str) -> None:
+async def test_traces_and_metrics_of_a_gateway(stage: Stage, start: StartGateway) -> None:
     with OtlpReceiver() as receiver:
-        environment = receiver.environment(OTEL_METRIC_EXPORT_INTERVAL="60000")
-        async with _gateway(stage, model_folder, environment) as http:
+        async with start(receiver.environment(OTEL_METRIC_EXPORT_INTERVAL="60000")) as http:
             await _cancelled_while_it_waits(http)
             process = f"00-{PROCESS_TRACE}-{PROCESS_SPAN}-01"
             tokens = stage.tokenizer.encode(TEXT)
@@ -182,7 +178,7 @@ def _check_the_page(page: str) -> None:
     assert shown >= {prometheus_name(metric) for metric in OURS.values() if metric.kind in (Kind.GAUGE, Kind.TOTAL)}
 
 
-async def test_a_collector_that_is_away_or_mute_holds_nothing_up(stage: Stage, model_folder: str) -> None:
+async def test_a_collector_that_is_away_or_mute_holds_nothing_up(stage: Stage, start: StartGateway) -> None:
     """Were anything waited for, it would be for minutes: see the time limit of an export."""
     gate = Gate(0)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
@@ -194,7 +190,7 @@ async def test_a_collector_that_is_away_or_mute_holds_nothing_up(stage: Stage, m
             "OTEL_BSP_SCHEDULE_DELAY": "10",
             "OTEL_METRIC_EXPORT_INTERVAL": "50",
         }
-        async with _gateway(stage, model_folder, environment) as http:
+        async with start(environment) as http:
             asking = asyncio.create_task(http.post("/v1/completions", json={"model": MODEL, "prompt": "x"}))
             refused = await http.post("/v1/completions", json={"model": "another", "prompt": "x"})
             assert refused.status_code == 404
@@ -205,14 +201,11 @@ async def test_a_collector_that_is_away_or_mute_holds_nothing_up(stage: Stage, m
                 assert answer.json()["choices"][0]["text"] == TEXT
 
 
-async def test_what_cannot_be_obeyed_ends_the_process_at_once(stage: Stage, model_folder: str) -> None:
-    flags = ("--redis-url", stage.url, "--model", model_folder, "--port", "0")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "cli.main", "gateway", *flags),
-        env={**os.environ, "OTEL_TRACES_EXPORTER": "zipkin"},
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, stderr = await process.communicate()
-    assert process.returncode == 2
+async def test_what_cannot_be_obeyed_ends_the_process_at_once(
+    stage: Stage, model_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
+    gateway = ServiceProcess("gateway", tmp_path / "gateway.log", redis_url=stage.url, model=model_folder, port=0)
+    assert await asyncio.to_thread(gateway.wait) == 2
     allowed = "allowed: otlp, console, none"
-    assert stderr.decode() == f"orcastream gateway: OTEL_TRACES_EXPORTER: got 'zipkin', {allowed}\n"
+    assert gateway.log == f"orcastream gateway: OTEL_TRACES_EXPORTER: got 'zipkin', {allowed}\n"
