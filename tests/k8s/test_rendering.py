@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.k8s.kustomization import K8S, OVERLAYS, Document, overlay
+from tests.k8s.kustomization import K8S, OVERLAYS, Document, load, overlay
 from tests.k8s.rendering import NoKubectl, documents_of, find_kubectl, render
 
 
@@ -37,6 +37,14 @@ def ordered(value: Any) -> Any:
 
 def by_name(documents: list[Any]) -> dict[tuple[str, str], Any]:
     return {(document["kind"], document["metadata"]["name"]): document for document in documents}
+
+
+def test_every_component_is_in_an_overlay() -> None:
+    used = set()
+    for name in OVERLAYS:
+        (kustomization,) = load(K8S / "overlays" / name / "kustomization.yaml")
+        used |= {path.rpartition("/")[2] for path in kustomization.get("components", ())}
+    assert used == {folder.name for folder in (K8S / "components").iterdir()}
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
