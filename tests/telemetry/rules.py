@@ -10,7 +10,7 @@ from tests.telemetry.promql import EMITTED, Known, Series, check
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "telemetry" / "alerts" / "orcastream.rules.yaml"
-RULE_TESTS = ROOT / "telemetry" / "alerts" / "orcastream.test.yaml"
+RULE_TESTS = sorted(RULES.parent.glob("*.test.yaml"))
 
 
 def _rules() -> Iterator[dict[str, Any]]:

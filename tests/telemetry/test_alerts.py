@@ -44,13 +44,15 @@ def test_alerts_say_what_to_do(alert: dict[str, Any]) -> None:
 def test_alerts_are_tried_both_ways(alert: dict[str, Any]) -> None:
     """The tests for promtool have a moment at which it fires, and one at which it does not."""
     asked = f'ALERTS{{alertname="{alert["alert"]}", alertstate="firing"}}'
-    tests = yaml.safe_load(RULE_TESTS.read_text(encoding="utf-8"))["tests"]
+    tests = [test for path in RULE_TESTS for test in yaml.safe_load(path.read_text(encoding="utf-8"))["tests"]]
     moments = [moment for test in tests for moment in test["promql_expr_test"] if moment["expr"] == asked]
     assert {bool(moment.get("exp_samples")) for moment in moments} == {True, False}
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: package prometheus)")
-@pytest.mark.parametrize("arguments", [("check", "rules", RULES), ("test", "rules", RULE_TESTS)], ids=["check", "test"])
+@pytest.mark.parametrize(
+    "arguments", [("check", "rules", RULES), ("test", "rules", *RULE_TESTS)], ids=["check", "test"]
+)
 def test_promtool(arguments: tuple[Any, ...]) -> None:
     done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
