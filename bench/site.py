@@ -30,7 +30,10 @@ class Headcount:
 
 
 class Site:
-    """Processes that end with us. `worker` and `gateway` are settings by name, as in ORCASTREAM_ variables."""
+    """Processes that end with us. `worker` and `gateway` are settings by name, as in ORCASTREAM_ variables.
+
+    `environment` holds further variables of both.
+    """
 
     def __init__(
         self,
@@ -41,12 +44,14 @@ class Site:
         worker: Mapping[str, object],
         gateway: Mapping[str, object],
         drain_grace_s: float,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._supervisor = Supervisor(report)
         self._redis = EmbeddedRedis(self._supervisor, data_dir)
         self._keys = Keys(model)
         self._worker = {"drain_grace_s": drain_grace_s, "torch_threads": 1, **worker}
         self._gateway = gateway
+        self._environment = dict(environment or {})
         self._drain_s = drain_grace_s + _STOP_MARGIN_S
         self._workers: list[str] = []
         self._draining: dict[str, asyncio.Task[None]] = {}
@@ -59,6 +64,11 @@ class Site:
     def url(self) -> str:
         """Where the gateway listens."""
         return f"http://{_HOST}:{self.port}"
+
+    @property
+    def redis_url(self) -> str:
+        """Where its Redis listens."""
+        return self._redis.url
 
     async def start(self) -> None:
         """Start Redis and the gateway; no worker yet."""
@@ -111,6 +121,11 @@ class Site:
 
     def _program(self, name: str, command: str, settings: Mapping[str, object]) -> Program:
         variables = {f"ORCASTREAM_{key.upper()}": str(value) for key, value in settings.items()}
-        shared = {"ORCASTREAM_REDIS_URL": self._redis.url, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        shared = {
+            **self._environment,
+            "ORCASTREAM_REDIS_URL": self._redis.url,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
         path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
         return Program(name, (sys.executable, "-m", "cli.main", command), {**variables, **shared, "PYTHONPATH": path})

@@ -88,8 +88,6 @@ class Admission:
             above_epoch=running.last_epoch,
         )
         if not isinstance(outcome, Attached):
-            why = type(outcome).__name__
-            log.debug("request let go", extra={"request": request.id, "why": why})
             self._lifecycle.not_attached(running, outcome)
             self._roster.remove(running)
             return False
@@ -108,7 +106,7 @@ class Admission:
         elif session.now_ms >= running.request.deadline_ms:
             running.fail(ErrorCode.EXPIRED, "the deadline passed")
         elif is_hopeless(running.claimed.deliveries, outcome.fold, self._settings.max_deliveries):
-            log.error("dead letter", extra={"request": running.id, "attempts": running.claimed.deliveries})
+            log.error("dead letter", extra=running.log_fields(attempts=running.claimed.deliveries))
             running.fail(ErrorCode.DEAD_LETTER, f"{running.claimed.deliveries} attempts brought no new token")
 
     def _parse(self, claimed: Claimed, now_ms: int) -> GenerationRequest:

@@ -1,5 +1,6 @@
 """Tells traces and metrics what becomes of the requests that a worker claims."""
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -14,6 +15,8 @@ from telemetry.names import Outcome
 from worker.epoch_span import EpochSpan, trace_refused
 from worker.metrics import WorkerMetrics
 from worker.running import Running
+
+log = logging.getLogger("orcastream.worker")
 
 _OUTCOMES: Final[Mapping[type, Outcome]] = {
     NotMine: Outcome.NOT_MINE,
@@ -42,6 +45,8 @@ class Lifecycle:
             self._metrics.begun(running.ref.priority_class, running.times.queue_s)
         elif before.worker != self._worker:
             self._metrics.taken_over()
+            log.info("request taken over", extra=running.log_fields(before=before.worker))
+        log.debug("epoch opened", extra=running.log_fields(epoch=outcome.log.epoch))
         if running.span is not None:
             running.span.attached(
                 outcome.log.epoch, outcome.fold, deliveries=running.claimed.deliveries, max_tokens=running.max_tokens
@@ -58,6 +63,7 @@ class Lifecycle:
 
     def ended(self, running: Running, terminal: Terminal) -> None:
         """This worker wrote the terminal event."""
+        log.debug("request ended", extra=running.log_fields(outcome=terminal.outcome))
         self._count_end(running, terminal)
         self._metrics.served(running.ref.priority_class, terminal, running.times, continued=running.continued)
         if running.span is not None:
@@ -67,6 +73,7 @@ class Lifecycle:
     def epoch_over(self, running: Running, outcome: Outcome) -> None:
         """The epoch is over, or could not be opened; nothing where it has ended before."""
         if running.span is not None:
+            log.debug("epoch over", extra=running.log_fields(outcome=str(outcome)))
             running.span.abandon(outcome, running.times, running.timelines, output_tokens=running.num_logged)
             running.span = None
         running.times.terminal_made_s = None

@@ -51,7 +51,7 @@ class Outbox:
         if isinstance(event, Refused):
             running.fail(event.error.code, str(event.error))
         elif event.error is not None:
-            log.error("the engine failed on a request", extra={"request": running.id, "why": event.error})
+            log.error("the engine failed on a request", extra=running.log_fields(why=event.error))
             running.fail(ErrorCode.ENGINE_ERROR, event.error)
         elif event.token is not None:
             running.token_arrived(event.cached_tokens)

@@ -75,6 +75,7 @@ class Publisher:
                 flushed.ended.append((running, event))
             return
         running.log = None
+        log.info("write refused", extra=running.log_fields(why=str(outcome)))
         if isinstance(outcome, Fenced):
             self._lifecycle.fenced(running)
             flushed.fenced.append(running)
@@ -83,7 +84,6 @@ class Publisher:
             flushed.unwritable.append(running)
         else:
             raise outcome
-        log.info("write refused", extra={"request": running.id, "why": str(outcome)})
 
     async def _clean_up(self, session: Session, running: Running, terminal: Terminal) -> None:
         await finish(

@@ -11,6 +11,7 @@ from schemas.errors import ErrorCode
 from schemas.events import Ending, Event, Output, Run, Started, Terminal, Usage
 from schemas.request import GenerationRequest
 from schemas.seed import choice_seed, derived_seed
+from telemetry.logs import trace_fields
 from text.tokenizer import Tokenizer
 from worker.choice import Choice
 from worker.epoch_span import EpochSpan
@@ -58,6 +59,10 @@ class Running:
     def id(self) -> str:
         """The request's id."""
         return self.request.id
+
+    def log_fields(self, **more: object) -> dict[str, object]:
+        """`extra` of a log line about this request: its id, `more`, and its trace."""
+        return {"request": self.id, **more, **({} if self.span is None else trace_fields(self.span.context))}
 
     def started(self, worker: str, model: str) -> Started:
         """The event that opens an epoch of this request."""

@@ -135,7 +135,7 @@ class Serving:
         try:
             restart = await self._parts.admission.attach(self._session, running)
         except (Fenced, Unwritable, ResponseError) as error:
-            log.warning("attach failed", extra={"request": running.id, "why": str(error)})
+            log.warning("attach failed", extra=running.log_fields(why=str(error)))
             outcome = Outcome.FENCED if isinstance(error, Fenced) else Outcome.UNWRITABLE
             self._parts.lifecycle.epoch_over(running, outcome)
             self._tasks.create_task(self._attach_later(running, _UNWRITABLE_DELAY_S))
@@ -197,7 +197,7 @@ class Serving:
     async def _renew(self) -> None:
         lost, cancelled = await self._parts.keeper.renew(self._session)
         for running in lost:
-            log.info("lease lost", extra={"request": running.id})
+            log.info("lease lost", extra=running.log_fields())
             self._parts.let_go(running, Outcome.LEASE_LOST)
         for running in cancelled:
             self._cancel(running)
