@@ -1,1 +1,1 @@
-"""What the service says of itself: logs today; names of spans and metrics live here too."""
+"""What the service says of itself: names of spans and metrics, set-up of exporters, logs, dashboards, alerts."""
