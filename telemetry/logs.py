@@ -86,7 +86,9 @@ class _Seldom(logging.Filter):
             return self._due(record, record.name, _EXPORT_PAUSE_S)
         if record.levelno < logging.WARNING:
             return True
-        return self._due(record, f"{record.name} {record.getMessage()} {extra_fields(record)}", _REPEAT_PAUSE_S)
+        error = record.exc_info[1] if record.exc_info else None
+        key = f"{record.name} {record.getMessage()} {extra_fields(record)} {error!r}"
+        return self._due(record, key, _REPEAT_PAUSE_S)
 
     def _due(self, record: logging.LogRecord, key: str, pause_s: float) -> bool:
         now = time.monotonic()

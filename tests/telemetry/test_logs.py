@@ -84,3 +84,11 @@ def test_trouble_that_lasts_is_told_now_and_then(
     log.warning("Redis cannot be reached", extra={"why": "refused"})
     exporter.error("export failed")
     assert [line.split(" ", 1)[1] for line in lines()] == ["warning Redis cannot be reached why=refused left_out=2"]
+
+
+def test_another_error_is_no_repetition(start: Callable[[LogForm], Lines]) -> None:
+    lines = start("text")
+    log = logging.getLogger("orcastream.test")
+    for error in (KeyError("one"), KeyError("two"), KeyError("two")):
+        log.error("a request failed", exc_info=error)
+    assert [line for line in lines() if "KeyError" in line] == ["KeyError: 'one'", "KeyError: 'two'"]
