@@ -1,4 +1,4 @@
-"""Fixtures for every folder: real Redis servers."""
+"""For every folder: real Redis servers as fixtures; no test fails for the time that it takes."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.redis_server import BINARIES, RedisServer
+
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session", params=list(BINARIES))

@@ -220,11 +220,11 @@ def test_the_prompt_is_required() -> None:
 
 
 def test_a_million_errors_cost_as_much_as_one() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     for body in ({"prompt": [-1] * 1_000_000}, {"prompt": [1], "stop": [1] * 1_000_000}):
         with pytest.raises(InvalidRequest):
             parse_payload(body)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 JSON_LIKE = st.recursive(

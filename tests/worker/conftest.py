@@ -1,6 +1,7 @@
 """Fixtures of the worker's tests: real worker processes on a real Redis server."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,12 @@ def undisturbed() -> Callable[..., list[int]]:
     torch.set_num_threads(1)
     engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
 
+    @cache
+    def run(prompt: tuple[int, ...], sampling: SamplingParams) -> tuple[int, ...]:
+        return tuple(engine.generate([prompt], sampling)[0].output_ids)
+
     def generate(prompt: list[int], **sampling: Any) -> list[int]:
-        return list(engine.generate([prompt], SamplingParams(**{"temperature": 0.0, **sampling}))[0].output_ids)
+        return list(run(tuple(prompt), SamplingParams(**{"temperature": 0.0, **sampling})))
 
     return generate
 

@@ -14,7 +14,9 @@ from schemas.keys import GROUP, Keys
 from schemas.request import GenerationRequest, parse_payload
 from tests.worker.worker_process import MODEL
 
-WAIT_S = 60
+WAIT_S = 120
+LONG: dict[str, Any] = {"max_tokens": 400, "ignore_eos": True}
+"""Sampling of an answer that lasts a second or more: time for something to happen in the middle of it."""
 
 
 class Producer:

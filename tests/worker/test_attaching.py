@@ -6,9 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.broker.proxy import LossyProxy
-from tests.redis_server import RedisServer
+from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
+
+pytestmark = one_server("system")
 
 IS_IT_CANCELLED = b"*2\r\n$6\r\nEXISTS\r\n"
 READ_NEWEST_ENTRY = b"*6\r\n$9\r\nXREVRANGE\r\n"

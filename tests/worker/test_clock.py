@@ -9,10 +9,12 @@ import pytest
 import demo
 from engine import EngineConfig, OrcaEngine
 from schemas.errors import ErrorCode
-from tests.redis_server import RedisServer
+from tests.redis_server import RedisServer, one_server
 from tests.worker.producer import Producer
 from worker.settings import WorkerSettings
 from worker.worker import Worker
+
+pytestmark = one_server("embedded")
 
 HOUR_S = 3600
 

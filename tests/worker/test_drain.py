@@ -11,14 +11,14 @@ import pytest
 import demo
 from engine import EngineConfig, OrcaEngine, TokenEvent
 from schemas.events import Output
-from tests.redis_server import RedisServer
+from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
-from tests.worker.producer import Producer
+from tests.worker.producer import LONG, Producer
 from worker.engine_loop import EngineFailed
 from worker.settings import WorkerSettings
 from worker.worker import Worker
 
-LONG = {"max_tokens": 900, "ignore_eos": True}
+pytestmark = one_server("system")
 
 
 @contextmanager

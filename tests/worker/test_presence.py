@@ -3,8 +3,11 @@
 import time
 
 from schemas.keys import CLASSES, GROUP
+from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import WAIT_S, Producer
+
+pytestmark = one_server("embedded")
 
 
 def test_consumers_of_dead_workers_are_deleted(producer: Producer, start_worker: StartWorker) -> None:

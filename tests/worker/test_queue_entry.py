@@ -5,15 +5,18 @@ from collections.abc import Callable
 from broker.fold import Fold
 from schemas.events import Started
 from schemas.keys import GROUP
+from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
-from tests.worker.producer import Producer
+from tests.worker.producer import LONG, Producer
+
+pytestmark = one_server("embedded")
 
 
 def test_request_posted_again_after_its_entry_was_lost_is_served(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], undisturbed: Callable
 ) -> None:
     start_worker()
-    request = producer.request(count_prompt, max_tokens=900, ignore_eos=True)
+    request = producer.request(count_prompt, **LONG)
     stream, entry_id = producer.keys.requests("normal"), producer.add(request.fields())
     for event_id, _ in producer.events(request.id):
         if event_id.index == 3:
@@ -26,14 +29,14 @@ def test_request_posted_again_after_its_entry_was_lost_is_served(
     fold = producer.read(request.id)
     assert fold.terminal is not None
     assert fold.terminal.error is None
-    assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=900, ignore_eos=True)
+    assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
 
 
 def test_entry_claimed_again_while_it_runs_is_one_request(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], undisturbed: Callable
 ) -> None:
     start_worker()
-    request_id = producer.post(count_prompt, max_tokens=900, ignore_eos=True)
+    request_id = producer.post(count_prompt, **LONG)
     for event_id, _ in producer.events(request_id):
         if event_id.index == 3:  # the group that the worker then makes anew delivers the entry a second time
             producer.redis.xgroup_destroy(producer.keys.requests("normal"), GROUP)
@@ -42,5 +45,5 @@ def test_entry_claimed_again_while_it_runs_is_one_request(
     for event_id, event in producer.events(request_id):
         fold.feed(event_id, event)
         epochs += isinstance(event, Started)
-    assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=900, ignore_eos=True)
+    assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
     assert epochs == 2

@@ -12,10 +12,12 @@ from schemas.codec import Form
 from schemas.errors import ErrorCode
 from schemas.events import Output, Started
 from schemas.limits import MAX_PAYLOAD_BYTES
-from tests.redis_server import RedisServer
+from tests.redis_server import RedisServer, one_server
 from tests.worker.producer import Producer
 from tests.worker.worker_process import WorkerProcess
 from text.tokenizer import Tokenizer
+
+pytestmark = one_server("system")
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,12 @@ from collections.abc import Callable
 
 from schemas.events import Output
 from schemas.stopping import FinishReason
+from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
 from text.tokenizer import Tokenizer
+
+pytestmark = one_server("system")
 
 
 def test_stop_string_never_stands_in_an_earlier_event(

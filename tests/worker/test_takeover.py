@@ -12,12 +12,13 @@ from schemas.errors import ErrorCode
 from schemas.events import EventId, Output, Started, Terminal
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
-from tests.worker.producer import Producer
+from tests.worker.producer import LONG, Producer
 from tests.worker.worker_process import WorkerProcess
 
 pytestmark = one_server("embedded")
 
-LONG = {"max_tokens": 900, "ignore_eos": True}
+BREAKS = (10, 20, 30)
+"""Events at which connections are cut."""
 
 
 def disturb(
@@ -134,12 +135,12 @@ def test_broken_connections_end_epochs_and_lose_nothing(
     for events, (event_id, event) in enumerate(producer.events(request_id), start=1):
         fold.feed(event_id, event)
         epochs += isinstance(event, Started)
-        if events in (20, 60, 100):
+        if events in BREAKS:
             for client in producer.redis.client_list():
-                if "main" in client["name"] or (events == 60 and "control" in client["name"]):
+                if "main" in client["name"] or (events == BREAKS[1] and "control" in client["name"]):
                     producer.redis.client_kill_filter(_id=client["id"])
     assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
-    assert epochs == 4
+    assert epochs == 1 + len(BREAKS)
     producer.wait_empty()
 
 
