@@ -2,6 +2,7 @@
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,12 +122,13 @@ class Steps:
         """`docker stop`, with the container's own grace period; the drain is set too short for the answer to end."""
         stream = TimedStream()
         stopped: list[str] = []
+        with ThreadPoolExecutor(1) as aside:
 
-        def stop(stream: Stream) -> None:
-            stopped.append(self._container(stream.workers[-1]))
-            docker("stop", stopped[0])
+            def stop(stream: Stream) -> None:
+                stopped.append(self._container(stream.workers[-1]))
+                aside.submit(docker, "stop", stopped[0])
 
-        self._undisturbed(stream.post(self._stack.url, BODY, {MIDDLE: stop}))
+            self._undisturbed(stream.post(self._stack.url, BODY, {MIDDLE: stop}))
         check(len(set(stream.workers)) == 2, f"workers: got {stream.workers}, allowed: two different ones")
         [told] = json.loads(docker("inspect", stopped[0]))
         status, grace_s = told["State"]["ExitCode"], told["Config"]["StopTimeout"]
@@ -181,7 +183,7 @@ class Steps:
         self._stack.give("LOAD_DURATION_S", "10")
         begun = self._stack.compose("--profile", "load", "run", "--rm", "--no-deps", "load", timeout_s=300)
         [line] = [line for line in begun.splitlines() if "requests" in line.lower()][:1]
-        return "profile load, 8 clients for 10 s:" + line.strip(" │|")
+        return "profile load, 8 clients for 10 s: " + line.strip(" │|")
 
     def everything_stops_in_time(self) -> str:
         """`docker compose stop`: no process has to be killed."""
