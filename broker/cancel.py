@@ -8,6 +8,7 @@ from redis.exceptions import ResponseError
 
 from broker.errors import require
 from broker.link import Link
+from broker.resp import fields_of
 from schemas.keys import Keys
 from schemas.limits import MAX_DEADLINE_AHEAD_MS
 
@@ -83,7 +84,7 @@ class ControlReader:
         for _, entries in reply or ():
             for entry_id, flat in entries:
                 self._last_id = entry_id
-                fields = dict(zip(flat[::2], flat[1::2], strict=True))
+                fields = fields_of(flat)
                 kind, target = fields.get(b"type", b""), fields.get(b"target", b"")
                 wake_ups.append(Control(kind.decode(errors="replace"), target.decode(errors="replace")))
         return wake_ups

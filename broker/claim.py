@@ -12,6 +12,7 @@ from broker.entry import EntryRef
 from broker.lease import HANDED_OVER_MS, Leases
 from broker.link import Link
 from broker.queue import ensure_groups
+from broker.resp import fields_of
 from broker.scripts import Command
 from broker.takeover_gate import TakeoverGate
 from schemas.keys import CLASSES, GROUP, Keys
@@ -111,7 +112,7 @@ class Claimer:
             if isinstance(entries, ResponseError):
                 raise entries
             if entries:
-                claimed.append(Claimed(ref, _fields(entries[0][1]), deliveries))
+                claimed.append(Claimed(ref, fields_of(entries[0][1]), deliveries))
             else:
                 gone.append(ref)
         await self._drop(gone)
@@ -140,7 +141,7 @@ class Claimer:
             await ensure_groups(self._link, self._keys)
             return []
         return [
-            Claimed(EntryRef(streams[key], entry_id.decode()), _fields(flat), 1)
+            Claimed(EntryRef(streams[key], entry_id.decode()), fields_of(flat), 1)
             for key, entries in reply or ()
             for entry_id, flat in entries
             if flat is not None
@@ -179,7 +180,7 @@ class Claimer:
                     raise reply
             if taken and taken[0] is not None:
                 deliveries = pending[0][3] if pending else 1
-                claimed.append(Claimed(ref, _fields(taken[0][1]), deliveries))
+                claimed.append(Claimed(ref, fields_of(taken[0][1]), deliveries))
             elif taken:
                 gone.append(ref)  # Redis 6.2 keeps deleted entries pending; later servers drop them here.
         await self._drop(gone)
@@ -233,10 +234,6 @@ class Claimer:
                 key = self._keys.seen(request_id.decode())
                 commands.append(("SET", key, str(one.ref), "NX", "PXAT", max(expire_at_ms, 1)))
         await self._link.call_many(commands)
-
-
-def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _was_handed_over(idle_ms: int) -> bool:

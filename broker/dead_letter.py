@@ -6,6 +6,7 @@ from broker.entry import EntryRef
 from broker.errors import require
 from broker.fold import Fold
 from broker.link import Link
+from broker.resp import fields_of
 from broker.scripts import BURY, ScriptCall
 from schemas.errors import ErrorCode
 from schemas.keys import GROUP, Keys
@@ -63,7 +64,7 @@ async def dead_letters(link: Link, keys: Keys, *, count: int = 100, before: str 
                 own[3].decode(),
                 own[5].decode(),
                 int(own[7]),
-                dict(zip(fields[::2], fields[1::2], strict=True)),
+                fields_of(fields),
             )
         )
     return letters

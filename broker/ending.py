@@ -14,6 +14,7 @@ from broker.errors import Fenced, Unwritable
 from broker.fold import Fold, fold_log
 from broker.link import Link
 from broker.queue import entry_state
+from broker.resp import fields_of
 from schemas.codec import Form, decode, form_of
 from schemas.errors import ErrorCode, InvalidRequest
 from schemas.events import Ending, Started, Terminal, Usage
@@ -167,8 +168,7 @@ def _form(entries: Sequence[Any], request: GenerationRequest | None, otherwise: 
     if request is not None:
         return request.form
     if entries:
-        flat = entries[0][1]
-        return form_of(dict(zip(flat[::2], flat[1::2], strict=True)).get(b"payload", b""))
+        return form_of(fields_of(entries[0][1]).get(b"payload", b""))
     return otherwise
 
 

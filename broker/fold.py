@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from broker.errors import Gap, ReplyConflict
+from broker.resp import fields_of
 from broker.resume import ResumePoint, extend_checksum
 from schemas.errors import InvalidRequest
 from schemas.events import Event, EventId, Output, Run, Started, Terminal, decode_event
@@ -140,9 +141,8 @@ def _compare(run: Run, known: Sequence[int]) -> None:
 
 def decode_entry(entry: Sequence[Any]) -> tuple[EventId, Event] | None:
     """Id and event of one raw stream entry; None when it is no event of this version: such entries do not exist."""
-    fields = entry[1]
     try:
-        event = decode_event(dict(zip(fields[::2], fields[1::2], strict=True)))
+        event = decode_event(fields_of(entry[1]))
     except InvalidRequest:
         return None
     return (EventId.parse(entry[0]), event) if _within_limits(event) else None

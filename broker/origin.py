@@ -8,6 +8,7 @@ from broker.entry import EntryRef
 from broker.errors import require
 from broker.fold import decode_entry
 from broker.link import Link
+from broker.resp import fields_of
 from broker.scripts import Command
 from schemas.errors import InvalidRequest
 from schemas.events import Started
@@ -55,8 +56,7 @@ async def read_request(link: Link, keys: Keys, ref: EntryRef, now_ms: int) -> Ge
     entries = await link.call("XRANGE", keys.requests(ref.priority_class), ref.entry_id, ref.entry_id)
     if not entries:
         return None
-    flat = entries[0][1]
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    fields = fields_of(entries[0][1])
     try:
         return GenerationRequest.from_fields(fields, stream_class=ref.priority_class, now_ms=now_ms)
     except InvalidRequest:

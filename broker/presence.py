@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 from broker.errors import require
 from broker.link import Link
 from broker.queue import ensure_groups
+from broker.resp import fields_of
 from broker.scripts import FORGET, Command
 from schemas.keys import CLASSES, GROUP, Keys
 
@@ -74,16 +75,13 @@ async def list_workers(link: Link, keys: Keys) -> list[WorkerInfo]:
         if isinstance(consumers, ResponseError):
             continue  # no stream or no group yet
         for flat in consumers:
-            consumer: dict[bytes, Any] = dict(zip(flat[::2], flat[1::2], strict=True))
+            consumer: dict[bytes, Any] = fields_of(flat)
             name = consumer[b"name"].decode(errors="replace")
             pending[name] = pending.get(name, 0) + consumer[b"pending"]
     names = sorted(pending)
     hashes = await link.call_many([("HGETALL", keys.worker(name)) for name in names])
     require(hashes)
-    return [
-        WorkerInfo(name, dict(zip(_texts(flat[::2]), _texts(flat[1::2]), strict=True)), pending[name])
-        for name, flat in zip(names, hashes, strict=True)
-    ]
+    return [WorkerInfo(name, fields_of(_texts(flat)), pending[name]) for name, flat in zip(names, hashes, strict=True)]
 
 
 async def forget_dead(link: Link, keys: Keys, *, min_idle_ms: int) -> list[str]:

@@ -1,7 +1,7 @@
 """RESP2 as bytes: packing commands, and reading replies as they arrive."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from redis.exceptions import (
     ClusterDownError,
@@ -13,6 +13,8 @@ from redis.exceptions import (
 )
 
 from broker.scripts import Command
+
+_Part = TypeVar("_Part")
 
 
 class LoadingError(ResponseError):
@@ -50,6 +52,11 @@ def pack(command: Command) -> bytes:
 def pack_many(commands: Iterable[Command]) -> bytes:
     """Several commands as bytes, in order."""
     return b"".join([pack(command) for command in commands])
+
+
+def fields_of(flat: Sequence[_Part]) -> dict[_Part, _Part]:
+    """The fields of a stream entry or a hash, which RESP2 sends as name, value, name, value; ValueError for a half."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def parse_error(line: bytes) -> ResponseError:
