@@ -137,7 +137,7 @@ class GenerationRequest:
             raise InvalidRequest("payload", f"{len(raw)} bytes", f"at most {MAX_PAYLOAD_BYTES} bytes")
         return cls(
             id=request_id,
-            payload=parse_payload(decode(raw)),
+            payload=parse_payload(decode(raw, unique_keys=True)),
             deadline_ms=deadline_ms,
             priority_class=priority_class,
             form=form_of(raw),

@@ -27,12 +27,26 @@ def test_round_trip(body: dict[str, Any], form: Form) -> None:
         return
     payload = encode(body, form)
     assert form_of(payload) is form
-    assert decode(payload) == body
+    assert decode(payload) == decode(payload, unique_keys=True) == body
 
 
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 65_535, 65_536])
 def test_no_msgpack_map_begins_like_json(size: int) -> None:
     assert form_of(encode({str(number): number for number in range(size)}, Form.MSGPACK)) is Form.MSGPACK
+
+
+TWICE = {
+    Form.JSON: b'{"prompt":[1],"max_tokens":5,"n":1,"max_tokens":7}',
+    Form.MSGPACK: b"\x84" + b"".join(map(msgpack.packb, ("prompt", [1], "max_tokens", 5, "n", 1, "max_tokens", 7))),
+}
+
+
+@pytest.mark.parametrize("form", Form)
+def test_a_key_that_stands_twice_is_named(form: Form) -> None:
+    with pytest.raises(InvalidRequest, match=r"^max_tokens: got \(5, 7\), allowed: one value") as refused:
+        decode(TWICE[form], unique_keys=True)
+    assert refused.value.field == "max_tokens"
+    assert decode(TWICE[form])["max_tokens"] == 7, "an event is read for its last value"
 
 
 def test_json_is_compact_utf8() -> None:
@@ -42,8 +56,9 @@ def test_json_is_compact_utf8() -> None:
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes(payload: bytes) -> None:
     for candidate in (payload, b"{" + payload):
-        with contextlib.suppress(InvalidRequest):
-            assert isinstance(decode(candidate), dict)
+        for unique_keys in (False, True):
+            with contextlib.suppress(InvalidRequest):
+                assert isinstance(decode(candidate, unique_keys=unique_keys), dict)
 
 
 @pytest.mark.parametrize(
@@ -70,5 +85,6 @@ def test_arbitrary_bytes(payload: bytes) -> None:
     ],
 )
 def test_refused(payload: bytes) -> None:
-    with pytest.raises(InvalidRequest, match=r"^payload: got .*, allowed: one msgpack map or JSON object"):
-        decode(payload)
+    for unique_keys in (False, True):
+        with pytest.raises(InvalidRequest, match=r"^payload: got .*, allowed: one msgpack map or JSON object"):
+            decode(payload, unique_keys=unique_keys)
