@@ -44,7 +44,12 @@ async def serve(settings: GatewaySettings, name: str, telemetry: Telemetry) -> N
         server_header=False,
         timeout_graceful_shutdown=int(settings.shutdown_grace_s + _MARGIN_S),
     )
-    await _Server(config, gateway.begin_stop).serve()
+    server = _Server(config, gateway.begin_stop)
+    _on_stop(server.handle_exit)
+    try:
+        await server.serve()
+    finally:
+        _on_stop(_ignore)
 
 
 def run(settings: GatewaySettings) -> None:
@@ -52,12 +57,28 @@ def run(settings: GatewaySettings) -> None:
     set_up_logging(settings.log_level, settings.log_form)
     if settings.access_log:
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
-    # uvicorn raises the signal again when it is done, for whoever handled it before: here that is the end of the job.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+    _on_stop(_leave)
     name = new_gateway_name()
     telemetry = start_telemetry("orcastream-gateway", name, prometheus=settings.metrics)
     try:
         asyncio.run(serve(settings, name, telemetry))
     finally:
         telemetry.shut_down()
+
+
+def _on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Have SIGTERM and SIGINT handled: there is no moment at which one is lost.
+
+    uvicorn puts its own handlers in place while it serves, and raises the signal again, for this one, when it is done.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Before the server is there, nothing needs to be finished."""
+    raise SystemExit(0)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """The job is ending already."""

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
@@ -57,6 +58,27 @@ async def test_sigterm_ends_streams_resumably_and_the_process_cleanly(stage: Sta
     async with other.http().stream("GET", f"/v1/requests/{request_id}/events", headers=headers) as response:
         rest = [event async for event in read(response)]
     assert joined(events) + joined(rest) == TEXT
+
+
+async def test_a_signal_while_it_starts_is_not_lost(stage: Stage, model_folder: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, stage.url, model_folder, str(free_port()), stderr=asyncio.subprocess.PIPE
+    )
+
+    async def catches_sigterm() -> bool:
+        assert process.returncode is None
+        return _catches(process.pid, signal.SIGTERM)
+
+    await eventually(catches_sigterm, 90)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = await process.communicate()
+    assert process.returncode == 0, stderr.decode()
+    assert "Traceback" not in stderr.decode()
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> number - 1 & 1)
 
 
 def test_missing_settings_are_named(stage_settings: Stage) -> None:
