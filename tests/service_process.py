@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -47,6 +48,13 @@ class ServiceProcess:
         """Send a signal."""
         if self.running:
             os.kill(self.pid, number)
+
+    def wait_catching(self, number: signal.Signals) -> None:
+        """Wait until the process has a handler for a signal: from here on the signal does not just kill it."""
+        status = Path(f"/proc/{self.pid}/status")
+        while not int(status.read_text().split("SigCgt:")[1].split()[0], 16) >> number - 1 & 1:
+            assert self.running, self.log
+            time.sleep(0.001)
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from broker.presence import new_worker_name
@@ -27,6 +28,8 @@ ENGINE_FAILED = 70
 def run(settings: WorkerSettings) -> int:
     """Load the model, serve until SIGTERM or SIGINT, drain. Returns the exit status."""
     set_up_logging(settings.log_level, settings.log_form)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
     name = new_worker_name()
     try:
         telemetry = start_telemetry("orcastream-worker", name, prometheus=settings.admin_port is not None)
@@ -39,6 +42,11 @@ def run(settings: WorkerSettings) -> int:
         if admin is not None:
             admin.close()
         telemetry.shut_down()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Nothing is claimed before the worker serves: there is nothing to drain."""
+    raise SystemExit(0)
 
 
 def _admin(settings: WorkerSettings, telemetry: Telemetry) -> Admin | None:

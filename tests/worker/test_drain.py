@@ -48,6 +48,14 @@ def test_drain_ends_while_redis_is_out_of_memory(
     producer.wait_empty()
 
 
+def test_a_worker_that_is_still_loading_just_leaves(producer: Producer, start_worker: StartWorker) -> None:
+    worker = start_worker()
+    worker.wait_catching(signal.SIGTERM)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(timeout_s=30) == 0
+    assert "Traceback" not in worker.log
+
+
 async def test_drain_ends_while_the_engine_hangs(
     producer: Producer, redis_server: RedisServer, count_prompt: list[int]
 ) -> None:
