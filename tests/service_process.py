@@ -44,17 +44,17 @@ class ServiceProcess:
         """Whether the process lives."""
         return self._process.is_alive()
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal."""
-        if self.running:
-            os.kill(self.pid, number)
-
     def wait_catching(self, number: signal.Signals) -> None:
         """Wait until the process has a handler for a signal: from here on the signal does not just kill it."""
         status = Path(f"/proc/{self.pid}/status")
         while not int(status.read_text().split("SigCgt:")[1].split()[0], 16) >> number - 1 & 1:
             assert self.running, self.log
             time.sleep(0.001)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        if self.running:
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""
