@@ -1,11 +1,17 @@
-"""What stays behind in Redis when workers go."""
+"""What workers say of themselves in Redis, and what stays behind when they go."""
 
+import asyncio
+import threading
 import time
 
+import demo
+from engine import EngineConfig, OrcaEngine, TokenEvent
 from schemas.keys import CLASSES, GROUP
-from tests.redis_server import one_server
+from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import WAIT_S, Producer
+from worker.settings import WorkerSettings
+from worker.worker import Worker
 
 pytestmark = one_server("embedded")
 
@@ -25,3 +31,33 @@ def test_consumers_of_dead_workers_are_deleted(producer: Producer, start_worker:
 def _consumers(producer: Producer) -> set[bytes]:
     streams = [producer.keys.requests(priority_class) for priority_class in CLASSES]
     return {consumer["name"] for key in streams for consumer in producer.redis.xinfo_consumers(key, GROUP)}
+
+
+async def test_a_worker_whose_engine_stands_still_says_so(producer: Producer, redis_server: RedisServer) -> None:
+    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    step, release = engine.step, threading.Event()
+
+    def hang() -> list[TokenEvent]:
+        release.wait()
+        return step()
+
+    engine.step = hang  # type: ignore[method-assign]
+    settings = WorkerSettings(lease_ms=500, _env_file=None)  # type: ignore[call-arg]
+    worker = Worker(settings, redis_server.url, producer.keys, "hangs", engine, None)
+    running = asyncio.create_task(worker.run())
+    request_id = producer.post([5, 6, 7], max_tokens=2)
+    await _says(producer, "stalled")
+    release.set()
+    await _says(producer, "serving")
+    assert (await asyncio.to_thread(producer.read, request_id)).terminal is not None
+    worker.drain()
+    await running
+
+
+async def _says(producer: Producer, state: str) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            said = await asyncio.to_thread(producer.redis.hget, producer.keys.worker("hangs"), "state")
+            if said == state.encode():
+                return
+            await asyncio.sleep(0.02)

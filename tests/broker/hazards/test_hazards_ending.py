@@ -8,6 +8,7 @@ import pytest
 from broker.attach import Ended
 from broker.cancel import Control, ControlReader, cancel, cancelled, drain
 from broker.ending import Ender
+from broker.entry import EntryRef
 from broker.errors import Fenced
 from broker.link import Link
 from broker.loss import Watch
@@ -124,9 +125,17 @@ async def test_hazard_19_a_waiting_request_ends_at_once(
     request = make_request()
     accepted = await enqueue(link, keys, request)
     await cancel(link, keys, request.id)
-    ender = Ender(keys, "gateway", retention_ms=RETENTION_MS)
+    told: list[tuple[EntryRef | None, str, int]] = []
+    ender = Ender(
+        keys, "gateway", retention_ms=RETENTION_MS, on_end=lambda ref, end, ms: told.append((ref, end.outcome, ms))
+    )
     assert await ender.end_if_waiting(link, request, accepted.entry, "the client cancelled it")
     assert not await ender.end_if_waiting(link, request, accepted.entry, "the client cancelled it")
+    code = ErrorCode.EXPIRED
+    assert await ender.end(link, request.id, ref=accepted.entry, code=code, message="", request=request) is not None
+    [(ref, outcome, at_ms)] = told  # of the one that it wrote, not of the one that it found
+    assert (ref, outcome) == (accepted.entry, "cancelled")
+    assert accepted.entry.order[0] <= at_ms <= await link.server_time_ms()
     seen = await follow((await make_reader(redis_server.url)).subscribe(Watch(request.id, "default")))
     assert [terminal.error for terminal in seen.terminals] == [ErrorCode.CANCELLED]
     assert await (await make_worker(redis_server.url, "w1")).claimer.new(1) == []

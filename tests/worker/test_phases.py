@@ -1,0 +1,78 @@
+"""The children of a `process` span: what the stamps of an epoch become."""
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from engine import Timeline
+from worker.phases import Phases
+from worker.times import Times
+
+S = 1_000_000_000
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    """Where finished spans are found."""
+    return InMemorySpanExporter()
+
+
+def phases_of(
+    exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch, begin_s: float, *timelines: Timeline
+) -> Phases:
+    """Phases of an epoch that began at `begin_s`."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("test")
+    monkeypatch.setattr("worker.phases.tracer", lambda: tracer)
+    return Phases(tracer.start_span("process"), 0, begin_s, timelines)
+
+
+def told(span: ReadableSpan) -> tuple[str, float, float, list[tuple[str, float]]]:
+    """Name, begin, end in seconds, and events."""
+    assert span.start_time is not None
+    assert span.end_time is not None
+    return span.name, span.start_time / S, span.end_time / S, [(one.name, one.timestamp / S) for one in span.events]
+
+
+def test_events_lie_in_the_phase_in_which_they_happened(
+    exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Timeline(10, 11, 13, None, [(12, 16), (13, 4), (17, 20)], [16])
+    second = Timeline(10, 14, 15, None, [(15, 20)], [])
+    phases = phases_of(exporter, monkeypatch, 9, first, second)
+    phases.compute(20)
+    assert [told(span) for span in exporter.get_finished_spans()] == [
+        ("prefill", 11, 13, [("chunk", 12), ("chunk", 13)]),
+        ("decode", 13, 20, [("first token", 13), ("chunk", 15), ("preempted", 16), ("chunk", 17)]),
+    ]
+    assert phases.preemptions == 1
+
+
+def test_what_an_earlier_epoch_did_is_left_out(exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Timeline(10, 11, 13, None, [(13, 4), (19, 8)], [12, 18])
+    phases = phases_of(exporter, monkeypatch, 15, line)
+    phases.compute(20)
+    assert [told(span) for span in exporter.get_finished_spans()] == [
+        ("decode", 15, 20, [("preempted", 18), ("chunk", 19)])
+    ]
+    assert phases.preemptions == 1
+
+
+def test_an_epoch_that_ends_before_its_first_token_has_no_decode(
+    exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phases_of(exporter, monkeypatch, 9, Timeline(10, 11, None, None, [(12, 16)], [])).compute(14)
+    phases_of(exporter, monkeypatch, 9, Timeline(10, None, None, None, [], [])).compute(14)
+    assert [told(span) for span in exporter.get_finished_spans()] == [("prefill", 11, 14, [("chunk", 12)])]
+
+
+def test_the_wait_in_the_queue_is_a_difference_of_the_servers_clock() -> None:
+    times = Times(arrived_ms=1_000_000, claimed_ms=1_002_500)
+    assert times.queue_s == 2.5
+    times.token_arrived()
+    timings = times.terminal_made()
+    assert timings["queue_ms"] == 2500
+    assert timings["total_ms"] >= 2500 + timings["prefill_ms"]
+    assert Times(arrived_ms=1_000_000, claimed_ms=999_999).queue_s == 0, "ids may be a producer's own"
