@@ -1,6 +1,7 @@
 """Fixtures of the broker's tests: keys, links, workers, readers, a proxy; all closed at the end of the test."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -8,12 +9,13 @@ from broker.link import Link
 from broker.reader import ReplyReader
 from schemas.keys import Keys
 from tests.broker.proxy import LossyProxy
-from tests.broker.scripted import RETENTION_MS, ScriptedWorker
+from tests.broker.scripted import RETENTION_MS, Job, ScriptedWorker, enqueue, make_request
 from tests.redis_server import RedisServer
 
 OpenLink = Callable[..., Awaitable[Link]]
 MakeWorker = Callable[..., Awaitable[ScriptedWorker]]
 MakeReader = Callable[..., Awaitable[ReplyReader]]
+Begin = Callable[..., Awaitable[tuple[ScriptedWorker, Job]]]
 
 
 @pytest.fixture
@@ -56,6 +58,21 @@ async def make_worker(keys: Keys) -> AsyncIterator[MakeWorker]:
     yield make
     for worker in workers:
         await worker.close()
+
+
+@pytest.fixture
+def begin(redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker) -> Begin:
+    """A request in the hands of worker `w1`, with its first tokens published: `worker, job = await begin(2, n=1)`."""
+
+    async def begin_one(num_tokens: int = 0, **changes: Any) -> tuple[ScriptedWorker, Job]:
+        await enqueue(link, keys, make_request(**changes))
+        worker = await make_worker(redis_server.url, "w1")
+        job = await worker.take()
+        if num_tokens:
+            await worker.step(job, num_tokens)
+        return worker, job
+
+    return begin_one
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from broker.errors import Fenced, LinkLost
 from broker.link import Link
 from broker.scripts import Command, ScriptCall
 from schemas.keys import Keys
-from tests.broker.conftest import MakeWorker
+from tests.broker.conftest import Begin, MakeWorker
 from tests.broker.following import expected
 from tests.broker.scripted import ScriptedWorker, enqueue, make_request, take_over
 from tests.redis_server import RedisServer
@@ -77,14 +77,10 @@ async def test_a_terminal_between_the_look_and_the_fence(
     heir.link = real
 
 
-async def test_a_rival_between_the_fence_and_the_reading(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
-) -> None:
+async def test_a_rival_between_the_fence_and_the_reading(link: Link, keys: Keys, begin: Begin) -> None:
     """Somebody without ownership fences in the middle: the attach begins again and comes out on top."""
-    request = make_request()
-    await enqueue(link, keys, request)
-    worker = await make_worker(redis_server.url, "w1")
-    job = await worker.take()
+    worker, job = await begin()
+    request = job.request
     flat = (await link.call("XRANGE", keys.reply(request.id), "-", "+"))[0][1]
     rival_epoch = job.log.epoch + 10**9
 
@@ -98,14 +94,10 @@ async def test_a_rival_between_the_fence_and_the_reading(
     assert again.log.epoch == rival_epoch + 1
 
 
-async def test_rivals_that_never_stop(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
-) -> None:
+async def test_rivals_that_never_stop(link: Link, keys: Keys, begin: Begin) -> None:
     """An attach gives up after a few rounds; its caller tries again later."""
-    request = make_request()
-    await enqueue(link, keys, request)
-    worker = await make_worker(redis_server.url, "w1")
-    job = await worker.take()
+    worker, job = await begin()
+    request = job.request
     flat = (await link.call("XRANGE", keys.reply(request.id), "-", "+"))[0][1]
     epochs = iter(range(job.log.epoch + 10**9, 2**62, 10**9))
 
@@ -178,14 +170,10 @@ async def test_a_link_that_breaks_in_the_middle(
     assert isinstance(await worker.attach(claimed), Attached)
 
 
-async def test_the_log_outlives_the_deadline_by_the_retention(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
-) -> None:
+async def test_the_log_outlives_the_deadline_by_the_retention(link: Link, keys: Keys, begin: Begin) -> None:
     """And a renewal puts the lifetime back where it was lost."""
-    request = make_request()
-    await enqueue(link, keys, request)
-    worker = await make_worker(redis_server.url, "w1")
-    job = await worker.take()
+    worker, job = await begin()
+    request = job.request
     assert await link.call("PTTL", keys.reply(request.id)) > 110_000
     await link.call("PERSIST", keys.reply(request.id))
     await worker.renew(job)

@@ -12,7 +12,7 @@ from broker.loss import LossCheck, Verdict, Watch
 from broker.queue import RequestQueue
 from schemas.errors import ErrorCode
 from schemas.keys import Keys
-from tests.broker.conftest import MakeReader, MakeWorker, OpenLink
+from tests.broker.conftest import Begin, MakeReader, MakeWorker, OpenLink
 from tests.broker.following import Seen, expected, follow, follow_until, tokens_seen
 from tests.broker.proxy import LossyProxy
 from tests.broker.rewind import Snapshot
@@ -50,14 +50,11 @@ async def test_hazard_03_hole_after_a_loss(
 
 
 async def test_hazard_03_a_terminal_behind_a_hole_is_an_error(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+    redis_server: RedisServer, make_reader: MakeReader, begin: Begin
 ) -> None:
     """The end counts more tokens than the log holds: an explicit error, never a shorter reply."""
-    request = make_request()
-    await enqueue(link, keys, request)
-    worker = await make_worker(redis_server.url, "w1")
-    job = await worker.take()
-    await worker.step(job, 3)
+    worker, job = await begin(3)
+    request = job.request
     before = Snapshot(redis_server)
     await worker.step(job, 2)
     before.restore()
@@ -171,14 +168,11 @@ async def test_hazard_09_terminal_lost_ack_kept(
 
 
 async def test_hazard_09_a_gateway_that_did_not_accept_it_ends_it(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+    redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader, begin: Begin
 ) -> None:
     """Whoever has no copy of the request ends it with `lost`, after leaving its accepting gateway time to act."""
-    request = make_request()
-    await enqueue(link, keys, request)
-    worker = await make_worker(redis_server.url, "w1")
-    job = await worker.take()
-    await worker.step(job, 2)
+    worker, job = await begin(2)
+    request = job.request
     before = Snapshot(redis_server, "orca:reply:*")
     await worker.end(job)
     before.restore()

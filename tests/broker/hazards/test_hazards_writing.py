@@ -13,7 +13,7 @@ from schemas.events import Ending, Output, Run, Started, Terminal, Usage, encode
 from schemas.keys import Keys
 from schemas.seed import derived_seed
 from schemas.stopping import FinishReason, first_finish
-from tests.broker.conftest import MakeReader, MakeWorker, OpenLink
+from tests.broker.conftest import Begin, MakeReader, MakeWorker, OpenLink
 from tests.broker.following import Seen, expected, follow, follow_until, tokens_seen
 from tests.broker.proxy import LossyProxy
 from tests.broker.scripted import EOS, bare_fields, enqueue, make_request, take_over
@@ -78,13 +78,11 @@ async def test_hazard_02_overrun_past_the_end_after_a_takeover(
 
 
 async def test_hazard_02_an_overrun_is_an_error_and_never_silent(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+    redis_server: RedisServer, make_reader: MakeReader, begin: Begin
 ) -> None:
     """A foreign worker generated past the end: its terminal takes back what was delivered."""
-    request = make_request()
-    await enqueue(link, keys, request)
-    worker = await make_worker(redis_server.url, "w1")
-    job = await worker.take()
+    _, job = await begin()
+    request = job.request
     await job.log.append([Run(0, 0, (7, EOS, 8))])
     await job.log.end(Terminal((Ending(FinishReason.STOP, 2),), Usage(3, 2)))
     with pytest.raises(ReplyConflict, match="ended after 2 tokens, 3 were delivered"):
@@ -177,14 +175,11 @@ async def test_hazard_12_fence_after_the_terminal(
 
 
 async def test_hazard_24_out_of_memory_taken_for_a_refusal(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+    redis_server: RedisServer, link: Link, make_reader: MakeReader, begin: Begin
 ) -> None:
     """A server that cannot write now has not fenced anybody: the worker attaches again and goes on."""
-    request = make_request()
-    await enqueue(link, keys, request)
-    worker = await make_worker(redis_server.url, "w1")
-    job = await worker.take()
-    await worker.step(job, 2)
+    worker, job = await begin(2)
+    request = job.request
     await link.call("CONFIG", "SET", "maxmemory", "1")
     try:
         with pytest.raises(Unwritable, match="OOM") as caught:
