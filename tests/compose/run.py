@@ -85,7 +85,10 @@ def available(stack: Stack, service: str) -> bool:
 
 def run(steps: Steps, skipped: list[str]) -> None:
     """The steps, each with what it found."""
-    whole: list[tuple[str, Callable[[], str]]] = [] if skipped else [("grafana", steps.whole_service)]
+    telemetry: list[tuple[str, Callable[[], str]]] = [
+        *([] if "collector" in skipped else [("collector", steps.collector)]),
+        *([] if skipped else [("grafana", steps.whole_service)]),
+    ]
     for name, step in [
         ("up", steps.gateway_and_worker_start_with_redis_alone),
         ("rights", steps.containers_run_with_few_rights),
@@ -95,7 +98,7 @@ def run(steps: Steps, skipped: list[str]) -> None:
         ("stop", steps.worker_stopped_in_mid_stream),
         ("restart", steps.restart_keeps_data),
         ("queue", steps.queued_request_outlives_everything),
-        *whole,
+        *telemetry,
         ("load", steps.load),
         ("down", steps.everything_stops_in_time),
     ]:

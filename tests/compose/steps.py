@@ -160,6 +160,11 @@ class Steps:
         self._undisturbed(Stream(request_id=request_id).resume(self._stack.url))
         return "queued without workers, Redis killed with SIGKILL, everything stopped and started: answered in full"
 
+    def collector(self) -> str:
+        """The collector takes its configuration, and says that it is healthy."""
+        self._stack.up("collector")
+        return "healthy"
+
     def whole_service(self) -> str:
         """`docker compose up`: dashboards are there, and metrics arrive."""
         self._stack.up()
