@@ -13,8 +13,10 @@ from demo.tokenizer import END, START
 RAW_SHARE = 0.35
 SYSTEM_SHARE = 0.15
 MULTI_TURN_SHARE = 0.2
-WINDOW = 40
-"""Tokens of a count that are shown from its middle."""
+WINDOW = (5, 16)
+"""Least and most tokens of a count that are shown of it."""
+END_SHARE = 0.45
+"""How often they are its last ones: a count learns where to stop from these."""
 FIXED_SHARE = 0.06
 """How often the lists of all days and months come on top of the mixture: long answers to few questions."""
 SYSTEM_PROMPTS = (
@@ -25,7 +27,7 @@ SYSTEM_PROMPTS = (
     "Be precise and friendly.",
     "You are a careful assistant. Give only the answer.",
 )
-CONTEXT = 6
+CONTEXT = 2
 """Tokens of a window that are read and not learned."""
 
 
@@ -64,18 +66,16 @@ class SequenceBuilder:
         return self._build([next(self._long_counts)])
 
     def cut(self) -> Sequence:
-        """Return a long count reduced to its prompt, one window somewhere in it, and its end.
+        """Return a long count reduced to its prompt and one window, often the one at its end.
 
-        The first tokens of a window are not learned, for what they follow from is not there.
+        The first tokens of the window are not learned, for what they follow from is not there.
         """
         whole = self._build([next(self._long_counts)])
         start, length = whole.learned.index(True), len(whole.tokens)
-        late = length - self._rng.randint(8, 40)
-        if late - start < WINDOW:
-            return whole
-        early = self._rng.randint(start, late - WINDOW)
-        kept = [*range(start), *range(early, early + WINDOW), *range(late, length)]
-        unsure = {index for window in (early, late) if window > start for index in range(window, window + CONTEXT)}
+        size = self._rng.randint(*WINDOW)
+        early = length - size if self._rng.random() < END_SHARE else self._rng.randint(start, length - size)
+        kept = [*range(start), *range(early, early + size)]
+        unsure = range(early, early + CONTEXT) if early > start else ()
         return Sequence(
             [whole.tokens[index] for index in kept],
             kept,

@@ -13,21 +13,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch.optim.swa_utils import AveragedModel
 from transformers import Qwen3ForCausalLM
 
 from demo import MODEL_DIR
 from demo.network import MAX_POSITIONS, new_network, save_network
+from demo.rows import NAME, groups_of
 from demo.sequences import Sequence, SequenceBuilder
 from demo.tokenizer import save_tokenizer, train_tokenizer
 
-MIXED_TOKENS = 2560
+MIXED_TOKENS = 1536
 """Tokens of the mixed sequences of one step; long counts come on top."""
-ROW_TOKENS = 4096
-"""Most tokens, padding included, of one forward pass."""
-CUTS = 5
+CUTS = 20
+"""Long counts reduced to a window, in the steps that have some."""
 END_WEIGHT = 1.5
 """How much more than other tokens an end mark counts: a count must know where to stop."""
 IGNORED = -100
+AVERAGED_SHARE = 0.12
+"""Last part of the run whose weights are averaged into the result."""
+AVERAGE_EVERY = 10
+"""Steps between two weights that enter the average."""
 
 log = logging.getLogger("demo.train")
 
@@ -36,8 +41,8 @@ def main() -> None:
     """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--out", type=Path, default=MODEL_DIR, help="folder of the finished model")
-    parser.add_argument("--steps", type=int, default=2600, help="optimizer steps")
-    parser.add_argument("--minutes", type=float, default=35.0, help="stop after this time, even with steps left")
+    parser.add_argument("--steps", type=int, default=4600, help="optimizer steps")
+    parser.add_argument("--minutes", type=float, default=38.0, help="stop after this time, even with steps left")
     parser.add_argument("--start", type=Path, default=None, help="go on from the weights in this folder")
     parser.add_argument("--rate", type=float, default=2.5e-3, help="peak learning rate")
     parser.add_argument("--seed", type=int, default=1, help="seed of weights and data")
@@ -54,7 +59,8 @@ def train(folder: Path, steps: int, minutes: float, rate: float, seed: int, star
 
     Training begins with fresh weights, or with those in the folder `start`.
 
-    The learning rate follows the larger share of the two limits, so that it is always down at the end.
+    The learning rate follows the larger share of the two limits, so that it is always down at the end. What is
+    written is the mean of the weights of the last steps (stochastic weight averaging, Izmailov et al. 2018).
     """
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = train_tokenizer()
@@ -63,7 +69,9 @@ def train(folder: Path, steps: int, minutes: float, rate: float, seed: int, star
     if start is not None:
         network.load_state_dict(Qwen3ForCausalLM.from_pretrained(start, dtype=torch.float32).state_dict())
     log.info("%d parameters", sum(weight.numel() for weight in network.parameters()))
+    network.set_attn_implementation(NAME)
     optimizers = _optimizers(network)
+    average = AveragedModel(network)
     batches = _batches(SequenceBuilder(tokenizer, seed), seed)
     begun, tokens = time.monotonic(), 0
     for step in itertools.count():
@@ -73,7 +81,7 @@ def train(folder: Path, steps: int, minutes: float, rate: float, seed: int, star
             break
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = group["share"] * rate * _schedule(step, share)
+                group["lr"] = rate * _schedule(step, share)
         sequences = next(batches)
         tokens += sum(len(sequence.tokens) for sequence in sequences)
         loss = _backward(network, sequences)
@@ -83,15 +91,17 @@ def train(folder: Path, steps: int, minutes: float, rate: float, seed: int, star
             optimizer.zero_grad()
         if step % 25 == 0:
             log.info("step %d, %.0f s, %.2f M tokens, loss %.4f", step, seconds, tokens / 1e6, loss)
-        if step % 250 == 249:
+        if share > 1 - AVERAGED_SHARE and step % AVERAGE_EVERY == 0:
+            average.update_parameters(network)
+        elif step % 500 == 499:
             save_network(network, tokenizer, folder)
-    save_network(network, tokenizer, folder)
+    save_network(average.module if average.n_averaged else network, tokenizer, folder)
     log.info("%.2f M tokens in %.1f minutes", tokens / 1e6, (time.monotonic() - begun) / 60)
 
 
 def _schedule(step: int, share: float) -> float:
     warm_up = min(1.0, (step + 1) / 50)
-    return warm_up * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))
+    return warm_up * (0.04 + 0.96 * 0.5 * (1 + math.cos(math.pi * share)))
 
 
 def _optimizers(network: Qwen3ForCausalLM) -> list[torch.optim.Optimizer]:
@@ -101,9 +111,6 @@ def _optimizers(network: Qwen3ForCausalLM) -> list[torch.optim.Optimizer]:
     outer = [weight for weight in network.parameters() if id(weight) not in chosen]
     muon = torch.optim.Muon(inner, lr=1.0, momentum=0.95, weight_decay=0.02, adjust_lr_fn="match_rms_adamw")
     adam = torch.optim.AdamW(outer, lr=1.0, betas=(0.9, 0.98), weight_decay=0.0)
-    for optimizer in (muon, adam):
-        for group in optimizer.param_groups:
-            group["share"] = 1.0
     return [muon, adam]
 
 
@@ -117,61 +124,47 @@ def _batches(builder: SequenceBuilder, seed: int) -> Iterator[list[Sequence]]:
         draw = rng.random()
         if draw < 0.25:
             batch.append(builder.long())
-        elif draw < 0.85:
+        elif draw < 0.9:
             batch += [builder.cut() for _ in range(CUTS)]
         yield batch
 
 
 def _backward(network: Qwen3ForCausalLM, sequences: list[Sequence]) -> float:
-    """Accumulate the gradient of the weighted mean loss per learned token; rows of like length share a pass.
+    """Compute the gradient of the weighted mean loss per learned token.
 
     A token weighs one over the square root of its answer's length. Equal weights would leave a sum or a name, one
     token long, unheard beside the hundreds of easy tokens of a count.
     """
-    whole = sum(math.sqrt(sum(sequence.learned)) for sequence in sequences)
-    total = 0.0
-    for rows in _rows(sequences):
-        tokens, positions, labels = _pad(rows)
-        weights = torch.tensor([1 / math.sqrt(sum(row.learned)) for row in rows])[:, None].repeat(1, labels.shape[1])
-        weights[labels == network.config.eos_token_id] *= END_WEIGHT
-        # The mapping says that the mask is settled: plain causal. Left to itself, the model takes a jump in the
-        # positions for the border of a packed sequence.
-        hidden = network.model(
-            input_ids=tokens, position_ids=positions, attention_mask={"full_attention": None}, use_cache=False
-        ).last_hidden_state
-        targets = labels[:, 1:]
-        taught = targets != IGNORED
-        logits = network.lm_head(hidden[:, :-1][taught])
-        losses = torch.nn.functional.cross_entropy(logits, targets[taught], reduction="none")
-        loss = (losses * weights[:, 1:][taught]).sum() / whole
-        torch.autograd.backward(loss)
-        total += loss.item()
-    return total
+    end_id = network.config.eos_token_id
+    groups = [[sequences[index] for index in indices] for indices in groups_of([len(one.tokens) for one in sequences])]
+    columns = zip(*(_pad(rows, end_id) for rows in groups), strict=True)
+    tokens, positions, labels, weights = (torch.cat([part.flatten() for part in column]) for column in columns)
+    hidden = network.model(
+        input_ids=tokens.unsqueeze(0),
+        position_ids=positions.unsqueeze(0),
+        use_cache=False,
+        shapes=[(len(rows), len(rows[-1].tokens)) for rows in groups],
+    ).last_hidden_state[0]
+    taught = labels != IGNORED
+    losses = torch.nn.functional.cross_entropy(network.lm_head(hidden[taught]), labels[taught], reduction="none")
+    loss = (losses * weights[taught]).sum() / sum(math.sqrt(sum(sequence.learned)) for sequence in sequences)
+    torch.autograd.backward(loss)
+    return loss.item()
 
 
-def _rows(sequences: list[Sequence]) -> Iterator[list[Sequence]]:
-    rows: list[Sequence] = []
-    for sequence in sorted(sequences, key=lambda sequence: len(sequence.tokens)):
-        longest = len(sequence.tokens)
-        is_ragged = bool(rows) and longest > 1.6 * len(rows[0].tokens) and longest > 48
-        if rows and (is_ragged or longest * (len(rows) + 1) > ROW_TOKENS):
-            yield rows
-            rows = []
-        rows.append(sequence)
-    yield rows
-
-
-def _pad(rows: list[Sequence]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    longest = len(rows[-1].tokens)
-    tokens = torch.zeros(len(rows), longest, dtype=torch.long)
-    positions = torch.zeros(len(rows), longest, dtype=torch.long)
-    labels = torch.full((len(rows), longest), IGNORED)
+def _pad(rows: list[Sequence], end_id: int) -> tuple[torch.Tensor, ...]:
+    """Tokens, positions, what each token is taught to be followed by, and how much that counts; `[rows, longest]`."""
+    shape = len(rows), len(rows[-1].tokens)
+    tokens, positions = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
+    labels, weights = torch.full(shape, IGNORED), torch.zeros(shape)
     for index, row in enumerate(rows):
         size = len(row.tokens)
         tokens[index, :size] = torch.tensor(row.tokens)
         positions[index, :size] = torch.tensor(row.positions)
-        labels[index, :size] = torch.where(torch.tensor(row.learned), tokens[index, :size], IGNORED)
-    return tokens, positions, labels
+        labels[index, : size - 1] = torch.where(torch.tensor(row.learned), tokens[index, :size], IGNORED)[1:]
+        weights[index] = 1 / math.sqrt(sum(row.learned))
+    weights[labels == end_id] *= END_WEIGHT
+    return tokens, positions, labels, weights
 
 
 if __name__ == "__main__":
