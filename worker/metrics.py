@@ -45,6 +45,8 @@ class WorkerMetrics:
         self._fenced = counter(names.FENCING_REFUSALS)
         self._dead = counter(names.DEAD_LETTERS)
         self._refusals = counter(names.REFUSALS)
+        for rare in (self._takeovers, self._fenced, self._dead):
+            rare.add(0, self._labels)  # a counter that begins with its first event shows no increase
         self._phase_s = dict.fromkeys(("select", "build", "forward", "sample"), 0.0)
         self._batched = {"prefill": 0, "decode": 0}
         self.redis = RedisMetrics()
