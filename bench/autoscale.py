@@ -39,7 +39,7 @@ DEPLOYED = ScaledObject(
     scale_down=(Policy("Pods", 1, 90),),
 )
 """What k8s/components/autoscaling says, for workers with the default max_batch_size; a test compares the two."""
-PROFILE = "0:0.5,15:0.5,45:8,75:8,100:0.5,170:0.5"
+PROFILE = "0:0.5,15:0.5,45:7,75:7,100:0.5,170:0.5"
 _LAST_LINES = 40
 
 
@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     console = Console(width=100, highlight=False)
     console.print(report.table())
+    console.print(report.summary())
     console.print("\n".join(story(series, report)))
     if options.series:
         series.save(options.series)

@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return UNUSABLE
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
-    Console(width=100).print(report.table())
+    console = Console(width=100, highlight=False)
+    console.print(report.table())
+    console.print(report.summary())
     if options.json:
         options.json.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
     complaints = report.failed(allow_refusals=options.allow_refusals, require_exact=options.require_exact)

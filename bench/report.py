@@ -99,8 +99,8 @@ class Report:
         }
 
     def table(self) -> Table:
-        """Latencies in milliseconds, and the counts below."""
-        table = Table(box=box.SIMPLE, pad_edge=False, caption=self.summary(), caption_justify="left")
+        """Latencies in milliseconds."""
+        table = Table(box=box.SIMPLE, pad_edge=False)
         table.add_column("ms")
         for heading in ("p50", "p95", "p99", "highest"):
             table.add_column(heading, justify="right", min_width=9)

@@ -94,10 +94,11 @@ class Site:
 
     async def headcount(self) -> Headcount:
         """Who is there, by the processes and by what they say of themselves in Redis."""
-        wanted = {str(self._supervisor.pid(name)) for name in self._workers}
+        pids = [str(self._supervisor.pid(name)) for name in self._workers]
+        draining = len(self._draining)
         found = await list_workers(self._open_link(), self._keys)
-        ready = sum(worker.alive and worker.info.get("pid") in wanted for worker in found)
-        return Headcount(ready, len(self._workers) - ready, len(self._draining))
+        ready = sum(worker.alive and worker.info.get("pid") in pids for worker in found)
+        return Headcount(ready, len(pids) - ready, draining)
 
     async def stop(self) -> None:
         """End everything, workers and gateway first."""

@@ -78,15 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _table(found: dict[int, list[Report]]) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False)
-    for heading in (
-        "streams",
-        "tokens/s: median",
-        "lowest",
-        "highest",
-        "TBT ms: median of p50",
-        "of p99",
-        "TTFT ms: p50",
-    ):
+    for heading in ("streams", "tokens/s: median", "lowest", "highest", "TBT ms: p50", "p99", "TTFT ms: p50"):
         table.add_column(heading, justify="right")
     for streams, reports in found.items():
         rates = sorted(report.tokens_per_s for report in reports)
