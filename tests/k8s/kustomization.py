@@ -82,7 +82,10 @@ def _add(documents: list[Document], folder: Path) -> None:
         _add(documents, folder / name)
     for patch in kustomization.get("patches", ()):
         for document in load(folder / patch["path"]):
-            _patch(find(documents, document["kind"], document["metadata"]["name"]), document)
+            if isinstance(document, list):
+                _operate(find(documents, **patch["target"]), document)
+            else:
+                _patch(find(documents, document["kind"], document["metadata"]["name"]), document)
     _transform(documents, kustomization)
 
 
@@ -98,6 +101,25 @@ def _patch(target: Document, patch: Document) -> None:
     merged = _merge(target, patch, lists=not any(part in target["apiVersion"] for part in _CUSTOM))
     target.clear()
     target.update(merged)
+
+
+def _operate(target: Document, operations: list[Document]) -> None:
+    """JSON patch (RFC 6902), as far as k8s/ needs it."""
+    for operation in operations:
+        *parents, last = (int(part) if part.isdigit() else part for part in operation["path"].split("/")[1:])
+        holder: Any = target
+        for part in parents:
+            holder = holder[part]
+        match operation["op"]:
+            case "test":
+                assert holder[last] == operation["value"], operation
+            case "remove":
+                del holder[last]
+            case "replace":
+                assert last in holder, operation
+                holder[last] = operation["value"]
+            case other:
+                raise AssertionError(f"this reader knows no operation {other}")
 
 
 def _merge(old: Any, new: Any, key: str = "", *, lists: bool = True) -> Any:

@@ -8,7 +8,7 @@ from schemas.keys import CLASSES
 from telemetry.names import QUEUE_LENGTH, Attribute
 from telemetry.prometheus import prometheus_label, prometheus_name
 from tests.k8s.kustomization import K8S, Document, load, of_kind, overlay, read
-from tests.k8s.pods import GATEWAY, WORKER, settings
+from tests.k8s.pods import GATEWAY, WORKER, container, probe_s, settings
 from worker.settings import WorkerSettings
 
 
@@ -55,6 +55,14 @@ def test_the_sum_of_the_classes_is_scaled_on(prod: list[Document]) -> None:
 def test_what_scales_to_zero_takes_requests_without_a_worker(prod: list[Document]) -> None:
     assert scaled_object(prod)["minReplicaCount"] == 0
     assert not settings(prod, GATEWAY, GatewaySettings).require_worker
+
+
+def test_workers_that_rest_at_zero_raise_no_alert(prod: list[Document]) -> None:
+    (rule,) = of_kind(prod, "PrometheusRule")
+    alerts = {one["alert"]: one for group in rule["spec"]["groups"] for one in group["rules"] if "alert" in one}
+    assert "OrcastreamNoWorker" not in alerts
+    start_s = probe_s(container(prod, WORKER)["startupProbe"])
+    assert int(alerts["OrcastreamNoWorkerForQueue"]["for"].removesuffix("m")) * 60 > start_s
 
 
 def test_the_plain_autoscaler_asks_for_a_metric_that_is_there() -> None:
