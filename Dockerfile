@@ -74,7 +74,7 @@ ENV PATH=/opt/venv/bin:/opt/code/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     HOME=/tmp \
-    HF_HOME=/models/hub
+    HF_HOME=/models
 USER 10001:10001
 WORKDIR /models
 ENTRYPOINT ["tini", "--", "orcastream"]
@@ -141,7 +141,7 @@ ENV PATH=/opt/venv/bin:/opt/code/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     HOME=/tmp \
-    HF_HOME=/models/hub \
+    HF_HOME=/models \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     ORCASTREAM_ADMIN_HOST=0.0.0.0 \
