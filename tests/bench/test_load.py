@@ -14,6 +14,7 @@ from bench.gateway import served_model
 from bench.load import UNUSABLE, main
 from bench.site import Headcount, Site
 from bench.workload import DEMO_MODEL
+from demo.prompts import SHOWCASE
 from tests.redis_server import free_port
 from tests.service_process import ROOT
 
@@ -35,6 +36,15 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     await site.stop()
 
 
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    """A file of three questions of our own."""
+    path = tmp_path / "prompts.jsonl"
+    asked = ({"prompt": question, "answer": answer} for question, answer in SHOWCASE[::4])
+    path.write_text("\n".join(map(json.dumps, asked)), encoding="utf-8")
+    return path
+
+
 async def load(site: Site, *flags: str) -> tuple[int, dict[str, Any]]:
     """Run the client as people do; its exit status and figures."""
     command = (sys.executable, "-m", "bench.load", "--gateway", site.url, "--json", "/dev/stdout", *flags)
@@ -43,7 +53,7 @@ async def load(site: Site, *flags: str) -> tuple[int, dict[str, Any]]:
     return process.returncode or 0, json.loads(printed[printed.index(b"{") :])
 
 
-async def test_a_load_on_real_processes_is_answered_exactly(site: Site) -> None:
+async def test_a_load_on_real_processes_is_answered_exactly(site: Site, prompts: Path) -> None:
     assert await served_model(site.url) == DEMO_MODEL
     assert await site.headcount() == Headcount(0, 0, 0)
     await site.scale_to(1)
@@ -52,9 +62,9 @@ async def test_a_load_on_real_processes_is_answered_exactly(site: Site) -> None:
     assert await site.headcount() == Headcount(1, 0, 0)
     assert figures["requests"] == figures["complete"] == figures["exact"] > 2
     assert figures["ttft_s"]["count"] == figures["requests"]
-    status, figures = await load(site, "--concurrency", "3", "--duration", "1")
+    status, figures = await load(site, "--concurrency", "3", "--duration", "0.5", "--prompts", str(prompts))
     assert (status, figures["errors"]) == (0, {})
-    assert figures["requests"] >= 3
+    assert figures["requests"] == figures["exact"] >= 3
     assert figures["output_tokens_per_s"] > 0
     assert await site.queue_length() == 0
     await site.scale_to(0)
