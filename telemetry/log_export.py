@@ -1,9 +1,12 @@
 """Log records as OpenTelemetry's, for OTEL_LOGS_EXPORTER."""
 
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from opentelemetry._logs import LoggerProvider, LogRecord, SeverityNumber
+from opentelemetry.context import Context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
 from telemetry.logs import EXPORT_LOGGERS, extra_fields
 
@@ -13,6 +16,7 @@ _SEVERITIES: Final = (
     (logging.WARNING, SeverityNumber.WARN),
     (logging.INFO, SeverityNumber.INFO),
 )
+_TRACE: Final = ("trace_id", "span_id")
 
 
 class ExportHandler(logging.Handler):
@@ -24,14 +28,23 @@ class ExportHandler(logging.Handler):
         self._provider = provider
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue one record; never waits."""
+        """Queue one record; never waits, and raises nothing."""
         if record.name.startswith(EXPORT_LOGGERS):
             return
+        try:
+            self._emit(record)
+        except Exception:
+            self.handleError(record)
+
+    def _emit(self, record: logging.LogRecord) -> None:
         severity = next((number for level, number in _SEVERITIES if record.levelno >= level), SeverityNumber.DEBUG)
-        attributes = {name: _plain(value) for name, value in extra_fields(record).items()}
+        fields = extra_fields(record)
+        context = _context(fields)
+        attributes = {name: _plain(value) for name, value in fields.items() if context is None or name not in _TRACE}
         self._provider.get_logger(record.name).emit(
             LogRecord(
                 timestamp=int(record.created * 1e9),
+                context=context,
                 severity_text=record.levelname,
                 severity_number=severity,
                 body=record.getMessage(),
@@ -39,6 +52,15 @@ class ExportHandler(logging.Handler):
                 exception=record.exc_info[1] if record.exc_info else None,
             )
         )
+
+
+def _context(fields: Mapping[str, object]) -> Context | None:
+    """The trace that a line names as its own (`telemetry.logs.trace_fields`); None: that of the current span."""
+    try:
+        trace_id, span_id = (int(str(fields[name]), 16) for name in _TRACE)
+    except (KeyError, ValueError):
+        return None
+    return set_span_in_context(NonRecordingSpan(SpanContext(trace_id, span_id, is_remote=False)), Context())
 
 
 def _plain(value: object) -> str | bool | int | float:

@@ -5,6 +5,7 @@ OTLP: so a dashboard works with either.
 """
 
 import re
+import threading
 from typing import TYPE_CHECKING, Final
 
 from telemetry.names import Kind, Metric
@@ -16,6 +17,8 @@ _NOT_ALLOWED: Final = re.compile(r"[^a-zA-Z0-9]+")
 _UNITS: Final = {"s": "seconds", "By": "bytes", "1": ""}
 _COUNTED: Final = (Kind.COUNTER, Kind.TOTAL)
 _HISTOGRAM_SUFFIXES: Final = ("_bucket", "_sum", "_count")
+_ONE_AT_A_TIME: Final = threading.Lock()
+"""OpenTelemetry's exporter mixes up scrapes that overlap: one page shows everything twice, another nothing."""
 
 
 def prometheus_name(metric: Metric) -> str:
@@ -42,7 +45,8 @@ def metrics_page(registry: "CollectorRegistry", accept: str) -> tuple[bytes, str
     from prometheus_client.exposition import choose_encoder
 
     encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
+    with _ONE_AT_A_TIME:
+        return encode(registry), content_type
 
 
 def _unit(unit: str) -> str:

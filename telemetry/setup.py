@@ -1,13 +1,14 @@
 """OpenTelemetry's SDK as the standard OTEL_ variables ask for it: started in the process that serves, else off."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from telemetry.names import HTTP_DURATION
-from telemetry.settings import OtelSettings
+from telemetry.settings import OtelSettings, UnusableTelemetry
 from telemetry.version import own_version
 
 if TYPE_CHECKING:
@@ -70,17 +71,29 @@ def start_telemetry(service: str, instance: str, *, prometheus: bool = False) ->
     telemetry = Telemetry(traces=bool(traces), registry=_registry() if prometheus else None)
     if not (traces or metrics or logs or prometheus):
         return telemetry
-    resource = _resource(service, instance)
-    if traces:
-        _start_traces(telemetry, settings, traces, resource)
-    if metrics or telemetry.registry is not None:
-        _start_metrics(telemetry, settings, metrics, resource)
-    if logs:
-        _start_logs(telemetry, settings, logs, resource)
+    try:
+        resource = _resource(service, instance)
+        if traces:
+            _start_traces(telemetry, settings, traces, resource)
+        if metrics or telemetry.registry is not None:
+            _start_metrics(telemetry, settings, metrics, resource)
+        if logs:
+            _start_logs(telemetry, settings, logs, resource)
+    except UnusableTelemetry:
+        raise
+    except Exception as error:
+        raise UnusableTelemetry(_refused(error)) from error
     return telemetry
 
 
+def _refused(error: Exception) -> str:
+    """What the SDK says of a value that it does not take; it seldom names the variable. Values may be secrets."""
+    names = ", ".join(sorted(name for name in os.environ if name.startswith("OTEL_")))
+    return f"OpenTelemetry's SDK cannot be started as the environment asks ({names}): {' '.join(str(error).split())}"
+
+
 def _start_traces(telemetry: Telemetry, settings: OtelSettings, names: Sequence[str], resource: "Resource") -> None:
+    import opentelemetry.propagate  # noqa: F401 - reads OTEL_PROPAGATORS, and refuses what is not installed
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor

@@ -1,9 +1,14 @@
 """The names that metrics have in Prometheus, against the exporter that writes them."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry
+from prometheus_client import Metric as PrometheusMetric
 from prometheus_client.parser import text_string_to_metric_families
 
 from telemetry.names import METRICS, Kind, Metric
@@ -49,6 +54,23 @@ def test_names_and_labels_are_those_of_the_exporter() -> None:
         for metric in METRICS
         for name in prometheus_series(metric)
     }
+
+
+def test_scrapes_do_not_overlap() -> None:
+    """OpenTelemetry's collector would give one of them everything twice, and the other nothing."""
+    barrier, met = threading.Barrier(2), []
+
+    class Meeting:
+        def collect(self) -> list[PrometheusMetric]:
+            with suppress(threading.BrokenBarrierError):
+                met.append(barrier.wait(0.3))
+            return []
+
+    registry = CollectorRegistry()
+    registry.register(Meeting())
+    with ThreadPoolExecutor(2) as scrapes:
+        assert list(scrapes.map(lambda _: metrics_page(registry, "")[0], range(2))) == [b"", b""]
+    assert not met
 
 
 def test_examples() -> None:

@@ -2,12 +2,14 @@
 
 import os
 import queue
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
+import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -87,12 +89,13 @@ def test_logs_are_exported_with_their_fields_and_their_trace() -> None:
     program = """
 import logging
 from opentelemetry import trace
-from telemetry.logs import set_up_logging
+from telemetry.logs import set_up_logging, trace_fields
 from telemetry.setup import start_telemetry
 set_up_logging("info", "text")
 telemetry = start_telemetry("orcastream-gateway", "one")
 with trace.get_tracer("test").start_as_current_span("span") as span:
     logging.getLogger("orcastream.test").warning("something", extra={"why": "because", "count": 2})
+logging.getLogger("orcastream.test").warning("about it", extra=trace_fields(span.get_span_context()))
 telemetry.shut_down()
 print("TRACE", trace.format_trace_id(span.get_span_context().trace_id))
 """
@@ -101,6 +104,42 @@ print("TRACE", trace.format_trace_id(span.get_span_context().trace_id))
     assert '"why": "because"' in record
     assert '"count": 2' in record
     assert f'"trace_id": "0x{trace_id}"' in record
+    inside, about = re.findall(r'"body": "(.*?)".*?"trace_id": "0x(\w+)"', shown, re.DOTALL)
+    assert (inside, about) == (("something", trace_id), ("about it", trace_id))
+
+
+def test_a_line_that_cannot_be_made_raises_nothing_where_logs_are_exported() -> None:
+    program = """
+import logging
+from telemetry.setup import start_telemetry
+telemetry = start_telemetry("orcastream-gateway", "one")
+logging.getLogger("orcastream.test").warning("%d", "no number")
+telemetry.shut_down()
+print("went on")
+"""
+    assert _run(program, OTEL_LOGS_EXPORTER="console") == "went on"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "complaint"),
+    [
+        ("OTEL_METRIC_EXPORT_INTERVAL", "0", "interval value 0.0"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "0", "schedule_delay_millis"),
+        ("OTEL_PROPAGATORS", "none-such", "Propagator none-such not found"),
+    ],
+)
+def test_what_the_sdk_refuses_is_told_with_the_variables(variable: str, value: str, complaint: str) -> None:
+    program = """
+from telemetry.setup import start_telemetry
+from telemetry.settings import UnusableTelemetry
+try:
+    start_telemetry("orcastream-gateway", "one")
+except UnusableTelemetry as error:
+    print(error)
+"""
+    told = _run(program, **COLLECTOR, **{variable: value})
+    assert variable in told
+    assert complaint in told
 
 
 def test_traces_travel_over_grpc() -> None:
