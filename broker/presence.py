@@ -6,7 +6,7 @@ import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
@@ -16,6 +16,9 @@ from broker.queue import ensure_groups
 from broker.resp import fields_of
 from broker.scripts import FORGET, Command
 from schemas.keys import CLASSES, GROUP, Keys
+
+STATES: Final = ("serving", "draining", "stalled")
+"""What a worker may report as its `state`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from broker.link import Link, time_ms
-from broker.presence import list_workers
+from broker.presence import STATES, list_workers
 from schemas.keys import CLASSES, GROUP, Keys
 
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
     """`lengths`: entries waiting and running; `ages_s`: age of the oldest entry that nobody has claimed, 0 where there
-    is none; both by class. `workers`: those that live, by the state they report.
+    is none; both by class. `workers`: those that live, by the state they report; 0 for a state that none is in.
     """
 
     lengths: Mapping[str, int]
@@ -36,8 +36,9 @@ async def read_queue_state(link: Link, keys: Keys) -> QueueState:
         [("XRANGE", key, start, "+", "COUNT", 1) for key, start in zip(streams, starts, strict=True)]
     )
     ages = [_age_s(entries, time_ms(now)) for entries in oldest]
-    workers = Counter(worker.info.get("state", "serving") for worker in await list_workers(link, keys) if worker.alive)
-    return QueueState(dict(zip(CLASSES, lengths, strict=True)), dict(zip(CLASSES, ages, strict=True)), dict(workers))
+    alive = Counter(worker.info.get("state", "serving") for worker in await list_workers(link, keys) if worker.alive)
+    workers = {**dict.fromkeys(STATES, 0), **alive}
+    return QueueState(dict(zip(CLASSES, lengths, strict=True)), dict(zip(CLASSES, ages, strict=True)), workers)
 
 
 def _behind(groups: Sequence[Any] | ResponseError) -> str:

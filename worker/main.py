@@ -39,6 +39,8 @@ def run(settings: WorkerSettings) -> int:
     try:
         return _run(settings, name, telemetry, admin)
     finally:
+        for number in (signal.SIGTERM, signal.SIGINT):  # the end is bounded, and a second signal must not cut it short
+            signal.signal(number, signal.SIG_IGN)
         if admin is not None:
             admin.close()
         telemetry.shut_down()

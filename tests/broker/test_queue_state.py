@@ -10,11 +10,13 @@ from tests.broker.conftest import MakeWorker
 from tests.broker.scripted import enqueue, make_request
 from tests.redis_server import RedisServer
 
+NOBODY = {"serving": 0, "draining": 0, "stalled": 0}
+
 
 async def test_a_queue_that_was_never_used_is_empty(link: Link, keys: Keys) -> None:
     state = await read_queue_state(link, keys)
     assert state.lengths == state.ages_s == dict.fromkeys(CLASSES, 0)
-    assert state.workers == {}
+    assert state.workers == NOBODY
 
 
 async def test_length_counts_all_entries_and_age_only_what_nobody_claimed(
@@ -31,7 +33,7 @@ async def test_length_counts_all_entries_and_age_only_what_nobody_claimed(
     state = await read_queue_state(link, keys)
     assert state.lengths == {**dict.fromkeys(CLASSES, 0), "normal": 2}
     assert state.ages_s["normal"] * 1000 >= age_ms
-    assert state.workers == {"serving": 1}
+    assert state.workers == {**NOBODY, "serving": 1}
     claimed = await worker.claimer.new(1)
     assert [one.ref for one in claimed] == [first.entry]
     behind = await read_queue_state(link, keys)

@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -91,7 +92,7 @@ def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
         names.TIME_TO_FIRST_TOKEN: 2,
     }.items():
         assert newest(receiver, metric, Attribute.MODEL) == {MODEL: count}, metric
-    assert newest(receiver, names.WORKERS, Attribute.STATE) == {"serving": 1}
+    assert newest(receiver, names.WORKERS, Attribute.STATE) == {"serving": 1, "draining": 0, "stalled": 0}
     assert newest(receiver, names.TOKENS, Attribute.TOKEN_TYPE)["input"] >= 3 * len(PROMPT)
     assert newest(receiver, names.CLAIMED, Attribute.MODEL) == {MODEL: 0}
     assert not receiver.spans, "none was sampled"
@@ -117,4 +118,10 @@ def test_a_collector_that_never_answers_holds_up_neither_requests_nor_the_drain(
             for _ in range(2):
                 assert producer.read(producer.post(PROMPT, max_tokens=20)).terminal is not None
             worker.signal(signal.SIGTERM)
+            while "drained" not in worker.log:
+                assert worker.running
+                time.sleep(0.01)
+            while worker.running:  # a second signal does not cut short what is exported at the end
+                worker.signal(signal.SIGTERM)
+                time.sleep(0.05)
             assert worker.wait() == 0
