@@ -6,7 +6,6 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import TypeVar
 from uuid import uuid4
 
@@ -193,7 +192,11 @@ class Gateway:
         """Look at the queue now and then, as long as anybody collects metrics."""
         while True:
             if self.metrics.queue.wanted:
-                with suppress(BrokerError, ResponseError):
+                try:
                     state = await read_queue_state(await self.redis.get(), self.keys)
                     self.metrics.queue.gathered(state.lengths, state.ages_s, state.workers)
+                except (BrokerError, ResponseError) as error:
+                    log_event("queue not looked at", why=error)
+                except Exception:
+                    LOGGER.exception("looking at the queue failed")
             await asyncio.sleep(INTERVAL_S)

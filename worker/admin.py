@@ -98,13 +98,17 @@ def _server(host: str, port: int, answer: Callable[[str, str], Answer]) -> Threa
         timeout = 5
         """Seconds until a client that says nothing is left."""
 
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
         def do_GET(self) -> None:
             status, body, content_type = answer(urlsplit(self.path).path, self.headers.get("Accept", ""))
             self.send_response(status)
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
             """Nothing: a probe is no event."""

@@ -152,7 +152,7 @@ def trace_refused(template: str, worker: str, model: str, claimed: Claimed, erro
             }
         ),
     )
-    span.set_status(StatusCode.ERROR, str(error))
+    span.set_status(StatusCode.ERROR, f"{error.field}: allowed: {error.allowed}")  # its value may be a prompt
     span.end()
 
 

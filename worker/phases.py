@@ -19,7 +19,8 @@ class Phases:
     """Makes children of `parent`, an epoch that began at `begin_s`; `timelines` are those of its choices.
 
     What the engine did before the epoch belongs to an earlier one and is left out: an engine goes on undisturbed while
-    a connection is made anew. Its thread may still be adding to the timelines.
+    a connection is made anew. So is what it did behind the end: it hears of a cancel an iteration later. Its thread may
+    still be adding to the timelines.
     """
 
     def __init__(self, parent: trace.Span, clock_ns: int, begin_s: float, timelines: Sequence[Timeline]) -> None:
@@ -41,16 +42,16 @@ class Phases:
 
     def compute(self, end_s: float) -> None:
         """`prefill`, from the first admission to a batch to the first token; `decode`, from there to `end_s`."""
-        admitted_s = min((line.scheduled_s for line in self._timelines if line.scheduled_s is not None), default=None)
+        admitted_s = _earliest((line.scheduled_s for line in self._timelines), end_s)
         if admitted_s is None:
             return
-        tokens_s = [line.first_token_s for line in self._timelines if line.first_token_s is not None]
-        first_s = min(tokens_s, default=end_s)
-        events = sorted(self._events(), key=lambda event: event[0])
+        token_s = _earliest((line.first_token_s for line in self._timelines), end_s)
+        first_s = end_s if token_s is None else token_s
+        events = sorted((event for event in self._events() if event[0] <= end_s), key=lambda event: event[0])
         if first_s > self._begin_s:
             before = [event for event in events if event[0] <= first_s]
             self._child(Span.PREFILL, max(admitted_s, self._begin_s), first_s, before)
-        if tokens_s:
+        if token_s is not None:
             after = [event for event in events if event[0] > first_s]
             if first_s > self._begin_s:
                 after.insert(0, (first_s, SpanEvent.FIRST_TOKEN, {}))
@@ -74,6 +75,11 @@ class Phases:
         for at_s, event, values in events:
             span.add_event(event.value, plain(values), at_ns(self._clock_ns, at_s))
         span.end(at_ns(self._clock_ns, max(begin_s, end_s)))
+
+
+def _earliest(stamps_s: Iterable[float | None], until_s: float) -> float | None:
+    """The first of the stamps; None where all of them are missing or behind `until_s`."""
+    return min((at_s for at_s in stamps_s if at_s is not None and at_s <= until_s), default=None)
 
 
 def at_ns(clock_ns: int, at_s: float) -> int:

@@ -52,6 +52,8 @@ def test_health_follows_the_worker(admin: Admin) -> None:
         ((200, "live"), (503, "draining")),
     ]
     assert _get(admin.port, "/elsewhere") == (404, "not found")
+    head = httpx.head(f"http://127.0.0.1:{admin.port}/health/live", timeout=10)
+    assert (head.status_code, head.content) == (200, b"")
 
 
 @one_server("embedded")

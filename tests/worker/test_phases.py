@@ -68,6 +68,14 @@ def test_an_epoch_that_ends_before_its_first_token_has_no_decode(
     assert [told(span) for span in exporter.get_finished_spans()] == [("prefill", 11, 14, [("chunk", 12)])]
 
 
+def test_what_the_engine_did_behind_the_end_is_left_out(
+    exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phases_of(exporter, monkeypatch, 9, Timeline(10, 11, 15, None, [(12, 16), (15, 4)], [])).compute(14)
+    phases_of(exporter, monkeypatch, 9, Timeline(10, 15, None, None, [], [])).compute(14)
+    assert [told(span) for span in exporter.get_finished_spans()] == [("prefill", 11, 14, [("chunk", 12)])]
+
+
 def test_the_wait_in_the_queue_is_a_difference_of_the_servers_clock() -> None:
     times = Times(arrived_ms=1_000_000, claimed_ms=1_002_500)
     assert times.queue_s == 2.5
