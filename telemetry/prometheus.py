@@ -41,10 +41,13 @@ def prometheus_label(attribute: str) -> str:
 
 
 def metrics_page(registry: "CollectorRegistry", accept: str) -> tuple[bytes, str]:
-    """What a scrape gets, and its content type, in a form that the `Accept` header asks for."""
+    """What a scrape gets, and its content type, in a form that the `Accept` header asks for, if that can be read."""
     from prometheus_client.exposition import choose_encoder
 
-    encode, content_type = choose_encoder(accept)
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is no number
+        encode, content_type = choose_encoder("")
     with _ONE_AT_A_TIME:
         return encode(registry), content_type
 

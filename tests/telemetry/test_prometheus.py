@@ -56,6 +56,14 @@ def test_names_and_labels_are_those_of_the_exporter() -> None:
     }
 
 
+def test_the_form_follows_the_header_where_that_can_be_read() -> None:
+    registry = CollectorRegistry()
+    page, content_type = metrics_page(registry, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    assert (page, content_type.split(";")[0]) == (b"# EOF\n", "application/openmetrics-text")
+    for accept in ("", "*/*", "text/plain;version=x.y", "application/openmetrics-text;version=", ";;=,"):
+        assert metrics_page(registry, accept)[1].startswith(("text/plain", "application/openmetrics-text"))
+
+
 def test_scrapes_do_not_overlap() -> None:
     """OpenTelemetry's collector would give one of them everything twice, and the other nothing."""
     barrier, met = threading.Barrier(2), []
