@@ -165,7 +165,7 @@ class _Check:
     def _binary(self, node: promql.BinaryExpr) -> Labels | None:
         operation = str(node.op)
         if operation == "unless" and self._appeared(node):
-            return self._selector(node.lhs, _ALONE) & self._selector(node.rhs, _ALONE)
+            return self._selector(node.lhs, _ALONE) & self._selector(_last_seen(node.rhs), _ALONE)
         left, right = self.labels(node.lhs), self.labels(node.rhs)
         if left is None or right is None:
             return right if left is None else left
@@ -188,6 +188,14 @@ class _Check:
 
     def _appeared(self, node: promql.BinaryExpr) -> bool:
         """`m unless m offset 15m`: a counter that was not there before counts from nothing, which increase() misses."""
-        if not all(isinstance(side, promql.VectorSelector) for side in (node.lhs, node.rhs)):
+        before = _last_seen(node.rhs)
+        if not isinstance(node.lhs, promql.VectorSelector) or before is None:
             return False
-        return node.lhs.name == node.rhs.name and node.lhs.offset is None and node.rhs.offset is not None
+        return node.lhs.name == before.name and node.lhs.offset is None and before.offset is not None
+
+
+def _last_seen(node: Any) -> promql.VectorSelector | None:
+    """The selector of `m`, or of `last_over_time(m[1d])`; None for anything else."""
+    if isinstance(node, promql.Call) and node.func.name == "last_over_time":
+        return node.args[0].vector_selector
+    return node if isinstance(node, promql.VectorSelector) else None
