@@ -11,6 +11,10 @@ Signal = Literal["traces", "metrics", "logs"]
 
 EXPORTERS: Final = ("otlp", "console", "none")
 PROTOCOLS: Final = ("http/protobuf", "grpc")
+SAMPLERS: Final = (
+    *("parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"),
+    *("always_on", "always_off", "traceidratio"),
+)
 
 
 class LogSettings(BaseSettings):
@@ -34,7 +38,7 @@ class UnusableTelemetry(ValueError):
 class OtelSettings(BaseSettings):
     """The standard OTEL_ variables that decide which signals leave the process, and how.
 
-    All others (samplers, headers, time limits, intervals, queue sizes, the resource) are read by OpenTelemetry's SDK
+    All others (headers, time limits, intervals, queue sizes, the resource) are read by OpenTelemetry's SDK
     itself. These are variables of the environment alone: no flags, no lines of .env.
     """
 
@@ -52,6 +56,8 @@ class OtelSettings(BaseSettings):
     exporter_otlp_traces_protocol: str | None = None
     exporter_otlp_metrics_protocol: str | None = None
     exporter_otlp_logs_protocol: str | None = None
+    traces_sampler: str = SAMPLERS[0]
+    traces_sampler_arg: str | None = None
 
     @classmethod
     def read(cls) -> Self:
@@ -60,6 +66,8 @@ class OtelSettings(BaseSettings):
         for signal in ("traces", "metrics", "logs"):
             if "otlp" in settings.exporters(signal):
                 settings.protocol(signal)
+        if settings.exporters("traces"):
+            settings._check_sampler()
         return settings
 
     @property
@@ -92,6 +100,20 @@ class OtelSettings(BaseSettings):
         if protocol == "http/protobuf":
             self._check_url(signal)
         return protocol
+
+    def _check_sampler(self) -> None:
+        """The SDK would take every trace where it does not understand the sampler."""
+        if self.traces_sampler.strip().lower() not in SAMPLERS:
+            raise UnusableTelemetry(f"OTEL_TRACES_SAMPLER: got {self.traces_sampler!r}, allowed: {', '.join(SAMPLERS)}")
+        if self.traces_sampler_arg is not None and "ratio" in self.traces_sampler.lower():
+            try:
+                is_share = 0 <= float(self.traces_sampler_arg) <= 1
+            except ValueError:
+                is_share = False
+            if not is_share:
+                raise UnusableTelemetry(
+                    f"OTEL_TRACES_SAMPLER_ARG: got {self.traces_sampler_arg!r}, allowed: a share from 0 to 1"
+                )
 
     def _check_url(self, signal: Signal) -> None:
         own: str | None = getattr(self, f"exporter_otlp_{signal}_endpoint")

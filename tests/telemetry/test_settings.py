@@ -54,6 +54,18 @@ def test_signals_leave_where_an_exporter_or_an_endpoint_is_set(
             "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: got 'udp', allowed: http/protobuf, grpc",
         ),
         (
+            {**ENDPOINT, "TRACES_SAMPLER": "half"},
+            "OTEL_TRACES_SAMPLER: got 'half', allowed: parentbased_always_on, .*traceidratio",
+        ),
+        (
+            {**ENDPOINT, "TRACES_SAMPLER": "traceidratio", "TRACES_SAMPLER_ARG": "5"},
+            "OTEL_TRACES_SAMPLER_ARG: got '5', allowed: a share from 0 to 1",
+        ),
+        (
+            {**ENDPOINT, "TRACES_SAMPLER": "parentbased_traceidratio", "TRACES_SAMPLER_ARG": "few"},
+            "OTEL_TRACES_SAMPLER_ARG: got 'few', allowed: a share from 0 to 1",
+        ),
+        (
             {"EXPORTER_OTLP_ENDPOINT": "collector:4317"},
             "OTEL_EXPORTER_OTLP_ENDPOINT: got 'collector:4317', allowed: a URL that begins with http://",
         ),
