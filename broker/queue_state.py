@@ -9,6 +9,7 @@ from redis.exceptions import ResponseError
 
 from broker.link import Link, time_ms
 from broker.presence import STATES, list_workers
+from broker.resp import fields_of
 from schemas.keys import CLASSES, GROUP, Keys
 
 
@@ -45,7 +46,7 @@ def _behind(groups: Sequence[Any] | ResponseError) -> str:
     """Where the entries begin that the group has not given out; from the start where there is no stream or group."""
     if not isinstance(groups, ResponseError):
         for flat in groups:
-            group = dict(zip(flat[::2], flat[1::2], strict=True))
+            group = fields_of(flat)
             if group[b"name"] == GROUP.encode():
                 return f"({group[b'last-delivered-id'].decode()}"
     return "-"

@@ -1,13 +1,13 @@
 """What a gateway counts and measures."""
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from broker.entry import EntryRef
 from schemas.events import Terminal
 from telemetry import names
-from telemetry.instruments import Values, attributes, counter, histogram, observe
+from telemetry.end_metrics import EndMetrics
+from telemetry.instruments import attributes, counter, histogram, observe
 from telemetry.names import Attribute
 from telemetry.queue_gauges import QueueGauges
 from telemetry.redis_metrics import RedisMetrics
@@ -21,10 +21,9 @@ class GatewayMetrics:
         self._labels = attributes({Attribute.MODEL: model})
         self._first_token = histogram(names.GATEWAY_FIRST_TOKEN)
         self._refusals = counter(names.REFUSALS)
-        self._ended = counter(names.REQUESTS_ENDED)
-        self._duration = histogram(names.REQUEST_DURATION)
-        self._streams: Counter[str] = Counter()
-        observe(names.GATEWAY_STREAMS, self._read_streams)
+        self._ends = EndMetrics(model)
+        self._streams = 0
+        observe(names.GATEWAY_STREAMS, lambda: [(self._streams, self._labels)])
         self.redis = RedisMetrics()
         self.queue = QueueGauges(model)
 
@@ -39,22 +38,16 @@ class GatewayMetrics:
     @contextmanager
     def stream(self) -> Iterator[None]:
         """While a reply is read for a client."""
-        self._streams[self._model] += 1
+        self._streams += 1
         try:
             yield
         finally:
-            self._streams[self._model] -= 1
+            self._streams -= 1
 
     def ended(self, ref: EntryRef | None, terminal: Terminal, now_ms: int) -> None:
         """This gateway wrote the terminal event of a request that nobody owned (`broker.ending.OnEnd`)."""
         outcome = str(terminal.error)
-        priority_class = {} if ref is None else {Attribute.REQUEST_CLASS: ref.priority_class}
-        shared = {Attribute.MODEL: self._model, **priority_class}
-        self._ended.add(1, attributes({**shared, Attribute.OUTCOME: outcome}))
-        if ref is not None:
-            kind = {Attribute.OPERATION: names.OPERATION, Attribute.PROVIDER: names.PROVIDER}
-            duration_s = max(0, now_ms - ref.order[0]) / 1000
-            self._duration.record(duration_s, attributes({**shared, **kind, Attribute.ERROR_TYPE: outcome}))
-
-    def _read_streams(self) -> Values:
-        return [(self._streams[self._model], self._labels)]
+        if ref is None:
+            self._ends.ended(None, outcome, outcome, None)
+        else:
+            self._ends.ended(ref.priority_class, outcome, outcome, max(0, now_ms - ref.order[0]) / 1000)

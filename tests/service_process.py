@@ -22,6 +22,12 @@ FORK_SERVER = multiprocessing.get_context("forkserver")
 FORK_SERVER.set_forkserver_preload(["tests.service_template"])
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler of its own for a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> number - 1 & 1)
+
+
 class ServiceProcess:
     """`orcastream COMMAND` with `settings` as flags; what it prints goes to `log_path`. Never outlives the tests."""
 
@@ -46,8 +52,7 @@ class ServiceProcess:
 
     def wait_catching(self, number: signal.Signals) -> None:
         """Wait until the process has a handler for a signal: from here on the signal does not just kill it."""
-        status = Path(f"/proc/{self.pid}/status")
-        while not int(status.read_text().split("SigCgt:")[1].split()[0], 16) >> number - 1 & 1:
+        while not catches(self.pid, number):
             assert self.running, self.log
             time.sleep(0.001)
 

@@ -9,6 +9,7 @@ from engine import EngineStats, IterationRecord
 from schemas.errors import ErrorCode
 from schemas.events import Terminal
 from telemetry import names
+from telemetry.end_metrics import EndMetrics
 from telemetry.instruments import Attributes, counter, histogram, observe
 from telemetry.instruments import attributes as plain
 from telemetry.names import Attribute, Metric
@@ -35,11 +36,10 @@ class WorkerMetrics:
         self._batch = histogram(names.ITERATION_TOKENS)
         self._first_token = histogram(names.TIME_TO_FIRST_TOKEN)
         self._per_token = histogram(names.TIME_PER_OUTPUT_TOKEN)
-        self._duration = histogram(names.REQUEST_DURATION)
         self._queue_wait = histogram(names.QUEUE_WAIT)
         self._prefill = histogram(names.PREFILL_DURATION)
         self._decode = histogram(names.DECODE_DURATION)
-        self._ended = counter(names.REQUESTS_ENDED)
+        self._ends = EndMetrics(model)
         self._renewals = counter(names.LEASE_RENEWALS)
         self._takeovers = counter(names.TAKEOVERS)
         self._fenced = counter(names.FENCING_REFUSALS)
@@ -114,13 +114,8 @@ class WorkerMetrics:
 
     def ended(self, priority_class: str | None, terminal: Terminal, duration_s: float | None) -> None:
         """This worker wrote a terminal event; the class and the time since the arrival where they are known."""
-        shared = {Attribute.MODEL: self._model}
-        if priority_class is not None:
-            shared[Attribute.REQUEST_CLASS] = priority_class
-        error = {} if terminal.error is None else {Attribute.ERROR_TYPE: str(terminal.error)}
-        self._ended.add(1, plain({**shared, Attribute.OUTCOME: terminal.outcome}))
-        if duration_s is not None:
-            self._duration.record(duration_s, plain({**self._gen_ai, **shared, **error}))
+        error = None if terminal.error is None else str(terminal.error)
+        self._ends.ended(priority_class, terminal.outcome, error, duration_s)
         if terminal.error in BURIED:
             self.buried()
         if terminal.error in _REFUSED:

@@ -34,7 +34,7 @@ def test_an_iteration_that_was_retried_is_one(make_engine: MakeEngine, monkeypat
         calls.append(batch)
         if len(calls) == 1:
             raise RuntimeError("transient")
-        return forward(batch)  # type: ignore[arg-type]
+        return forward(batch)
 
     monkeypatch.setattr(engine._runner, "forward", fail_once)
     engine.submit(request("a", tuple(range(5)), max_tokens=3))
@@ -56,4 +56,4 @@ def test_the_timeline_has_every_chunk(make_engine: MakeEngine) -> None:
     line = one.timeline
     assert [tokens for _, tokens in line.chunks] == [16, 16, 8]
     stamps = [line.scheduled_s, *(at for at, _ in line.chunks), line.first_token_s]
-    assert stamps == sorted(stamps)  # type: ignore[type-var]
+    assert stamps == sorted(stamps)

@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import sys
-from pathlib import Path
 
 import httpx
 import pytest
@@ -13,6 +12,7 @@ from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import joined, read
 from tests.redis_server import free_port
+from tests.service_process import catches
 
 PROGRAM = """
 import sys
@@ -67,18 +67,13 @@ async def test_a_signal_while_it_starts_is_not_lost(stage: Stage, model_folder: 
 
     async def catches_sigterm() -> bool:
         assert process.returncode is None
-        return _catches(process.pid, signal.SIGTERM)
+        return catches(process.pid, signal.SIGTERM)
 
     await eventually(catches_sigterm, 90)
     process.send_signal(signal.SIGTERM)
     _, stderr = await process.communicate()
     assert process.returncode == 0, stderr.decode()
     assert "Traceback" not in stderr.decode()
-
-
-def _catches(pid: int, number: signal.Signals) -> bool:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> number - 1 & 1)
 
 
 def test_missing_settings_are_named(stage_settings: Stage) -> None:

@@ -43,7 +43,7 @@ def settings(documents: list[Document], deployment: str, kind: type[S]) -> S:
     unknown = {name for name in variables if name.startswith("ORCASTREAM_")} - _names(kind)
     assert not unknown, f"{deployment}: {sorted(unknown)} are variables of no setting"
     with _only(variables):
-        return kind(_env_file=None)  # type: ignore[call-arg]
+        return kind(_env_file=None)
 
 
 def probe_s(probe: Document) -> int:

@@ -19,7 +19,7 @@ def prod() -> list[Document]:
 
 def scaled_object(documents: list[Document]) -> Document:
     (found,) = of_kind(documents, "ScaledObject")
-    return found["spec"]  # type: ignore[no-any-return]
+    return found["spec"]
 
 
 def test_keda_asks_for_the_request_stream_of_every_class(prod: list[Document]) -> None:

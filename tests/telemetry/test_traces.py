@@ -46,7 +46,7 @@ def site(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def post(site: ObservedSite, traceparent: str | None, **payload: object) -> str:
     """A direct producer's request; its id."""
-    request = site.producer.request(PROMPT_TOKENS, **payload)  # type: ignore[arg-type]
+    request = site.producer.request(PROMPT_TOKENS, **payload)
     site.producer.add(replace(request, traceparent=traceparent).fields())
     return request.id
 
