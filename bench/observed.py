@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import torch
 from opentelemetry.metrics import NoOpMeter
-from opentelemetry.trace import NoOpTracer, get_tracer
+from opentelemetry.trace import NoOpTracer, Span, Tracer, get_tracer
 
 import demo
 from bench.workload import DEMO_MODEL
@@ -69,7 +69,7 @@ async def one_engine(redis_url: str) -> AsyncIterator[tuple[Served, Served]]:
     link = await Link.open(redis_url, name="bench")
     running: list[tuple[Worker, asyncio.Task[None]]] = []
     served: list[Served] = []
-    with patch.object(trace_context, "get_tracer", _tracer):
+    with _choosing_tracer():
         for is_observed in (False, True):
             keys = Keys(DEMO_MODEL, "observed" if is_observed else "unobserved")
             with _telling(is_observed):
@@ -100,5 +100,22 @@ def _telling(is_observed: bool) -> Iterator[None]:
         _is_observed.reset(token)
 
 
-def _tracer(name: str) -> Any:
-    return get_tracer(name) if _is_observed.get() else NoOpTracer()
+@contextmanager
+def _choosing_tracer() -> Iterator[None]:
+    """The one tracer of the process looks at who asks."""
+    with patch.object(trace_context, "get_tracer", _ChoosingTracer):
+        trace_context.tracer.cache_clear()
+        yield
+    trace_context.tracer.cache_clear()
+
+
+class _ChoosingTracer(NoOpTracer):
+    def __init__(self, name: str) -> None:
+        self._observing = get_tracer(name)
+
+    def start_span(self, *args: Any, **options: Any) -> Span:
+        tracer: Tracer = self._observing if _is_observed.get() else _UNOBSERVING
+        return tracer.start_span(*args, **options)
+
+
+_UNOBSERVING = NoOpTracer()

@@ -35,8 +35,8 @@ class WorkerInfo:
         return bool(self.info)
 
 
-def new_worker_name() -> str:
-    """A name that no process had before: host, pid, random. It is also the consumer's name in the groups."""
+def new_process_name() -> str:
+    """A name that no process had before: host, pid, random. A worker's is also its consumer's in the groups."""
     host = re.sub(r"[^A-Za-z0-9_.\-]", "-", socket.gethostname())[:60]
     return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
 

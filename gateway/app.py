@@ -38,7 +38,7 @@ def create_app(gateway: Gateway) -> FastAPI:
         await gateway.close()
 
     app = FastAPI(title="Orcastream", lifespan=lifespan, openapi_url=None)
-    app.add_middleware(BodyLimit, max_body_bytes=gateway.settings.max_body_bytes, refused=gateway.metrics.refused)
+    app.add_middleware(BodyLimit, max_body_bytes=gateway.settings.max_body_bytes, refused=partial(_refused, gateway))
     for method, path, handler in _routes(gateway):
         app.add_route(path, handler, methods=[method])
     for kind, tell in _TELL.items():
@@ -93,9 +93,12 @@ _TELL: dict[type[Exception], Callable[[Exception], ApiError]] = {
 
 def _answer(gateway: Gateway, tell: Callable[[Exception], ApiError], request: Request, error: Exception) -> Response:
     told = tell(error)
-    code = told.code or str(told.status)
     if told.refused and request.url.path in _GENERATING and told.status != _CLIENT_LEFT:
-        gateway.metrics.refused(code)
-        RequestTelemetry(gateway.metrics).failed(told)
+        _refused(gateway, told)
     log_event("refused", path=request.url.path, status=told.status, code=told.code, why=told.message)
     return JSONResponse(told.body(), status_code=told.status, headers=told.headers)
+
+
+def _refused(gateway: Gateway, error: ApiError) -> None:
+    gateway.metrics.refused(error.code or str(error.status))
+    RequestTelemetry(gateway.metrics).failed(error)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import body_too_large
+from gateway.errors import ApiError, body_too_large
 
 _LINGER_BYTES = 64 * 1024 * 1024
 _LINGER_S = 10.0
@@ -20,8 +20,8 @@ class _TooLarge(Exception):
 class BodyLimit:
     """ASGI middleware: 413 by Content-Length at once, or as soon as a chunked body has grown too large."""
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, refused: Callable[[str], None]) -> None:
-        """`refused` is told the error code of each refusal."""
+    def __init__(self, app: ASGIApp, max_body_bytes: int, refused: Callable[[ApiError], None]) -> None:
+        """`refused` is told of each refusal, before it is answered."""
         self._app = app
         self._refused = refused
         self._max_body_bytes = max_body_bytes
@@ -58,7 +58,7 @@ class BodyLimit:
                 async with asyncio.timeout(_LINGER_S):
                     await _drop_body(receive)
         error = body_too_large(self._max_body_bytes)
-        self._refused(str(error.code))
+        self._refused(error)
         response = JSONResponse(error.body(), status_code=error.status, headers={"Connection": "close"})
         await response(scope, receive, send)
 

@@ -2,15 +2,22 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from broker.entry import EntryRef
+from schemas.errors import SERVICE_FAULTS
 from schemas.events import Terminal
+from schemas.keys import CLASSES
 from telemetry import names
 from telemetry.end_metrics import EndMetrics
-from telemetry.instruments import attributes, counter, histogram, observe
+from telemetry.instruments import Attributes, attributes, counter, histogram, observe
 from telemetry.names import Attribute
 from telemetry.queue_gauges import QueueGauges
 from telemetry.redis_metrics import RedisMetrics
+
+
+_UNAVAILABLE: Final = ("internal_error", "no_worker", "queue_full", "redis_unavailable", "unavailable")
+"""Refusals that alerts look for."""
 
 
 class GatewayMetrics:
@@ -21,7 +28,11 @@ class GatewayMetrics:
         self._labels = attributes({Attribute.MODEL: model})
         self._first_token = histogram(names.GATEWAY_FIRST_TOKEN)
         self._refusals = counter(names.REFUSALS)
-        self._ends = EndMetrics(model)
+        for code in _UNAVAILABLE:
+            self._refusals.add(0, self._of_error(code))  # the first value of a series is no increase
+        self._abandoned = histogram(names.GATEWAY_ABANDONED)
+        self._broken = counter(names.BROKEN_REPLIES)
+        self._ends = EndMetrics(model, CLASSES, SERVICE_FAULTS)
         self._streams = 0
         observe(names.GATEWAY_STREAMS, lambda: [(self._streams, self._labels)])
         self.redis = RedisMetrics()
@@ -29,11 +40,19 @@ class GatewayMetrics:
 
     def refused(self, code: str) -> None:
         """A request was refused over HTTP."""
-        self._refusals.add(1, attributes({Attribute.MODEL: self._model, Attribute.ERROR_TYPE: code}))
+        self._refusals.add(1, self._of_error(code))
 
     def first_token(self, waited_s: float) -> None:
         """The first tokens of a reply came `waited_s` after the request."""
         self._first_token.record(waited_s, self._labels)
+
+    def abandoned(self, priority_class: str, waited_s: float) -> None:
+        """A client left after `waited_s` without a token."""
+        self._abandoned.record(waited_s, self._of_class(priority_class))
+
+    def broken_off(self, priority_class: str, code: str) -> None:
+        """A client was told of an error that is not its request's end."""
+        self._broken.add(1, {**self._of_class(priority_class), **self._of_error(code)})
 
     @contextmanager
     def stream(self) -> Iterator[None]:
@@ -51,3 +70,9 @@ class GatewayMetrics:
             self._ends.ended(None, outcome, outcome, None)
         else:
             self._ends.ended(ref.priority_class, outcome, outcome, max(0, now_ms - ref.order[0]) / 1000)
+
+    def _of_class(self, priority_class: str) -> Attributes:
+        return attributes({Attribute.MODEL: self._model, Attribute.REQUEST_CLASS: priority_class})
+
+    def _of_error(self, code: str) -> Attributes:
+        return attributes({Attribute.MODEL: self._model, Attribute.ERROR_TYPE: code})

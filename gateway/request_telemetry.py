@@ -18,6 +18,7 @@ from schemas.keys import Keys
 from schemas.limits import MAX_TRACE_HEADER_LENGTH
 from schemas.request import GenerationRequest
 from telemetry import names
+from telemetry.messaging import messaging
 from telemetry.names import Attribute, Span, SpanEvent
 from telemetry.trace_context import headers, remote_span, tracer
 
@@ -36,10 +37,13 @@ class RequestTelemetry:
         self._metrics = metrics
         self._span = trace.get_current_span()
         self._waiting_since = time.monotonic() if timed else None
+        self._priority_class: str | None = None
+        self._has_ended = False
 
     def asked(self, request: GenerationRequest, model: str) -> None:
         """What was asked for."""
         payload = request.payload
+        self._priority_class = request.priority_class
         self._set(
             {
                 **_of_request(request.id, model, payload.tenant),
@@ -50,8 +54,9 @@ class RequestTelemetry:
             }
         )
 
-    def resumed(self, request_id: str, model: str, tenant: str) -> None:
-        """Which reply is read on."""
+    def resumed(self, request_id: str, model: str, tenant: str, priority_class: str | None) -> None:
+        """Which reply is read on, and the class of its request where it is still known."""
+        self._priority_class = priority_class
         self._set(_of_request(request_id, model, tenant))
 
     def updated(self, update: Update) -> None:
@@ -64,6 +69,7 @@ class RequestTelemetry:
             self._metrics.first_token(time.monotonic() - self._waiting_since)
             self._waiting_since = None
         if update.terminal is not None:
+            self._has_ended = True
             self._ended(update.terminal)
 
     def failed(self, error: ApiError) -> None:
@@ -72,8 +78,17 @@ class RequestTelemetry:
         if error.status >= _FAULT:
             self._span.set_status(StatusCode.ERROR, error.message)
 
+    def broke_off(self, error: ApiError) -> None:
+        """The client of an accepted request is told of `error`: how it ended, or that the gateway cannot go on."""
+        if not self._has_ended and self._priority_class is not None:
+            self._metrics.broken_off(self._priority_class, error.code or str(error.status))
+        self.failed(error)
+
     def left(self) -> None:
         """The client went before the end."""
+        if self._waiting_since is not None and self._priority_class is not None:
+            self._metrics.abandoned(self._priority_class, time.monotonic() - self._waiting_since)
+            self._waiting_since = None
         self._span.add_event(SpanEvent.CLIENT_LEFT)
 
     def _ended(self, terminal: Terminal) -> None:
@@ -113,14 +128,8 @@ def sending(request: GenerationRequest, keys: Keys, client: str) -> Iterator[Sen
         f"{Span.SEND} {template}",
         kind=SpanKind.PRODUCER,
         attributes={
-            Attribute.MESSAGING_SYSTEM: names.MESSAGING_SYSTEM,
-            Attribute.MESSAGING_OPERATION: Span.SEND,
-            Attribute.MESSAGING_OPERATION_TYPE: Span.SEND,
-            Attribute.DESTINATION: template,
-            Attribute.CLIENT_ID: client,
-            Attribute.MODEL: keys.model,
+            **messaging(Span.SEND, template, keys.model, request.priority_class, client),
             Attribute.RESPONSE_ID: request.id,
-            Attribute.REQUEST_CLASS: request.priority_class,
             Attribute.TENANT: request.payload.tenant,
         },
     )

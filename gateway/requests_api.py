@@ -27,7 +27,8 @@ async def events(gateway: "Gateway", request: Request) -> Response:
         raise unavailable("This gateway is stopping.", "gateway_stopping")
     request_id, origin = await _of_tenant(gateway, request)
     telemetry = RequestTelemetry(gateway.metrics, timed=False)
-    telemetry.resumed(request_id, gateway.settings.served_name, origin.tenant)
+    priority_class = None if origin.ref is None else origin.ref.priority_class
+    telemetry.resumed(request_id, gateway.settings.served_name, origin.tenant, priority_class)
     last_event_id = request.headers.get("last-event-id")
     resume = ResumePoint.parse(last_event_id) if last_event_id else None
     session = Session(

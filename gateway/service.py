@@ -2,17 +2,15 @@
 
 import asyncio
 import logging
-import os
-import socket
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
-from uuid import uuid4
 
 from redis.exceptions import ResponseError
 
 from broker.errors import BrokerError, LinkLost, QueueFull, Unwritable, error_code
 from broker.link import Link
+from broker.presence import new_process_name
 from broker.queue import Enqueued, RequestQueue
 from broker.queue_state import read_queue_state
 from broker.reader import ReplyReader
@@ -38,8 +36,8 @@ Result = TypeVar("Result")
 
 
 def new_gateway_name() -> str:
-    """A name that no process had before."""
-    return f"gateway-{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+    """A name that no process had before, and that no worker has."""
+    return f"gateway-{new_process_name()}"
 
 
 class Gateway:

@@ -73,7 +73,7 @@ class Session:
 
     def failed(self, error: ApiError) -> None:
         """The client is told of `error` instead of the rest of the reply."""
-        self._telemetry.failed(error)
+        self._telemetry.broke_off(error)
 
     async def _followed(self) -> AsyncGenerator[Update | None]:
         left_s = (self._deadline_ms - self._gateway.redis.now_ms) / 1000

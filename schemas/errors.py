@@ -21,6 +21,9 @@ class ErrorCode(StrEnum):
     """The engine failed on this request alone."""
 
 
+SERVICE_FAULTS = (ErrorCode.EXPIRED, ErrorCode.LOST, ErrorCode.DEAD_LETTER, ErrorCode.ENGINE_ERROR)
+"""Ends that are nobody's wish and not the request's doing."""
+
 MAX_FIELD_LENGTH = 160
 """A field's name is cut here: unknown names come from the input and may be of any length."""
 _MAX_SHOWN_LENGTH = 80

@@ -139,7 +139,7 @@ TIME_TO_FIRST_TOKEN: Final = Metric(
     "gen_ai.server.time_to_first_token",
     Kind.HISTOGRAM,
     "s",
-    "From the entry's arrival in the queue to its first token in the reply log; requests that ended well.",
+    "From the entry's arrival in the queue to its first token in the reply log.",
     (WORKER,),
     _GEN_AI,
     _WAIT_BUCKETS,
@@ -390,6 +390,23 @@ GATEWAY_FIRST_TOKEN: Final = Metric(
     (GATEWAY,),
     (Attribute.MODEL,),
     _WAIT_BUCKETS,
+)
+GATEWAY_ABANDONED: Final = Metric(
+    "orcastream.gateway.abandoned.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "How long clients waited for a first token that left before one came.",
+    (GATEWAY,),
+    (Attribute.MODEL, Attribute.REQUEST_CLASS),
+    _WAIT_BUCKETS,
+)
+BROKEN_REPLIES: Final = Metric(
+    "orcastream.gateway.replies.broken",
+    Kind.COUNTER,
+    "{reply}",
+    "Replies that ended with an error of the gateway's before the request's own end, by error code.",
+    (GATEWAY,),
+    (Attribute.MODEL, Attribute.REQUEST_CLASS, Attribute.ERROR_TYPE),
 )
 GATEWAY_STREAMS: Final = Metric(
     "orcastream.gateway.streams",

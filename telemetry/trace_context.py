@@ -1,5 +1,7 @@
 """The W3C trace context as it travels in queue entries and reply logs."""
 
+from functools import cache
+
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanContext, Tracer, get_current_span, get_tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -9,6 +11,7 @@ from telemetry.instruments import SCOPE
 _PROPAGATOR = TraceContextTextMapPropagator()
 
 
+@cache
 def tracer() -> Tracer:
     """The tracer of every span of this project; without an SDK its spans record nothing."""
     return get_tracer(SCOPE)

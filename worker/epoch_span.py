@@ -15,6 +15,7 @@ from schemas.events import Terminal
 from schemas.keys import GROUP
 from schemas.request import GenerationRequest
 from telemetry import names
+from telemetry.messaging import messaging
 from telemetry.names import Attribute, Outcome, Span
 from telemetry.trace_context import headers, remote_context, remote_span, tracer
 from worker.phases import Phases, Value, at_ns, plain
@@ -160,13 +161,7 @@ def _of_entry(template: str, worker: str, model: str, ref: EntryRef) -> dict[Att
     return {
         Attribute.OPERATION: names.OPERATION,
         Attribute.PROVIDER: names.PROVIDER,
-        Attribute.MODEL: model,
-        Attribute.MESSAGING_SYSTEM: names.MESSAGING_SYSTEM,
-        Attribute.MESSAGING_OPERATION: Span.PROCESS,
-        Attribute.MESSAGING_OPERATION_TYPE: Span.PROCESS,
-        Attribute.DESTINATION: template,
+        **messaging(Span.PROCESS, template, model, ref.priority_class, worker),
         Attribute.CONSUMER_GROUP: GROUP,
-        Attribute.CLIENT_ID: worker,
         Attribute.MESSAGE_ID: ref.entry_id,
-        Attribute.REQUEST_CLASS: ref.priority_class,
     }

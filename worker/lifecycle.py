@@ -61,6 +61,12 @@ class Lifecycle:
                 self._count_end(running, outcome.fold.terminal)
         self.epoch_over(running, _OUTCOMES[type(outcome)])
 
+    def first_token(self, running: Running) -> None:
+        """This worker wrote the first token of the request."""
+        if running.times.first_logged_s is not None:
+            waited_s = running.times.since_arrival_s(running.times.first_logged_s)
+            self._metrics.first_token(running.ref.priority_class, waited_s)
+
     def ended(self, running: Running, terminal: Terminal) -> None:
         """This worker wrote the terminal event."""
         log.debug("request ended", extra=running.log_fields(outcome=terminal.outcome))

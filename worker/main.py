@@ -8,7 +8,7 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from broker.presence import new_worker_name
+from broker.presence import new_process_name
 from telemetry.logs import set_up_logging
 from telemetry.settings import UnusableTelemetry
 from telemetry.setup import Telemetry, start_telemetry
@@ -30,7 +30,7 @@ def run(settings: WorkerSettings) -> int:
     set_up_logging(settings.log_level, settings.log_form)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
-    name = new_worker_name()
+    name = new_process_name()
     try:
         telemetry = start_telemetry("orcastream-worker", name, prometheus=settings.admin_port is not None)
         admin = _admin(settings, telemetry)

@@ -6,8 +6,9 @@ from typing import Final
 
 from broker.cleanup import BURIED
 from engine import EngineStats, IterationRecord
-from schemas.errors import ErrorCode
+from schemas.errors import SERVICE_FAULTS, ErrorCode
 from schemas.events import Terminal
+from schemas.keys import CLASSES
 from telemetry import names
 from telemetry.end_metrics import EndMetrics
 from telemetry.instruments import Attributes, counter, histogram, observe
@@ -39,7 +40,7 @@ class WorkerMetrics:
         self._queue_wait = histogram(names.QUEUE_WAIT)
         self._prefill = histogram(names.PREFILL_DURATION)
         self._decode = histogram(names.DECODE_DURATION)
-        self._ends = EndMetrics(model)
+        self._ends = EndMetrics(model, CLASSES, SERVICE_FAULTS)
         self._renewals = counter(names.LEASE_RENEWALS)
         self._takeovers = counter(names.TAKEOVERS)
         self._fenced = counter(names.FENCING_REFUSALS)
@@ -121,6 +122,10 @@ class WorkerMetrics:
         if terminal.error in _REFUSED:
             self.refused(terminal.error)
 
+    def first_token(self, priority_class: str, waited_s: float) -> None:
+        """The first token of a request was written, `waited_s` after its arrival."""
+        self._first_token.record(waited_s, self._of_class(priority_class, gen_ai=True))
+
     def served(self, priority_class: str, terminal: Terminal, times: Times, *, continued: bool) -> None:
         """Where the time of a request went that this worker ended; of one `continued` it did not see the beginning."""
         ended_s = times.terminal_logged_s
@@ -130,10 +135,9 @@ class WorkerMetrics:
             self._prefill.record(times.first_token_s - times.claimed_s, self._labels)
             self._decode.record(max(0.0, ended_s - times.first_token_s), self._labels)
         if terminal.error is None and times.first_logged_s is not None and not continued:
-            labels = self._of_class(priority_class, gen_ai=True)
-            self._first_token.record(times.since_arrival_s(times.first_logged_s), labels)
             longest = max(ending.tokens for ending in terminal.endings)
             if longest > 1:
+                labels = self._of_class(priority_class, gen_ai=True)
                 self._per_token.record((ended_s - times.first_logged_s) / (longest - 1), labels)
 
     def buried(self) -> None:

@@ -69,7 +69,8 @@ class Publisher:
 
     def _sort(self, flushed: Flushed, running: Running, event: Event, outcome: BrokerError | None) -> None:
         if outcome is None:
-            running.logged(event)
+            if running.logged(event):
+                self._lifecycle.first_token(running)
             if isinstance(event, Terminal):
                 self._lifecycle.ended(running, event)
                 flushed.ended.append((running, event))

@@ -159,12 +159,14 @@ class Running:
             return self._terminal(runs)
         return Output(runs) if runs else None
 
-    def logged(self, event: Event) -> None:
-        """`event` stands in the log."""
-        if isinstance(event, Output | Terminal):
-            for run in event.runs:
-                self.choices[run.choice].num_logged = run.position + len(run.tokens)
-            self.times.logged(tokens=bool(event.runs), terminal=isinstance(event, Terminal))
+    def logged(self, event: Event) -> bool:
+        """`event` stands in the log; whether it brought the request's first token."""
+        if not isinstance(event, Output | Terminal):
+            return False
+        for run in event.runs:
+            self.choices[run.choice].num_logged = run.position + len(run.tokens)
+        is_first = self.times.logged(tokens=bool(event.runs), terminal=isinstance(event, Terminal))
+        return is_first and not self.continued
 
     def _terminal(self, runs: tuple[Run, ...]) -> Terminal:
         endings = tuple(choice.abandoned() for choice in self.choices)

@@ -25,13 +25,15 @@ class Times:
         if self.first_token_s is None:
             self.first_token_s = time.monotonic()
 
-    def logged(self, *, tokens: bool, terminal: bool) -> None:
-        """An event was written."""
+    def logged(self, *, tokens: bool, terminal: bool) -> bool:
+        """An event was written; whether it brought this worker's first token."""
         now_s = time.monotonic()
-        if tokens and self.first_logged_s is None:
+        is_first = tokens and self.first_logged_s is None
+        if is_first:
             self.first_logged_s = now_s
         if terminal:
             self.terminal_logged_s = now_s
+        return is_first
 
     def since_arrival_s(self, at_s: float) -> float:
         """From the entry's arrival to `at_s`."""

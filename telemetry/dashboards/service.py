@@ -10,15 +10,17 @@ _QUEUE_OF: Final = ("gen_ai_request_model", "orcastream_request_class")
 _WORKERS_OF: Final = ("gen_ai_request_model", "orcastream_state")
 _FAILED: Final = 'orcastream_outcome=~"dead_letter|engine_error|expired|lost"'
 _UNAVAILABLE: Final = 'error_type=~"internal_error|no_worker|(redis_)?unavailable"'
+_BROKEN: Final = 'error_type!="gateway_stopping"'
 
 
 def _error_ratio(*by: str) -> str:
-    """Requests that ended by the service's fault, or that it could not take, of all it should have answered."""
+    """Requests that ended by the service's fault, or that it could not take or show, of all it should have answered."""
     ended = rate("orcastream_requests_ended_total", MODEL)
     failed = rate("orcastream_requests_ended_total", f"{MODEL}, {_FAILED}")
     turned_away = rate("orcastream_admission_refusals_total", f"{MODEL}, {_UNAVAILABLE}")
-    bad = f"({total(f'{failed} or {turned_away}', *by)} or 0 * {total(ended, *by)})"
-    return f"{bad} / {total(f'{ended} or {turned_away}', *by)}"
+    broken = rate("orcastream_gateway_replies_broken_total", f"{CLASS}, {_BROKEN}")
+    bad = f"({total(f'{failed} or {turned_away} or {broken}', *by)} or 0 * {total(ended, *by)})"
+    return f"{bad} / {total(f'{ended} or {turned_away} or {broken}', *by)}"
 
 
 _AT_A_GLANCE: Final = Row(
@@ -34,9 +36,9 @@ _AT_A_GLANCE: Final = Row(
         ),
         Panel(
             "Errors",
-            "Share of requests that expired, were lost, failed in the engine, became dead letters, or were turned away "
-            "because Redis or all workers were gone. What is the client's own doing (cancelled, invalid) does not "
-            "count, nor does 429.",
+            "Share of requests that expired, were lost, failed in the engine, became dead letters, were turned away "
+            "because Redis or all workers were gone, or whose reply a gateway broke off. What is the client's own doing "
+            "(cancelled, invalid) does not count, nor does 429.",
             "percentunit",
             (Line(_error_ratio(), "errors"),),
             kind="stat",
@@ -90,8 +92,8 @@ _WAITING: Final = Row(
     (
         Panel(
             "Time to first token, server",
-            "From the entry's arrival in the queue to its first token in the reply log; requests that ended well, "
-            "those of producers without a gateway too. The objective is 2.5 s.",
+            "From the entry's arrival in the queue to its first token in the reply log, those of producers without a "
+            "gateway too. The objective is 2.5 s.",
             "s",
             quantiles("gen_ai_server_time_to_first_token_seconds", CLASS),
             warn_from=2.5,
@@ -101,6 +103,14 @@ _WAITING: Final = Row(
             "From the HTTP request's arrival to its first text: the server's time and the gateway's own.",
             "s",
             quantiles("orcastream_gateway_time_to_first_token_seconds", MODEL),
+        ),
+        Panel(
+            "Gave up before the first token",
+            "How long clients had waited that left without a token. They are in no time to first token: where many "
+            "give up, that looks better than it is.",
+            "s",
+            quantiles("orcastream_gateway_abandoned_duration_seconds", CLASS),
+            warn_from=2.5,
         ),
         Panel(
             "Time per output token",
@@ -162,6 +172,14 @@ _REQUESTS: Final = Row(
             "Others are told what is wrong with their request.",
             "reqps",
             (Line(total(rate("orcastream_admission_refusals_total", MODEL), "error_type"), "{{error_type}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Replies broken off",
+            "Replies that ended with an error of the gateway's, by error code, while the request itself went on. "
+            "gateway_stopping: its clients go on at another gateway.",
+            "reqps",
+            (Line(total(rate("orcastream_gateway_replies_broken_total", CLASS), "error_type"), "{{error_type}}"),),
             stacked=True,
         ),
         Panel(

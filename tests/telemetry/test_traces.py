@@ -1,5 +1,6 @@
 """One trace tells the story of a request across processes: parents, links, kinds and attributes as exported."""
 
+import secrets
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -228,3 +229,22 @@ def test_what_a_drain_hands_over_is_exported_before_the_process_ends(site: Obser
     again = site.process_span(continued.traceparent)
     assert again.links == [(process.trace_id, process.span_id)]
     assert again.attributes[Attribute.CONTINUED_TOKENS] == process.attributes[Attribute.OUTPUT_TOKENS]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [({"prompt": "x", "best_of": 2}, "unsupported_parameter"), ({"prompt": "x" * 5_000_000}, "body_too_large")],
+    ids=["parameter", "body"],
+)
+def test_the_server_span_says_why_a_request_was_refused(site: ObservedSite, body: dict[str, object], code: str) -> None:
+    site.ensure_workers(1)
+    trace_id = secrets.token_hex(16)
+    answer = httpx.post(
+        f"{site.gateway.url}/v1/completions",
+        json={"model": MODEL, **body},
+        headers={"traceparent": f"00-{trace_id}-{CLIENT_SPAN}-01"},
+        timeout=60,
+    )
+    assert answer.json()["error"]["code"] == code
+    server = site.receiver.wait_for(lambda receiver: [one for one in receiver.spans if one.trace_id == trace_id])[0]
+    assert (server.kind, server.attributes[Attribute.ERROR_TYPE], server.status) == ("SERVER", code, "UNSET")

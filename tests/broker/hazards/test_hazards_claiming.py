@@ -7,7 +7,7 @@ import pytest
 
 from broker.errors import LinkLost
 from broker.link import Link
-from broker.presence import new_worker_name
+from broker.presence import new_process_name
 from broker.queue import RequestQueue, entry_state
 from broker.sweep import Sweeper
 from schemas.keys import CLASSES, GROUP, Keys
@@ -21,7 +21,7 @@ async def test_hazard_06_consumer_name_reuse(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
     """A restarted worker has a new name: what its predecessor held is taken over, never mistaken for its own."""
-    names = {new_worker_name() for _ in range(100)}
+    names = {new_process_name() for _ in range(100)}
     assert len(names) == 100
     before, after = names.pop(), names.pop()
     await enqueue(link, keys, make_request())

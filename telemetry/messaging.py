@@ -1,0 +1,20 @@
+"""What the spans at both ends of the queue say of it, by the conventions for messaging."""
+
+from telemetry import names
+from telemetry.names import Attribute, Span
+
+
+def messaging(operation: Span, template: str, model: str, priority_class: str, client: str) -> dict[Attribute, str]:
+    """Attributes of an `operation` on the request streams that are named by `template`.
+
+    `client` is the gateway or worker that does it.
+    """
+    return {
+        Attribute.MESSAGING_SYSTEM: names.MESSAGING_SYSTEM,
+        Attribute.MESSAGING_OPERATION: operation.value,
+        Attribute.MESSAGING_OPERATION_TYPE: operation.value,
+        Attribute.DESTINATION: template,
+        Attribute.CLIENT_ID: client,
+        Attribute.MODEL: model,
+        Attribute.REQUEST_CLASS: priority_class,
+    }
