@@ -10,8 +10,8 @@ import yaml
 
 from tests.k8s.kustomization import Document
 
-OLDEST = (1, 21)
-"""The first kubectl whose kustomize has components; Debian 12's is older."""
+OLDEST = (1, 22)
+"""The first kubectl whose kustomize has components and `labels`; Debian 12's is older."""
 
 
 class NoKubectl(Exception):

@@ -7,7 +7,7 @@ from gateway.settings import GatewaySettings
 from schemas.keys import CLASSES
 from telemetry.names import QUEUE_LENGTH, Attribute
 from telemetry.prometheus import prometheus_label, prometheus_name
-from tests.k8s.kustomization import K8S, Document, load, of_kind, overlay, read
+from tests.k8s.kustomization import K8S, OVERLAYS, Document, find, load, of_kind, overlay, read
 from tests.k8s.pods import GATEWAY, WORKER, container, probe_s, settings
 from worker.settings import WorkerSettings
 
@@ -20,6 +20,11 @@ def prod() -> list[Document]:
 def scaled_object(documents: list[Document]) -> Document:
     (found,) = of_kind(documents, "ScaledObject")
     return found["spec"]
+
+
+def alerts(documents: list[Document]) -> Document:
+    (rule,) = of_kind(documents, "PrometheusRule")
+    return {one["alert"]: one for group in rule["spec"]["groups"] for one in group["rules"] if "alert" in one}
 
 
 def test_keda_asks_for_the_request_stream_of_every_class(prod: list[Document]) -> None:
@@ -58,11 +63,13 @@ def test_what_scales_to_zero_takes_requests_without_a_worker(prod: list[Document
 
 
 def test_workers_that_rest_at_zero_raise_no_alert(prod: list[Document]) -> None:
-    (rule,) = of_kind(prod, "PrometheusRule")
-    alerts = {one["alert"]: one for group in rule["spec"]["groups"] for one in group["rules"] if "alert" in one}
-    assert "OrcastreamNoWorker" not in alerts
+    assert "OrcastreamNoWorker" not in alerts(prod)
+
+
+def test_a_request_that_wakes_the_service_outlives_a_workers_start_and_the_alert(prod: list[Document]) -> None:
     start_s = probe_s(container(prod, WORKER)["startupProbe"])
-    assert int(alerts["OrcastreamNoWorkerForQueue"]["for"].removesuffix("m")) * 60 > start_s
+    alert_s = int(alerts(prod)["OrcastreamNoWorkerForQueue"]["for"].removesuffix("m")) * 60
+    assert start_s < alert_s < settings(prod, GATEWAY, GatewaySettings).default_timeout_s
 
 
 def test_the_plain_autoscaler_asks_for_a_metric_that_is_there() -> None:
@@ -78,8 +85,18 @@ def test_the_plain_autoscaler_asks_for_a_metric_that_is_there() -> None:
     assert rule["metricsQuery"] == f"sum(max by ({label}) ({name}{{<<.LabelMatchers>>}}))"
     worker = settings(documents, WORKER, WorkerSettings)
     assert int(metric["external"]["target"]["averageValue"]) == worker.max_batch_size * 3 // 4
-    assert autoscaler["spec"]["minReplicas"] >= 1
     assert settings(documents, GATEWAY, GatewaySettings).require_worker
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_a_rollout_leaves_a_worker_where_requests_are_refused_without_one(name: str) -> None:
+    documents = overlay(name)
+    worker = find(documents, "Deployment", WORKER)["spec"]
+    least = worker.get("replicas", 0)
+    for autoscaler in of_kind(documents, "HorizontalPodAutoscaler"):
+        least = autoscaler["spec"]["minReplicas"]
+    gone = worker["strategy"]["rollingUpdate"]["maxUnavailable"]
+    assert least > gone or not settings(documents, GATEWAY, GatewaySettings).require_worker
 
 
 @pytest.mark.parametrize("name", ["prod", "cpu"])

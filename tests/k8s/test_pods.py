@@ -1,5 +1,6 @@
 """Every pod of every overlay keeps the restricted standard, and none can be surprised by its surroundings."""
 
+import re
 from typing import Any
 
 import pytest
@@ -96,3 +97,5 @@ def test_a_model_is_loaded_before_it_is_served_and_then_only_read() -> None:
         (mount,) = (one for one in main["volumeMounts"] if one["name"] == "models")
         assert mount["readOnly"] is True
         assert model["DIRECTORY"].startswith(f"{mount['mountPath']}/")
+    # What is missing of a branch cannot be told while the hub is away: an empty directory would be served.
+    assert re.fullmatch(r"[0-9a-f]{40}", model["REVISION"])
