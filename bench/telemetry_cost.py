@@ -1,10 +1,12 @@
 """Measure what telemetry costs: `python -m bench.telemetry_cost`.
 
 Throughput: two workers share one engine in this process, and telemetry is told of one of them. They take turns at a
-batch of requests straight from the queue; each round gives one ratio. Time to first token: two sites side by side, each
-with a Redis, a gateway and one worker, of which one exports; they take turns at requests over HTTP, one after another.
-Each pair of sites gives one difference, and then both are started anew, because two processes differ for as long as
-they live by more than telemetry costs. Traces are sampled, metrics are on, the collector is a process of its own.
+batch of requests straight from the queue; each round gives one ratio. Exports come whoever's turn it is: the CPU time
+of their threads is measured, and all of it charged to the rounds with telemetry. Time to first token: two sites side by
+side, each with a Redis, a gateway and one worker, of which one exports; they take turns at requests over HTTP, one
+after another. Each pair of sites gives one difference, and then both are started anew, because two processes differ for
+as long as they live by more than telemetry costs. Traces are sampled, metrics are on, the collector is a process of its
+own.
 Exit status: 0 where the medians keep within the goals, 1 where one does not.
 """
 
@@ -15,6 +17,8 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -54,11 +58,13 @@ class Cost:
 
     throughput: list[Pair]
     ttft_s: list[Pair]
+    export_share: float
+    """CPU time of the exporters' threads over the time of the rounds with telemetry."""
 
     @property
     def ratios(self) -> list[float]:
-        """Throughput with telemetry to throughput without."""
-        return [pair.on / pair.off for pair in self.throughput]
+        """Throughput with telemetry, exports charged, to throughput without."""
+        return [pair.on / pair.off * (1 - self.export_share) for pair in self.throughput]
 
     @property
     def added_s(self) -> list[float]:
@@ -75,25 +81,37 @@ async def measure(options: argparse.Namespace) -> tuple[Cost, int, int]:
     assert sink.stdout is not None
     variables = _exporting(int(await sink.stdout.readline()), options)
     ttft_s = [await _ttft_s(variables, options, number) for number in range(options.pairs)]
-    throughput = await _throughput(variables, options)
+    throughput, export_share = await _throughput(variables, options)
     sink.stdin.close()
     spans, points = map(int, (await sink.stdout.readline()).split())
     await sink.wait()
-    return Cost(throughput, ttft_s), spans, points
+    return Cost(throughput, ttft_s, export_share), spans, points
 
 
-async def _throughput(variables: Mapping[str, str], options: argparse.Namespace) -> list[Pair]:
+async def _throughput(variables: Mapping[str, str], options: argparse.Namespace) -> tuple[list[Pair], float]:
+    """Rates of each round, and the exporters' share."""
     os.environ.update(variables)
     telemetry = start_telemetry("orcastream-worker", "bench")
+    exporters = [thread for thread in threading.enumerate() if thread.name.startswith("Otel")]
     rounds: list[Pair] = []
+    exported_s = 0.0
     async with own_redis(None) as (url, _), one_engine(url) as (off, on):
         for number in range(-1, options.rounds):
+            if number == 0:
+                exported_s = -_cpu_s(exporters)
             order = (off, on) if number % 2 else (on, off)
             rates = {one: await one.throughput(options.requests, options.tokens) for one in order}
             if number >= 0:  # the first one warms everything up
                 rounds.append(Pair(rates[off], rates[on]))
+        exported_s += _cpu_s(exporters)
     telemetry.shut_down()
-    return rounds
+    tokens = options.requests * options.tokens
+    return rounds, exported_s / sum(tokens / pair.on for pair in rounds)
+
+
+def _cpu_s(threads: Sequence[threading.Thread]) -> float:
+    """What these threads have computed so far; all of them live."""
+    return sum(time.clock_gettime(time.pthread_getcpuclockid(thread.ident)) for thread in threads if thread.ident)
 
 
 async def _ttft_s(variables: Mapping[str, str], options: argparse.Namespace, number: int) -> Pair:
@@ -197,7 +215,9 @@ def _print(cost: Cost, received: str) -> None:
         _quartiles(cost.added_s, lambda added: f"{added * 1000:+.2f}"),
         f"{MOST_TTFT_ADDED_S * 1000:+.0f}",
     )
-    Console(width=120).print(table)
+    console = Console(width=120)
+    console.print(table)
+    console.print(f"Exports took {cost.export_share:.2%} of a core while telemetry was on; the ratios include that.")
 
 
 def _medians(pairs: Sequence[Pair], shown: Callable[[float], str]) -> tuple[str, str]:

@@ -15,7 +15,6 @@ from telemetry.names import Attribute
 from telemetry.queue_gauges import QueueGauges
 from telemetry.redis_metrics import RedisMetrics
 
-
 _UNAVAILABLE: Final = ("internal_error", "no_worker", "queue_full", "redis_unavailable", "unavailable")
 """Refusals that alerts look for."""
 

@@ -10,7 +10,7 @@ class EndMetrics:
     """The ends of one model's requests."""
 
     def __init__(self, model: str, classes: Iterable[str], faults: Iterable[str]) -> None:
-        """`faults`: outcomes that alerts look for. They begin with 0, for the first value of a series is no increase."""
+        """`faults`: outcomes that alerts look for. They begin with 0: the first value of a series is no increase."""
         self._model = model
         self._ended = counter(REQUESTS_ENDED)
         self._duration = histogram(REQUEST_DURATION)

@@ -37,8 +37,8 @@ _AT_A_GLANCE: Final = Row(
         Panel(
             "Errors",
             "Share of requests that expired, were lost, failed in the engine, became dead letters, were turned away "
-            "because Redis or all workers were gone, or whose reply a gateway broke off. What is the client's own doing "
-            "(cancelled, invalid) does not count, nor does 429.",
+            "because Redis or all workers were gone, or whose reply a gateway broke off. What is the client's own "
+            "doing (cancelled, invalid) does not count, nor does 429.",
             "percentunit",
             (Line(_error_ratio(), "errors"),),
             kind="stat",

@@ -11,7 +11,20 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from telemetry.names import GATEWAY, METRICS, REFUSALS, REQUESTS_ENDED, Attribute, Kind, Metric
+from gateway.metrics import _UNAVAILABLE
+from schemas.errors import SERVICE_FAULTS
+from telemetry.names import (
+    BROKEN_REPLIES,
+    GATEWAY,
+    GATEWAY_ABANDONED,
+    METRICS,
+    REFUSALS,
+    REQUESTS_ENDED,
+    Attribute,
+    Kind,
+    Metric,
+    SpanEvent,
+)
 from telemetry.prometheus import prometheus_name, prometheus_series
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
@@ -71,9 +84,12 @@ async def test_traces_and_metrics_of_a_gateway(stage: Stage, start: StartGateway
     with OtlpReceiver() as receiver:
         async with start(receiver.environment(OTEL_METRIC_EXPORT_INTERVAL="60000")) as http:
             await _cancelled_while_it_waits(http)
+            await _left_while_it_waits(http)
             process = f"00-{PROCESS_TRACE}-{PROCESS_SPAN}-01"
             tokens = stage.tokenizer.encode(TEXT)
-            worker = await stage.worker(Answer([tokens], cached_tokens=1, traceparent=process))
+            answer = Answer([tokens], cached_tokens=1, traceparent=process)
+            stays = Answer([tokens], gate=Gate(1))
+            worker = await stage.worker(lambda request: stays if request.id == "cmpl-stays" else answer)
             request_id = await _streamed(http)
             async with http.stream("GET", f"/v1/requests/{request_id}/events") as response:
                 assert [event async for event in read(response)][-1].done
@@ -81,10 +97,13 @@ async def test_traces_and_metrics_of_a_gateway(stage: Stage, start: StartGateway
             assert refused.status_code == 400
             await http.get("/metrics")
             page = await eventually(lambda: _page_with_the_queue(http), 20)
+            answered = worker.requests[-1].traceparent
+            broken_off = asyncio.create_task(_last_error(http, "stays"))
+            await stays.gate.reached(1)
+        assert await broken_off == "gateway_stopping"
         server = _server(receiver, "POST /v1/chat/completions")
         sends = receiver.named("send")
         _check_the_trace(server, sends, len(tokens))
-        answered = worker.requests[-1].traceparent
         assert answered == f"00-{CLIENT_TRACE}-{sends[-1].span_id}-01"
         (resumed,) = _server(receiver, "GET /v1/requests/{request_id}/events")
         assert resumed.links == [(PROCESS_TRACE, PROCESS_SPAN)]
@@ -92,8 +111,10 @@ async def test_traces_and_metrics_of_a_gateway(stage: Stage, start: StartGateway
         routes = {span.attributes[Attribute.HTTP_ROUTE] for span in receiver.spans if span.kind == "SERVER"}
         assert not [route for route in routes if "health" in route or "metrics" in route]
         assert {span.kind for span in receiver.spans} == {"SERVER", "PRODUCER"}, "no span per event of a stream"
-        (cancelled,) = _server(receiver, "POST /v1/completions")
+        cancelled, left, stopped = _server(receiver, "POST /v1/completions")
         assert (cancelled.attributes[Attribute.ERROR_TYPE], cancelled.status) == ("cancelled", "UNSET")
+        assert [event.name for event in left.events] == [SpanEvent.CLIENT_LEFT]
+        assert (stopped.attributes[Attribute.ERROR_TYPE], stopped.status) == ("gateway_stopping", "ERROR")
         _check_the_metrics(receiver)
         _check_the_page(page)
 
@@ -106,6 +127,19 @@ async def _cancelled_while_it_waits(http: httpx.AsyncClient) -> None:
         assert (await http.delete("/v1/requests/cmpl-waits")).json()["cancelled"]
         events = [event async for event in read(response)]
     assert events[-1].error["code"] == "cancelled"
+
+
+async def _left_while_it_waits(http: httpx.AsyncClient) -> None:
+    """A client that does not wait for its first token."""
+    body = {"model": MODEL, "prompt": "x", "stream": True, "on_disconnect": "continue"}
+    async with http.stream("POST", "/v1/completions", json=body) as response:
+        assert response.status_code == 200
+
+
+async def _last_error(http: httpx.AsyncClient, request_id: str) -> str:
+    body = {"model": MODEL, "prompt": "x", "stream": True, "request_id": request_id}
+    async with http.stream("POST", "/v1/completions", json=body) as response:
+        return [event async for event in read(response)][-1].error["code"]
 
 
 async def _streamed(http: httpx.AsyncClient) -> str:
@@ -163,8 +197,13 @@ def _check_the_metrics(receiver: OtlpReceiver) -> None:
         if metric.kind is Kind.HISTOGRAM:
             assert point.bounds == metric.buckets, point
     refusals = {point.attributes[Attribute.ERROR_TYPE]: point.value for point in _of(receiver, REFUSALS)}
-    assert refusals == {"invalid_request": 1}
-    assert {point.attributes[Attribute.OUTCOME] for point in _of(receiver, REQUESTS_ENDED)} == {"cancelled"}
+    assert refusals == {"invalid_request": 1, **dict.fromkeys(_UNAVAILABLE, 0)}
+    ended = {point.attributes[Attribute.OUTCOME]: point.value for point in _of(receiver, REQUESTS_ENDED)}
+    assert ended == {"cancelled": 1, **dict.fromkeys(SERVICE_FAULTS, 0)}
+    (broken,) = _of(receiver, BROKEN_REPLIES)
+    assert (broken.attributes[Attribute.ERROR_TYPE], broken.value) == ("gateway_stopping", 1)
+    (abandoned,) = _of(receiver, GATEWAY_ABANDONED)
+    assert (abandoned.attributes[Attribute.REQUEST_CLASS], abandoned.value) == ("normal", 1)
 
 
 def _of(receiver: OtlpReceiver, metric: Metric) -> list[ReceivedPoint]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from schemas.errors import SERVICE_FAULTS
 from tests.telemetry.promql import check
 from tests.telemetry.rules import ALERTS, RECORDS, ROOT, RULE_TESTS, RULES, known
 
@@ -29,6 +30,11 @@ def test_records_are_named_by_what_they_keep(record: dict[str, Any]) -> None:
     assert level == "model"
     assert window
     assert set(re.findall(r"\[(\w+)\]", record["expr"])) == {window[1]}
+
+
+def test_alerts_count_the_ends_that_are_the_services_fault() -> None:
+    found = {name for rule in RECORDS for name in re.findall(r'orcastream_outcome=~"([^"]+)"', rule["expr"])}
+    assert {frozenset(names.split("|")) for names in found} == {frozenset(SERVICE_FAULTS)}
 
 
 @by_name

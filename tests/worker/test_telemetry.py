@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from schemas.codec import Form
+from schemas.errors import SERVICE_FAULTS
 from schemas.events import Started, encode_event
 from telemetry import names
 from telemetry.names import METRICS, WORKER, Attribute, Kind, Metric
@@ -83,13 +84,14 @@ def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
         "length": 2,
         "invalid_request": 1,
         "cancelled": 1,
+        **dict.fromkeys(SERVICE_FAULTS, 0),
     }
     assert newest(receiver, names.REFUSALS, Attribute.ERROR_TYPE) == {"invalid_request": 1}
     for metric, count in {
         names.DEAD_LETTERS: 1,
         names.FENCING_REFUSALS: 1,
         names.TAKEOVERS: 1,
-        names.TIME_TO_FIRST_TOKEN: 2,
+        names.TIME_TO_FIRST_TOKEN: 3,
     }.items():
         assert newest(receiver, metric, Attribute.MODEL) == {MODEL: count}, metric
     assert newest(receiver, names.WORKERS, Attribute.STATE) == {"serving": 1, "draining": 0, "stalled": 0}
