@@ -5,10 +5,13 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 from demo.tokenizer import END, PAD
 
 MAX_POSITIONS = 4096
+MATCHING_LAYERS = 2
+"""First layers whose heads begin by looking for earlier copies of their own token."""
 
 
 def new_network(tokenizer: Tokenizer) -> Qwen3ForCausalLM:
@@ -18,11 +21,11 @@ def new_network(tokenizer: Tokenizer) -> Qwen3ForCausalLM:
         hidden_size=192,
         intermediate_size=576,
         num_hidden_layers=5,
-        num_attention_heads=8,
+        num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=32,
+        head_dim=64,
         max_position_embeddings=MAX_POSITIONS,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
         tie_word_embeddings=True,
         attention_dropout=0.0,
         use_cache=True,
@@ -31,7 +34,18 @@ def new_network(tokenizer: Tokenizer) -> Qwen3ForCausalLM:
         pad_token_id=tokenizer.token_to_id(PAD),
     )
     config._attn_implementation = "sdpa"
-    return Qwen3ForCausalLM(config)
+    network = Qwen3ForCausalLM(config)
+    for layer in network.model.layers[:MATCHING_LAYERS]:
+        _match_own_token(layer.self_attn)
+    return network
+
+
+def _match_own_token(attention: Qwen3Attention) -> None:
+    """Let keys begin as copies of queries: equal tokens then attract, and that is how a count sees its end."""
+    with torch.no_grad():
+        queries = attention.q_proj.weight.unflatten(0, (-1, attention.head_dim))
+        keys = attention.k_proj.weight.unflatten(0, (-1, attention.head_dim))
+        keys.copy_(queries[:: attention.num_key_value_groups])
 
 
 def save_network(network: Qwen3ForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
