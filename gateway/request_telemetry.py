@@ -124,15 +124,10 @@ class Sending:
 def sending(request: GenerationRequest, keys: Keys, client: str) -> Iterator[Sending]:
     """Enqueue `request` inside: as it shall travel. Without traces its client's own context travels unchanged."""
     template = keys.requests_template
-    span = tracer().start_span(
-        f"{Span.SEND} {template}",
-        kind=SpanKind.PRODUCER,
-        attributes={
-            **messaging(Span.SEND, template, keys.model, request.priority_class, client),
-            Attribute.RESPONSE_ID: request.id,
-            Attribute.TENANT: request.payload.tenant,
-        },
-    )
+    span = tracer().start_span(f"{Span.SEND} {template}", kind=SpanKind.PRODUCER)
+    if span.is_recording():
+        told = messaging(Span.SEND, template, keys.model, request.priority_class, client)
+        span.set_attributes({**told, Attribute.RESPONSE_ID: request.id, Attribute.TENANT: request.payload.tenant})
     traceparent, tracestate = headers(span)
     if traceparent is not None:
         request = replace(request, traceparent=traceparent, tracestate=_short(tracestate))

@@ -40,22 +40,22 @@ class EpochSpan:
         self._clock_ns = time.time_ns() - time.monotonic_ns()
         self._begin_s = time.monotonic()
         parent = remote_context(request.traceparent, request.tracestate)
-        payload = request.payload
         self._span = tracer().start_span(
             f"{Span.PROCESS} {template}",
             context=parent,
             kind=SpanKind.CONSUMER,
             start_time=at_ns(self._clock_ns, self._begin_s),
-            attributes=plain(
+        )
+        if self._span.is_recording():
+            self._set(
                 {
                     **_of_entry(template, worker, model, ref),
                     Attribute.RESPONSE_ID: request.id,
-                    Attribute.CHOICES: payload.n,
-                    Attribute.INPUT_TOKENS: len(payload.prompt),
-                    Attribute.TENANT: payload.tenant,
+                    Attribute.CHOICES: request.payload.n,
+                    Attribute.INPUT_TOKENS: len(request.payload.prompt),
+                    Attribute.TENANT: request.payload.tenant,
                 }
-            ),
-        )
+            )
         self._is_own = self.context.span_id != get_current_span(parent).get_span_context().span_id
         self._over = False
         self._first = False
