@@ -29,17 +29,21 @@ def encode(body: dict[str, Any], form: Form) -> bytes:
     return packed
 
 
-def decode(payload: bytes, *, unique_keys: bool = False) -> dict[str, Any]:
+def decode(payload: bytes, *, unique_keys: bool = False, max_parts: int | None = None) -> dict[str, Any]:
     """The dict in `payload`; InvalidRequest naming `payload` when it is not one. JSON is UTF-8.
 
-    Of a key that stands more than once the last value counts; with `unique_keys`, InvalidRequest naming the key.
+    Of a key that stands more than once the last value counts; with `unique_keys`, InvalidRequest naming the key. With
+    `max_parts`, one of more maps and arrays is refused before all of them are made (of JSON the maps are counted).
     """
-    hook = _unique if unique_keys else None
+    parts = _Parts(unique_keys, max_parts) if unique_keys or max_parts is not None else None
+    map_hook, list_hook = (None, None) if parts is None else (parts.map, parts.array)
     try:
         if form_of(payload) is Form.JSON:
-            body = json.loads(payload.decode(), object_pairs_hook=hook)
+            body = json.loads(payload.decode(), object_pairs_hook=map_hook)
         else:
-            body = msgpack.unpackb(payload, object_pairs_hook=hook)
+            body = msgpack.unpackb(
+                payload, object_pairs_hook=map_hook, list_hook=list_hook, ext_hook=_no_extension_type
+            )
     except InvalidRequest:
         raise
     except (ValueError, RecursionError, msgpack.exceptions.UnpackException) as error:
@@ -49,11 +53,41 @@ def decode(payload: bytes, *, unique_keys: bool = False) -> dict[str, Any]:
     return body
 
 
-def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for position, key in enumerate(keys) if key in keys[:position])
-        values = tuple(value for key, value in pairs if key == twice)
-        raise InvalidRequest(str(twice), values, "one value: no key may stand more than once")
-    return found
+class _Parts:
+    """What a decoder calls for each map and array, inner ones first."""
+
+    def __init__(self, unique_keys: bool, most: int | None) -> None:
+        self._unique_keys = unique_keys
+        self._most = most
+        self._count = 0
+
+    def map(self, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        self._count_one()
+        found = dict(pairs)
+        if self._unique_keys and len(found) < len(pairs):
+            twice = _first_repeated(pairs)
+            values = tuple(value for key, value in pairs if key == twice)
+            raise InvalidRequest(str(twice), values, "one value: no key may stand more than once")
+        return found
+
+    def array(self, items: list[Any]) -> list[Any]:
+        self._count_one()
+        return items
+
+    def _count_one(self) -> None:
+        self._count += 1
+        if self._most is not None and self._count > self._most:
+            raise InvalidRequest("payload", f"more than {self._most} maps and arrays", "few, and none inside another")
+
+
+def _no_extension_type(code: int, data: bytes) -> Any:
+    raise ValueError(f"extension type {code}")
+
+
+def _first_repeated(pairs: list[tuple[Any, Any]]) -> Any:
+    known: set[Any] = set()
+    for key, _ in pairs:
+        if key in known:
+            return key
+        known.add(key)
+    return None

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from schemas.codec import Form, decode, encode
-from schemas.errors import ErrorCode, InvalidRequest
+from schemas.errors import ErrorCode, InvalidRequest, shown
+from schemas.limits import MAX_SEED, MAX_TOKEN_ID
 from schemas.stopping import FinishReason
+from schemas.wire_values import integer, number, text
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -47,11 +49,20 @@ class Run:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """From a plain dict."""
-        logprobs = wire.get("logprobs")
-        return cls(
-            wire["choice"], wire["position"], tuple(wire["tokens"]), None if logprobs is None else tuple(logprobs)
-        )
+        """From a plain dict; TypeError where a value has another type or range. Called for every event that is read."""
+        choice, position, tokens, logprobs = wire["choice"], wire["position"], wire["tokens"], wire.get("logprobs")
+        if type(choice) is not int or type(position) is not int or not (0 <= choice <= MAX_SEED >= position >= 0):
+            raise TypeError(f"choice {shown(choice)}, position {shown(position)}")
+        if type(tokens) is not list:
+            raise TypeError("tokens are no list")
+        for token in tokens:
+            if type(token) is not int or not 0 <= token <= MAX_TOKEN_ID:
+                raise TypeError(f"{shown(token)} is no token id")
+        if logprobs is None:
+            return cls(choice, position, tuple(tokens))
+        if type(logprobs) is not list or len(logprobs) != len(tokens):
+            raise TypeError("logprobs are no list with one item per token")
+        return cls(choice, position, tuple(tokens), tuple(logprobs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +137,13 @@ class Ending:
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         """From a plain dict."""
-        reason = wire.get("finish_reason")
-        return cls(FinishReason(reason) if reason else None, wire["tokens"], wire.get("text_length"), wire.get("stop"))
+        reason, length, stop = wire.get("finish_reason"), wire.get("text_length"), wire.get("stop")
+        return cls(
+            finish_reason=None if reason is None else FinishReason(text(reason)),
+            tokens=integer(wire["tokens"]),
+            text_length=None if length is None else integer(length),
+            stop=stop if stop is None else integer(stop) if type(stop) is int else text(stop),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +165,8 @@ class Usage:
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         """From a plain dict; counts that a later version may add are left out."""
-        return cls(wire["prompt_tokens"], wire["completion_tokens"], wire.get("cached_tokens", 0))
+        cached_tokens = integer(wire.get("cached_tokens", 0))
+        return cls(integer(wire["prompt_tokens"]), integer(wire["completion_tokens"]), cached_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +229,7 @@ def decode_event(fields: Mapping[bytes, bytes]) -> Event:
         if kind == "tokens":
             return Output(_runs(wire))
         if kind in ("finished", "error"):
-            return _terminal(wire)
+            return _terminal(kind, wire)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidRequest("payload", wire, f"a {kind} event ({error!r})") from None
     raise InvalidRequest("type", kind, "started, tokens, finished, error")
@@ -223,27 +240,32 @@ def _runs(wire: Mapping[str, Any]) -> tuple[Run, ...]:
 
 
 def _started(wire: Mapping[str, Any]) -> Started:
+    traceparent = wire.get("traceparent")
     return Started(
-        worker=wire["worker"],
-        model=wire["model"],
-        tenant=wire["tenant"],
-        priority_class=wire["class"],
-        entry=wire["entry"],
-        seed=wire["seed"],
-        prompt_tokens=wire["prompt_tokens"],
-        n=wire["n"],
-        traceparent=wire.get("traceparent"),
+        worker=text(wire["worker"]),
+        model=text(wire["model"]),
+        tenant=text(wire["tenant"]),
+        priority_class=text(wire["class"]),
+        entry=text(wire["entry"]),
+        seed=integer(wire["seed"]),
+        prompt_tokens=integer(wire["prompt_tokens"]),
+        n=integer(wire["n"]),
+        traceparent=None if traceparent is None else text(traceparent),
     )
 
 
-def _terminal(wire: Mapping[str, Any]) -> Terminal:
-    error = wire.get("error") or {}
+def _terminal(kind: str, wire: Mapping[str, Any]) -> Terminal:
+    endings = tuple(Ending.from_wire(ending) for ending in wire["choices"])
+    if kind == "finished" and not endings:
+        raise ValueError("no choice finished")
+    error = wire["error"] if kind == "error" else {}
+    message, field_name = error.get("message"), error.get("field")
     return Terminal(
-        endings=tuple(Ending.from_wire(ending) for ending in wire["choices"]),
+        endings=endings,
         usage=Usage.from_wire(wire["usage"]),
         runs=_runs(wire),
-        error=ErrorCode(error["code"]) if error else None,
-        message=error.get("message"),
-        field_name=error.get("field"),
-        timings=wire["timings"],
+        error=ErrorCode(text(error["code"])) if kind == "error" else None,
+        message=None if message is None else text(message),
+        field_name=None if field_name is None else text(field_name),
+        timings={text(name): number(value) for name, value in wire["timings"].items()},
     )

@@ -41,8 +41,14 @@ _ALLOWED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
+MAX_COMPLAINTS = 1000
+"""Above so many errors none is looked for: pydantic describes all of them where the first one is asked for."""
+
+
 def first_complaint(error: ValidationError, whole: str = "payload") -> InvalidRequest:
     """The first thing that `error` holds against its input; `whole` names the input where no field can be named."""
+    if error.error_count() > MAX_COMPLAINTS:
+        return InvalidRequest(whole, f"{error.error_count()} errors", "none")
     first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or whole
     explain = _ALLOWED.get(first["type"])

@@ -14,6 +14,8 @@ NAME_PATTERN: Final = re.compile(rf"[A-Za-z0-9_.\-/]{{1,{MAX_NAME_LENGTH}}}")
 NAME_RULE: Final = f"1 to {MAX_NAME_LENGTH} characters of A-Z a-z 0-9 _ . - /"
 
 MAX_PAYLOAD_BYTES: Final = 4 * 1024 * 1024
+MAX_PAYLOAD_PARTS: Final = 1000
+"""Maps and arrays in a payload; a good one has four, and four million empty ones fit into its bytes."""
 MAX_PROMPT_TOKENS: Final = 1_000_000
 MAX_TOKEN_ID: Final = 2**32 - 1
 MAX_OUTPUT_TOKENS: Final = 1_000_000

@@ -17,6 +17,7 @@ from schemas.limits import (
     MAX_CHOICES,
     MAX_DEADLINE_AHEAD_MS,
     MAX_PAYLOAD_BYTES,
+    MAX_PAYLOAD_PARTS,
     MAX_PROMPT_TOKENS,
     MAX_STOP_LENGTH,
     MAX_STOP_STRINGS,
@@ -73,6 +74,9 @@ class Payload(SamplingParams):
 
 def parse_payload(body: Mapping[str, Any]) -> Payload:
     """The checked payload; InvalidRequest naming the first field that is wrong."""
+    if len(body) > len(Payload.model_fields):  # else each of half a million names would get an error of its own
+        unknown = next(name for name in body if name not in Payload.model_fields)
+        raise InvalidRequest(unknown, body[unknown], "no such parameter exists")
     try:
         return Payload.model_validate(body)
     except ValidationError as error:
@@ -137,7 +141,7 @@ class GenerationRequest:
             raise InvalidRequest("payload", f"{len(raw)} bytes", f"at most {MAX_PAYLOAD_BYTES} bytes")
         return cls(
             id=request_id,
-            payload=parse_payload(decode(raw, unique_keys=True)),
+            payload=parse_payload(decode(raw, unique_keys=True, max_parts=MAX_PAYLOAD_PARTS)),
             deadline_ms=deadline_ms,
             priority_class=priority_class,
             form=form_of(raw),

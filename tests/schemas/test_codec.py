@@ -49,6 +49,35 @@ def test_a_key_that_stands_twice_is_named(form: Form) -> None:
     assert decode(TWICE[form])["max_tokens"] == 7, "an event is read for its last value"
 
 
+@pytest.mark.parametrize("form", Form)
+def test_one_key_twice_among_many_is_found_in_one_pass(form: Form) -> None:
+    """Half a million keys: to compare each with each would take hours."""
+    keys = [f"{number:06x}" for number in range(400_000)]
+    payload = encode(dict.fromkeys(keys, 0), form)
+    if form is Form.JSON:
+        payload = payload[:-1] + f',"{keys[-1]}":1}}'.encode()
+    else:
+        payload = b"\xdf" + (len(keys) + 1).to_bytes(4, "big") + payload[5:] + msgpack.packb(keys[-1]) + b"\x01"
+    with pytest.raises(InvalidRequest, match=rf"^{keys[-1]}: got \(0, 1\)"):
+        decode(payload, unique_keys=True)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        msgpack.packb({"a": [[]] * 100_000}),
+        msgpack.packb({"a": [{}] * 100_000}),
+        b'{"a":[' + b"{}," * 100_000 + b"{}]}",
+    ],
+    ids=["arrays", "maps", "JSON objects"],
+)
+def test_of_countless_parts_only_a_few_are_made(payload: bytes) -> None:
+    assert len(decode(payload, unique_keys=True)["a"]) >= 100_000
+    with pytest.raises(InvalidRequest, match=r"^payload: got 'more than 5 maps and arrays'"):
+        decode(payload, max_parts=5)
+    assert decode(encode({"a": [1], "b": [2]}, form_of(payload)), max_parts=3) == {"a": [1], "b": [2]}
+
+
 def test_json_is_compact_utf8() -> None:
     assert encode({"stop": ["né"], "n": 1}, Form.JSON) == '{"stop":["né"],"n":1}'.encode()
 
@@ -81,6 +110,7 @@ def test_arbitrary_bytes(payload: bytes) -> None:
         pytest.param(b"\x91" * 100_000 + b"\x90", id="msgpack nested too deep"),
         pytest.param(b"\xc1", id="byte that msgpack never uses"),
         pytest.param(b"\xc7\x03\xff\x00\x00\x00", id="broken timestamp"),
+        pytest.param(b"\x81\xa1a\xd4\x05\x01", id="msgpack extension type"),
         pytest.param(b"\xdf\xff\xff\xff\xff", id="map that announces 4 billion entries"),
     ],
 )

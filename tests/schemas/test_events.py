@@ -1,5 +1,9 @@
 """Reply log entries: both forms round-trip, and a foreign or broken entry is an InvalidRequest, never a crash."""
 
+import copy
+import functools
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgpack
@@ -50,7 +54,7 @@ STARTED = st.builds(
 OUTPUTS = st.builds(Output, RUNS)
 FINISHED = st.builds(
     Terminal,
-    endings=st.lists(ENDINGS, max_size=2).map(tuple),
+    endings=st.lists(ENDINGS, min_size=1, max_size=2).map(tuple),
     usage=USAGES,
     runs=RUNS,
     timings=st.dictionaries(st.text(), st.floats(0, 1e9)),
@@ -134,6 +138,80 @@ def test_unknown_fields_are_left_out() -> None:
 def test_refused(kind: bytes, wire: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         decode_event({b"type": kind, b"payload": msgpack.packb(wire)})
+
+
+USAGE = {"prompt_tokens": 1, "completion_tokens": 0, "cached_tokens": 0}
+GOOD: dict[str, dict[str, Any]] = {
+    "started": {
+        "worker": "w",
+        "model": "m",
+        "tenant": "t",
+        "class": "normal",
+        "entry": "normal 1-1",
+        "seed": 1,
+        "prompt_tokens": 1,
+        "n": 1,
+        "traceparent": "00-1",
+    },
+    "tokens": {"output": [{"choice": 0, "position": 0, "tokens": [5], "logprobs": [[-0.5, []]]}]},
+    "finished": {
+        "output": [],
+        "choices": [{"finish_reason": "stop", "tokens": 0, "text_length": 0, "stop": "x"}],
+        "usage": USAGE,
+        "timings": {"total_ms": 1.5},
+    },
+    "error": {
+        "output": [],
+        "choices": [],
+        "usage": USAGE,
+        "timings": {},
+        "error": {"code": "lost", "message": "gone", "field": "prompt"},
+    },
+}
+WRONG: dict[type, list[Any]] = {
+    str: [5, 1.5, True, [], {}, [[]], "\ud800"],
+    int: ["1", -1, 2**63, 0.5, True, None, [], {}],
+    float: ["1", -1, 10**400, True, None, [], float("nan"), float("inf")],
+    list: [5, "x", {"a": 1}, [[]], [None]],
+    dict: [5, "x", []],
+}
+"""By the type of the right value, what must not stand in its place."""
+
+
+def places(wire: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value in an event that holds no others; log probabilities are passed on unread."""
+    inner = wire.items() if isinstance(wire, dict) else enumerate(wire) if isinstance(wire, list) else ()
+    for key, value in inner:
+        if isinstance(value, dict | list) and value:
+            yield from places(value, (*path, key))
+        elif "logprobs" not in path:
+            yield (*path, key)
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_every_value_has_the_type_of_the_contract(kind: str) -> None:
+    assert decode_event({b"type": kind.encode(), b"payload": encode(GOOD[kind], Form.JSON)}).type == kind
+    for *outer, last in places(GOOD[kind]):
+        wire = copy.deepcopy(GOOD[kind])
+        place = functools.reduce(lambda value, key: value[key], outer, wire)
+        for wrong in WRONG[type(place[last])]:
+            if (last, wrong) in (("stop", 5), ("text_length", None)):
+                continue  # a stop token; none
+            place[last] = wrong
+            with pytest.raises(InvalidRequest, match=r"^payload"):
+                decode_event({b"type": kind.encode(), b"payload": json.dumps(wire).encode()})
+
+
+def test_logprobs_are_one_for_each_token() -> None:
+    for logprobs in ([], [1, 2], {"a": 1}, "x", 5):
+        wire = {"output": [{"choice": 0, "position": 0, "tokens": [5], "logprobs": logprobs}]}
+        with pytest.raises(InvalidRequest):
+            decode_event({b"type": b"tokens", b"payload": msgpack.packb(wire)})
+
+
+def test_a_reply_finishes_with_its_choices() -> None:
+    with pytest.raises(InvalidRequest):
+        decode_event({b"type": b"finished", b"payload": encode({**GOOD["finished"], "choices": []}, Form.JSON)})
 
 
 WIRES = st.recursive(

@@ -10,10 +10,12 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from schemas import limits
 from schemas.codec import Form, decode
 from schemas.errors import ErrorCode, InvalidRequest
+from schemas.explain import MAX_COMPLAINTS, first_complaint
 from schemas.keys import CLASSES
 from schemas.request import GenerationRequest, Payload, parse_payload
 from schemas.sampling import SamplingParams
@@ -225,6 +227,17 @@ def test_a_million_errors_cost_as_much_as_one() -> None:
         with pytest.raises(InvalidRequest):
             parse_payload(body)
     assert time.process_time() - start < 2
+
+
+def test_of_many_unknown_parameters_one_is_named() -> None:
+    with pytest.raises(InvalidRequest, match=r"^p0: got 0, allowed: no such parameter exists$"):
+        parse_payload({f"p{number}": number for number in range(400_000)})
+
+
+def test_of_countless_errors_none_is_described() -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(list[int]).validate_python(["x"] * (MAX_COMPLAINTS + 1))
+    assert str(first_complaint(caught.value, "body")) == "body: got '1001 errors', allowed: none"
 
 
 JSON_LIKE = st.recursive(
