@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 
 from cli.allowed import allowed_values, is_secret
+from cli.credentials import without_credentials
 from cli.errors import UserError
 
 S = TypeVar("S", bound=BaseSettings)
@@ -61,7 +62,10 @@ def _complaint(kind: type[BaseSettings], details: Any) -> str:
     allowed = (None if own or field is None else allowed_values(field)) or _reason(details)
     if details["type"] == "missing":
         return f"{_names(kind, name)}: got nothing, allowed: {allowed}"
-    shown = "a secret" if field is not None and is_secret(field) else _shown(details["input"])
+    value = details["input"]
+    if name.endswith("url") and isinstance(value, str):
+        value = without_credentials(value)
+    shown = "a secret" if field is not None and is_secret(field) else _shown(value)
     return f"{_names(kind, name)}: got {shown}, allowed: {allowed}"
 
 

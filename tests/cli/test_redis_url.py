@@ -1,0 +1,97 @@
+"""The URL of Redis is checked before anything starts, in one line that shows no password."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.settings import BrokerSettings
+from cli.credentials import without_credentials
+from cli.main import main
+
+GOOD = (
+    "redis://127.0.0.1:6379/0",
+    "redis://localhost",
+    "redis:///1",
+    "redis://[::1]:6379/0",
+    "redis://:word@host:1",
+    "redis://user:w%2Frd@host/?db=3",
+    "redis://host?password=word&protocol=2&max_connections=5",
+    "rediss://user:word@host:6380/1?ssl_cert_reqs=none",
+    "unix:///tmp/redis.sock?db=2",
+    "unix://user@/tmp/redis.sock?password=word",
+)
+BAD = (
+    "",
+    "localhost:6379",
+    "redis:localhost:6379",
+    "http://localhost:6379",
+    "redis://host:port/0",
+    "redis://host:0",
+    "redis://host:70000",
+    "redis://host/abc",
+    "redis://host/-1",
+    "redis://host/0/1",
+    "redis://host?db=one",
+    "redis://host?db=-1",
+    "redis://host?databse=1",
+    "redis://host?databse",
+    "redis://host?host=other",
+    "redis://host?retry=5",
+    "redis://host?protocol=9",
+    "redis://host?socket_timeout=long",
+    "redis://host?ssl_cert_reqs=none",
+    "rediss://host?ssl_cert_reqs=perhaps",
+    "rediss://host?ssl_other=1",
+    "redis://[::1",
+    "redis://user:sw/rd@host:6379/0",
+    "unix://",
+    "unix://tmp/redis.sock",
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("url", GOOD)
+def test_what_redis_py_reads_is_taken_as_it_is(url: str) -> None:
+    assert BrokerSettings(redis_url=url).redis_url == url
+
+
+@pytest.mark.parametrize("url", BAD)
+def test_what_is_no_url_of_a_redis_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="redis_url"):
+        BrokerSettings(redis_url=url)
+
+
+@pytest.mark.parametrize("command", ["up", "gateway", "worker"])
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("localhost:6379", "localhost:6379"),
+        ("user:sword@localhost:6379", "***@localhost:6379"),
+        ("redis://user:sw/ord@localhost:6379", "redis://***@localhost:6379"),
+        ("unix://tmp/redis.sock?password=sword&db=1", "unix://tmp/redis.sock?password=***&db=1"),
+    ],
+)
+def test_every_command_says_so_in_one_line(
+    command: str, url: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--redis-url", url]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(
+        f"orcastream {command}: redis_url (--redis-url, ORCASTREAM_REDIS_URL): got {shown!r}, allowed: redis://"
+    )
+    assert error.count("\n") == 1
+
+
+def test_settings_made_in_python_show_no_password_either() -> None:
+    with pytest.raises(ValueError, match="redis_url") as caught:
+        BrokerSettings(redis_url="user:sword@localhost:6379")
+    assert "sword" not in str(caught.value)
+
+
+def test_a_good_url_is_shown_without_its_credentials() -> None:
+    assert without_credentials("redis://host:1/0") == "redis://host:1/0"
+    assert without_credentials("https://user:word@host") == "https://***@host"
