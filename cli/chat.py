@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from cli.credentials import without_credentials
 from cli.errors import UserError
 from cli.parse import load_settings
 from cli.settings import ChatSettings
@@ -19,11 +20,18 @@ def main(arguments: Sequence[str]) -> int:
     """Ask, print, remember; until the input ends. Ctrl-C ends an answer, or at the prompt the conversation."""
     settings = load_settings(ChatSettings, arguments, "chat")
     headers = {"Authorization": f"Bearer {settings.api_key.get_secret_value()}"} if settings.api_key else {}
-    with httpx.Client(base_url=settings.url.rstrip("/"), headers=headers, timeout=settings.timeout_s) as client:
+    url = without_credentials(settings.url)
+    try:
+        client = httpx.Client(base_url=settings.url.rstrip("/"), headers=headers, timeout=settings.timeout_s)
+    except httpx.InvalidURL:
+        raise UserError(
+            f"url (--url, ORCASTREAM_URL): got {url!r}, allowed: http://HOST[:PORT] or https://HOST[:PORT]"
+        ) from None
+    with client:
         try:
             return _converse(Conversation(client, settings))
         except httpx.TransportError as error:
-            raise UserError(f"no answer from the gateway at {settings.url}: {error or type(error).__name__}") from None
+            raise UserError(f"no answer from the gateway at {url}: {error or type(error).__name__}") from None
 
 
 class Conversation:
@@ -74,7 +82,11 @@ class Conversation:
         response = self._client.get("/v1/models")
         if response.status_code != httpx.codes.OK:
             raise UserError(_explain(response))
-        return str(response.json()["data"][0]["id"])
+        try:
+            return str(response.json()["data"][0]["id"])
+        except (ValueError, LookupError, TypeError):
+            url = without_credentials(self._settings.url)
+            raise UserError(f"url (--url, ORCASTREAM_URL): got {url!r}, allowed: a gateway's; this is none") from None
 
 
 def _pieces(event: dict[str, Any]) -> Iterator[str]:

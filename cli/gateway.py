@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from cli.errors import UserError
 from cli.parse import load_settings
+from cli.ports import claimable_port
 from cli.served_model import with_model, with_redis
 from gateway.settings import GatewaySettings
 
@@ -15,6 +16,7 @@ def main(arguments: Sequence[str]) -> int:
     from telemetry.settings import UnusableTelemetry
     from text.model_config import ModelFilesError
 
+    claimable_port(settings.host, settings.port, "port")
     try:
         run(settings)
     except (ModelFilesError, UnusableTelemetry) as error:

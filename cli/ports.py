@@ -30,5 +30,6 @@ def claimable_port(host: str, port: int, setting: str) -> int:
 def _resolve(host: str, port: int, setting: str) -> tuple[int, int, int, str, tuple[str, int]]:
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]  # type: ignore[return-value]
-    except socket.gaierror as error:
-        raise PortUnavailable(f"{setting}: host {host} of port {port} has no address: {error.strerror}") from None
+    except (socket.gaierror, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "no name of a host"
+        raise PortUnavailable(f"{setting}: host {host} of port {port} has no address: {why}") from None

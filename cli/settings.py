@@ -1,6 +1,6 @@
 """Settings of the commands that are neither gateway nor worker."""
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, CliPositionalArg, SettingsConfigDict
 
 
@@ -20,6 +20,13 @@ class ChatSettings(BaseSettings):
     )
     temperature: float = Field(0.0, ge=0, le=100, description="0 is greedy.")
     timeout_s: float = Field(120.0, gt=0, le=3600, description="Longest wait for the next piece of an answer. [s]")
+
+    @field_validator("api_key")
+    @classmethod
+    def _fits_into_a_header(cls, api_key: SecretStr | None) -> SecretStr | None:
+        if api_key is not None and not all("!" <= char <= "~" for char in api_key.get_secret_value()):
+            raise ValueError("printable ASCII characters without spaces")
+        return api_key
 
 
 class TokenizeSettings(BaseSettings):

@@ -53,3 +53,38 @@ def test_no_gateway_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     error = capsys.readouterr().err
     assert error.startswith("orcastream chat: no answer from the gateway at http://127.0.0.1:1: ")
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ("--url", "http://127.0.0.1:80x"),
+            "url (--url, ORCASTREAM_URL): got 'http://127.0.0.1:80x', allowed: http://H",
+        ),
+        (("--url", "http://u:word@h:80x"), "url (--url, ORCASTREAM_URL): got 'http://***@h:80x', allowed: http://HOST"),
+        (("--url", "127.0.0.1:8000"), "url (--url, ORCASTREAM_URL): got '127.0.0.1:8000', allowed: "),
+        (("--api-key", "schlüssel"), "api_key (--api-key, ORCASTREAM_API_KEY): got a secret, allowed: printable ASCII"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(
+    arguments: tuple[str, ...], line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say(monkeypatch, "Hello\n")
+    assert main(["chat", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"orcastream chat: {line}")
+    assert error.count("\n") == 1
+
+
+def test_what_answers_like_no_gateway_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = httpx.MockTransport(lambda _: httpx.Response(200, text="<html>"))
+    client = httpx.Client
+    monkeypatch.setattr(cli.chat.httpx, "Client", lambda **options: client(transport=page, **options))
+    say(monkeypatch, "Hello\n")
+    assert main(["chat", "--url", "http://host:3000"]) == 2
+    assert capsys.readouterr().err == (
+        "orcastream chat: url (--url, ORCASTREAM_URL): got 'http://host:3000', allowed: a gateway's; this is none\n"
+    )

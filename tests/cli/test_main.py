@@ -1,6 +1,7 @@
 """The command line as a whole."""
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,22 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(
         f"orcastream {command}: lease_ms (--lease-ms, ORCASTREAM_LEASE_MS): got '1', "
         "allowed: a whole number, 500 to 600000\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("host", "complaint"),
+    [("127.0.0.1", "port {port} on 127.0.0.1 is in use"), ("a..b", "host a..b of port {port} has no address")],
+)
+def test_where_a_gateway_cannot_listen_is_one_line(
+    host: str, complaint: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["gateway", "--redis-url", "redis://127.0.0.1:1", "--host", host, "--port", str(port)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"orcastream gateway: port: {complaint.format(port=port)}")
+    assert error.count("\n") == 1
 
 
 def test_a_missing_extra_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
