@@ -29,7 +29,7 @@ from worker.settings import WorkerSettings
 
 _READY_POLL_S = 0.1
 _STOP_MARGIN_S = 10.0
-"""What a worker may need beyond its grace to hand over and exit, before it is killed."""
+"""What gateway and workers may need beyond their grace to hand over and exit, before they are killed."""
 _PING_TIMEOUT_S = 5.0
 _LAST_PORT = 65535
 
@@ -85,8 +85,8 @@ class Stack:
         return self._supervisor.pid(name)
 
     async def stop(self) -> None:
-        """Gateway and workers first, with the workers' grace for what they run; Redis last."""
-        grace_s = self._settings.drain_grace_s + _STOP_MARGIN_S
+        """Gateway and workers first, each with the grace for what it serves; Redis last."""
+        grace_s = max(self._settings.drain_grace_s, self._settings.shutdown_grace_s) + _STOP_MARGIN_S
         await self._supervisor.stop("gateway", *self.workers, grace_s=grace_s)
         if self._embedded:
             await self._embedded.stop()
