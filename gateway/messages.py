@@ -10,6 +10,11 @@ _TEMPLATE_ROLE: Final = {"developer": "system"}
 """OpenAI's newer name; templates know the older one."""
 MAX_MESSAGES: Final = 10_000
 _EMPTY: Final[tuple[Any, ...]] = (None, [], {}, "")
+_MESSAGE_EXTRAS: Final = frozenset(
+    {"annotations", "audio", "function_call", "name", "refusal", "tool_call_id", "tool_calls"}
+)
+_PART_EXTRAS: Final = frozenset({"prompt_cache_breakpoint"})
+"""Names of OpenAI's that are not implemented: they may stand there empty, as clients write answers that they got."""
 
 
 def read_messages(value: object) -> list[dict[str, str]]:
@@ -24,9 +29,7 @@ def read_messages(value: object) -> list[dict[str, str]]:
 def _message(field: str, item: object) -> dict[str, str]:
     if not isinstance(item, dict):
         raise InvalidRequest(field, item, "an object with role and content")
-    for name, value in item.items():
-        if name not in ("role", "content") and value not in _EMPTY:
-            raise InvalidRequest(f"{field}.{name}", value, "role and content; nothing else is implemented")
+    _check_names(field, item, ("role", "content"), _MESSAGE_EXTRAS)
     role = item.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise InvalidRequest(f"{field}.role", role, ", ".join(ROLES))
@@ -45,10 +48,17 @@ def _part(field: str, part: object) -> str:
     if not isinstance(part, Mapping) or part.get("type") != "text":
         shown: Any = part.get("type") if isinstance(part, Mapping) else part
         raise InvalidRequest(f"{field}.type", shown, "text: other parts are not implemented")
+    _check_names(field, part, ("type", "text"), _PART_EXTRAS)
     text = part.get("text")
     if not isinstance(text, str):
         raise InvalidRequest(f"{field}.text", text, "text")
     return check_text(f"{field}.text", text)
+
+
+def _check_names(field: str, item: Mapping[str, Any], own: tuple[str, str], extras: frozenset[str]) -> None:
+    for name, value in item.items():
+        if name not in own and not (name in extras and value in _EMPTY):
+            raise InvalidRequest(f"{field}.{name}", value, f"{' and '.join(own)}; nothing else is implemented")
 
 
 def check_text(field: str, text: str) -> str:

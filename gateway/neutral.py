@@ -1,6 +1,6 @@
 """Parameters of OpenAI's API that are not implemented, and the values of them that ask for nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
         "prediction": _NOTHING,
         "presence_penalty": (0,),
         "prompt_cache_key": _NOTHING,
+        "prompt_cache_options": _NOTHING,
         "prompt_cache_retention": _NOTHING,
         "reasoning_effort": _NOTHING,
         "repetition_penalty": (1,),
@@ -40,14 +41,17 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
         "web_search_options": _NOTHING,
     }
 )
-"""Beside null, which asks for nothing everywhere."""
+"""Beside null, which asks for nothing wherever a parameter is known."""
 
 
-def drop_neutral(body: Mapping[str, Any]) -> dict[str, Any]:
-    """`body` without nulls and without parameters that ask for nothing; ApiError naming one that asks for something."""
+def drop_neutral(body: Mapping[str, Any], implemented: Set[str]) -> dict[str, Any]:
+    """`body` without nulls and without parameters that ask for nothing; ApiError naming one that asks for something.
+
+    What is neither `implemented` nor known here stays as it is, null or not.
+    """
     kept = {}
     for name, value in body.items():
-        if value is None:
+        if value is None and (name in implemented or name in NEUTRAL):
             continue
         if name not in NEUTRAL:
             kept[name] = value

@@ -1,11 +1,11 @@
 """One request body of OpenAI's API, read and checked. Nothing in it is ignored."""
 
-import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gateway.json_body import read_json_object
 from gateway.kind import Kind
 from gateway.messages import check_text, read_messages
 from gateway.neutral import drop_neutral
@@ -76,7 +76,7 @@ class ApiRequest:
 
 def parse_body(kind: Kind, raw: bytes) -> ApiRequest:
     """The request in an HTTP body; InvalidRequest or ApiError naming the first parameter that is wrong."""
-    body = drop_neutral(_json_object(raw))
+    body = drop_neutral(read_json_object(raw), _implemented(kind))
     max_tokens_name = _take_max_completion_tokens(kind, body)
     prompt = _take_prompt(kind, body)
     parameters = {name: body.pop(name) for name in list(body) if name in _PAYLOAD}
@@ -95,18 +95,10 @@ def parse_body(kind: Kind, raw: bytes) -> ApiRequest:
     return ApiRequest(kind, prompt, parameters, options, max_tokens_name)
 
 
-def _json_object(raw: bytes) -> dict[str, Any]:
-    try:
-        body = json.loads(raw.decode(), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest("body", raw[:32], f"one JSON object ({error})") from None
-    if not isinstance(body, dict):
-        raise InvalidRequest("body", body, "one JSON object")
-    return body
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
+def _implemented(kind: Kind) -> frozenset[str]:
+    """The parameters that say something here; null leaves them at their defaults."""
+    own = {"messages", "max_completion_tokens"} if kind is Kind.CHAT else {"prompt"}
+    return _PAYLOAD.union(Options.model_fields, {"stop"}, own)
 
 
 def _take_max_completion_tokens(kind: Kind, body: dict[str, Any]) -> str:

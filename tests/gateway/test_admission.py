@@ -1,9 +1,12 @@
 """What a body may say: every parameter is honoured or refused by name."""
 
+import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import openai
 import pytest
 
 from gateway.admission import Admission, Admitted, Timeouts, trace_headers
@@ -184,6 +187,8 @@ def test_unsupported_parameters_are_refused_by_name(admission: Admission, name: 
     ("parameters", "param"),
     [
         ({"nonsense": 1}, "nonsense"),
+        ({"nonsense": None}, "nonsense"),
+        ({"messages": None}, "messages"),
         ({"messages": []}, "messages"),
         ({"model": 5}, "model"),
         ({"prompt": None}, "prompt"),
@@ -257,6 +262,9 @@ def test_wrong_values_are_refused_by_name(admission: Admission, parameters: dict
         ([{"role": "user", "content": [{"type": "image_url"}]}], "messages.0.content.0.type"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages.0.content.0.text"),
         ([{"role": "user", "content": "x", "name": "bob"}], "messages.0.name"),
+        ([{"role": "user", "content": "x", "nmae": None}], "messages.0.nmae"),
+        ([{"role": "user", "content": "x", "nmae": ""}], "messages.0.nmae"),
+        ([{"role": "user", "content": [{"type": "text", "text": "x", "cache": 1}]}], "messages.0.content.0.cache"),
         ([{"role": "user", "content": "\ud83d"}], "messages.0.content"),
     ],
 )
@@ -269,6 +277,46 @@ def test_wrong_messages_are_refused_by_name(admission: Admission, messages: obje
 def test_what_is_no_json_object_is_refused(admission: Admission, raw: bytes) -> None:
     error = refusal(admission, Kind.COMPLETION, raw)
     assert (error.status, error.param) == (400, "body")
+
+
+@pytest.mark.parametrize(
+    ("raw", "param"),
+    [
+        (b'{"model": "tiny", "prompt": "a", "prompt": "b"}', "prompt"),
+        (b'{"model": "tiny", "prompt": "a", "seed": 1, "seed": null}', "seed"),
+        (b'{"model": "tiny", "prompt": "a", "logit_bias": {"5": 1, "5": 0}}', "5"),
+    ],
+)
+def test_what_is_said_twice_is_refused(admission: Admission, raw: bytes, param: str) -> None:
+    error = refusal(admission, Kind.COMPLETION, raw)
+    assert (error.status, error.param) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("kind", "create", "own"),
+    [
+        (Kind.COMPLETION, openai.resources.Completions.create, {"model", "prompt"}),
+        (Kind.CHAT, openai.resources.chat.Completions.create, {"model", "messages"}),
+    ],
+)
+def test_null_is_taken_for_every_parameter_of_the_official_client(
+    admission: Admission, kind: Kind, create: Callable[..., Any], own: set[str]
+) -> None:
+    beside_the_body = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
+    nulls = dict.fromkeys(inspect.signature(create).parameters.keys() - beside_the_body - own)
+    assert len(nulls) > 10
+    ask = chat if kind is Kind.CHAT else completion
+    assert ask(admission, **nulls).request.payload == ask(admission).request.payload
+
+
+def test_every_part_of_a_message_of_the_official_client_may_be_empty(admission: Admission) -> None:
+    names = {*openai.types.chat.ChatCompletionMessage.model_fields} - {"role", "content"}
+    for kind in get_args(openai.types.chat.ChatCompletionMessageParam):
+        names |= kind.__annotations__.keys() - {"role", "content"}
+    assert len(names) > 5
+    part = dict.fromkeys(openai.types.chat.ChatCompletionContentPartTextParam.__annotations__)
+    message = {**dict.fromkeys(names), "role": "user", "content": [{**part, "type": "text", "text": "hi"}]}
+    assert chat(admission, messages=[message]).request.payload == chat(admission).request.payload
 
 
 def test_another_model_is_not_found(admission: Admission) -> None:
