@@ -67,7 +67,7 @@ def parts(update: Update | None, shape: Shape, text: ReplyText, opened: set[int]
     if update.terminal is not None:
         check(update.terminal)
         for last in text.end(update.terminal):
-            yield event(shape.delta(last.choice, last.text, last.finish_reason))
+            yield event(shape.delta(last.choice, last.text, last.finish_reason), last.event_id)
         if shape.include_usage:
             yield event(shape.usage_chunk(update.terminal.usage))
         yield DONE

@@ -8,14 +8,17 @@ from starlette.responses import JSONResponse, Response
 
 from broker.errors import BrokerError
 from broker.origin import find_origin
+from broker.queue import Enqueued
 from gateway.admission import Admitted
 from gateway.answer import as_api_error, gather, stream
 from gateway.errors import ApiError, id_in_use
 from gateway.kind import Kind
 from gateway.log import log_event
+from gateway.query import check_query
 from gateway.request_telemetry import RequestTelemetry
 from gateway.session import Session
 from gateway.sse import EventStream, disconnected
+from schemas.request import GenerationRequest
 
 if TYPE_CHECKING:
     from gateway.service import Gateway
@@ -28,6 +31,7 @@ async def generate(gateway: "Gateway", kind: Kind, request: Request) -> Response
     """Admit, enqueue, answer. Raises ApiError, InvalidRequest, BrokerError."""
     telemetry = RequestTelemetry(gateway.metrics)
     tenant = gateway.tenants.of(request.headers)
+    check_query(request)
     raw = await request.body()
     await gateway.require_worker()
     gateway.admission.limits = gateway.workers.limits
@@ -50,8 +54,7 @@ async def _admit(gateway: "Gateway", kind: Kind, raw: bytes, tenant: str, reques
 async def _enqueue(gateway: "Gateway", admitted: Admitted, tenant: str, telemetry: RequestTelemetry) -> Session:
     telemetry.asked(admitted.request, gateway.settings.served_name)
     request, enqueued = await gateway.send(admitted.request)
-    if enqueued.duplicate:
-        await _check_owner(gateway, request.id, tenant)
+    queued = await _queued(gateway, request, enqueued)
     log_event(
         "repeated" if enqueued.duplicate else "accepted",
         request=request.id,
@@ -66,8 +69,8 @@ async def _enqueue(gateway: "Gateway", admitted: Admitted, tenant: str, telemetr
         request.id,
         tenant,
         enqueued.entry,
-        request=request,
-        accepted=True,
+        request=queued,
+        accepted=queued == request,
         include_usage=admitted.include_usage,
         telemetry=telemetry,
     )
@@ -75,11 +78,17 @@ async def _enqueue(gateway: "Gateway", admitted: Admitted, tenant: str, telemetr
     return session
 
 
-async def _check_owner(gateway: "Gateway", request_id: str, tenant: str) -> None:
-    """An id that is taken belongs to whoever took it first."""
-    origin = await find_origin(await gateway.redis.get(), gateway.keys, request_id, gateway.redis.now_ms)
-    if origin is not None and origin.tenant != tenant:
-        raise id_in_use(request_id)
+async def _queued(gateway: "Gateway", request: GenerationRequest, enqueued: Enqueued) -> GenerationRequest | None:
+    """The request that counts: of two with one id the first, by which the id belongs to its tenant. ApiError, LinkLost.
+
+    That may be this very one, where the answer to an earlier attempt was lost; None where its entry is gone.
+    """
+    if not enqueued.duplicate:
+        return request
+    origin = await find_origin(await gateway.redis.get(), gateway.keys, request.id, gateway.redis.now_ms)
+    if origin is not None and origin.tenant != request.payload.tenant:
+        raise id_in_use(request.id)
+    return None if origin is None else origin.request
 
 
 async def _whole(session: Session, request: Request, headers: dict[str, str]) -> Response:

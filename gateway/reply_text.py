@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from broker.errors import ReplyConflict
 from broker.resume import ResumePoint, extend_checksum
 from broker.subscription import Update
+from gateway.delivered import Delivered
 from schemas.events import Run, Terminal
 from text.detokenizer import Detokenizer
 from text.tokenizer import Tokenizer
@@ -22,11 +23,15 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The end of one choice: text that only the end made certain, and the finish reason."""
+    """The end of one choice: text that only the end made certain, and the finish reason.
+
+    `event_id` stands for everything delivered up to and with it; None where it adds no text.
+    """
 
     choice: int
     text: str
     finish_reason: str | None
+    event_id: str | None
 
 
 class _ChoiceText:
@@ -59,10 +64,12 @@ class ReplyText:
     and in whatever groups. With `resume`, what a client was given before is taken in silently and compared first.
     """
 
-    def __init__(self, tokenizer: Tokenizer, resume: ResumePoint | None = None) -> None:
+    def __init__(self, tokenizer: Tokenizer, resume: Delivered | None = None) -> None:
         self._tokenizer = tokenizer
         self._choices: list[_ChoiceText] = []
-        self._resume = resume
+        self._resume = None if resume is None else resume.tokens
+        self._num_ends = 0 if resume is None else resume.num_ends
+        """Choices whose end the client has."""
         self._held: list[list[int]] = []
 
     def take(self, update: Update) -> list[Piece]:
@@ -85,7 +92,11 @@ class ReplyText:
         lasts = []
         for number, ending in enumerate(terminal.endings):
             reason = None if ending.finish_reason is None else str(ending.finish_reason)
-            lasts.append(Last(number, self._choice(number).finish(), reason))
+            text = self._choice(number).finish()
+            if number < self._num_ends:
+                text = ""
+            event_id = str(Delivered(self._point(), number + 1)) if text else None
+            lasts.append(Last(number, text, reason, event_id))
         return lasts
 
     def _catch_up(self, point: ResumePoint, *, ended: bool) -> list[Piece]:
@@ -109,11 +120,11 @@ class ReplyText:
         for run in runs:
             text = self._choice(run.choice).push(run.tokens)
             if text:
-                pieces.append(Piece(run.choice, text, self._event_id()))
+                pieces.append(Piece(run.choice, text, str(self._point())))
         return pieces
 
-    def _event_id(self) -> str:
-        return str(ResumePoint.of([c.num_tokens for c in self._choices], [c.checksum for c in self._choices]))
+    def _point(self) -> ResumePoint:
+        return ResumePoint.of([c.num_tokens for c in self._choices], [c.checksum for c in self._choices])
 
     def _choice(self, number: int) -> _ChoiceText:
         self._grow(number + 1)

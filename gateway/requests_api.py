@@ -6,15 +6,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from broker.origin import Origin, find_origin
-from broker.resume import ResumePoint
 from gateway.answer import stream
 from gateway.cancelling import cancel_request
+from gateway.delivered import Delivered
 from gateway.errors import not_found, unavailable
 from gateway.log import log_event
+from gateway.query import check_query, read_flag
 from gateway.request_telemetry import RequestTelemetry
 from gateway.session import Session
 from gateway.sse import EventStream
-from schemas.errors import InvalidRequest
 from schemas.limits import ID_PATTERN
 
 if TYPE_CHECKING:
@@ -26,11 +26,12 @@ async def events(gateway: "Gateway", request: Request) -> Response:
     if gateway.stopping:
         raise unavailable("This gateway is stopping.", "gateway_stopping")
     request_id, origin = await _of_tenant(gateway, request)
+    check_query(request, "include_usage")
     telemetry = RequestTelemetry(gateway.metrics, timed=False)
     priority_class = None if origin.ref is None else origin.ref.priority_class
     telemetry.resumed(request_id, gateway.settings.served_name, origin.tenant, priority_class)
     last_event_id = request.headers.get("last-event-id")
-    resume = ResumePoint.parse(last_event_id) if last_event_id else None
+    resume = Delivered.parse(last_event_id) if last_event_id else None
     session = Session(
         gateway,
         request_id,
@@ -38,7 +39,7 @@ async def events(gateway: "Gateway", request: Request) -> Response:
         origin.ref,
         request=origin.request,
         accepted=False,
-        include_usage=_flag(request, "include_usage"),
+        include_usage=read_flag(request, "include_usage"),
         telemetry=telemetry,
         resume=resume,
     )
@@ -51,6 +52,7 @@ async def events(gateway: "Gateway", request: Request) -> Response:
 async def cancel(gateway: "Gateway", request: Request) -> Response:
     """DELETE: cancel. `cancelled` is false where the request had ended before."""
     request_id, _ = await _of_tenant(gateway, request)
+    check_query(request)
     cancelled = await cancel_request(gateway, request_id)
     log_event("cancelled", request=request_id, why="asked for", ended_before=not cancelled)
     return JSONResponse(
@@ -68,10 +70,3 @@ async def _of_tenant(gateway: "Gateway", request: Request) -> tuple[str, Origin]
     if origin is None or origin.tenant != tenant:
         raise not_found(request_id)
     return request_id, origin
-
-
-def _flag(request: Request, name: str) -> bool:
-    value = request.query_params.get(name, "false")
-    if value not in ("true", "false"):
-        raise InvalidRequest(name, value, "true, false")
-    return value == "true"

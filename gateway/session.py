@@ -10,8 +10,8 @@ from redis.exceptions import ResponseError
 from broker.entry import EntryRef
 from broker.errors import BrokerError
 from broker.loss import Watch
-from broker.resume import ResumePoint
 from broker.subscription import Update
+from gateway.delivered import Delivered
 from gateway.errors import ApiError
 from gateway.follow import follow
 from gateway.log import log_event
@@ -41,7 +41,7 @@ class Session:
         accepted: bool,
         include_usage: bool,
         telemetry: RequestTelemetry,
-        resume: ResumePoint | None = None,
+        resume: Delivered | None = None,
     ) -> None:
         """`accepted`: this gateway put `request` into the queue, and does so again should Redis lose it."""
         self._gateway = gateway

@@ -11,12 +11,15 @@ from starlette.types import Receive, Scope, Send
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n"
+_LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
+"""Ends of lines to Unicode, and so to clients that split by its rules (httpx), while JSON lets them stand."""
 
 
 def event(data: Mapping[str, Any], event_id: str | None = None) -> bytes:
     """One event; `event_id` is what a client sends back as Last-Event-ID to go on behind it."""
     head = f"id: {event_id}\n" if event_id is not None else ""
-    return f"{head}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+    body = json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
+    return f"{head}data: {body}\n\n".encode()
 
 
 def comment(text: str) -> bytes:

@@ -11,6 +11,7 @@ import pytest
 from schemas.stopping import FinishReason
 from tests.gateway.conftest import MODEL, TEXT, Stage
 from tests.gateway.scripted_worker import Answer, Gate
+from tests.gateway.sse_client import joined, read
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 
@@ -81,6 +82,15 @@ async def test_the_synchronous_client(stage: Stage) -> None:
                 return whole.choices[0].message.content, "".join(chunk.choices[0].text for chunk in stream)
 
     assert await asyncio.to_thread(ask) == (TEXT, TEXT)
+
+
+async def test_lines_are_split_nowhere_but_at_their_ends(stage: Stage) -> None:
+    """Unicode knows more ends of lines than event streams do, and httpx splits at all of them."""
+    text = "a\u2028b\u2029c\x85d"
+    await stage.worker(text)
+    http = (await stage.gateway()).http()
+    async with http.stream("POST", "/v1/completions", json={"model": MODEL, "prompt": "x", "stream": True}) as response:
+        assert joined([event async for event in read(response)]) == text
 
 
 async def test_several_choices(stage: Stage) -> None:

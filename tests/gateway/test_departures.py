@@ -10,6 +10,7 @@ import pytest
 from broker.fold import Fold, fold_log
 from broker.link import Link
 from schemas.errors import ErrorCode
+from schemas.keys import GROUP
 from tests.gateway.conftest import MODEL, TEXT, Served, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import Seen, joined, read
@@ -100,6 +101,52 @@ async def test_continue_goes_on_without_a_client(stage: Stage) -> None:
     await gate.open()
     assert (await ending(stage, request_id)).error is None
     assert not await cancel_key(stage, request_id)
+
+
+@pytest.mark.parametrize("accepted", ["cancel", "continue"])
+async def test_a_repeated_post_cannot_say_anew_what_leaving_means(stage: Stage, accepted: str) -> None:
+    repeated = {"cancel": "continue", "continue": "cancel"}[accepted]
+    gate = Gate(3)
+    worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    first, second = await stage.gateway(), await stage.gateway()
+    body = {**BODY, "request_id": "twin", "on_disconnect": accepted}
+    again = {**body, "prompt": "y", "on_disconnect": repeated}
+    async with second.http() as other:
+        async with first.http() as http, http.stream("POST", "/v1/completions", json=body) as response:
+            await anext(read(response))
+            staying = await other.send(other.build_request("POST", "/v1/completions", json=again), stream=True)
+            reading = read(staying)
+            await anext(reading)
+        await eventually(lambda: noticed(first))
+        await departed(first)
+        assert not await cancel_key(stage, "cmpl-twin")
+        await staying.aclose()
+    await eventually(lambda: noticed(second))
+    await departed(second)
+    assert await cancel_key(stage, "cmpl-twin") == (accepted == "cancel")
+    await gate.open()
+    assert (await ending(stage, "cmpl-twin")).error is (ErrorCode.CANCELLED if accepted == "cancel" else None)
+    assert len(worker.requests) == 1
+
+
+async def test_only_who_accepted_a_request_enqueues_it_again(stage: Stage) -> None:
+    gate = Gate(3)
+    worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    first, second = await stage.gateway(loss_check_s=3600), await stage.gateway()
+    body = {**BODY, "request_id": "twin"}
+    async with first.http().stream("POST", "/v1/completions", json=body) as response:
+        await anext(read(response))
+        async with second.http().stream("POST", "/v1/completions", json={**body, "prompt": "y"}) as again:
+            reading = read(again)
+            seen = [await anext(reading)]
+            link = await Link.open(stage.url)
+            stream = stage.keys.requests("normal")
+            entry_id = (await link.call("XRANGE", stream, "-", "+"))[0][0]
+            await link.call_many([("XACK", stream, GROUP, entry_id), ("XDEL", stream, entry_id)])
+            await link.close()
+            seen += [event async for event in reading]
+    assert seen[-1].error["code"] == ErrorCode.LOST
+    assert len(worker.requests) == 1
 
 
 def hold_grace(served: Served, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:

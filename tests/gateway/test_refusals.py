@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import joined, read
 from tests.redis_server import RedisServer
+from text.tokenizer import Tokenizer
 
 BODY: dict[str, Any] = {"model": MODEL, "prompt": "x"}
 
@@ -158,13 +160,46 @@ async def test_bodies_that_are_no_requests(stage: Stage) -> None:
         assert response.json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_a_large_prompt_is_tokenized_without_stopping_others(stage: Stage) -> None:
+async def test_a_large_prompt_is_tokenized_without_stopping_others(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokenizer is held inside the large prompt until somebody else has got an answer."""
+    begun, others_served = threading.Event(), threading.Event()
+    encode = Tokenizer.encode
+
+    def held(self: Tokenizer, text: str, *rest: Any, **named: Any) -> list[int]:
+        if text.startswith("lorem"):
+            begun.set()
+            assert others_served.wait(10), "whoever tokenizes stops everybody"
+        return encode(self, text, *rest, **named)
+
+    monkeypatch.setattr(Tokenizer, "encode", held)
     await stage.worker()
     served = await stage.gateway()
-    large = asyncio.create_task(served.http().post("/v1/completions", json={**BODY, "prompt": "lorem " * 60_000}))
-    async with asyncio.timeout(5):
-        assert (await served.http().get("/health/live")).status_code == 200
+    large = asyncio.create_task(served.http().post("/v1/completions", json={**BODY, "prompt": "lorem " * 6_000}))
+    assert await asyncio.to_thread(begun.wait, 10)
+    assert (await served.openai().completions.create(model=MODEL, prompt="x")).choices[0].text == TEXT
+    others_served.set()
     assert (await large).json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "param"),
+    [
+        ("POST", "/v1/completions", "stream=true", "stream"),
+        ("POST", "/v1/chat/completions", "api-version=1", "api-version"),
+        ("GET", "/v1/requests/cmpl-mine/events", "includeusage=true", "includeusage"),
+        ("GET", "/v1/requests/cmpl-mine/events", "include_usage", "include_usage"),
+        ("GET", "/v1/requests/cmpl-mine/events", "include_usage=true&include_usage=false", "include_usage"),
+        ("DELETE", "/v1/requests/cmpl-mine", "force=true", "force"),
+    ],
+)
+async def test_what_a_query_says_is_not_ignored(stage: Stage, method: str, path: str, query: str, param: str) -> None:
+    await stage.worker()
+    http = (await stage.gateway()).http()
+    assert (await http.post("/v1/completions", json={**BODY, "request_id": "mine"})).status_code == 200
+    refused = await http.request(method, f"{path}?{query}", json=BODY if method == "POST" else None)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
 
 
 STATUS = {

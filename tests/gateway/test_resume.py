@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from broker.link import Link
-from broker.queue import RequestQueue
+from broker.queue import Enqueued, RequestQueue
 from schemas.errors import ErrorCode
 from schemas.keys import GROUP
 from schemas.request import GenerationRequest, Payload
@@ -67,6 +67,21 @@ async def test_every_position_with_two_choices_and_a_stop_string(stage: Stage) -
     for number, event in enumerate(events):
         rest = await resumed(second, request_id, event.last_id)
         assert [joined(events[: number + 1], choice) + joined(rest, choice) for choice in (0, 1)] == whole
+
+
+async def test_every_position_where_characters_never_became_whole(stage: Stage) -> None:
+    cut = [stage.tokenizer.encode(text)[:-1] for text in ("世界👍", "e\u0301 👍", "whole")]
+    await stage.worker(Answer(cut, group=3))
+    first, second = await stage.gateway(), await stage.gateway()
+    request_id, events = await posted(first, "/v1/completions", {**BODY, "n": 3})
+    whole = [joined(events, choice) for choice in range(3)]
+    assert [text[-1] for text in whole[:2]] == ["\ufffd", "\ufffd"]
+    ids = [event.last_id for event in events]
+    assert [last_id for last_id in ids if last_id and "." in last_id]
+    for number, last_id in enumerate(ids):
+        rest = await resumed(second, request_id, last_id)
+        assert [joined(events[: number + 1], choice) + joined(rest, choice) for choice in range(3)] == whole
+        assert rest[-1].done
 
 
 @pytest.mark.parametrize("upto", [1, 4, 9])
@@ -134,8 +149,9 @@ async def test_what_cannot_be_resumed(stage: Stage) -> None:
     served = await stage.gateway()
     request_id, _ = await posted(served, "/v1/completions", BODY)
     http = served.http()
-    bad = await http.get(f"/v1/requests/{request_id}/events", headers={"Last-Event-ID": "nonsense"})
-    assert (bad.status_code, bad.json()["error"]["param"]) == (400, "Last-Event-ID")
+    for last_id in ("nonsense", "3-00000000.", "3-00000000.0", "3-00000000.x", "3-00000000.1.1"):
+        bad = await http.get(f"/v1/requests/{request_id}/events", headers={"Last-Event-ID": last_id})
+        assert (bad.status_code, bad.json()["error"]["param"]) == (400, "Last-Event-ID")
     flag = await http.get(f"/v1/requests/{request_id}/events?include_usage=maybe")
     assert (flag.status_code, flag.json()["error"]["param"]) == (400, "include_usage")
     for unknown in ("cmpl-unknown", "no%20id", "x" * 200):
@@ -193,6 +209,36 @@ async def test_a_request_that_redis_lost_ends_as_lost_where_it_was_not_accepted(
     rest = await resumed(second, request_id, events[-1].last_id)
     assert rest[-1].error["code"] == ErrorCode.LOST
     await link.close()
+
+
+async def test_who_accepted_is_known_although_the_answer_was_lost(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry that a repeated enqueueing finds is this gateway's own."""
+    gate = Gate(3)
+    worker = await stage.worker(lambda _: Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    served = await stage.gateway()
+    enqueue = served.gateway.enqueue
+
+    async def enqueue_twice(request: GenerationRequest) -> Enqueued:
+        await enqueue(request)
+        return await enqueue(request)
+
+    monkeypatch.setattr(served.gateway, "enqueue", enqueue_twice)
+    async with served.http().stream("POST", "/v1/completions", json=BODY) as response:
+        reading = read(response)
+        events = [await anext(reading)]
+        link = await Link.open(stage.url)
+        await link.call("FLUSHALL")
+        await link.close()
+
+        async def requeued() -> bool:
+            return len(worker.requests) > 1
+
+        await eventually(requeued)
+        await gate.open()
+        events += [event async for event in reading]
+    assert joined(events) == TEXT
 
 
 async def test_the_accepting_gateway_enqueues_again_what_redis_lost(stage: Stage) -> None:
