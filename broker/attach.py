@@ -6,21 +6,22 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from broker.cleanup import finish
+from broker.cleanup import drop_duplicate, finish
 from broker.entry import EntryRef
-from broker.errors import Fenced, require
+from broker.errors import Fenced, Unusable, refusal, require
 from broker.fold import Fold, fold_log
 from broker.link import Link, time_ms
 from broker.queue import EntryState, entry_state
 from broker.reply_log import REFUSED, ReplyLog
-from broker.scripts import DUPLICATE, ENTRY_STATE, Command, ScriptCall
+from broker.scripts import ENTRY_STATE, Command, ScriptCall
 from schemas.codec import Form
-from schemas.errors import InvalidRequest
 from schemas.events import EventId, Started, encode_event
 from schemas.keys import GROUP, Keys
 
 ATTEMPTS = 5
 """How often an attach begins again because a rival attached in the middle of it."""
+MAX_EPOCH = 2**64 - 1
+"""The largest number that the first part of an entry id can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +72,19 @@ async def attach(
 
     `ref` is the queue entry served; with `owned` it must be pending under `worker`. `log_expire_at_ms` is deadline +
     retention, `retention_ms` what a log that has ended gets. `above_epoch` is the newest epoch this process used for
-    the request. Raises LinkLost (start again on a new link), Unwritable, Fenced (rivals kept attaching: later).
+    the request. Raises LinkLost (start again on a new link), Unwritable, Fenced (rivals kept attaching: later), and
+    Unusable where no attempt can ever succeed.
     """
     task = _Attach(link, keys, request_id, worker if owned else None, started, ref, form, retention_ms)
     for _ in range(ATTEMPTS):
         attachment = await task.attempt(log_expire_at_ms, above_epoch)
         if attachment is not None:
             return attachment
+    await task.check_usable()
     raise Fenced(f"{task.log_key}: rivals attached {ATTEMPTS} times in the middle of an attach")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Attach:
     link: Link
     keys: Keys
@@ -91,6 +94,7 @@ class _Attach:
     ref: EntryRef | None
     form: Form
     retention_ms: int
+    refused_epoch: int = 0
 
     @property
     def log_key(self) -> str:
@@ -103,8 +107,10 @@ class _Attach:
             return await self._ended(fold_log(await self._call_one("XRANGE", self.log_key, "-", "+")))
         if not self._is_mine(state):
             return NotMine()
-        now_ms, newest_epoch = time_ms(now), EventId.parse(newest[0][0]).epoch if newest else 0
+        now_ms, newest_epoch = time_ms(now), _epoch_of(newest)
         epoch = max(now_ms, newest_epoch + 1, above_epoch + 1)
+        if epoch > MAX_EPOCH:
+            raise Unusable(ResponseError(f"{self.log_key}: no epoch is left above {newest_epoch}"))
         fence: list[Command] = [
             ("XADD", self.log_key, f"{epoch}-0", *encode_event(self.started, self.form)),
             ("PEXPIREAT", self.log_key, max(log_expire_at_ms, now_ms + self.retention_ms)),
@@ -112,8 +118,15 @@ class _Attach:
         ]
         written, _, entries, *state = await self._call(fence, may_refuse=True)
         if isinstance(written, ResponseError):
+            self.refused_epoch = epoch
             return None
         return await self._decide(epoch, fold_log(entries), state)
+
+    async def check_usable(self) -> None:
+        """Raise Unusable where an epoch was refused above all that stands in the log: ids that are gone block it."""
+        newest = await self._call_one("XREVRANGE", self.log_key, "+", "-", "COUNT", "1")
+        if _epoch_of(newest) < self.refused_epoch:
+            raise Unusable(ResponseError(f"{self.log_key}: an id that was deleted is above every epoch"))
 
     async def _decide(self, epoch: int, fold: Fold, state: Sequence[Any]) -> Attachment | None:
         if fold.terminal is not None:
@@ -149,28 +162,37 @@ class _Attach:
         """Two entries of one id must not fence each other for ever: the later one goes."""
         if self.ref is None or fold.previous_started is None:
             return None
-        try:
-            other = EntryRef.parse(fold.previous_started.entry)
-        except InvalidRequest:
+        other = EntryRef.find(fold.previous_started.entry)
+        if other is None or other >= self.ref or not (await entry_state(self.link, self.keys, other)).exists:
             return None
-        if other >= self.ref or not (await entry_state(self.link, self.keys, other)).exists:
-            return None
-        key_list = [self.keys.requests(self.ref.priority_class), self.keys.seen(self.request_id)]
-        args = [GROUP, self.ref.entry_id, str(self.ref), str(other)]
-        require(await self.link.call_many([DUPLICATE.call(key_list, args)]))
+        await drop_duplicate(self.link, self.keys, request_id=self.request_id, ref=self.ref, stays=other)
         return Duplicate(other)
 
     async def _call(self, commands: Sequence[Command], *, may_refuse: bool = False) -> list[Any]:
-        """Carry out `commands` and, with an owner, ask for the state of the queue entry behind them."""
+        """Carry out `commands` and, with an owner, ask for the state of the queue entry behind them.
+
+        The first of them is about the log.
+        """
         batch: list[Command | ScriptCall] = list(commands)
         if self.owner is not None and self.ref is not None:
             batch.append(ENTRY_STATE.call([self.keys.requests(self.ref.priority_class)], [GROUP, self.ref.entry_id]))
         replies = await self.link.call_many(batch)
-        refused = may_refuse and isinstance(replies[0], ResponseError) and REFUSED in str(replies[0])
-        require(replies[1:] if refused else replies)
+        about_log = replies[0]
+        if not isinstance(about_log, ResponseError):
+            require(replies)
+        elif may_refuse and REFUSED in str(about_log):
+            require(replies[1:])
+        else:
+            raise refusal(about_log)
         return replies
 
     async def _call_one(self, *command: str) -> Any:
-        replies = await self.link.call_many([command])
-        require(replies)
-        return replies[0]
+        (reply,) = await self.link.call_many([command])
+        if isinstance(reply, ResponseError):
+            raise refusal(reply)
+        return reply
+
+
+def _epoch_of(newest: Sequence[Any]) -> int:
+    """The epoch of a log's newest entry; 0 where there is none."""
+    return EventId.parse(newest[0][0]).epoch if newest else 0

@@ -9,7 +9,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from broker.entry import EntryRef
-from broker.lease import HANDED_OVER_MS, Leases
+from broker.lease import Leases, was_handed_over
 from broker.link import Link
 from broker.queue import ensure_groups
 from broker.resp import fields_of
@@ -158,7 +158,7 @@ class Claimer:
                 [
                     EntryRef(name, entry_id.decode())
                     for entry_id, consumer, idle_ms, _ in page
-                    if consumer != mine or _was_handed_over(idle_ms)
+                    if consumer != mine or was_handed_over(idle_ms)
                 ]
             )
             if len(claimed) >= count or (not page and start == "-"):
@@ -206,7 +206,7 @@ class Claimer:
         while page := await self._pending_page(name, start, 256, consumer=(self._worker,)):
             in_flight_ms = self._longest_claim_ms()
             for entry_id, _, idle_ms, deliveries in page:
-                if idle_ms > in_flight_ms and not _was_handed_over(idle_ms):
+                if idle_ms > in_flight_ms and not was_handed_over(idle_ms):
                     yield EntryRef(name, entry_id.decode()), deliveries
             start = f"({page[-1][0].decode()}"
 
@@ -234,7 +234,3 @@ class Claimer:
                 key = self._keys.seen(request_id.decode())
                 commands.append(("SET", key, str(one.ref), "NX", "PXAT", max(expire_at_ms, 1)))
         await self._link.call_many(commands)
-
-
-def _was_handed_over(idle_ms: int) -> bool:
-    return idle_ms >= HANDED_OVER_MS // 2

@@ -6,7 +6,7 @@ from broker.dead_letter import bury_call
 from broker.entry import EntryRef
 from broker.errors import require
 from broker.link import Link
-from broker.scripts import Command, ScriptCall
+from broker.scripts import DUPLICATE, Command, ScriptCall
 from schemas.errors import ErrorCode
 from schemas.events import Terminal
 from schemas.keys import GROUP, Keys
@@ -30,6 +30,12 @@ async def finish(
         else:
             commands.extend(acknowledge(keys, ref))
     require(await link.call_many(commands))
+
+
+async def drop_duplicate(link: Link, keys: Keys, *, request_id: str, ref: EntryRef, stays: EntryRef) -> None:
+    """Acknowledge and delete a second entry of one id; `seen` names the one that stays. Raises LinkLost, Unwritable."""
+    key_list = [keys.requests(ref.priority_class), keys.seen(request_id)]
+    require(await link.call_many([DUPLICATE.call(key_list, [GROUP, ref.entry_id, str(ref), str(stays)])]))
 
 
 def acknowledge(keys: Keys, ref: EntryRef) -> list[Command]:

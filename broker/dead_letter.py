@@ -7,7 +7,7 @@ from broker.errors import require
 from broker.fold import Fold
 from broker.link import Link
 from broker.resp import fields_of
-from broker.scripts import BURY, ScriptCall
+from broker.scripts import BURY, Arg, ScriptCall
 from schemas.errors import ErrorCode
 from schemas.keys import GROUP, Keys
 
@@ -34,19 +34,21 @@ def is_hopeless(deliveries: int, fold: Fold, max_deliveries: int) -> bool:
     return deliveries > max_deliveries and fold.epochs_without_progress >= max_deliveries
 
 
-def bury_call(keys: Keys, ref: EntryRef, reason: ErrorCode, message: str) -> ScriptCall:
+def bury_call(keys: Keys, ref: EntryRef, reason: ErrorCode, message: str, *, waiting: bool = False) -> ScriptCall:
     """The call of bury.lua."""
-    args = [GROUP, ref.entry_id, str(ref), str(reason), message[:MAX_MESSAGE_LENGTH]]
+    args: list[Arg] = [GROUP, ref.entry_id, str(ref), str(reason), message[:MAX_MESSAGE_LENGTH], int(waiting)]
     return BURY.call([keys.requests(ref.priority_class), keys.dead], args)
 
 
-async def bury(link: Link, keys: Keys, ref: EntryRef, *, reason: ErrorCode, message: str) -> bool:
+async def bury(
+    link: Link, keys: Keys, ref: EntryRef, *, reason: ErrorCode, message: str, waiting: bool = False
+) -> bool:
     """Acknowledge, copy to the dead letters and delete, in one script; False when somebody else was first.
 
-    Only for entries that are pending. The terminal event comes before it, wherever the request's id can be read.
-    Raises LinkLost, Unwritable.
+    Only for entries that are pending; with `waiting` also for one that no worker was given yet. The terminal event
+    comes before it, wherever a reply log can be named and written. Raises LinkLost, Unwritable.
     """
-    replies = await link.call_many([bury_call(keys, ref, reason, message)])
+    replies = await link.call_many([bury_call(keys, ref, reason, message, waiting=waiting)])
     require(replies)
     return bool(replies[0])
 

@@ -1,6 +1,8 @@
 """Ending a request that nobody owns: its deadline passed, it was cancelled while it waited, or it is lost."""
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +12,7 @@ from broker.attach import Attached, Ended, attach
 from broker.cleanup import finish
 from broker.dead_letter import bury
 from broker.entry import EntryRef
-from broker.errors import Fenced, Unwritable
+from broker.errors import BrokerError, Fenced, Unusable, refusal
 from broker.fold import Fold, fold_log
 from broker.link import Link
 from broker.queue import entry_state
@@ -19,8 +21,11 @@ from schemas.codec import Form, decode, form_of
 from schemas.errors import ErrorCode, InvalidRequest
 from schemas.events import Ending, Started, Terminal, Usage
 from schemas.keys import Keys, check_id
+from schemas.limits import MAX_PAYLOAD_BYTES, MAX_PAYLOAD_PARTS
 from schemas.request import DEFAULT_TENANT, GenerationRequest, parse_payload
 from schemas.seed import derived_seed
+
+log = logging.getLogger(__name__)
 
 __all__ = ["Ender", "OnEnd", "finish"]
 
@@ -60,48 +65,48 @@ class Ender:
 
         None when its owner lives and kept writing, or when the request lives on in another, earlier entry. What an
         existing log says of tenant, seed and prompt goes on; else `request`, else `tenant` and `form`.
-        Raises LinkLost, Unwritable.
+        Raises LinkLost, Unwritable; Unusable where its log can never be written, which leaves `set_aside`.
         """
-        for _ in range(ATTEMPTS):
-            entries = await self._read(link, request_id)
-            fold = fold_log(entries)
-            started = self._started(request_id, ref, fold, request, tenant)
-            try:
-                attachment = await attach(
+        with _about_one_log(request_id):
+            for _ in range(ATTEMPTS):
+                entries = await self._read(link, request_id)
+                fold = fold_log(entries)
+                started = self._started(request_id, ref, fold, request, tenant)
+                try:
+                    attachment = await attach(
+                        link,
+                        self._keys,
+                        request_id=request_id,
+                        worker=self._who,
+                        started=started,
+                        ref=ref,
+                        form=_form(entries, request, form),
+                        log_expire_at_ms=0 if request is None else request.deadline_ms + self._retention_ms,
+                        retention_ms=self._retention_ms,
+                        owned=False,
+                    )
+                    if not isinstance(attachment, Attached):
+                        return attachment.fold.terminal if isinstance(attachment, Ended) else None
+                    terminal = _terminal(attachment.fold, started, code, message, field_name)
+                    await attachment.log.end(terminal)
+                except Fenced:
+                    continue
+                if self._on_end is not None:
+                    self._on_end(ref, terminal, attachment.log.epoch)  # an epoch is the clock at its begin
+                await finish(
                     link,
                     self._keys,
                     request_id=request_id,
-                    worker=self._who,
-                    started=started,
                     ref=ref,
-                    form=_form(entries, request, form),
-                    log_expire_at_ms=0 if request is None else request.deadline_ms + self._retention_ms,
+                    terminal=terminal,
                     retention_ms=self._retention_ms,
-                    owned=False,
                 )
-                if not isinstance(attachment, Attached):
-                    return attachment.fold.terminal if isinstance(attachment, Ended) else None
-                terminal = _terminal(attachment.fold, started, code, message, field_name)
-                await attachment.log.end(terminal)
-            except Fenced:
-                continue
-            if self._on_end is not None:
-                self._on_end(ref, terminal, attachment.log.epoch)  # an epoch is the clock at its begin
-            await finish(
-                link,
-                self._keys,
-                request_id=request_id,
-                ref=ref,
-                terminal=terminal,
-                retention_ms=self._retention_ms,
-            )
-            return terminal
+                return terminal
         return None
 
     async def end_if_waiting(self, link: Link, request: GenerationRequest, ref: EntryRef, message: str) -> bool:
-        """End a cancelled request that no worker was given yet; False when one was, who ends it then."""
-        state = await entry_state(link, self._keys, ref)
-        if not state.exists or state.consumer is not None:
+        """End a cancelled request that no worker has, also one that was handed over; False when one has it."""
+        if not (await entry_state(link, self._keys, ref)).waits:
             return False
         code = ErrorCode.CANCELLED
         return await self.end(link, request.id, ref=ref, code=code, message=message, request=request) is not None
@@ -109,7 +114,7 @@ class Ender:
     async def reject(self, link: Link, ref: EntryRef, fields: Mapping[bytes, bytes], error: InvalidRequest) -> bool:
         """Refuse a claimed entry that breaks the contract: a terminal error if its id can be read, and a dead letter.
 
-        False where it became a dead letter alone: no reply log can be named. Raises LinkLost, Unwritable.
+        False where it became a dead letter alone: no reply log can be named, or written. Raises LinkLost, Unwritable.
         """
         try:
             request_id = check_id(fields.get(b"id", b"").decode())
@@ -117,23 +122,35 @@ class Ender:
             await bury(link, self._keys, ref, reason=error.code, message=str(error))
             return False
         payload = fields.get(b"payload", b"")
-        await self.end(
-            link,
-            request_id,
-            ref=ref,
-            code=error.code,
-            message=str(error),
-            tenant=_tenant(payload),
-            form=form_of(payload),
-            field_name=error.field,
-        )
+        try:
+            await self.end(
+                link,
+                request_id,
+                ref=ref,
+                code=error.code,
+                message=str(error),
+                tenant=_tenant(payload),
+                form=form_of(payload),
+                field_name=error.field,
+            )
+        except Unusable:
+            await self.set_aside(link, ref, error.code, str(error))
+            return False
         return True
+
+    async def set_aside(self, link: Link, ref: EntryRef, code: ErrorCode, message: str) -> None:
+        """Bury an entry whose reply log cannot be written: there is no place for a terminal event.
+
+        Raises LinkLost, Unwritable.
+        """
+        log.warning("%s is set aside without a terminal event: %s", ref, message)
+        await bury(link, self._keys, ref, reason=code, message=message, waiting=True)
 
     async def _read(self, link: Link, request_id: str) -> Sequence[Any]:
         try:
             entries: Sequence[Any] = await link.call("XRANGE", self._keys.reply(request_id), "-", "+")
         except ResponseError as error:
-            raise Unwritable(error) from None
+            raise refusal(error) from None
         return entries
 
     def _started(
@@ -156,10 +173,25 @@ class Ender:
         )
 
 
-def _tenant(payload: bytes) -> str:
-    """Whose request a payload is that cannot be accepted, as far as it can be read."""
+@contextmanager
+def _about_one_log(request_id: str) -> Iterator[None]:
+    """Nothing that is wrong with one log, foreseen or not, may keep others from being ended."""
     try:
-        return parse_payload({"prompt": [0], "tenant": decode(payload)["tenant"]}).tenant
+        yield
+    except (BrokerError, ResponseError):
+        raise
+    except Exception as error:
+        log.exception("%s cannot be ended", request_id)
+        raise Unusable(ResponseError(repr(error))) from error
+
+
+def _tenant(payload: bytes) -> str:
+    """Whose request a payload is that cannot be accepted, as far as it can be read at a bounded cost."""
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        return DEFAULT_TENANT
+    try:
+        body = decode(payload, max_parts=MAX_PAYLOAD_PARTS)
+        return parse_payload({"prompt": [0], "tenant": body["tenant"]}).tenant
     except (InvalidRequest, KeyError):
         return DEFAULT_TENANT
 

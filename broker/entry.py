@@ -32,6 +32,14 @@ class EntryRef:
             raise InvalidRequest("entry", text, f"`class entry-id` with a class of {', '.join(CLASSES)}")
         return cls(priority_class, entry_id)
 
+    @classmethod
+    def find(cls, text: str | bytes) -> Self | None:
+        """As `parse`; None when it is none."""
+        try:
+            return cls.parse(text)
+        except InvalidRequest:
+            return None
+
     @property
     def order(self) -> tuple[int, int, int]:
         """Milliseconds, sequence number and rank of the class."""

@@ -1,9 +1,12 @@
 """What can go wrong between this process and Redis, and between writers of one reply log."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from redis.exceptions import ResponseError
+
+WRONG_TYPE: Final = "WRONGTYPE"
+"""Error code of a key that holds something else than the command is for: about that key, not about the server."""
 
 
 class BrokerError(Exception):
@@ -33,6 +36,13 @@ class Unwritable(BrokerError):
     def __init__(self, error: ResponseError) -> None:
         super().__init__(str(error))
         self.code = error_code(error)
+
+
+class Unusable(Unwritable):
+    """One reply log that can never be dealt with: its key is no stream, its ids are used up, reading it fails.
+
+    It is about that request alone, and to try again is in vain: set the request aside.
+    """
 
 
 class LogBusy(BrokerError):
@@ -68,6 +78,11 @@ def require(replies: Iterable[Any]) -> None:
     for reply in replies:
         if isinstance(reply, ResponseError):
             raise Unwritable(reply)
+
+
+def refusal(error: ResponseError) -> Unwritable:
+    """What it means that the server refused a command on one reply log."""
+    return Unusable(error) if error_code(error) == WRONG_TYPE else Unwritable(error)
 
 
 def error_code(error: ResponseError) -> str:

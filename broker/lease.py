@@ -16,6 +16,11 @@ CHUNK: Final = 256
 """Entries per script call, so that no call holds the server up."""
 
 
+def was_handed_over(idle_ms: int) -> bool:
+    """Whether the idle time of a pending entry is the mark of one that was given away, or that a sweep repaired."""
+    return idle_ms >= HANDED_OVER_MS // 2
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """A request whose lease is to be renewed; its reply log lives until `log_expire_at_ms` (deadline + retention)."""

@@ -6,13 +6,15 @@ from enum import StrEnum
 
 from redis.exceptions import ResponseError
 
+from broker.attach import MAX_EPOCH
 from broker.ending import Ender, OnEnd
 from broker.entry import EntryRef
-from broker.errors import Unwritable
+from broker.errors import Unusable, Unwritable
 from broker.fold import fold_log
 from broker.link import Link
 from broker.queue import RequestQueue
 from schemas.errors import ErrorCode
+from schemas.events import EventId
 from schemas.keys import Keys
 from schemas.request import GenerationRequest
 
@@ -63,7 +65,10 @@ class LossCheck:
         self._ender = Ender(keys, who, retention_ms=retention_ms, on_end=on_end)
 
     async def check(self, link: Link, watch: Watch) -> Verdict:
-        """Find out what became of the request and put it right. Raises LinkLost, ResponseError, Unwritable."""
+        """Find out what became of the request and put it right. Raises LinkLost, ResponseError, Unwritable.
+
+        Unusable where its log can never be written: to put it into the queue again would be in vain.
+        """
         queue = RequestQueue(link, self._keys)
         remembered = await queue.find(watch.request_id)
         for ref in (remembered, watch.ref):
@@ -73,6 +78,8 @@ class LossCheck:
         entries = await link.call("XRANGE", self._keys.reply(watch.request_id), "-", "+")
         if fold_log(entries).terminal is not None:
             return Verdict.ENDED
+        if entries and EventId.parse(entries[-1][0]).epoch >= MAX_EPOCH:
+            raise Unusable(ResponseError(f"{watch.request_id}: no epoch is left in its reply log"))
         if watch.request is not None:
             return await self._requeue(link, queue, watch, watch.request, remembered)
         if remembered is None and watch.ref is None and not entries:

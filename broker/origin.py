@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from broker.entry import EntryRef
-from broker.errors import require
+from broker.errors import WRONG_TYPE, error_code, require
 from broker.fold import decode_entry
 from broker.link import Link
 from broker.resp import fields_of
@@ -33,18 +35,18 @@ class Origin:
 async def find_origin(link: Link, keys: Keys, request_id: str, now_ms: int) -> Origin | None:
     """Look at the `seen` key, the queue entry and the head of the reply log; None when all of them are gone.
 
-    Raises LinkLost, Unwritable.
+    What cannot be read counts as missing. Raises LinkLost, Unwritable.
     """
     commands: list[Command] = [
         ("GET", keys.seen(request_id)),
         ("XRANGE", keys.reply(request_id), "-", "+", "COUNT", 1),
     ]
-    seen, head = replies = await link.call_many(commands)
+    seen, head = replies = [_or_missing(reply) for reply in await link.call_many(commands)]
     require(replies)
     started = _started(head)
-    ref = EntryRef.parse(seen) if seen is not None else None
+    ref = EntryRef.find(seen) if seen is not None else None
     if ref is None and started is not None:
-        ref = _parsed(started.entry)
+        ref = EntryRef.find(started.entry)
     request = None if ref is None else await read_request(link, keys, ref, now_ms)
     if request is not None and request.id == request_id:
         return Origin(request.payload.tenant, ref, request)
@@ -63,14 +65,11 @@ async def read_request(link: Link, keys: Keys, ref: EntryRef, now_ms: int) -> Ge
         return None
 
 
-def _started(head: Sequence[Any]) -> Started | None:
+def _or_missing(reply: Any) -> Any:
+    return None if isinstance(reply, ResponseError) and error_code(reply) == WRONG_TYPE else reply
+
+
+def _started(head: Sequence[Any] | None) -> Started | None:
     decoded = decode_entry(head[0]) if head else None
     event = None if decoded is None else decoded[1]
     return event if isinstance(event, Started) else None
-
-
-def _parsed(entry: str) -> EntryRef | None:
-    try:
-        return EntryRef.parse(entry)
-    except InvalidRequest:
-        return None

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from redis.exceptions import ResponseError
 
 from broker.entry import EntryRef
-from broker.errors import QueueFull
+from broker.errors import WRONG_TYPE, QueueFull, error_code
+from broker.lease import was_handed_over
 from broker.link import Link
 from broker.scripts import ENQUEUE, ENTRY_STATE, Arg
 from schemas.keys import CLASSES, GROUP, Keys
@@ -30,6 +31,11 @@ class EntryState:
     consumer: str | None
     idle_ms: int
     deliveries: int
+
+    @property
+    def waits(self) -> bool:
+        """Whether no worker has it: it was not given out yet, or was handed over since."""
+        return self.exists and (self.consumer is None or was_handed_over(self.idle_ms))
 
     @classmethod
     def from_reply(cls, reply: Sequence[bytes | int]) -> "EntryState":
@@ -117,6 +123,14 @@ class RequestQueue:
         return await entry_state(self._link, self._keys, entry)
 
     async def find(self, request_id: str) -> EntryRef | None:
-        """The entry that is this request, finished or not, as long as it is remembered."""
-        ref = await self._link.call("GET", self._keys.seen(request_id))
-        return None if ref is None else EntryRef.parse(ref)
+        """The entry that is this request, finished or not, as long as it is remembered.
+
+        A `seen` key that cannot be read counts as missing.
+        """
+        try:
+            ref = await self._link.call("GET", self._keys.seen(request_id))
+        except ResponseError as error:
+            if error_code(error) != WRONG_TYPE:
+                raise
+            return None
+        return None if ref is None else EntryRef.find(ref)

@@ -3,19 +3,19 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import ResponseError
 
 from broker.ending import OnEnd
-from broker.errors import BrokerError, LinkLost, UnknownRequest
+from broker.errors import BrokerError, LinkLost, UnknownRequest, Unusable
 from broker.followed import FollowedLog
 from broker.link import Link, LinkObserver
 from broker.loss import LossCheck, Verdict, Watch
 from broker.resp import pack
 from broker.resume import ResumePoint
 from broker.subscription import Subscription
+from broker.unblock import unblock
 from schemas.keys import Keys
 
 log = logging.getLogger(__name__)
@@ -113,6 +113,9 @@ class ReplyReader:
             except (BrokerError, ResponseError, OSError) as error:
                 failures = 0 if self.connected.is_set() else failures + 1
                 log.warning("reply reader: %s; connecting again", error)
+            except Exception:  # every reply of this process is read here
+                failures += 1
+                log.exception("reply reader; connecting again")
             finally:
                 self.connected.clear()
             await asyncio.sleep(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
@@ -154,9 +157,7 @@ class ReplyReader:
                 followed = self._followed.get(key)
                 if followed is not None:
                     followed.checked_at = now
-                    for entry in entries:
-                        if not followed.take(entry):
-                            break
+                    _take(followed, entries)
 
     async def _idle(self, link: Link) -> None:
         """Nobody follows anything: wait for somebody, but notice a lost connection."""
@@ -184,17 +185,10 @@ class ReplyReader:
                 followed.state.fail(UnknownRequest(f"{followed.watch.request_id}: its reply log is no stream"))
 
     async def _wake(self) -> None:
-        """Unblock the XREAD in flight until the next one, which knows the new subscriptions, is under way.
-
-        The XREAD may not have reached the server yet when the first UNBLOCK does, hence the repetition.
-        """
-        pause_s = 0.001
+        """Unblock the XREAD in flight until the next one, which knows the new subscriptions, is under way."""
         try:
-            while self._changed.is_set() and self._helper is not None:
-                with suppress(ResponseError):
-                    await self._helper.call("CLIENT", "UNBLOCK", self._blocked_client)
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, 0.1)
+            if self._helper is not None:
+                await unblock(self._helper, self._blocked_client, self._changed.is_set)
         except LinkLost:
             pass  # the reading link breaks as well, or its XREAD ends by itself
         finally:
@@ -214,17 +208,43 @@ class ReplyReader:
     async def _check_all(self, helper: Link, due: Sequence[FollowedLog]) -> None:
         try:
             for followed in due:
-                verdict = await self._loss.check(helper, followed.watch)
-                if verdict is Verdict.UNKNOWN:
-                    followed.state.fail(UnknownRequest(f"{followed.watch.request_id}: nothing is known of it"))
-                elif verdict is Verdict.ENDED and not followed.state.finished:
-                    followed.last_id = b"0-0"  # it ended, and the reader did not see how: read again
-        except (BrokerError, ResponseError) as error:
+                await self._check_one(helper, followed)
+        except BrokerError as error:
             log.warning("loss check: %s", error)
         finally:
             self._checking = False
+
+    async def _check_one(self, helper: Link, followed: FollowedLog) -> None:
+        """What is wrong with one request keeps no other from being looked at. Raises LinkLost, Unwritable."""
+        request_id = followed.watch.request_id
+        try:
+            verdict = await self._loss.check(helper, followed.watch)
+        except Unusable as error:
+            followed.state.fail(UnknownRequest(f"{request_id}: its reply log cannot be used: {error}"))
+        except BrokerError:
+            raise
+        except ResponseError as error:
+            log.warning("loss check of %s: %s", request_id, error)
+        except Exception:
+            log.exception("loss check of %s", request_id)
+        else:
+            if verdict is Verdict.UNKNOWN:
+                followed.state.fail(UnknownRequest(f"{request_id}: nothing is known of it"))
+            elif verdict is Verdict.ENDED and not followed.state.finished:
+                followed.last_id = b"0-0"  # it ended, and the reader did not see how: read again
 
     def _spawn(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _take(followed: FollowedLog, entries: Sequence[Any]) -> None:
+    """Fold what was read of one log; whatever goes wrong with it ends this reply alone."""
+    try:
+        for entry in entries:
+            if not followed.take(entry):
+                return
+    except Exception:
+        log.exception("reply log of %s", followed.watch.request_id)
+        followed.state.fail(UnknownRequest(f"{followed.watch.request_id}: its reply log cannot be read"))

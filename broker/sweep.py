@@ -6,7 +6,7 @@ from redis.exceptions import ResponseError
 
 from broker.ending import Ender, OnEnd
 from broker.entry import EntryRef
-from broker.errors import Unwritable
+from broker.errors import Unusable, Unwritable
 from broker.lease import HANDED_OVER_MS
 from broker.link import Link
 from broker.origin import read_request
@@ -90,12 +90,12 @@ class Sweeper:
         except InvalidRequest:
             return False  # no reply log can be named: a worker buries the entry
         request = await read_request(self._link, self._keys, ref, now_ms)
-        terminal = await self._ender.end(
-            self._link,
-            request_id,
-            ref=ref,
-            code=ErrorCode.EXPIRED,
-            message="the deadline passed before the request finished",
-            request=request,
-        )
+        code, message = ErrorCode.EXPIRED, "the deadline passed before the request finished"
+        try:
+            terminal = await self._ender.end(
+                self._link, request_id, ref=ref, code=code, message=message, request=request
+            )
+        except Unusable as error:
+            await self._ender.set_aside(self._link, ref, code, f"{message} ({error})")
+            return False
         return terminal is not None

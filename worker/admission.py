@@ -5,10 +5,10 @@ import logging
 from broker.attach import Attached, attach
 from broker.cancel import cancelled
 from broker.claim import Claimed
-from broker.cleanup import acknowledge
+from broker.cleanup import drop_duplicate
 from broker.dead_letter import is_hopeless
 from broker.ending import Ender
-from broker.errors import require
+from broker.errors import Unusable
 from engine import OrcaEngine
 from schemas.errors import ErrorCode, InvalidRequest
 from schemas.keys import Keys
@@ -56,7 +56,7 @@ class Admission:
             return None
         twin = self._roster.by_id(request.id)
         if twin is not None and twin.ref < claimed.ref and await session.queue.exists(twin.ref):
-            require(await session.link.call_many(acknowledge(session.keys, claimed.ref)))
+            await drop_duplicate(session.link, session.keys, request_id=request.id, ref=claimed.ref, stays=twin.ref)
             return None
         running = Running(
             claimed,
@@ -100,6 +100,17 @@ class Admission:
         restart = running.attached(outcome.log, outcome.fold, self._eos_token_ids)
         return restart and not running.ended
 
+    async def set_aside(self, session: Session, running: Running, why: str) -> None:
+        """End a request that this worker cannot serve, as a dead letter. Raises LinkLost, Unwritable."""
+        code, message = ErrorCode.DEAD_LETTER, f"it cannot be served: {why}"
+        try:
+            await self._ender.end(
+                session.link, running.id, ref=running.ref, code=code, message=message, request=running.request
+            )
+        except Unusable:
+            await self._ender.set_aside(session.link, running.ref, code, message)
+            self._lifecycle.buried()
+
     async def _check_end(self, session: Session, running: Running, outcome: Attached) -> None:
         if await cancelled(session.link, session.keys, [running.id]):
             running.fail(ErrorCode.CANCELLED, "the request was cancelled")
@@ -110,6 +121,16 @@ class Admission:
             running.fail(ErrorCode.DEAD_LETTER, f"{running.claimed.deliveries} attempts brought no new token")
 
     def _parse(self, claimed: Claimed, now_ms: int) -> GenerationRequest:
+        """The request in an entry; InvalidRequest whatever is wrong with it: it must not take others along."""
+        try:
+            return self._read(claimed, now_ms)
+        except InvalidRequest:
+            raise
+        except Exception as error:
+            log.exception("entry cannot be read", extra={"entry": str(claimed.ref)})
+            raise InvalidRequest("payload", repr(error), "what this worker can read") from error
+
+    def _read(self, claimed: Claimed, now_ms: int) -> GenerationRequest:
         request = GenerationRequest.from_fields(claimed.fields, stream_class=claimed.ref.priority_class, now_ms=now_ms)
         self._limits.check(request.payload)
         if request.payload.stop and self._tokenizer is None:

@@ -103,6 +103,10 @@ class Lifecycle:
             self._metrics.refused(error.code)
         trace_refused(self._template, self._worker, self._keys.model, claimed, error)
 
+    def buried(self) -> None:
+        """A claimed request became a dead letter alone: its reply log cannot be written."""
+        self._metrics.buried()
+
     def _count_end(self, running: Running, terminal: Terminal) -> None:
         at_s = running.times.terminal_logged_s or time.monotonic()
         self._metrics.ended(running.ref.priority_class, terminal, running.times.since_arrival_s(at_s))

@@ -38,7 +38,11 @@ class Parts:
     retention_ms: int
 
     def room(self) -> int:
-        """Requests to claim now: none while the engine still keeps some waiting for memory."""
+        """Requests to claim now: none while the engine still keeps some waiting for memory.
+
+        How many choices a request asks for is known only once it is claimed; those beyond the free places wait in the
+        engine, and nothing is claimed until they run.
+        """
         if len(self.roster) and self.engine.num_waiting > 0:
             return 0
         return min(self.roster.free, self.max_claims)

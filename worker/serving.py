@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 from redis.exceptions import ResponseError
 
 from broker.cancel import cancelled
 from broker.claim import Claimed
 from broker.ending import Ender
-from broker.errors import Fenced, LinkLost, Unwritable
+from broker.errors import BrokerError, Fenced, LinkLost, Unusable, Unwritable
 from broker.origin import find_origin
 from broker.presence import forget_dead
 from broker.queue_state import read_queue_state
@@ -17,6 +17,7 @@ from broker.sweep import Sweeper
 from schemas.errors import ErrorCode
 from telemetry.names import Outcome
 from telemetry.queue_gauges import INTERVAL_S as GAUGES_INTERVAL_S
+from worker.intake import Intake
 from worker.parts import Parts
 from worker.running import Running
 from worker.session import Session
@@ -39,7 +40,7 @@ class Serving:
         self._draining = draining
         self._drained: asyncio.Future[None] | None = None
         self._tasks = asyncio.TaskGroup()
-        self._look_for_expired_at = 0.0
+        self._intake = Intake(session, parts, draining, self._admit)
         on_end, retention_ms = parts.lifecycle.ended_unowned, parts.retention_ms
         self._ender = Ender(parts.keys, parts.name, retention_ms=retention_ms, on_end=on_end)
         self._sweeper = Sweeper(session.link, parts.keys, parts.name, retention_ms=retention_ms, on_end=on_end)
@@ -48,7 +49,7 @@ class Serving:
         """Serve until the drain begins, then go on publishing until `drained` is done."""
         self._drained = drained
         async with self._tasks:
-            background = [self._tasks.create_task(self._watch())]
+            background = [self._tasks.create_task(work) for work in (self._watch(), self._intake.end_wait())]
             await self._renew()
             publishing = self._tasks.create_task(self._publish(drained))
             for running in self._parts.roster:
@@ -62,7 +63,7 @@ class Serving:
                 (0, self._obey),
             ):
                 background.append(self._tasks.create_task(self._every(interval_s, step)))
-            await self._take_in()
+            await self._intake.run()
             await asyncio.wait([drained])
             self._parts.publisher.wake.set()
             await publishing
@@ -72,55 +73,7 @@ class Serving:
     async def _watch(self) -> None:
         raise LinkLost(await self._session.wait_lost())
 
-    async def _take_in(self) -> None:
-        """Claim what can run soon, a few per iteration so that work spreads, until the drain begins."""
-        recover = True
-        while not self._draining.is_set():
-            try:
-                if recover:  # what a lost answer, or a refusal half-way, left under this worker's name
-                    await self._admit(await self._session.claimer.unknown(self._parts.roster))
-                    recover = False
-                await self._claim()
-            except (Unwritable, ResponseError) as error:
-                log.warning("claiming failed", extra={"why": str(error)})
-                recover = True
-                await asyncio.sleep(_UNWRITABLE_DELAY_S)
-
-    async def _claim(self) -> None:
-        room, claimer, now = self._parts.room(), self._session.claimer, asyncio.get_running_loop().time()
-        if room == 0:
-            await self._next_iteration()
-            return
-        claimed: list[Claimed] = []
-        if now >= self._look_for_expired_at:
-            claimed = await claimer.expired(room)
-            self._look_for_expired_at = now + (0 if claimed else self._parts.keeper.interval_s)
-        if len(claimed) < room:
-            claimed += await claimer.new(room - len(claimed))
-        if claimed:
-            await self._admit(claimed)
-            await self._next_iteration()
-        else:
-            await self._admit(await claimer.wait_for_work(self._session.claim_link, _BLOCK_MS, count=room))
-
-    async def _next_iteration(self) -> None:
-        """Until the engine has run once more or a place became free, so that claims follow its pace."""
-        roster, outbox = self._parts.roster, self._parts.outbox
-        if not len(roster) or self._draining.is_set():
-            return
-        roster.changed.clear()
-        outbox.iterated.clear()
-        waits = [asyncio.ensure_future(event.wait()) for event in (roster.changed, outbox.iterated, self._draining)]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-
-    async def _admit(self, claims: Iterable[Claimed]) -> None:
-        await asyncio.gather(*(self._admit_one(claimed) for claimed in claims))
-
-    async def _admit_one(self, claimed: Claimed) -> None:
+    async def _admit(self, claimed: Claimed) -> None:
         before = self._parts.roster.by_ref(claimed.ref)
         if before is not None:  # the lease was lost and won again before anybody noticed: the newer claim counts
             self._parts.let_go(before, Outcome.LEASE_LOST)
@@ -134,11 +87,10 @@ class Serving:
         before = running.engine_ids()
         try:
             restart = await self._parts.admission.attach(self._session, running)
-        except (Fenced, Unwritable, ResponseError) as error:
-            log.warning("attach failed", extra=running.log_fields(why=str(error)))
-            outcome = Outcome.FENCED if isinstance(error, Fenced) else Outcome.UNWRITABLE
-            self._parts.lifecycle.epoch_over(running, outcome)
-            self._tasks.create_task(self._attach_later(running, _UNWRITABLE_DELAY_S))
+        except LinkLost:
+            raise
+        except Exception as error:
+            await self._attach_failed(running, error)
             return
         if running.closed or running.engine_ids() != before:
             self._parts.withdraw(before)
@@ -146,6 +98,23 @@ class Serving:
             self._parts.roster.submitted(running)
             self._parts.engine_loop.submit(running.engine_requests())
         self._parts.publisher.mark(running)
+
+    async def _attach_failed(self, running: Running, error: Exception) -> None:
+        """Try again later what the server refuses now; what would fail for ever ends, and nothing else with it."""
+        passing = isinstance(error, Fenced | Unwritable | ResponseError) and not isinstance(error, Unusable)
+        why = str(error) if isinstance(error, BrokerError | ResponseError) else repr(error)
+        unforeseen = None if isinstance(error, BrokerError | ResponseError) else error
+        log.warning("attach failed", extra=running.log_fields(why=why), exc_info=unforeseen)
+        outcome = Outcome.FENCED if isinstance(error, Fenced) else Outcome.UNWRITABLE
+        self._parts.lifecycle.epoch_over(running, outcome)
+        if not passing:
+            try:
+                await self._parts.admission.set_aside(self._session, running, why)
+                self._parts.forget(running)
+                return
+            except (Unwritable, ResponseError) as refused:
+                log.warning("setting aside failed", extra=running.log_fields(why=str(refused)))
+        self._tasks.create_task(self._attach_later(running, _UNWRITABLE_DELAY_S))
 
     async def _attach_later(self, running: Running, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
@@ -210,9 +179,20 @@ class Serving:
         """Look at the cancel keys that the control stream speaks of, and drain when told to."""
         for control in await self._session.control.read(_BLOCK_MS):
             if control.kind == "cancel":
-                await self._look_at_cancel(control.target)
+                await self._cancel_if_told(control.target)
             elif control.target == self._parts.name:
                 self._draining.set()
+
+    async def _cancel_if_told(self, request_id: str) -> None:
+        """Look at one cancel key; what is wrong with its request keeps no other wake-up from being obeyed."""
+        try:
+            await self._look_at_cancel(request_id)
+        except LinkLost:
+            raise
+        except (BrokerError, ResponseError) as error:
+            log.warning("cancel failed", extra={"request": request_id, "why": str(error)})
+        except Exception:
+            log.exception("cancel failed", extra={"request": request_id})
 
     async def _look_at_cancel(self, request_id: str) -> None:
         """A running request ends within an iteration; one that waits is ended here and now."""

@@ -10,17 +10,24 @@ local function depth()
   return sum
 end
 
-local function exists(ref)
+-- Number of the stream and entry id; nil where it is no `class entry-id`
+local function parsed(ref)
+  local class, id = string.match(ref, '^(%S+) (%d+%-%d+)$')
   local i = 0
-  local class, id = string.match(ref, '^(%S+) (%S+)$')
   for name in string.gmatch(ARGV[5], '%S+') do
     i = i + 1
-    if name == class then return #redis.call('XRANGE', KEYS[i], id, id) > 0 end
+    if name == class then return i, id end
   end
-  return false
 end
 
-local seen, replaces = redis.call('GET', KEYS[5]), ARGV[6]
+local function exists(ref)
+  local i, id = parsed(ref)
+  return i ~= nil and #redis.call('XRANGE', KEYS[i], id, id) > 0
+end
+
+local seen, replaces = redis.pcall('GET', KEYS[5]), ARGV[6]
+-- What somebody else wrote there says nothing.
+if type(seen) ~= 'string' or not parsed(seen) then seen = false end
 if seen and (seen ~= replaces or exists(seen)) then
   return {seen, 1, depth()}
 end

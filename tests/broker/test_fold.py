@@ -1,6 +1,9 @@
 """Folding by positions, and the resume id."""
 
+import json
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +13,7 @@ from broker.errors import Gap, ReplyConflict
 from broker.fold import Fold, decode_entry, fold_log
 from broker.resume import ResumePoint
 from schemas.codec import Form
-from schemas.errors import InvalidRequest
+from schemas.errors import ErrorCode, InvalidRequest
 from schemas.events import Ending, Event, EventId, Output, Run, Started, Terminal, Usage, encode_event
 from schemas.stopping import FinishReason
 
@@ -112,6 +115,73 @@ def test_a_whole_log_ignores_holes_contradictions_and_garbage() -> None:
     assert (fold.tokens, fold.terminal) == ([[1, 2, 3], []], None)
     assert fold_log([*entries, raw(2, 2, terminal(9, 0))]).terminal is not None
     assert decode_entry(entries[2]) is None
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 3) | st.integers() | st.floats() | st.text(st.characters(), max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+SMALL = st.integers(0, 3)
+
+
+def mostly(right: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Something of the right type in nine of ten cases."""
+    return st.integers(0, 9).flatmap(lambda dice: right if dice else ANY)
+
+
+RUN = st.fixed_dictionaries(
+    {"choice": mostly(SMALL), "position": mostly(SMALL), "tokens": mostly(st.lists(mostly(SMALL), max_size=3))},
+    optional={"logprobs": ANY},
+)
+USAGE = st.fixed_dictionaries({"prompt_tokens": mostly(SMALL), "completion_tokens": mostly(SMALL)})
+ENDING = st.fixed_dictionaries(
+    {"tokens": mostly(SMALL)},
+    optional={"finish_reason": mostly(st.sampled_from(FinishReason)), "text_length": ANY, "stop": ANY},
+)
+OUTPUT = mostly(st.lists(mostly(RUN), max_size=2))
+END = {"output": OUTPUT, "choices": mostly(st.lists(mostly(ENDING), max_size=2)), "usage": mostly(USAGE)}
+WIRES = {
+    "started": st.fixed_dictionaries(
+        {
+            **{name: mostly(st.text(max_size=3)) for name in ("worker", "model", "tenant", "class", "entry")},
+            **{name: mostly(SMALL) for name in ("seed", "prompt_tokens", "n")},
+        },
+        optional={"traceparent": ANY},
+    ),
+    "tokens": st.fixed_dictionaries({"output": OUTPUT}),
+    "finished": st.fixed_dictionaries({**END, "timings": mostly(st.dictionaries(st.text(max_size=3), ANY))}),
+    "error": st.fixed_dictionaries(
+        {
+            **END,
+            "timings": mostly(st.just({})),
+            "error": mostly(st.fixed_dictionaries({"code": mostly(st.sampled_from(ErrorCode)), "message": ANY})),
+        }
+    ),
+}
+KINDS_AND_WIRES = st.sampled_from(sorted(WIRES)).flatmap(lambda kind: st.tuples(st.just(kind), mostly(WIRES[kind])))
+
+
+@given(st.lists(KINDS_AND_WIRES, max_size=6))
+def test_whatever_stands_in_a_log_it_folds(entries: list[tuple[str, Any]]) -> None:
+    """An entry is an event with every value of its type, or none at all."""
+    log = [
+        [f"5-{index}".encode(), [b"type", kind.encode(), b"payload", json.dumps(wire).encode()]]
+        for index, (kind, wire) in enumerate(entries)
+    ]
+    fold = Fold()
+    for entry in log:
+        decoded = decode_entry(entry)
+        if decoded is None:
+            continue
+        if isinstance(decoded[1], Started):  # which whoever ends a request writes again
+            for form in Form:
+                encode_event(decoded[1], form)
+        with suppress(Gap, ReplyConflict):
+            fold.feed(*decoded)
+        if isinstance(decoded[1], Terminal):
+            assert decoded[1].outcome
+    ResumePoint.parse(fold_log(log).resume_id() if fold_log(log).tokens else "0-00000000")
 
 
 def test_resume_ids() -> None:

@@ -8,7 +8,6 @@ from broker.errors import QueueFull
 from broker.link import Link
 from broker.queue import RequestQueue, ensure_groups
 from schemas.codec import Form
-from schemas.errors import InvalidRequest
 from schemas.keys import CLASSES, GROUP, Keys
 from schemas.request import GenerationRequest
 from tests.broker.conftest import MakeWorker, OpenLink
@@ -99,12 +98,6 @@ async def test_a_group_deleted_under_a_waiting_worker(
     await link.call("XADD", keys.requests("low"), "*", *bare_fields(_of_class(make_request("r2"), "low")))
     found = await waiting or await worker.claimer.new(1) or await worker.claimer.new(1)
     assert [one.fields[b"id"] for one in found] == [b"r2"]
-
-
-async def test_garbage_in_seen_is_named(link: Link, keys: Keys) -> None:
-    await link.call("SET", keys.seen("r1"), "garbage")
-    with pytest.raises(InvalidRequest, match="class entry-id"):
-        await enqueue(link, keys, make_request())
 
 
 def _of_class(request: GenerationRequest, name: str) -> GenerationRequest:

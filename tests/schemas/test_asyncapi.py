@@ -411,7 +411,7 @@ ENDINGS = st.lists(
 USAGES = st.builds(Usage, *[st.integers(0, 10**6)] * 3)
 EVENTS = st.one_of(
     st.builds(Output, RUNS),
-    st.builds(Terminal, ENDINGS, USAGES, RUNS, timings=st.dictionaries(st.text(), st.floats(0, 1e9))),
+    st.builds(Terminal, ENDINGS.filter(bool), USAGES, RUNS, timings=st.dictionaries(st.text(), st.floats(0, 1e9))),
     st.builds(Terminal, ENDINGS, USAGES, RUNS, st.sampled_from(ErrorCode), st.text(), st.none() | st.text()),
     st.builds(
         Started,

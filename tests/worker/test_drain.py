@@ -9,11 +9,14 @@ from contextlib import contextmanager
 import pytest
 
 import demo
+from broker.lease import was_handed_over
 from engine import EngineConfig, OrcaEngine, TokenEvent
-from schemas.events import Output
+from schemas.events import Output, Started
+from schemas.keys import GROUP
 from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import LONG, Producer
+from worker import intake
 from worker.engine_loop import EngineFailed
 from worker.settings import WorkerSettings
 from worker.worker import Worker
@@ -82,3 +85,65 @@ async def test_drain_ends_while_the_engine_hangs(
     finally:
         release.set()
     assert producer.redis.xpending(producer.keys.requests("normal"), "workers")["pending"] == 1, request_id
+
+
+def test_a_worker_that_drains_runs_nothing_that_comes_then(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int]
+) -> None:
+    """It waits for requests when it is told to stop: what comes from then on is for others."""
+    leaving = start_worker()
+    name = leaving.wait_serving()
+    leaving.signal(signal.SIGTERM)
+    while "draining" not in leaving.log:
+        assert leaving.running, leaving.log
+    request_id = producer.post(count_prompt, max_tokens=2)
+    assert leaving.wait() == 0
+    heir = start_worker().wait_serving()
+    started = [event for _, event in producer.events(request_id) if isinstance(event, Started)]
+    assert [event.worker for event in started] == [heir], f"{name} was draining"
+    producer.wait_empty()
+
+
+@pytest.fixture
+async def idle_worker(
+    producer: Producer, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Worker, asyncio.Task[None]]:
+    """A worker of this process that waits for requests, for longer than its connection would stand."""
+    monkeypatch.setattr(intake, "_BLOCK_MS", 60_000)
+    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    settings = WorkerSettings(lease_ms=1000, _env_file=None)  # type: ignore[call-arg]
+    worker = Worker(settings, redis_server.url, producer.keys, "idle", engine, None)
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(60):
+        while not _claims_wait(producer):  # noqa: ASYNC110 (the state is the server's)
+            await asyncio.sleep(0.005)
+    return worker, running
+
+
+def _claims_wait(producer: Producer) -> bool:
+    clients = producer.redis.client_list()
+    return any(client["name"] == "idle:claim" and "b" in client["flags"] for client in clients)
+
+
+async def test_drain_does_not_wait_for_the_blocked_claim(
+    idle_worker: tuple[Worker, asyncio.Task[None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, running = idle_worker
+    with caplog.at_level("INFO"):
+        worker.drain()
+        await running
+    said = [record.message for record in caplog.records if record.name == "orcastream.worker"]
+    assert said == ["draining", "drained"]
+
+
+async def test_what_is_claimed_while_the_drain_begins_goes_to_others_at_once(
+    producer: Producer, idle_worker: tuple[Worker, asyncio.Task[None]], count_prompt: list[int]
+) -> None:
+    worker, running = idle_worker
+    worker.drain()
+    request_id = producer.post(count_prompt, max_tokens=2)  # before the worker gets its turn: its claim waits still
+    await running
+    (pending,) = producer.redis.xpending_range(producer.keys.requests("normal"), GROUP, "-", "+", 5)
+    assert (pending["consumer"], pending["times_delivered"]) == (b"idle", 0)
+    assert was_handed_over(pending["time_since_delivered"])
+    assert not producer.redis.exists(producer.keys.reply(request_id))

@@ -47,3 +47,16 @@ def test_entry_claimed_again_while_it_runs_is_one_request(
         epochs += isinstance(event, Started)
     assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
     assert epochs == 2
+
+
+def test_seen_names_the_entry_that_stays_of_two(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int]
+) -> None:
+    """One worker is given both at once, the later one being the one that was accepted last."""
+    request = producer.request(count_prompt, **LONG)
+    first, second = producer.add(request.fields()), producer.add(request.fields())
+    producer.redis.set(producer.keys.seen(request.id), f"normal {second}")
+    start_worker()
+    assert producer.read(request.id).terminal is not None
+    assert producer.redis.get(producer.keys.seen(request.id)) == f"normal {first}".encode()
+    producer.wait_empty()

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 
 from schemas.codec import Form
 from schemas.errors import ErrorCode
-from schemas.events import Output, Started
+from schemas.events import Output, Started, Terminal, decode_event
 from schemas.limits import MAX_PAYLOAD_BYTES
+from tests.broker.test_unusable import JUNK
 from tests.redis_server import RedisServer, one_server
 from tests.worker.producer import Producer
 from tests.worker.worker_process import WorkerProcess
@@ -100,11 +102,25 @@ def test_cancel_without_a_wake_up_is_found_by_the_renewal(producer: Producer, co
     assert producer.read(request_id).terminal.error is ErrorCode.CANCELLED  # type: ignore[union-attr]
 
 
-def test_deadline_ends_a_running_request(producer: Producer, count_prompt: list[int]) -> None:
-    fold = producer.read(producer.post(count_prompt, max_tokens=4000, ignore_eos=True, timeout_s=1))
+def test_cancel_before_anybody_claims_it_is_obeyed_at_the_claim(producer: Producer, count_prompt: list[int]) -> None:
+    """An entry by bare XADD cannot be found by its id before that; the key is the truth."""
+    request = producer.request(count_prompt, max_tokens=3900, ignore_eos=True)
+    producer.redis.set(producer.keys.cancel(request.id), 1, ex=60)
+    producer.redis.xadd(producer.keys.control, {"type": "cancel", "target": request.id})
+    producer.add(request.fields())
+    fold = producer.read(request.id)
     assert fold.terminal is not None
-    assert fold.terminal.error is ErrorCode.EXPIRED
-    assert fold.tokens[0]
+    assert (fold.terminal.error, fold.tokens) == (ErrorCode.CANCELLED, [[]])
+
+
+def test_deadline_ends_a_running_request(producer: Producer, count_prompt: list[int]) -> None:
+    for timeout_s in (1, 2, 4, 8, 16):  # the first in which this machine brings a token
+        fold = producer.read(producer.post(count_prompt, max_tokens=4000, ignore_eos=True, timeout_s=timeout_s))
+        assert fold.terminal is not None
+        assert fold.terminal.error is ErrorCode.EXPIRED
+        if fold.tokens[0]:
+            return
+    raise AssertionError("no token within any of the deadlines")
 
 
 def test_expired_on_arrival(producer: Producer, count_prompt: list[int]) -> None:
@@ -135,6 +151,10 @@ def test_duplicate_by_bare_xadd_is_one_request(
     assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=200, ignore_eos=True)
 
 
+SMALL_ARRAYS = msgpack.packb({"tenant": "blue", "prompt": [[1]] * (5 << 20)})
+MANY_PARAMETERS = b"{%b}" % b",".join(b'"p%d":0' % (number % 300_000) for number in range(300_001))
+
+
 def _bad_entries(prompt: list[int]) -> dict[str, tuple[dict[str, Any], str]]:
     now_ms = int(time.time() * 1000)
     good = {
@@ -156,6 +176,9 @@ def _bad_entries(prompt: list[int]) -> dict[str, tuple[dict[str, Any], str]]:
         "more than the context leaves": ({**good, "payload": b'{"prompt":[5],"max_tokens":5000}'}, "max_tokens"),
         "negative max_tokens": ({**good, "payload": b'{"prompt":[5],"max_tokens":-1}'}, "max_tokens"),
         "10 MB": ({**good, "payload": b"{" + b" " * (10 << 20)}, "payload"),
+        "10 MB of small arrays": ({**good, "payload": SMALL_ARRAYS}, "payload"),
+        "4 MB of small arrays": ({**good, "payload": SMALL_ARRAYS[:MAX_PAYLOAD_BYTES]}, "payload"),
+        "many parameters, one of them twice": ({**good, "payload": MANY_PARAMETERS}, "p0"),
         "over the limit by a byte": ({**good, "payload": b"{" + b" " * MAX_PAYLOAD_BYTES}, "payload"),
         "unknown version": ({**good, "v": "2"}, "v"),
         "unknown field": ({**good, "colour": "blue"}, "colour"),
@@ -206,6 +229,48 @@ def test_bad_payload_keeps_its_tenant(producer: Producer, count_prompt: list[int
     started = next(event for _, event in producer.events(request.id))
     assert isinstance(started, Started)
     assert started.tenant == "blue"
+
+
+@pytest.mark.parametrize("newest", [None, f"{2**64 - 1}-0"], ids=["no stream", "no epoch left"])
+@pytest.mark.parametrize("good", [True, False], ids=["good entry", "bad entry"])
+def test_reply_key_that_cannot_be_written_ends_its_request_alone(
+    producer: Producer, count_prompt: list[int], newest: str | None, good: bool
+) -> None:
+    request = producer.request(count_prompt, max_tokens=2)
+    key, redis = producer.keys.reply(request.id), producer.redis
+    redis.set(key, "junk") if newest is None else redis.xadd(key, {"a": "b"}, newest)
+    producer.add(request.fields() if good else {**request.fields(), "payload": b"{}"})
+    producer.wait_empty()
+    letters = [letter for _, letter in redis.xrange(producer.keys.dead) if letter.get(b"id") == request.id.encode()]
+    assert [letter[b"reason"] for letter in letters] == [b"dead_letter" if good else b"invalid_request"]
+    assert producer.read(producer.post(count_prompt, max_tokens=2)).terminal is not None
+
+
+def test_wrong_inner_types_in_a_reply_log_stop_no_worker(producer: Producer, count_prompt: list[int]) -> None:
+    request = producer.request(count_prompt, max_tokens=2)
+    for index, (kind, payload) in enumerate(JUNK):
+        producer.redis.xadd(producer.keys.reply(request.id), {"type": kind, "payload": payload}, f"5-{index}")
+    producer.add(request.fields())
+    producer.wait_empty()
+    ((_, fields),) = producer.redis.xrevrange(producer.keys.reply(request.id), count=1)
+    terminal = decode_event(fields)
+    assert isinstance(terminal, Terminal)
+    assert terminal.error is None
+
+
+@pytest.mark.parametrize("junk", ["1700-0", "urgent 1-1"])
+def test_junk_seen_key_stops_no_worker(producer: Producer, count_prompt: list[int], junk: str) -> None:
+    """Nor does it keep the wake-ups behind it from being obeyed."""
+    request_id = producer.post(count_prompt, max_tokens=3000, ignore_eos=True)
+    producer.redis.set(producer.keys.seen("x"), junk)
+    for event_id, _ in producer.events(request_id):
+        if event_id.index == 1:
+            with producer.redis.pipeline(transaction=True) as pipeline:
+                pipeline.set(producer.keys.cancel(request_id), 1, ex=60)
+                for target in ("x", request_id):
+                    pipeline.xadd(producer.keys.control, {"type": "cancel", "target": target})
+                pipeline.execute()
+    assert producer.read(request_id).terminal.error is ErrorCode.CANCELLED  # type: ignore[union-attr]
 
 
 def test_msgpack_with_binary_prompt(producer: Producer, count_prompt: list[int], undisturbed: Callable) -> None:

@@ -1,0 +1,23 @@
+"""Ending a blocking command of another connection."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from redis.exceptions import ResponseError
+
+from broker.link import Link
+
+
+async def unblock(link: Link, client_id: int, blocked: Callable[[], bool]) -> None:
+    """End the blocking command of the connection with this number, over `link`; returns once it is not `blocked`.
+
+    The command may not have reached the server yet when the first UNBLOCK does, hence the repetition. Where the server
+    does not allow it, the command ends by itself. Raises LinkLost.
+    """
+    pause_s = 0.001
+    while blocked():
+        with suppress(ResponseError):
+            await link.call("CLIENT", "UNBLOCK", client_id)
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 2, 0.1)

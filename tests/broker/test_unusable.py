@@ -1,0 +1,229 @@
+"""Keys that somebody else wrote: the one request that they belong to ends, and nothing else suffers."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from broker.dead_letter import bury, dead_letters
+from broker.ending import Ender
+from broker.errors import UnknownRequest, Unusable
+from broker.followed import FollowedLog
+from broker.link import Link
+from broker.loss import LossCheck, Verdict, Watch
+from broker.origin import find_origin
+from broker.queue import RequestQueue
+from broker.sweep import Sweeper
+from schemas.errors import ErrorCode, InvalidRequest
+from schemas.keys import Keys
+from tests.broker.conftest import MakeReader, MakeWorker
+from tests.broker.following import follow
+from tests.broker.scripted import RETENTION_MS, enqueue, make_request
+from tests.redis_server import RedisServer
+
+LAST_ID = f"{2**64 - 1}-0"
+Spoil = Callable[[Link, str], Awaitable[object]]
+
+
+async def no_stream(link: Link, key: str) -> None:
+    await link.call("SET", key, "junk")
+
+
+async def no_epoch_left(link: Link, key: str) -> None:
+    await link.call("XADD", key, LAST_ID, "a", "b")
+
+
+async def no_epoch_left_and_no_entry(link: Link, key: str) -> None:
+    await link.call("XADD", key, LAST_ID, "a", "b")
+    await link.call("XDEL", key, LAST_ID)
+
+
+spoils = pytest.mark.parametrize("spoil", [no_stream, no_epoch_left, no_epoch_left_and_no_entry])
+
+
+@spoils
+async def test_attaching_says_that_it_is_in_vain(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, spoil: Spoil
+) -> None:
+    await enqueue(link, keys, make_request())
+    await spoil(link, keys.reply("r1"))
+    worker = await make_worker(redis_server.url, "w1")
+    claimed = (await worker.claimer.new(1))[0]
+    with pytest.raises(Unusable):
+        await worker.attach(claimed)
+
+
+@spoils
+@pytest.mark.parametrize("claimed", [True, False], ids=["claimed", "waiting"])
+async def test_a_sweep_sets_it_aside_and_goes_on(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, spoil: Spoil, claimed: bool
+) -> None:
+    """Before others of its class, and before less urgent classes."""
+    now_ms = await link.server_time_ms()
+    for name, urgency in (("bad", "realtime"), ("good", "realtime"), ("less", "low")):
+        await enqueue(link, keys, make_request(name, priority_class=urgency, deadline_ms=now_ms))
+    await spoil(link, keys.reply("bad"))
+    if claimed:
+        await (await make_worker(redis_server.url, "w1")).claimer.new(3)
+    swept = await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS, margin_ms=-1).step()
+    assert [ref.priority_class for ref in swept.expired] == ["realtime", "low"]
+    assert [letter.fields[b"id"] for letter in await dead_letters(link, keys)] == [b"bad"]
+    assert await RequestQueue(link, keys).depth() == 0
+
+
+@spoils
+async def test_an_entry_that_breaks_the_contract_becomes_a_dead_letter_alone(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, spoil: Spoil
+) -> None:
+    await RequestQueue(link, keys).ensure_groups()
+    await link.call("XADD", keys.requests("normal"), "*", "id", "bad", "v", "99")
+    await spoil(link, keys.reply("bad"))
+    worker = await make_worker(redis_server.url, "w1")
+    claimed = (await worker.claimer.new(1))[0]
+    error = InvalidRequest("v", "99", "1", ErrorCode.UNSUPPORTED_VERSION)
+    assert not await Ender(keys, "w1", retention_ms=1).reject(worker.link, claimed.ref, claimed.fields, error)
+    assert [letter.reason for letter in await dead_letters(link, keys)] == ["unsupported_version"]
+    assert await RequestQueue(link, keys).depth() == 0
+
+
+async def test_burying_what_waits_is_for_those_who_ask_for_it(link: Link, keys: Keys) -> None:
+    entry = (await enqueue(link, keys, make_request())).entry
+    assert not await bury(link, keys, entry, reason=ErrorCode.DEAD_LETTER, message="")
+    assert await bury(link, keys, entry, reason=ErrorCode.DEAD_LETTER, message="", waiting=True)
+    assert not await bury(link, keys, entry, reason=ErrorCode.DEAD_LETTER, message="", waiting=True)
+    assert [letter.attempts for letter in await dead_letters(link, keys)] == [0]
+
+
+async def test_an_accepted_request_is_not_put_into_the_queue_again_in_vain(link: Link, keys: Keys) -> None:
+    """A worker set it aside; the gateway that accepted it finds its entry gone, and no terminal."""
+    request = make_request()
+    entry = (await enqueue(link, keys, request)).entry
+    await no_epoch_left(link, keys.reply(request.id))
+    await bury(link, keys, entry, reason=ErrorCode.DEAD_LETTER, message="", waiting=True)
+    with pytest.raises(Unusable):
+        await LossCheck(keys, "gateway", retention_ms=1).check(link, Watch(request.id, "default", entry, request))
+    assert await RequestQueue(link, keys).depth() == 0
+
+
+async def test_its_reader_is_told(redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader) -> None:
+    request = make_request()
+    entry = (await enqueue(link, keys, request)).entry
+    await no_epoch_left(link, keys.reply(request.id))
+    reader = await make_reader(redis_server.url, loss_check_s=0.05)
+    subscription = reader.subscribe(Watch(request.id, "default", entry, request))
+    await bury(link, keys, entry, reason=ErrorCode.DEAD_LETTER, message="", waiting=True)
+    with pytest.raises(UnknownRequest, match="cannot be used"):
+        await anext(subscription)
+
+
+async def test_a_log_that_cannot_be_folded_ends_its_own_stream_alone(
+    redis_server: RedisServer,
+    link: Link,
+    keys: Keys,
+    make_worker: MakeWorker,
+    make_reader: MakeReader,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever else may be wrong with the code that folds."""
+    take = FollowedLog.take
+
+    def fail_for_one(followed: FollowedLog, entry: Any) -> bool:
+        if followed.watch.request_id == "bad":
+            raise ZeroDivisionError
+        return take(followed, entry)
+
+    monkeypatch.setattr(FollowedLog, "take", fail_for_one)
+    worker, reader = await make_worker(redis_server.url, "w1"), await make_reader(redis_server.url)
+    replies = {}
+    for request_id in ("bad", "good"):
+        await enqueue(link, keys, make_request(request_id))
+        replies[request_id] = reader.subscribe(Watch(request_id, "default"))
+        job = await worker.take()
+        await worker.end(job, [worker.next_run(job)])
+    with pytest.raises(UnknownRequest, match="cannot be read"):
+        await anext(replies["bad"])
+    assert (await follow(replies["good"])).tokens[0] == [0]
+
+
+@pytest.mark.parametrize("junk", ["1700-0", "urgent 1-1", "normal x", ""])
+async def test_a_seen_key_that_cannot_be_read_is_missing(link: Link, keys: Keys, junk: str) -> None:
+    request = make_request()
+    await link.call("SET", keys.seen(request.id), junk)
+    assert await find_origin(link, keys, request.id, int(time.time() * 1000)) is None
+    assert await LossCheck(keys, "g", retention_ms=1).check(link, Watch(request.id, "default")) is Verdict.UNKNOWN
+    accepted = await enqueue(link, keys, request)
+    assert not accepted.duplicate
+    assert await RequestQueue(link, keys).find(request.id) == accepted.entry
+
+
+async def test_keys_of_the_wrong_type_are_missing(link: Link, keys: Keys) -> None:
+    request = make_request()
+    await link.call("LPUSH", keys.seen(request.id), "junk")
+    await link.call("SET", keys.reply(request.id), "junk")
+    assert await find_origin(link, keys, request.id, int(time.time() * 1000)) is None
+    assert await RequestQueue(link, keys).find(request.id) is None
+    assert not (await enqueue(link, keys, request)).duplicate
+
+
+async def test_a_junk_seen_key_keeps_no_other_request_from_being_checked(
+    redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader
+) -> None:
+    """Junk first; behind it a request that Redis lost, which its gateway puts into the queue again."""
+    reader = await make_reader(redis_server.url, loss_check_s=0.05)
+    await link.call("SET", keys.seen("junk"), "1700-0")
+    await link.call("XADD", keys.reply("junk"), "5-0", "a", "b")
+    junk, request = reader.subscribe(Watch("junk", "default")), make_request("lost")
+    entry = (await enqueue(link, keys, request)).entry
+    lost = reader.subscribe(Watch("lost", "default", entry, request))
+    await link.call_many([("XDEL", keys.requests("normal"), entry.entry_id)])
+    async with asyncio.timeout(20):
+        while await RequestQueue(link, keys).depth() == 0:  # noqa: ASYNC110 (the state is another process's)
+            await asyncio.sleep(0.005)
+    for subscription in (junk, lost):
+        subscription.close()
+
+
+async def test_wrong_inner_types_silence_no_reader(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    """Entries whose values have other types than the contract says do not exist, for readers and for workers."""
+    reader, worker = await make_reader(redis_server.url), await make_worker(redis_server.url, "w1")
+    for index, (kind, payload) in enumerate(JUNK):
+        await link.call("XADD", keys.reply("r1"), f"5-{index}", "type", kind, "payload", payload)
+    await enqueue(link, keys, make_request())
+    subscription = reader.subscribe(Watch("r1", "default"))
+    job = await worker.take()
+    await worker.step(job)
+    await worker.end(job)
+    seen = await follow(subscription)
+    assert (seen.tokens[0], seen.workers) == ([0], ["w1"])
+
+
+STARTED = '{"worker":"w","model":"m","tenant":"default","class":"normal","entry":%s,"seed":%s,"prompt_tokens":1,"n":%s}'
+JUNK = [
+    ("started", STARTED % ('"normal 1-1"', "1", '"1"')),
+    ("started", STARTED % ("5", "1", "1")),
+    ("started", STARTED % ('"normal 1-1"', "-1", "1")),
+    ("started", STARTED.replace('"w"', '"\\ud800"') % ('"normal 1-1"', "1", "1")),
+    ("tokens", '{"output":[{"choice":0,"position":"0","tokens":[1]}]}'),
+    ("tokens", '{"output":[{"choice":0,"position":0,"tokens":[-1]}]}'),
+    ("tokens", '{"output":[{"choice":0,"position":0,"tokens":["a"]}]}'),
+    ("tokens", '{"output":[{"choice":"0","position":0,"tokens":[1]}]}'),
+    ("finished", '{"output":[],"choices":[{"tokens":"0"}],"usage":{"prompt_tokens":1,"completion_tokens":0}}'),
+    ("finished", '{"output":[],"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":0},"timings":{}}'),
+]
+"""Entries of a reply log, each with one value that is of another type, or another range, than it may be."""
+
+
+async def test_a_class_full_of_them_is_swept_to_its_end(link: Link, keys: Keys) -> None:
+    """More of them than one look takes: the walk comes round to all."""
+    now_ms = await link.server_time_ms()
+    for index in range(20):
+        await enqueue(link, keys, make_request(f"r{index}", deadline_ms=now_ms))
+        await no_stream(link, keys.reply(f"r{index}"))
+    sweeper = Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS, margin_ms=-1, chunk=8)
+    for _ in range(4):
+        await sweeper.step()
+    assert await RequestQueue(link, keys).depth() == 0
