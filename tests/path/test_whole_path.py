@@ -1,6 +1,8 @@
 """Client, gateway, Redis and workers as real processes: whatever is killed, the client gets the undisturbed text."""
 
+import re
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,12 @@ import openai
 import pytest
 
 from demo.prompts import LONG_COUNT
+from schemas.events import Started, decode_event
+from schemas.keys import Keys
 from tests.path.gateway_process import GatewayProcess
 from tests.path.stream import Stream
 from tests.redis_server import RedisServer, one_server
-from tests.worker.worker_process import WorkerProcess
+from tests.worker.worker_process import MODEL, WorkerProcess
 
 pytestmark = one_server("system")
 
@@ -37,6 +41,12 @@ class Site:
         self.workers |= {worker.wait_serving(): worker for worker in started}
         for gateway in self.gateways:
             gateway.wait_ready()
+
+    def writers(self, request_id: str) -> set[str]:
+        """The workers that began an epoch of a request."""
+        with self.server.client() as client:
+            events = [decode_event(fields) for _, fields in client.xrange(Keys(MODEL).reply(request_id))]
+        return {event.worker for event in events if isinstance(event, Started)}
 
     def _new(self, kind: Callable[..., Any]) -> Any:
         self._count += 1
@@ -104,6 +114,11 @@ def test_worker_frozen_beyond_its_lease_and_thawed(site: Site) -> None:
     stream = Stream().post(site.url, BODY, {30: freeze, 60: thaw})
     assert_undisturbed(stream)
     assert len(stream.workers) == 2
+    give_up = time.monotonic() + 60
+    while not re.search("write refused|lease lost", frozen[0].log):
+        assert time.monotonic() < give_up, f"the thawed worker went on as if it still had the request: {frozen[0].log}"
+        time.sleep(0.01)
+    assert frozen[0].running
 
 
 def test_gateway_killed_in_mid_stream_and_the_client_goes_on_elsewhere(site: Site) -> None:
@@ -137,6 +152,8 @@ def test_official_client_with_a_worker_killed_in_between(site: Site) -> None:
     for number, chunk in enumerate(stream):
         text += chunk.choices[0].delta.content or ""
         if number == 30:
-            next(iter(site.workers.values())).kill()
+            (serving,) = site.writers(chunk.id)
+            site.workers[serving].kill()
     assert text == ANSWER
+    assert len(site.writers(chunk.id)) == 2
     client.close()

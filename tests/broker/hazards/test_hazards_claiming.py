@@ -153,9 +153,12 @@ async def test_hazard_15_no_takeover_within_a_lease_of_ones_own_reconnect(
     await enqueue(link, keys, make_request())
     await (await make_worker(redis_server.url, "w1")).take()
     rival = await make_worker(redis_server.url, "w2", lease_ms=1)
-    await rival.connect(not_before_ms=await rival.link.server_time_ms() + 200)
+    await rival.connect(not_before_ms=2**62)
     assert await rival.claimer.expired(1) == []
+    not_before_ms = await link.server_time_ms() + 50
+    await rival.connect(not_before_ms=not_before_ms)
     assert (await take_over(rival)).deliveries == 2
+    assert await link.server_time_ms() >= not_before_ms
 
 
 async def test_hazard_22_hand_over_that_steals(

@@ -16,7 +16,7 @@ from broker.queue import RequestQueue
 from broker.sweep import Sweeper
 from schemas.codec import Form
 from schemas.errors import ErrorCode
-from schemas.keys import Keys
+from schemas.keys import GROUP, Keys
 from tests.broker.conftest import MakeReader, MakeWorker, OpenLink
 from tests.broker.following import Seen, expected, follow, follow_until, tokens_seen
 from tests.broker.scripted import RETENTION_MS, enqueue, make_request
@@ -141,6 +141,28 @@ async def test_hazard_19_a_waiting_request_ends_at_once(
     assert await (await make_worker(redis_server.url, "w1")).claimer.new(1) == []
 
 
+@pytest.mark.parametrize("how", ["handed over", "repaired"])
+async def test_hazard_19_a_request_that_was_given_back_ends_at_once(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, how: str
+) -> None:
+    """It is pending, but under a consumer that does not have it any more; no other worker lives."""
+    request = make_request()
+    accepted = await enqueue(link, keys, request)
+    worker = await make_worker(redis_server.url, "w1")
+    await worker.step(await worker.take(), 2)
+    ender = Ender(keys, "gateway", retention_ms=RETENTION_MS)
+    assert not await ender.end_if_waiting(link, request, accepted.entry, "its worker has it")
+    if how == "handed over":
+        await worker.leases.hand_over([accepted.entry])
+    else:
+        await link.call("XGROUP", "DELCONSUMER", keys.requests("normal"), GROUP, "w1")
+        assert (await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS).step()).repaired == 1
+    assert await ender.end_if_waiting(link, request, accepted.entry, "the client cancelled it")
+    assert await _terminals(link, keys, request.id) == [b"error"]
+    assert await RequestQueue(link, keys).depth() == 0
+    assert await worker.claimer.expired(1) == []
+
+
 async def test_hazard_19_claim_and_end_of_a_waiting_request_meet(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
@@ -160,10 +182,10 @@ async def test_hazard_19_claim_and_end_of_a_waiting_request_meet(
     assert len(await _terminals(link, keys, request.id)) == 1
 
 
-async def test_hazard_20_cancel_on_disconnect_against_resume(
+async def test_another_reader_goes_on_where_the_first_one_left(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
 ) -> None:
-    """A client leaves, and so does its gateway; it comes back to another one. Nothing here cancels anything."""
+    """A reader cancels nothing by going."""
     request = make_request()
     accepted = await enqueue(link, keys, request)
     worker = await make_worker(redis_server.url, "w1")
