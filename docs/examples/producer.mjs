@@ -8,7 +8,6 @@
 import { randomUUID } from "node:crypto";
 import { parseArgs } from "node:util";
 import { setTimeout as sleep } from "node:timers/promises";
-import { crc32 } from "node:zlib";
 import { decode, encode } from "@msgpack/msgpack";
 import { createClient, RESP_TYPES } from "redis";
 
@@ -30,6 +29,16 @@ if (positionals.length !== 1) throw new Error('usage: node producer.mjs [--model
 const prompt = JSON.parse(positionals[0]);
 const deadlineMs = Number(options.deadline) * 1000;
 const graceMs = 5000; // how much longer than the deadline we wait for the event that says so
+
+/** CRC-32 as gzip has it; `node:zlib` of Node 18 does not offer it. */
+function crc32(text) {
+  let crc = -1;
+  for (const byte of Buffer.from(text)) {
+    crc ^= byte;
+    for (let bit = 0; bit < 8; bit++) crc = (crc >>> 1) ^ (crc & 1 ? 0xedb88320 : 0);
+  }
+  return ~crc >>> 0;
+}
 
 class Gap extends Error {} // tokens are missing before these
 class Conflict extends Error {} // the log disagrees with what was already printed
@@ -59,7 +68,7 @@ function fold(event) {
 const client = createClient({ url: options.url, RESP: 2, disableOfflineQueue: true });
 client.on("error", (error) => console.error(`redis: ${error.message}`));
 await client.connect();
-const binary = client.withTypeMapping({ [RESP_TYPES.BLOB_STRING]: Buffer });
+const asBytes = { typeMapping: { [RESP_TYPES.BLOB_STRING]: Buffer } };
 
 /** Write the request entry; its deadline is on the server's clock. */
 async function post() {
@@ -86,7 +95,7 @@ async function follow() {
   while (Date.now() < giveUp) {
     let answer;
     try {
-      answer = await binary.sendCommand(["XREAD", "COUNT", "100", "BLOCK", "1000", "STREAMS", log, cursor]);
+      answer = await client.sendCommand(["XREAD", "COUNT", "100", "BLOCK", "1000", "STREAMS", log, cursor], asBytes);
     } catch {
       await sleep(200);
       cursor = "0-0"; // the server may have come back with less than it had: fold from the start

@@ -5,7 +5,10 @@ contradictions can be had at will. tests/docs/test_examples_worker.py has them a
 """
 
 import json
+import os
+import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -194,6 +197,25 @@ def test_redis_restarts_in_the_middle(producer: Producer, server: RedisServer, t
             assert told(lines + rest) == [(0, 0, [10, 11]), (0, 2, [12])]
     finally:
         with_log.kill()
+
+
+@pytest.mark.skipif(redis_cli() is None, reason="no redis-cli found")
+def test_the_commands_of_the_page_post_and_cancel(server: RedisServer, client: Any) -> None:
+    page = (Path(__file__).parents[2] / "docs/producers.md").read_text(encoding="utf-8")
+    blocks = [code for code in re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if "DEADLINE" in code]
+    assert len(blocks) == 3
+    worker = ScriptedWorker(client)
+    path = f"{Path(str(redis_cli())).parent}:{os.environ['PATH']}"
+    variables = {**os.environ, "PATH": path, "REDIS_URL": server.url}
+    done = subprocess.run(["bash", "-euc", "".join(blocks)], env=variables, capture_output=True, text=True, check=True)
+    assert "ERR" not in done.stdout
+    request = worker.claim()
+    assert (request.id, request.payload.prompt, request.payload.max_tokens) == ("my-request-1", PROMPT, 64)
+    left_ms = request.deadline_ms - int(client.time()[0] * 1000)
+    assert 0 < left_ms <= 60_000
+    assert 0 < client.pttl(KEYS.cancel(request.id)) <= 60_000
+    [[_, wake_up]] = client.xrange(KEYS.control)
+    assert wake_up == {b"type": b"cancel", b"target": b"my-request-1"}
 
 
 def test_nobody_answers(server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest) -> None:
