@@ -1,4 +1,7 @@
-"""The commands of the README, as they are written, against a running `orcastream up`; only ports differ."""
+"""The commands of the README, as they are written, each in a terminal of its own; only ports differ.
+
+So a terminal finds `orcastream` and the packages only where the README has it activate the environment.
+"""
 
 import os
 import re
@@ -18,6 +21,7 @@ from tests.redis_server import free_port
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+ENVIRONMENT = Path(sys.prefix)
 BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 _, COUNT = demo.prompts.LONG_COUNT
 
@@ -29,29 +33,39 @@ def block(language: str, word: str) -> str:
 
 
 class Shell:
-    """Runs blocks of the README with the ports of this test, and `orcastream` on PATH."""
+    """Runs blocks of the README with the ports of this test; what is installed in the environment is not on PATH."""
 
-    def __init__(self, ports: dict[str, int], directory: Path) -> None:
+    def __init__(self, ports: dict[str, int]) -> None:
         self._ports = ports
-        (directory / "orcastream").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cli.main "$@"\n')
-        (directory / "orcastream").chmod(0o755)
-        tools = [str(directory), *([str(Path(found).parent)] if (found := redis_cli()) else []), os.environ["PATH"]]
-        self._env = {**os.environ, "PATH": ":".join(tools), "PYTHONPATH": str(ROOT)}
+        tools = [path for path in os.environ["PATH"].split(":") if Path(path) != ENVIRONMENT / "bin"]
+        if found := redis_cli():
+            tools.append(str(Path(found).parent))
+        self.env = {**os.environ, "PATH": ":".join(tools), "PYTHONPATH": ""}
 
     def here(self, code: str) -> str:
-        """`code` with the ports of this test."""
+        """`code` with the ports and the environment of this test."""
         for port, own in self._ports.items():
             code = code.replace(port, str(own))
-        return code
+        return code.replace(". .venv/", f". {ENVIRONMENT}/")
 
-    def start(self, code: str, **variables: str) -> "subprocess.Popen[str]":
-        """Run shell code."""
-        env = {**self._env, **variables}
-        return subprocess.Popen(["bash", "-euc", self.here(code)], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
+    def start(self, code: str, typed: str = "", **variables: str) -> "subprocess.Popen[str]":
+        """Run shell code, with `typed` as what its last command reads."""
+        process = subprocess.Popen(
+            ["bash", "-euc", self.here(code)],
+            cwd=ROOT,
+            env={**self.env, **variables},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdin is not None
+        with process.stdin as keyboard:
+            keyboard.write(typed)
+        return process
 
-    def run(self, code: str, **variables: str) -> str:
+    def run(self, code: str, typed: str = "", **variables: str) -> str:
         """Run shell code to its end; what it printed."""
-        process = self.start(code, **variables)
+        process = self.start(code, typed, **variables)
         out, _ = rest_of(process)
         assert process.returncode == 0, out
         return out
@@ -60,12 +74,13 @@ class Shell:
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """The README's `orcastream up`, and a shell to talk to it."""
+    if not (ENVIRONMENT / "bin" / "activate").exists():
+        pytest.skip("these tests do not run in an environment that could be activated")
     directory = tmp_path_factory.mktemp("readme")
-    shell = Shell({"8000": free_port(), "6399": free_port()}, directory)
-    command = block("sh", "orcastream up --workers").splitlines()[1]
-    arguments = shell.here(command).split()[1:]
-    port = shell.here("8000")
-    up = Terminal("-m", "cli.main", *arguments, "--port", port, "--data-dir", str(directory / "data"), cwd=directory)
+    shell = Shell({"8000": free_port(), "6399": free_port()})
+    own = {"ORCASTREAM_PORT": shell.here("8000"), "ORCASTREAM_DATA_DIR": str(directory / "data")}
+    code = shell.here(block("sh", "orcastream up --workers")).replace("orcastream up", "exec orcastream up")
+    up = Terminal(code, program=("bash", "-euc"), env={**shell.env, **own}, cwd=directory)
     try:
         up.wait_for("ready: ")
         while up.text.count(" serving ") < 2:
@@ -87,9 +102,13 @@ def events_of(stream: str) -> list[str]:
 
 
 def test_the_openai_client(shell: Shell) -> None:
-    code = shell.here(block("python", "from openai"))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == COUNT
+    typed = shell.here(block("python", "from openai"))
+    assert shell.run(block("sh", "\npython\n"), typed) == COUNT
+
+
+def test_a_conversation(shell: Shell) -> None:
+    url = shell.here("http://127.0.0.1:8000")
+    assert shell.run(block("sh", "orcastream chat"), "Count from 1 to 300\n", ORCASTREAM_URL=url) == f"{COUNT}\n"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
@@ -122,6 +141,6 @@ def test_every_orcastream_command_exists(shell: Shell) -> None:
     for kind, code in BLOCKS:
         for line in code.splitlines() if kind == "sh" else ():
             if match := re.match(r"orcastream (\w+)\s+(.*)", line):
-                usage = shell.run(f"orcastream {match[1]} --help")
+                usage = shell.run(f". .venv/bin/activate; orcastream {match[1]} --help")
                 for flag in re.findall(r"--[\w-]+", match[2]):
                     assert flag in usage, line
