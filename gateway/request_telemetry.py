@@ -18,6 +18,7 @@ from schemas.keys import Keys
 from schemas.limits import MAX_TRACE_HEADER_LENGTH
 from schemas.request import GenerationRequest
 from telemetry import names
+from telemetry.instruments import attributes
 from telemetry.messaging import messaging
 from telemetry.names import Attribute, Span, SpanEvent
 from telemetry.trace_context import headers, remote_span, tracer
@@ -126,8 +127,15 @@ def sending(request: GenerationRequest, keys: Keys, client: str) -> Iterator[Sen
     template = keys.requests_template
     span = tracer().start_span(f"{Span.SEND} {template}", kind=SpanKind.PRODUCER)
     if span.is_recording():
-        told = messaging(Span.SEND, template, keys.model, request.priority_class, client)
-        span.set_attributes({**told, Attribute.RESPONSE_ID: request.id, Attribute.TENANT: request.payload.tenant})
+        span.set_attributes(
+            attributes(
+                {
+                    **messaging(Span.SEND, template, keys.model, request.priority_class, client),
+                    Attribute.RESPONSE_ID: request.id,
+                    Attribute.TENANT: request.payload.tenant,
+                }
+            )
+        )
     traceparent, tracestate = headers(span)
     if traceparent is not None:
         request = replace(request, traceparent=traceparent, tracestate=_short(tracestate))

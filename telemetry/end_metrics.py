@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from telemetry.instruments import Attributes, attributes, counter, histogram
+from telemetry.instruments import Attributes, Values, attributes, batched_histogram, observe
 from telemetry.names import OPERATION, PROVIDER, REQUEST_DURATION, REQUESTS_ENDED, Attribute
 
 
@@ -12,26 +12,26 @@ class EndMetrics:
     def __init__(self, model: str, classes: Iterable[str], faults: Iterable[str]) -> None:
         """`faults`: outcomes that alerts look for. They begin with 0: the first value of a series is no increase."""
         self._model = model
-        self._ended = counter(REQUESTS_ENDED)
-        self._duration = histogram(REQUEST_DURATION)
-        for priority_class in (None, *classes):
-            for outcome in faults:
-                self._ended.add(0, self._labels(priority_class, outcome))
+        self._duration = batched_histogram(REQUEST_DURATION)
+        outcomes = tuple(faults)
+        self._ended = {(one, outcome): 0 for one in (None, *classes) for outcome in outcomes}
+        observe(REQUESTS_ENDED, self._read)
 
     def ended(self, priority_class: str | None, outcome: str, error: str | None, duration_s: float | None) -> None:
         """A terminal event was written; the class and the time since the arrival where they are known."""
-        self._ended.add(1, self._labels(priority_class, outcome))
+        key = priority_class, outcome
+        self._ended[key] = self._ended.get(key, 0) + 1
         if duration_s is not None:
-            self._duration.record(duration_s, self._kind_and_error(priority_class, error))
+            failed = {} if error is None else {Attribute.ERROR_TYPE: error}
+            kind = {Attribute.OPERATION: OPERATION, Attribute.PROVIDER: PROVIDER}
+            self._duration.record(duration_s, self._labels(priority_class, {**kind, **failed}))
 
-    def _labels(self, priority_class: str | None, outcome: str) -> Attributes:
-        return attributes({**self._shared(priority_class), Attribute.OUTCOME: outcome})
+    def _read(self) -> Values:
+        return [
+            (count, self._labels(priority_class, {Attribute.OUTCOME: outcome}))
+            for (priority_class, outcome), count in list(self._ended.items())
+        ]
 
-    def _kind_and_error(self, priority_class: str | None, error: str | None) -> Attributes:
-        kind = {Attribute.OPERATION: OPERATION, Attribute.PROVIDER: PROVIDER}
-        failed = {} if error is None else {Attribute.ERROR_TYPE: error}
-        return attributes({**kind, **self._shared(priority_class), **failed})
-
-    def _shared(self, priority_class: str | None) -> dict[Attribute, str]:
+    def _labels(self, priority_class: str | None, more: dict[Attribute, str]) -> Attributes:
         known = {} if priority_class is None else {Attribute.REQUEST_CLASS: priority_class}
-        return {Attribute.MODEL: self._model, **known}
+        return attributes({Attribute.MODEL: self._model, **known, **more})

@@ -164,7 +164,7 @@ REQUEST_DURATION: Final = Metric(
 )
 REQUESTS_ENDED: Final = Metric(
     "orcastream.requests.ended",
-    Kind.COUNTER,
+    Kind.TOTAL,
     "{request}",
     "Terminal events written, by outcome: a finish reason or an error code.",
     (GATEWAY, WORKER),

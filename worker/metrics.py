@@ -11,8 +11,8 @@ from schemas.events import Terminal
 from schemas.keys import CLASSES
 from telemetry import names
 from telemetry.end_metrics import EndMetrics
-from telemetry.instruments import Attributes, counter, histogram, observe
 from telemetry.instruments import attributes as plain
+from telemetry.instruments import batched_histogram, counter, observe
 from telemetry.names import Attribute, Metric
 from telemetry.queue_gauges import QueueGauges
 from telemetry.redis_metrics import RedisMetrics
@@ -32,14 +32,17 @@ class WorkerMetrics:
     def __init__(self, model: str) -> None:
         self._model = model
         self._labels = plain({Attribute.MODEL: model})
-        self._gen_ai = {Attribute.OPERATION: names.OPERATION, Attribute.PROVIDER: names.PROVIDER}
-        self._iteration = histogram(names.ITERATION_DURATION)
-        self._batch = histogram(names.ITERATION_TOKENS)
-        self._first_token = histogram(names.TIME_TO_FIRST_TOKEN)
-        self._per_token = histogram(names.TIME_PER_OUTPUT_TOKEN)
-        self._queue_wait = histogram(names.QUEUE_WAIT)
-        self._prefill = histogram(names.PREFILL_DURATION)
-        self._decode = histogram(names.DECODE_DURATION)
+        kind = {Attribute.OPERATION: names.OPERATION, Attribute.PROVIDER: names.PROVIDER}
+        of_class = {name: {Attribute.MODEL: model, Attribute.REQUEST_CLASS: name} for name in CLASSES}
+        self._of_class = {name: plain(labels) for name, labels in of_class.items()}
+        self._gen_ai = {name: plain({**kind, **labels}) for name, labels in of_class.items()}
+        self._iteration = batched_histogram(names.ITERATION_DURATION)
+        self._batch = batched_histogram(names.ITERATION_TOKENS)
+        self._first_token = batched_histogram(names.TIME_TO_FIRST_TOKEN)
+        self._per_token = batched_histogram(names.TIME_PER_OUTPUT_TOKEN)
+        self._queue_wait = batched_histogram(names.QUEUE_WAIT)
+        self._prefill = batched_histogram(names.PREFILL_DURATION)
+        self._decode = batched_histogram(names.DECODE_DURATION)
         self._ends = EndMetrics(model, CLASSES, SERVICE_FAULTS)
         self._renewals = counter(names.LEASE_RENEWALS)
         self._takeovers = counter(names.TAKEOVERS)
@@ -97,7 +100,7 @@ class WorkerMetrics:
 
     def begun(self, priority_class: str, queue_s: float) -> None:
         """The first epoch of a request was opened, `queue_s` after its arrival."""
-        self._queue_wait.record(queue_s, self._of_class(priority_class))
+        self._queue_wait.record(queue_s, self._of_class[priority_class])
 
     def taken_over(self) -> None:
         """A request is continued from another worker's log."""
@@ -124,7 +127,7 @@ class WorkerMetrics:
 
     def first_token(self, priority_class: str, waited_s: float) -> None:
         """The first token of a request was written, `waited_s` after its arrival."""
-        self._first_token.record(waited_s, self._of_class(priority_class, gen_ai=True))
+        self._first_token.record(waited_s, self._gen_ai[priority_class])
 
     def served(self, priority_class: str, terminal: Terminal, times: Times, *, continued: bool) -> None:
         """Where the time of a request went that this worker ended; of one `continued` it did not see the beginning."""
@@ -137,8 +140,8 @@ class WorkerMetrics:
         if terminal.error is None and times.first_logged_s is not None and not continued:
             longest = max(ending.tokens for ending in terminal.endings)
             if longest > 1:
-                labels = self._of_class(priority_class, gen_ai=True)
-                self._per_token.record((ended_s - times.first_logged_s) / (longest - 1), labels)
+                per_token_s = (ended_s - times.first_logged_s) / (longest - 1)
+                self._per_token.record(per_token_s, self._gen_ai[priority_class])
 
     def buried(self) -> None:
         """An entry was set aside."""
@@ -147,10 +150,6 @@ class WorkerMetrics:
     def refused(self, code: ErrorCode) -> None:
         """An entry breaks the contract."""
         self._refusals.add(1, plain({Attribute.MODEL: self._model, Attribute.ERROR_TYPE: str(code)}))
-
-    def _of_class(self, priority_class: str, *, gen_ai: bool = False) -> Attributes:
-        shared = {Attribute.MODEL: self._model, Attribute.REQUEST_CLASS: priority_class}
-        return plain({**self._gen_ai, **shared} if gen_ai else shared)
 
     def _observe(self, metric: Metric, read: ReadNumber) -> None:
         observe(metric, lambda: [(read(), self._labels)])
