@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -83,8 +83,29 @@ async def test_an_entry_that_breaks_the_contract_becomes_a_dead_letter_alone(
     worker = await make_worker(redis_server.url, "w1")
     claimed = (await worker.claimer.new(1))[0]
     error = InvalidRequest("v", "99", "1", ErrorCode.UNSUPPORTED_VERSION)
-    assert not await Ender(keys, "w1", retention_ms=1).reject(worker.link, claimed.ref, claimed.fields, error)
+    assert not await Ender(keys, "w1", retention_ms=RETENTION_MS).reject(
+        worker.link, claimed.ref, claimed.fields, error
+    )
     assert [letter.reason for letter in await dead_letters(link, keys)] == ["unsupported_version"]
+    assert await RequestQueue(link, keys).depth() == 0
+
+
+async def test_an_unforeseen_error_about_one_log_does_not_end_the_sweep(
+    link: Link, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Ender._read
+
+    async def fail_for_one(ender: Ender, link: Link, request_id: str) -> Sequence[Any]:
+        if request_id == "bad":
+            raise ZeroDivisionError
+        return await read(ender, link, request_id)
+
+    monkeypatch.setattr(Ender, "_read", fail_for_one)
+    now_ms = await link.server_time_ms()
+    for request_id in ("bad", "good"):
+        await enqueue(link, keys, make_request(request_id, deadline_ms=now_ms))
+    assert len((await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS, margin_ms=-1).step()).expired) == 1
+    assert [letter.fields[b"id"] for letter in await dead_letters(link, keys)] == [b"bad"]
     assert await RequestQueue(link, keys).depth() == 0
 
 
@@ -103,7 +124,9 @@ async def test_an_accepted_request_is_not_put_into_the_queue_again_in_vain(link:
     await no_epoch_left(link, keys.reply(request.id))
     await bury(link, keys, entry, reason=ErrorCode.DEAD_LETTER, message="", waiting=True)
     with pytest.raises(Unusable):
-        await LossCheck(keys, "gateway", retention_ms=1).check(link, Watch(request.id, "default", entry, request))
+        await LossCheck(keys, "gateway", retention_ms=RETENTION_MS).check(
+            link, Watch(request.id, "default", entry, request)
+        )
     assert await RequestQueue(link, keys).depth() == 0
 
 
@@ -152,7 +175,10 @@ async def test_a_seen_key_that_cannot_be_read_is_missing(link: Link, keys: Keys,
     request = make_request()
     await link.call("SET", keys.seen(request.id), junk)
     assert await find_origin(link, keys, request.id, int(time.time() * 1000)) is None
-    assert await LossCheck(keys, "g", retention_ms=1).check(link, Watch(request.id, "default")) is Verdict.UNKNOWN
+    assert (
+        await LossCheck(keys, "g", retention_ms=RETENTION_MS).check(link, Watch(request.id, "default"))
+        is Verdict.UNKNOWN
+    )
     accepted = await enqueue(link, keys, request)
     assert not accepted.duplicate
     assert await RequestQueue(link, keys).find(request.id) == accepted.entry

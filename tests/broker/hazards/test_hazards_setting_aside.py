@@ -1,11 +1,13 @@
 """Hazards of setting requests aside, and of entries that belong to nobody."""
 
+import msgpack
 import pytest
 
 from broker.attach import Ended
 from broker.dead_letter import bury, dead_letters, is_hopeless
 from broker.ending import Ender
 from broker.errors import Unwritable
+from broker.fold import fold_log
 from broker.link import Link
 from broker.presence import Presence, forget_dead, list_workers
 from broker.queue import RequestQueue, entry_state
@@ -105,6 +107,24 @@ async def test_an_entry_that_breaks_the_contract_ends_and_is_buried(
     assert [one.reason for one in await dead_letters(link, keys)] == ["invalid_request", "unsupported_version"]
     assert await RequestQueue(link, keys).depth() == 0
     assert await link.call("KEYS", "orca:reply:*") == [keys.reply("bad1").encode()]
+
+
+@pytest.mark.parametrize(("size", "tenant"), [(1, "blue"), (10 << 20, "default")], ids=["small", "beyond the limit"])
+async def test_whose_request_it_was_is_not_looked_for_in_a_payload_beyond_the_limit(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, size: int, tenant: str
+) -> None:
+    await RequestQueue(link, keys).ensure_groups()
+    payload = msgpack.packb({"tenant": "blue", "prompt": [[]] * size})
+    await link.call("XADD", keys.requests("high"), "*", "id", "bad", "v", "1", "deadline", "1", "payload", payload)
+    worker = await make_worker(redis_server.url, "w1")
+    claimed = (await worker.claimer.new(1))[0]
+    with pytest.raises(ValueError, match="allowed") as caught:
+        worker.parse(claimed)
+    ender = Ender(keys, "w1", retention_ms=RETENTION_MS)
+    assert await ender.reject(worker.link, claimed.ref, claimed.fields, caught.value)  # type: ignore[arg-type]
+    started = fold_log(await link.call("XRANGE", keys.reply("bad"), "-", "+")).started
+    assert started is not None
+    assert started.tenant == tenant
 
 
 @pytest.mark.parametrize("how", ["DELCONSUMER", "group at $", "ack without delete"])

@@ -1,0 +1,62 @@
+"""An error that nobody foresaw, while a worker begins with one request, ends that request and no other."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+import demo
+from broker.claim import Claimed
+from engine import EngineConfig, OrcaEngine
+from schemas.errors import ErrorCode
+from schemas.request import GenerationRequest
+from tests.redis_server import RedisServer, one_server
+from tests.worker.producer import Producer
+from worker.admission import Admission
+from worker.running import Running
+from worker.session import Session
+from worker.settings import WorkerSettings
+from worker.worker import Worker
+
+pytestmark = one_server("embedded")
+
+
+@pytest.fixture
+async def worker(producer: Producer, redis_server: RedisServer) -> AsyncIterator[None]:
+    """A worker in this process; it has to end in order."""
+    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    settings = WorkerSettings(lease_ms=1000, _env_file=None)  # type: ignore[call-arg]
+    worker = Worker(settings, redis_server.url, producer.keys, "w1", engine, None)
+    running = asyncio.create_task(worker.run())
+    yield
+    worker.drain()
+    await running
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize(
+    ("where", "code"), [("_read", ErrorCode.INVALID_REQUEST), ("_check_end", ErrorCode.DEAD_LETTER)]
+)
+async def test_an_unforeseen_error_ends_its_own_request(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch, where: str, code: ErrorCode
+) -> None:
+    """While its entry is read; or when its log is open."""
+    read, check_end = Admission._read, Admission._check_end
+
+    def fail_to_read(admission: Admission, claimed: Claimed, now_ms: int) -> GenerationRequest:
+        if claimed.fields[b"id"] == b"bad":
+            raise ZeroDivisionError
+        return read(admission, claimed, now_ms)
+
+    async def fail_to_check(admission: Admission, session: Session, running: Running, outcome: object) -> None:
+        if running.id == "bad":
+            raise ZeroDivisionError
+        await check_end(admission, session, running, outcome)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Admission, where, {"_read": fail_to_read, "_check_end": fail_to_check}[where])
+    producer.post([5, 6, 7], max_tokens=2, request_id="bad")
+    good_id = producer.post([5, 6, 7], max_tokens=2)
+    bad, good = [(await asyncio.to_thread(producer.read, name)).terminal for name in ("bad", good_id)]
+    assert (bad and bad.error, good and good.error) == (code, None)
+    await asyncio.to_thread(producer.wait_empty)
+    assert [fields[b"id"] for _, fields in producer.redis.xrange(producer.keys.dead)] == [b"bad"]
