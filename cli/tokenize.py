@@ -15,7 +15,7 @@ from text.tokenizer import NoChatTemplate, Tokenizer
 def main(arguments: Sequence[str]) -> int:
     """Print the ids as one JSON list on one line."""
     settings = load_settings(TokenizeSettings, arguments, "tokenize")
-    text = sys.stdin.read() if settings.text == "-" else settings.text
+    text = _text(settings.text)
     try:
         tokenizer = Tokenizer.load(settings.model or demo_model())
         ids = tokenizer.chat([{"role": "user", "content": text}]) if settings.chat else tokenizer.encode(text)
@@ -23,3 +23,13 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(str(error)) from None
     print(list(ids))
     return 0
+
+
+def _text(given: str) -> str:
+    """What is to be tokenized: the argument itself, or standard input."""
+    try:
+        text = sys.stdin.read() if given == "-" else given
+        text.encode()
+    except UnicodeError:
+        raise UserError(f"text: got {given!a}, allowed: UTF-8 text, or - for such text on standard input") from None
+    return text

@@ -109,6 +109,20 @@ def test_tokenize_reads_standard_input() -> None:
     assert json.loads(shown.stdout)
 
 
+@pytest.mark.parametrize("argument", [b"\xff", b"-"])
+def test_tokenize_takes_text_alone(argument: bytes) -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "cli.main", "tokenize", argument],
+        input=b"\xff",
+        capture_output=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert (shown.returncode, shown.stdout) == (2, b"")
+    assert shown.stderr.startswith(b"orcastream tokenize: text: got ")
+    assert shown.stderr.count(b"\n") == 1
+
+
 def test_tokenize_names_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["tokenize", "--model", str(tmp_path), "text"]) == 2
     error = capsys.readouterr().err

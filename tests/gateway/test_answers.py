@@ -45,6 +45,17 @@ async def test_a_whole_chat(stage: Stage) -> None:
     assert prompt == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
 
+async def test_an_answer_goes_back_as_the_client_holds_it(stage: Stage) -> None:
+    await stage.worker()
+    client = (await stage.gateway()).openai()
+    nothing: Any = {"seed": None, "stop": None, "tools": None, "logit_bias": None, "user": None, "max_tokens": None}
+    first = await client.chat.completions.create(model=MODEL, messages=MESSAGES, **nothing)
+    for message in (first.choices[0].message, first.choices[0].message.model_dump()):
+        again: Any = [*MESSAGES, message, *MESSAGES]
+        answer = await client.chat.completions.create(model=MODEL, messages=again)
+        assert answer.choices[0].message.content == TEXT
+
+
 async def test_a_streamed_chat(stage: Stage) -> None:
     await stage.worker()
     client = (await stage.gateway()).openai()
