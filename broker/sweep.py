@@ -54,16 +54,25 @@ class Sweeper:
         self._cursors: dict[str, str] = {}
 
     async def step(self) -> Swept:
-        """Look at the next chunk of every class. Call it every second or so. Raises LinkLost, Unwritable."""
+        """Look at the next chunk of every class. Call it every second or so.
+
+        Raises LinkLost; Unwritable, once all were looked at, where Redis refused something about one of them.
+        """
         now_ms = await self._link.server_time_ms()
         expired: list[EntryRef] = []
         repaired = 0
+        refused: Unwritable | None = None
         for name in CLASSES:
             overdue, fixed = await self._look(name, now_ms)
             repaired += fixed
             for ref, request_id in overdue:
-                if await self._expire(ref, request_id, now_ms):
-                    expired.append(ref)
+                try:
+                    if await self._expire(ref, request_id, now_ms):
+                        expired.append(ref)
+                except Unwritable as error:
+                    refused = error
+        if refused is not None:
+            raise refused
         return Swept(tuple(expired), repaired)
 
     async def _look(self, name: str, now_ms: int) -> tuple[list[tuple[EntryRef, str]], int]:

@@ -38,15 +38,22 @@ class Intake:
         """Return once `draining` is set and no claim is in flight any more. Raises LinkLost."""
         recover = True
         while not self._draining.is_set():
-            try:
-                if recover:  # what a lost answer, or a refusal half-way, left under this worker's name
-                    await self._admit(await self._session.claimer.unknown(self._parts.roster))
-                    recover = False
-                await self._claim()
-            except (Unwritable, ResponseError) as error:
-                log.warning("claiming failed", extra={"why": str(error)})
-                recover = True
-                await asyncio.sleep(_RETRY_DELAY_S)
+            if recover:  # what a lost answer, or a refusal half-way, left under this worker's name
+                recover = not await self._done(self._recover())
+            recover = not await self._done(self._claim()) or recover
+
+    async def _done(self, step: Awaitable[None]) -> bool:
+        """Take a step; False, after a moment, where Redis refused something: refusals for one request stop no other."""
+        try:
+            await step
+        except (Unwritable, ResponseError) as error:
+            log.warning("claiming failed", extra={"why": str(error)})
+            await asyncio.sleep(_RETRY_DELAY_S)
+            return False
+        return True
+
+    async def _recover(self) -> None:
+        await self._admit(await self._session.claimer.unknown(self._parts.roster))
 
     async def end_wait(self) -> None:
         """Once the drain begins, end the claim that waits for requests: to be run beside `run`. Raises LinkLost."""
@@ -96,4 +103,7 @@ class Intake:
         if self._draining.is_set():
             await self._session.leases.hand_over(claimed.ref for claimed in claims)
             return
-        await asyncio.gather(*(self._begin(claimed) for claimed in claims))
+        outcomes = await asyncio.gather(*(self._begin(claimed) for claimed in claims), return_exceptions=True)
+        for error in outcomes:
+            if error is not None:
+                raise error

@@ -9,7 +9,7 @@ import pytest
 
 from broker.dead_letter import bury, dead_letters
 from broker.ending import Ender
-from broker.errors import UnknownRequest, Unusable
+from broker.errors import UnknownRequest, Unusable, Unwritable
 from broker.followed import FollowedLog
 from broker.link import Link
 from broker.loss import LossCheck, Verdict, Watch
@@ -87,6 +87,21 @@ async def test_an_entry_that_breaks_the_contract_becomes_a_dead_letter_alone(
         worker.link, claimed.ref, claimed.fields, error
     )
     assert [letter.reason for letter in await dead_letters(link, keys)] == ["unsupported_version"]
+    assert await RequestQueue(link, keys).depth() == 0
+
+
+async def test_a_sweep_ends_the_others_where_not_even_a_dead_letter_can_be_written(link: Link, keys: Keys) -> None:
+    now_ms = await link.server_time_ms()
+    for name in ("bad", "good"):
+        await enqueue(link, keys, make_request(name, deadline_ms=now_ms))
+    await no_stream(link, keys.reply("bad"))
+    await no_stream(link, keys.dead)
+    sweeper = Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS, margin_ms=-1)
+    with pytest.raises(Unwritable):
+        await sweeper.step()
+    assert await RequestQueue(link, keys).depth() == 1
+    await link.call("DEL", keys.dead)
+    await sweeper.step()
     assert await RequestQueue(link, keys).depth() == 0
 
 

@@ -246,6 +246,16 @@ def test_reply_key_that_cannot_be_written_ends_its_request_alone(
     assert producer.read(producer.post(count_prompt, max_tokens=2)).terminal is not None
 
 
+def test_dead_letters_that_cannot_be_written_stop_nobody_else(producer: Producer, count_prompt: list[int]) -> None:
+    request = producer.request(count_prompt)
+    producer.redis.set(producer.keys.dead, "junk")
+    producer.add({**request.fields(), "payload": b"{}"})
+    assert producer.read(request.id).terminal is not None
+    assert producer.read(producer.post(count_prompt, max_tokens=2)).terminal is not None
+    producer.redis.delete(producer.keys.dead)
+    producer.wait_empty()
+
+
 def test_wrong_inner_types_in_a_reply_log_stop_no_worker(producer: Producer, count_prompt: list[int]) -> None:
     request = producer.request(count_prompt, max_tokens=2)
     for index, (kind, payload) in enumerate(JUNK):
