@@ -62,7 +62,7 @@ class Intake:
 
     async def _claim(self) -> None:
         room, claimer, now = self._parts.room(), self._session.claimer, asyncio.get_running_loop().time()
-        if room == 0:
+        if room == 0 or self._draining.is_set():
             await self._next_iteration()
             return
         claimed: list[Claimed] = []
