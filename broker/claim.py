@@ -34,6 +34,12 @@ class Claimed:
     fields: dict[bytes, bytes]
     deliveries: int
 
+    @property
+    def request_id(self) -> str | None:
+        """The id among its fields; None where that is none."""
+        text = self.fields.get(b"id", b"").decode(errors="replace")
+        return text if ID_PATTERN.fullmatch(text) else None
+
 
 class Claimer:
     """A worker's side of the queue. Every call claims at most `count` requests: claim only what can run soon.

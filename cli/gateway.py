@@ -12,8 +12,13 @@ from gateway.settings import GatewaySettings
 def main(arguments: Sequence[str]) -> int:
     """Serve until a signal ends it."""
     settings = with_model(with_redis(load_settings(GatewaySettings, arguments, "gateway")))
+    from telemetry.settings import UnusableTelemetry, settle_propagators
+
+    try:
+        settle_propagators()
+    except UnusableTelemetry as error:
+        raise UserError(str(error)) from None
     from gateway.main import run
-    from telemetry.settings import UnusableTelemetry
     from text.model_config import ModelFilesError
 
     claimable_port(settings.host, settings.port, "port")

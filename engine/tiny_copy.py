@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel
 
 from engine.errors import UnsupportedModel
@@ -93,12 +94,20 @@ def _shrink(config: Any, widths: bool) -> None:
     for name in [name for name in vars(config) if name.startswith("vocab_size")]:
         setattr(config, name, min(getattr(config, name), _VOCABULARY))
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-        setattr(config, name, None)
+        _forget_token(config, name)
     if (getattr(config, "max_position_embeddings", None) or 0) > POSITIONS:
         config.max_position_embeddings = POSITIONS
     if widths:
         _shrink_heads(config)
         _shrink_inner_sizes(config)
+
+
+def _forget_token(config: Any, name: str) -> None:
+    """Its id may lie outside of the small vocabulary; some configurations insist on having one."""
+    try:
+        setattr(config, name, None)
+    except StrictDataclassError:
+        setattr(config, name, 0)
 
 
 def _layers_of_all_kinds(config: Any) -> int:

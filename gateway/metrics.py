@@ -17,6 +17,8 @@ from telemetry.redis_metrics import RedisMetrics
 
 _UNAVAILABLE: Final = ("internal_error", "no_worker", "queue_full", "redis_unavailable", "unavailable")
 """Refusals that alerts look for."""
+_BROKEN: Final = ("expired", "internal_error", "reply_conflict", "request_not_found", "unavailable")
+"""Errors that break a reply off."""
 
 
 class GatewayMetrics:
@@ -31,6 +33,9 @@ class GatewayMetrics:
             self._refusals.add(0, self._of_error(code))  # the first value of a series is no increase
         self._abandoned = histogram(names.GATEWAY_ABANDONED)
         self._broken = counter(names.BROKEN_REPLIES)
+        for priority_class in CLASSES:
+            for code in _BROKEN:
+                self._broken.add(0, {**self._of_class(priority_class), **self._of_error(code)})
         self._ends = EndMetrics(model, CLASSES, SERVICE_FAULTS)
         self._streams = 0
         observe(names.GATEWAY_STREAMS, lambda: [(self._streams, self._labels)])

@@ -11,7 +11,7 @@ _NOTHING: Final[tuple[Any, ...]] = ()
 NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
     {
         "audio": _NOTHING,
-        "best_of": (1,),
+        "best_of": _NOTHING,
         "echo": (False,),
         "frequency_penalty": (0,),
         "function_call": ("none", "auto"),
@@ -41,7 +41,7 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
         "web_search_options": _NOTHING,
     }
 )
-"""Beside null, which asks for nothing wherever a parameter is known."""
+"""Beside null, which asks for nothing wherever a parameter is known. Of best_of, n asks for nothing."""
 
 
 def drop_neutral(body: Mapping[str, Any], implemented: Set[str]) -> dict[str, Any]:
@@ -55,10 +55,10 @@ def drop_neutral(body: Mapping[str, Any], implemented: Set[str]) -> dict[str, An
             continue
         if name not in NEUTRAL:
             kept[name] = value
-        elif not any(_same(value, neutral) for neutral in NEUTRAL[name]) and not (
-            name == "best_of" and _same(value, body.get("n") or 1)
-        ):
-            allowed = ", ".join(["null", *(repr(neutral) for neutral in NEUTRAL[name])])
+            continue
+        neutral = (body.get("n") or 1,) if name == "best_of" else NEUTRAL[name]
+        if not any(_same(value, one) for one in neutral):
+            allowed = ", ".join(["null", *map(repr, neutral)])
             raise unsupported(name, value, f"{allowed}: the parameter is not implemented")
     return kept
 

@@ -136,7 +136,7 @@ def _plain_prompt(value: object) -> str | list[int]:
 
 def _stops(value: object) -> list[Any]:
     if isinstance(value, str):
-        return [value] if value else []
+        return [value]
     if not isinstance(value, list):
         raise InvalidRequest("stop", value, "text, or an array of texts")
     return value

@@ -354,7 +354,7 @@ TAKEOVERS: Final = Metric(
     "orcastream.takeovers",
     Kind.COUNTER,
     "{request}",
-    "Requests continued from another worker's log.",
+    "Requests taken over from another worker, also those that are set aside then.",
     (WORKER,),
     (Attribute.MODEL,),
 )

@@ -1,5 +1,7 @@
 """What is said of a process and how much of it: settings that gateway and worker share, and the standard OTEL_ ones."""
 
+import os
+from importlib.metadata import entry_points
 from typing import Final, Literal, Self
 
 from pydantic import Field
@@ -11,6 +13,7 @@ Signal = Literal["traces", "metrics", "logs"]
 
 EXPORTERS: Final = ("otlp", "console", "none")
 PROTOCOLS: Final = ("http/protobuf", "grpc")
+_PROPAGATORS: Final = "OTEL_PROPAGATORS"
 SAMPLERS: Final = (
     *("parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"),
     *("always_on", "always_off", "traceidratio"),
@@ -124,6 +127,23 @@ class OtelSettings(BaseSettings):
                 f"{variable}: got {url!r}, allowed: a URL that begins with http:// or https:// (or set "
                 "OTEL_EXPORTER_OTLP_PROTOCOL=grpc)"
             )
+
+
+def settle_propagators() -> None:
+    """Before FastAPI is loaded, which loads what OTEL_PROPAGATORS names even where no telemetry is taken.
+
+    UnusableTelemetry where traces are taken and something is not installed; without traces none is needed.
+    """
+    asked = [name.strip() for name in os.environ.get(_PROPAGATORS, "").split(",")]
+    installed = {entry.name for entry in entry_points(group="opentelemetry_propagator")} | {"none"}
+    missing = [name for name in asked if name and name not in installed]
+    if not missing:
+        return
+    if OtelSettings.read().exporters("traces"):
+        raise UnusableTelemetry(
+            f"{_PROPAGATORS}: got {missing[0]!r}, allowed: {', '.join(sorted(installed))}; others have to be installed"
+        )
+    os.environ[_PROPAGATORS] = "none"
 
 
 def _allowed(asked: str) -> str:

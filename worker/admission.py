@@ -50,7 +50,6 @@ class Admission:
         try:
             request = self._parse(claimed, session.now_ms)
         except InvalidRequest as error:
-            log.warning("request refused", extra={"entry": str(claimed.ref), "why": str(error)})
             answered = await self._ender.reject(session.link, claimed.ref, claimed.fields, error)
             self._lifecycle.refused(claimed, error, answered=answered)
             return None
@@ -117,8 +116,9 @@ class Admission:
         elif session.now_ms >= running.request.deadline_ms:
             running.fail(ErrorCode.EXPIRED, "the deadline passed")
         elif is_hopeless(running.claimed.deliveries, outcome.fold, self._settings.max_deliveries):
-            log.error("dead letter", extra=running.log_fields(attempts=running.claimed.deliveries))
-            running.fail(ErrorCode.DEAD_LETTER, f"{running.claimed.deliveries} attempts brought no new token")
+            attempts = running.claimed.deliveries - 1  # this one only sets it aside
+            log.error("dead letter", extra=running.log_fields(attempts=attempts))
+            running.fail(ErrorCode.DEAD_LETTER, f"{attempts} attempts brought no new token")
 
     def _parse(self, claimed: Claimed, now_ms: int) -> GenerationRequest:
         """The request in an entry; InvalidRequest whatever is wrong with it: it must not take others along."""

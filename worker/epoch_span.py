@@ -138,15 +138,20 @@ class EpochSpan:
         self._span.set_attributes(plain(values))
 
 
-def trace_refused(template: str, worker: str, model: str, claimed: Claimed, error: InvalidRequest) -> None:
+def trace_refused(template: str, worker: str, model: str, claimed: Claimed, error: InvalidRequest) -> SpanContext:
     """The span of an entry that breaks the contract; the producer's is its parent if that can be read."""
+    traceparent, tracestate = (
+        claimed.fields.get(name, b"").decode(errors="replace") for name in (b"traceparent", b"tracestate")
+    )
+    request_id = claimed.request_id
     span = tracer().start_span(
         f"{Span.PROCESS} {template}",
-        remote_context(claimed.fields.get(b"traceparent", b"").decode(errors="replace")),
+        remote_context(traceparent, tracestate),
         SpanKind.CONSUMER,
         plain(
             {
                 **_of_entry(template, worker, model, claimed.ref),
+                **({} if request_id is None else {Attribute.RESPONSE_ID: request_id}),
                 Attribute.DELIVERIES: claimed.deliveries,
                 Attribute.OUTCOME: error.code,
                 Attribute.ERROR_TYPE: error.code,
@@ -155,6 +160,7 @@ def trace_refused(template: str, worker: str, model: str, claimed: Claimed, erro
     )
     span.set_status(StatusCode.ERROR, f"{error.field}: allowed: {error.allowed}")  # its value may be a prompt
     span.end()
+    return span.get_span_context()
 
 
 def _of_entry(template: str, worker: str, model: str, ref: EntryRef) -> dict[Attribute, Value]:

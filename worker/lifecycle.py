@@ -11,6 +11,7 @@ from broker.entry import EntryRef
 from schemas.errors import InvalidRequest
 from schemas.events import Terminal
 from schemas.keys import Keys
+from telemetry.logs import trace_fields
 from telemetry.names import Outcome
 from worker.epoch_span import EpochSpan, trace_refused
 from worker.metrics import WorkerMetrics
@@ -101,7 +102,9 @@ class Lifecycle:
         if not answered:
             self._metrics.buried()
             self._metrics.refused(error.code)
-        trace_refused(self._template, self._worker, self._keys.model, claimed, error)
+        context = trace_refused(self._template, self._worker, self._keys.model, claimed, error)
+        fields = {"request": claimed.request_id, "entry": str(claimed.ref), "why": str(error)}
+        log.warning("request refused", extra={**fields, **trace_fields(context)})
 
     def buried(self) -> None:
         """A claimed request became a dead letter alone: its reply log cannot be written."""

@@ -106,4 +106,5 @@ UNUSUAL: dict[str, dict[str, Any]] = {
     "cohere2": {"sliding_window": 10, "num_hidden_layers": 4},
     "qwen3_moe": {"head_dim": 16, "num_experts": 4, **EXPERTS},
     "phi": {},
+    "cwm": {"head_dim": 16, "sliding_window": 10, "num_hidden_layers": 4},
 }

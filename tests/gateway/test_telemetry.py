@@ -11,8 +11,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics import _UNAVAILABLE
+from gateway.metrics import _BROKEN, _UNAVAILABLE
 from schemas.errors import SERVICE_FAULTS
+from schemas.keys import CLASSES
 from telemetry.names import (
     BROKEN_REPLIES,
     GATEWAY,
@@ -204,8 +205,9 @@ def _check_the_metrics(receiver: OtlpReceiver) -> None:
     assert refusals == {"invalid_request": 1, **dict.fromkeys(_UNAVAILABLE, 0)}
     ended = {point.attributes[Attribute.OUTCOME]: point.value for point in _of(receiver, REQUESTS_ENDED)}
     assert ended == {"cancelled": 1, **dict.fromkeys(SERVICE_FAULTS, 0)}
-    (broken,) = _of(receiver, BROKEN_REPLIES)
+    (broken,) = (point for point in _of(receiver, BROKEN_REPLIES) if point.value)
     assert (broken.attributes[Attribute.ERROR_TYPE], broken.value) == ("gateway_stopping", 1)
+    assert len(_of(receiver, BROKEN_REPLIES)) == 1 + len(CLASSES) * len(_BROKEN), "others begin with 0"
     (abandoned,) = _of(receiver, GATEWAY_ABANDONED)
     assert (abandoned.attributes[Attribute.REQUEST_CLASS], abandoned.value) == ("normal", 1)
 
@@ -244,11 +246,32 @@ async def test_a_collector_that_is_away_or_mute_holds_nothing_up(stage: Stage, s
                 assert answer.json()["choices"][0]["text"] == TEXT
 
 
+@pytest.mark.parametrize(
+    ("variables", "complaint"),
+    [
+        ({"TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER: got 'zipkin', allowed: otlp, console, none"),
+        (
+            {"TRACES_EXPORTER": "console", "PROPAGATORS": "tracecontext, pigeon"},
+            "OTEL_PROPAGATORS: got 'pigeon', allowed: baggage, none, tracecontext; others have to be installed",
+        ),
+    ],
+    ids=["exporter", "propagator"],
+)
 async def test_what_cannot_be_obeyed_ends_the_process_at_once(
-    stage: Stage, model_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Stage,
+    model_folder: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    complaint: str,
 ) -> None:
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
+    for name, value in variables.items():
+        monkeypatch.setenv(f"OTEL_{name}", value)
     gateway = ServiceProcess("gateway", tmp_path / "gateway.log", redis_url=stage.url, model=model_folder, port=0)
     assert await asyncio.to_thread(gateway.wait) == 2
-    allowed = "allowed: otlp, console, none"
-    assert gateway.log == f"orcastream gateway: OTEL_TRACES_EXPORTER: got 'zipkin', {allowed}\n"
+    assert gateway.log == f"orcastream gateway: {complaint}\n"
+
+
+async def test_a_propagator_that_is_not_installed_matters_only_where_traces_are_taken(start: StartGateway) -> None:
+    async with start({"OTEL_PROPAGATORS": "pigeon", "OTEL_METRICS_EXPORTER": "none"}) as http:
+        assert (await http.get("/health/live")).status_code == 200

@@ -29,7 +29,7 @@ def test_records_are_named_by_what_they_keep(record: dict[str, Any]) -> None:
     window = re.search(r"(\d+[mh])$", operation)
     assert level == "model"
     assert window
-    assert set(re.findall(r"\[(\w+)\]", record["expr"])) == {window[1]}
+    assert set(re.findall(r"(?:\[|offset )(\w+)", record["expr"])) - {"1d"} == {window[1]}
 
 
 def test_alerts_count_the_ends_that_are_the_services_fault() -> None:

@@ -248,3 +248,17 @@ def test_the_server_span_says_why_a_request_was_refused(site: ObservedSite, body
     assert answer.json()["error"]["code"] == code
     server = site.receiver.wait_for(lambda receiver: [one for one in receiver.spans if one.trace_id == trace_id])[0]
     assert (server.kind, server.attributes[Attribute.ERROR_TYPE], server.status) == ("SERVER", code, "UNSET")
+
+
+def test_an_entry_that_breaks_the_contract_can_be_found_by_its_id_and_its_trace(site: ObservedSite) -> None:
+    site.ensure_workers(1)
+    request = site.producer.request(PROMPT_TOKENS)
+    site.producer.add({**request.fields(), "payload": "nothing", **HEADERS})
+    site.producer.read(request.id)
+    (process,) = site.receiver.wait_for(
+        lambda receiver: [span for span in receiver.spans if span.attributes.get(Attribute.RESPONSE_ID) == request.id]
+    )
+    assert (process.trace_id, process.parent_id, process.status) == (CLIENT_TRACE, CLIENT_SPAN, "ERROR")
+    assert process.attributes[Attribute.ERROR_TYPE] == process.attributes[Attribute.OUTCOME] == "invalid_request"
+    lines = [line for worker in site.workers.values() for line in worker.log.splitlines() if "request refused" in line]
+    assert [request.id in line and CLIENT_TRACE in line for line in lines] == [True]
