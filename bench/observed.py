@@ -105,8 +105,10 @@ def _choosing_tracer() -> Iterator[None]:
     """The one tracer of the process looks at who asks."""
     with patch.object(trace_context, "get_tracer", _ChoosingTracer):
         trace_context.tracer.cache_clear()
-        yield
-    trace_context.tracer.cache_clear()
+        try:
+            yield
+        finally:
+            trace_context.tracer.cache_clear()
 
 
 class _ChoosingTracer(NoOpTracer):

@@ -13,16 +13,13 @@ def main(arguments: Sequence[str]) -> int:
     """Serve until a signal ends it."""
     settings = with_model(with_redis(load_settings(GatewaySettings, arguments, "gateway")))
     from telemetry.settings import UnusableTelemetry, settle_propagators
+    from text.model_config import ModelFilesError
 
     try:
         settle_propagators()
-    except UnusableTelemetry as error:
-        raise UserError(str(error)) from None
-    from gateway.main import run
-    from text.model_config import ModelFilesError
+        from gateway.main import run
 
-    claimable_port(settings.host, settings.port, "port")
-    try:
+        claimable_port(settings.host, settings.port, "port")
         run(settings)
     except (ModelFilesError, UnusableTelemetry) as error:
         raise UserError(str(error)) from None

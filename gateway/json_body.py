@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from schemas.codec import first_repeated
 from schemas.errors import InvalidRequest
 
 
@@ -26,9 +27,6 @@ def _no_constant(name: str) -> float:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        for name, value in pairs:
-            if name in seen:
-                raise InvalidRequest(name, value, "one value: no name may stand more than once")
-            seen.add(name)
+        name, value = first_repeated(pairs)
+        raise InvalidRequest(name, value, "one value: no name may stand more than once")
     return found

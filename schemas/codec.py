@@ -65,7 +65,7 @@ class _Parts:
         self._count_one()
         found = dict(pairs)
         if self._unique_keys and len(found) < len(pairs):
-            twice = _first_repeated(pairs)
+            twice, _ = first_repeated(pairs)
             values = tuple(value for key, value in pairs if key == twice)
             raise InvalidRequest(str(twice), values, "one value: no key may stand more than once")
         return found
@@ -84,10 +84,11 @@ def _no_extension_type(code: int, data: bytes) -> Any:
     raise ValueError(f"extension type {code}")
 
 
-def _first_repeated(pairs: list[tuple[Any, Any]]) -> Any:
+def first_repeated(pairs: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """The first key that stands a second time, and its value there, in one pass; ValueError where none does."""
     known: set[Any] = set()
-    for key, _ in pairs:
+    for key, value in pairs:
         if key in known:
-            return key
+            return key, value
         known.add(key)
-    return None
+    raise ValueError("no key stands twice")

@@ -111,7 +111,7 @@ async def idle_worker(
     """A worker of this process that waits for requests, for longer than its connection would stand."""
     monkeypatch.setattr(intake, "_BLOCK_MS", 60_000)
     engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
-    settings = WorkerSettings(lease_ms=1000, _env_file=None)  # type: ignore[call-arg]
+    settings = WorkerSettings(lease_ms=1000, _env_file=None)
     worker = Worker(settings, redis_server.url, producer.keys, "idle", engine, None)
     running = asyncio.create_task(worker.run())
     async with asyncio.timeout(60):

@@ -280,7 +280,7 @@ def test_junk_seen_key_stops_no_worker(producer: Producer, count_prompt: list[in
                 for target in ("x", request_id):
                     pipeline.xadd(producer.keys.control, {"type": "cancel", "target": target})
                 pipeline.execute()
-    assert producer.read(request_id).terminal.error is ErrorCode.CANCELLED  # type: ignore[union-attr]
+    assert producer.read(request_id).terminal.error is ErrorCode.CANCELLED
 
 
 def test_msgpack_with_binary_prompt(producer: Producer, count_prompt: list[int], undisturbed: Callable) -> None:

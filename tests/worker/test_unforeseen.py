@@ -25,7 +25,7 @@ pytestmark = one_server("embedded")
 async def worker(producer: Producer, redis_server: RedisServer) -> AsyncIterator[None]:
     """A worker in this process; it has to end in order."""
     engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
-    settings = WorkerSettings(lease_ms=1000, _env_file=None)  # type: ignore[call-arg]
+    settings = WorkerSettings(lease_ms=1000, _env_file=None)
     worker = Worker(settings, redis_server.url, producer.keys, "w1", engine, None)
     running = asyncio.create_task(worker.run())
     yield
@@ -51,7 +51,7 @@ async def test_an_unforeseen_error_ends_its_own_request(
     async def fail_to_check(admission: Admission, session: Session, running: Running, outcome: object) -> None:
         if running.id == "bad":
             raise ZeroDivisionError
-        await check_end(admission, session, running, outcome)  # type: ignore[arg-type]
+        await check_end(admission, session, running, outcome)
 
     monkeypatch.setattr(Admission, where, {"_read": fail_to_read, "_check_end": fail_to_check}[where])
     producer.post([5, 6, 7], max_tokens=2, request_id="bad")

@@ -121,7 +121,7 @@ async def test_whose_request_it_was_is_not_looked_for_in_a_payload_beyond_the_li
     with pytest.raises(ValueError, match="allowed") as caught:
         worker.parse(claimed)
     ender = Ender(keys, "w1", retention_ms=RETENTION_MS)
-    assert await ender.reject(worker.link, claimed.ref, claimed.fields, caught.value)  # type: ignore[arg-type]
+    assert await ender.reject(worker.link, claimed.ref, claimed.fields, caught.value)
     started = fold_log(await link.call("XRANGE", keys.reply("bad"), "-", "+")).started
     assert started is not None
     assert started.tenant == tenant
