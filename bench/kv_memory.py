@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 from engine.attention import choose_backend
 from engine.config import EngineConfig
 from engine.errors import UnsupportedModel
-from engine.model import load_model_config
-from engine.quiet import quiet
-from engine.runner import ModelRunner
+from engine.model.load import load_model_config
+from engine.model.quiet import quiet
+from engine.model.runner import ModelRunner
 
 
 def bytes_per_token(model: str, dtype: torch.dtype) -> int:

@@ -104,7 +104,7 @@ def _tokenizer(model: str) -> Any | None:
     """The model's tokenizer, None where it has none: token ids are printed then."""
     from transformers import AutoTokenizer
 
-    from engine.quiet import quiet
+    from engine.model.quiet import quiet
 
     with quiet():
         try:

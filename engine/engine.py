@@ -7,22 +7,22 @@ import torch
 from transformers import PreTrainedModel
 
 from engine.attention import choose_backend
-from engine.blocks import BlockPool
+from engine.batch.iteration import compute
 from engine.config import EngineConfig
-from engine.iteration import compute
-from engine.kv_memory import measure_num_blocks
-from engine.model import eos_token_ids, load_model, load_model_config, resolve_device, resolve_max_model_len
+from engine.kv.blocks import BlockPool
+from engine.kv.size import measure_num_blocks
+from engine.model.load import eos_token_ids, load_model, load_model_config, resolve_device, resolve_max_model_len
+from engine.model.runner import ModelRunner
+from engine.model.self_check import check_loaded, check_small_copy
+from engine.model.support import refuse_unsupported
 from engine.offline import generate
 from engine.output import Completion, EngineStats, TokenEvent
-from engine.policy import POLICIES
-from engine.pool import RequestPool
 from engine.record import IterationRecord, Stopwatch, count_prefill
 from engine.request import Request
-from engine.runner import ModelRunner
-from engine.sampler import Sampled
-from engine.scheduler import Scheduler, Span
-from engine.self_check import check_loaded, check_small_copy
-from engine.support import refuse_unsupported
+from engine.sampling.sampler import Sampled
+from engine.schedule.policy import POLICIES
+from engine.schedule.pool import RequestPool
+from engine.schedule.scheduler import Scheduler, Span
 from engine.validation import check_request
 from schemas.model_limits import ModelLimits
 from schemas.sampling import SamplingParams

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.request import RequestState
-from engine.scheduler import Span
+from engine.schedule.scheduler import Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from engine.block_table import BlockTable
 from engine.errors import IllegalTransition
+from engine.kv.block_table import BlockTable
 from schemas.sampling import SamplingParams
 from schemas.seed import derived_seed
 from schemas.stopping import FinishReason

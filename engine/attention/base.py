@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from engine.flat_batch import FlatBatch
+from engine.batch.flat_batch import FlatBatch
 
 
 @dataclass(frozen=True, slots=True)

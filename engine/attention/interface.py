@@ -8,9 +8,9 @@ from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from engine.attention.base import AttentionBackend, AttentionCall, LayerCache, LayerShape
+from engine.batch.flat_batch import FlatBatch
 from engine.errors import UnsupportedModel
-from engine.flat_batch import FlatBatch
-from engine.quiet import quiet
+from engine.model.quiet import quiet
 
 IMPLEMENTATION = "orcastream"
 """The name of our attention in transformers' registry. No mask function goes with it: for a name without one,

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from engine.attention.base import AttentionBackend, AttentionCall, LayerCache, LayerShape, register
-from engine.flat_batch import FlatBatch, Rows
+from engine.batch.flat_batch import FlatBatch, Rows
 
 _PADDING_FREE_SLOTS = 4096
 """Padding that a decode group may always have: gathering so few keys costs less than another call."""

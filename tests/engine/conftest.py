@@ -10,8 +10,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from engine import EngineConfig, OrcaEngine
 from engine.attention import TorchBackend
-from engine.quiet import quiet
-from engine.runner import ModelRunner
+from engine.model.quiet import quiet
+from engine.model.runner import ModelRunner
 
 VOCAB_SIZE = 96
 

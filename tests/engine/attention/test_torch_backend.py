@@ -8,8 +8,8 @@ import torch
 
 from engine.attention import AttentionCall, LayerShape, TorchBackend
 from engine.attention import torch_backend as backend_module
-from engine.block_table import BlockTable
-from engine.flat_batch import FlatBatch, Rows
+from engine.batch.flat_batch import FlatBatch, Rows
+from engine.kv.block_table import BlockTable
 
 SHAPE = LayerShape(num_heads=6, num_kv_heads=2, key_size=8, value_size=5)
 BLOCK_SIZE = 4

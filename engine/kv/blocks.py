@@ -3,8 +3,8 @@
 from collections import deque
 from collections.abc import Iterable
 
-from engine.block_table import BlockTable
 from engine.errors import IntegrityError, OutOfBlocks
+from engine.kv.block_table import BlockTable
 
 
 class BlockPool:

@@ -4,12 +4,12 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from engine.flat_batch import FlatBatch, Rows
+from engine.batch.flat_batch import FlatBatch, Rows
+from engine.model.runner import ModelRunner
 from engine.record import Stopwatch
 from engine.request import Request
-from engine.runner import ModelRunner
-from engine.sampler import Sampled, SamplingRow, sample
-from engine.scheduler import Span
+from engine.sampling.sampler import Sampled, SamplingRow, sample
+from engine.schedule.scheduler import Span
 
 
 def compute(

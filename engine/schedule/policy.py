@@ -3,8 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from engine.blocks import BlockPool
 from engine.errors import IntegrityError
+from engine.kv.blocks import BlockPool
 from engine.request import Request, RequestState
 
 

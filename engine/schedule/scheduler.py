@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.block_table import BlockTable
-from engine.blocks import BlockPool
 from engine.errors import IntegrityError
-from engine.policy import Policy
-from engine.pool import RequestPool
+from engine.kv.block_table import BlockTable
+from engine.kv.blocks import BlockPool
 from engine.request import Request, RequestState
+from engine.schedule.policy import Policy
+from engine.schedule.pool import RequestPool
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from engine.config import EngineConfig
 from engine.errors import UnsupportedModel
-from engine.quiet import quiet
+from engine.model.quiet import quiet
 
 
 def resolve_device(name: str) -> torch.device:

@@ -4,9 +4,9 @@ import os
 
 import torch
 
-from engine.block_table import BlockTable
-from engine.flat_batch import FlatBatch, Rows
-from engine.runner import ModelRunner
+from engine.batch.flat_batch import FlatBatch, Rows
+from engine.kv.block_table import BlockTable
+from engine.model.runner import ModelRunner
 
 _CPU_MOST_BYTES = 2 << 30
 _CPU_SHARE = 0.25

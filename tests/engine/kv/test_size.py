@@ -9,8 +9,8 @@ from transformers import PreTrainedModel
 
 from engine import EngineConfig, OrcaEngine
 from engine.attention import TorchBackend
-from engine.kv_memory import _largest_spans, measure_num_blocks
-from engine.runner import ModelRunner
+from engine.kv.size import _largest_spans, measure_num_blocks
+from engine.model.runner import ModelRunner
 
 LIMITS: dict[str, Any] = {"block_size": 16, "token_budget": 64, "max_batch_size": 4, "max_model_len": 100}
 

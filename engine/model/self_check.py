@@ -8,12 +8,12 @@ import torch
 from transformers import PreTrainedModel
 
 from engine.attention import AttentionBackend
-from engine.block_table import BlockTable
+from engine.batch.flat_batch import FlatBatch, Rows
 from engine.errors import UnsupportedModel
-from engine.flat_batch import FlatBatch, Rows
-from engine.quiet import quiet
-from engine.runner import ModelRunner
-from engine.tiny_copy import thresholds, tiny_copy
+from engine.kv.block_table import BlockTable
+from engine.model.quiet import quiet
+from engine.model.runner import ModelRunner
+from engine.model.tiny_copy import thresholds, tiny_copy
 
 _BLOCK_SIZE = 4
 _JOINS_AND_CHUNKS = (

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from engine.filters import filtered
-from engine.random import exponential_noise
+from engine.sampling.filters import filtered
+from engine.sampling.random import exponential_noise
 from schemas.sampling import SamplingParams
 
 _LOWEST_TEMPERATURE = 1e-6

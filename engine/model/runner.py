@@ -8,8 +8,8 @@ from transformers import PreTrainedModel
 
 from engine.attention import AttentionBackend, LayerShape
 from engine.attention.interface import IMPLEMENTATION, AttentionContext
+from engine.batch.flat_batch import FlatBatch
 from engine.errors import UnsupportedModel
-from engine.flat_batch import FlatBatch
 
 
 class ModelRunner:

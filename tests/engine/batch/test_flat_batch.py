@@ -2,8 +2,8 @@
 
 import torch
 
-from engine.block_table import BlockTable
-from engine.flat_batch import FlatBatch, Rows
+from engine.batch.flat_batch import FlatBatch, Rows
+from engine.kv.block_table import BlockTable
 
 
 def table(*blocks: int) -> BlockTable:

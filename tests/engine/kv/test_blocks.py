@@ -5,9 +5,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from engine.block_table import BlockTable
-from engine.blocks import BlockPool
 from engine.errors import IntegrityError, OutOfBlocks
+from engine.kv.block_table import BlockTable
+from engine.kv.blocks import BlockPool
 
 
 def test_grow_takes_what_is_missing_and_no_more() -> None:

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from engine.random import exponential_noise
+from engine.sampling.random import exponential_noise
 
 
 def noise(seeds: list[int], positions: list[int], vocab_size: int, device: torch.device) -> torch.Tensor:

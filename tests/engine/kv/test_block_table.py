@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.block_table import BlockTable
+from engine.kv.block_table import BlockTable
 
 
 def test_slots_follow_the_blocks_in_order() -> None:

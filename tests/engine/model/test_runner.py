@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from engine import OrcaEngine, Request, UnsupportedModel
 from engine.attention import LayerShape, TorchBackend
-from engine.runner import ModelRunner
+from engine.model.runner import ModelRunner
 from schemas.sampling import SamplingParams
 
 MakeModel = Callable[..., PreTrainedModel]

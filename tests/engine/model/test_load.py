@@ -10,7 +10,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from engine import EngineConfig, OrcaEngine, UnsupportedModel
-from engine.model import eos_token_ids, load_model, load_model_config, resolve_dtype, resolve_max_model_len
+from engine.model.load import eos_token_ids, load_model, load_model_config, resolve_dtype, resolve_max_model_len
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

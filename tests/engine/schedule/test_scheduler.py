@@ -7,12 +7,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from engine.blocks import BlockPool
 from engine.errors import IntegrityError
-from engine.policy import POLICIES
-from engine.pool import RequestPool
+from engine.kv.blocks import BlockPool
 from engine.request import Request, RequestState
-from engine.scheduler import Scheduler, Span
+from engine.schedule.policy import POLICIES
+from engine.schedule.pool import RequestPool
+from engine.schedule.scheduler import Scheduler, Span
 from schemas.sampling import SamplingParams
 from schemas.stopping import FinishReason
 

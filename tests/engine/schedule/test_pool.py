@@ -3,8 +3,8 @@
 import pytest
 
 from engine.errors import IntegrityError
-from engine.pool import RequestPool
 from engine.request import Request, RequestState
+from engine.schedule.pool import RequestPool
 from schemas.sampling import SamplingParams
 
 

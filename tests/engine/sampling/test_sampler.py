@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.sampler import SamplingRow, sample
+from engine.sampling.sampler import SamplingRow, sample
 from schemas.sampling import SamplingParams
 
 

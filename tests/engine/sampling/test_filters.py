@@ -7,8 +7,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine import filters
-from engine.filters import filtered
+from engine.sampling import filters
+from engine.sampling.filters import filtered
 
 
 def reference(scores: list[float], top_k: int, top_p: float, min_p: float) -> set[int]:

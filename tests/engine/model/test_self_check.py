@@ -9,8 +9,8 @@ from transformers import PreTrainedModel
 
 from engine import EngineConfig, OrcaEngine, UnsupportedModel
 from engine.attention import TorchBackend
-from engine.self_check import check_loaded, check_small_copy
-from engine.tiny_copy import thresholds, tiny_copy
+from engine.model.self_check import check_loaded, check_small_copy
+from engine.model.tiny_copy import thresholds, tiny_copy
 
 MakeModel = Callable[..., PreTrainedModel]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from engine.block_table import BlockTable, IntArray
+from engine.kv.block_table import BlockTable, IntArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The flat batch of one iteration, and its computation."""

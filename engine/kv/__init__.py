@@ -1,0 +1,1 @@
+"""The KV cache: blocks, tables, tensors, size."""

@@ -1,0 +1,1 @@
+"""Loading a model, checking it, running flat batches through it."""
