@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from bench.client import LOST, UNREADABLE, Client
-from bench.clients import Stop, closed_loop, open_loop
-from bench.outcome import Outcome
-from bench.workload import Group, Question, Workload
+from bench.serve.client import LOST, UNREADABLE, Client
+from bench.serve.loops import Stop, closed_loop, open_loop
+from bench.figures.outcome import Outcome
+from bench.serve.questions import Group, Question, Workload
 
 QUESTION = Question("Count", "1, 2")
 START = b": worker w1 epoch 5\n"

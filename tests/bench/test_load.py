@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from bench.gateway import served_model
-from bench.load import UNUSABLE, main
+from bench.serve.gateway import served_model
+from bench.serve.command import UNUSABLE, main
 from bench.site import Headcount, Site
-from bench.workload import DEMO_MODEL
+from bench.serve.questions import DEMO_MODEL
 from demo.prompts import SHOWCASE
 from tests.redis_server import free_port
 from tests.service_process import ROOT
@@ -47,7 +47,7 @@ def prompts(tmp_path: Path) -> Path:
 
 async def load(site: Site, *flags: str) -> tuple[int, dict[str, Any]]:
     """Run the client as people do; its exit status and figures."""
-    command = (sys.executable, "-m", "bench.load", "--gateway", site.url, "--json", "/dev/stdout", *flags)
+    command = (sys.executable, "-m", "bench.serve.command", "--gateway", site.url, "--json", "/dev/stdout", *flags)
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE)
     printed, _ = await process.communicate()
     return process.returncode or 0, json.loads(printed[printed.index(b"{") :])

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from bench import redis_memory, redis_rate
-from bench.own_redis import own_redis
+from bench.redis.own_redis import own_redis
 from broker.link import Link
 from tests.redis_server import RedisServer, one_server
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from bench.outcome import Outcome
-from bench.report import QUEUE_FULL, Report
-from bench.spread import Spread
-from bench.workload import Question
+from bench.figures.outcome import Outcome
+from bench.serve.report import QUEUE_FULL, Report
+from bench.figures.spread import Spread
+from bench.serve.questions import Question
 
 
 def answered(text: str = "4", *, arrived: float = 0.0, pieces: tuple[float, ...] = (1.0, 1.5, 3.0)) -> Outcome:

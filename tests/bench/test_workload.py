@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.workload import MIXES, Question, from_file
+from bench.serve.questions import MIXES, Question, from_file
 from demo.prompts import LONG_COUNT, SHOWCASE
 
 

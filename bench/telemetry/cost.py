@@ -1,4 +1,4 @@
-"""Measure what telemetry costs: `python -m bench.telemetry_cost`.
+"""Measure what telemetry costs: `python -m bench.telemetry.cost`.
 
 Throughput: two workers share one engine in this process, and telemetry is told of one of them. They take turns at a
 batch of requests straight from the queue; each round gives one ratio. Exports come whoever's turn it is: the CPU time
@@ -28,12 +28,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.client import Client
-from bench.gateway import served_model
-from bench.observed import one_engine
-from bench.own_redis import own_redis
+from bench.serve.client import Client
+from bench.serve.gateway import served_model
+from bench.telemetry.observed import one_engine
+from bench.redis.own_redis import own_redis
 from bench.site import Site
-from bench.workload import DEMO_MODEL, Question
+from bench.serve.questions import DEMO_MODEL, Question
 from telemetry.setup import start_telemetry
 
 MOST_THROUGHPUT_LOST = 0.02
@@ -75,7 +75,7 @@ class Cost:
 async def measure(options: argparse.Namespace) -> tuple[Cost, int, int]:
     """The cost, and the spans and data points that the collector got."""
     sink = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.otlp_sink"), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "bench.telemetry.otlp_sink"), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     assert sink.stdin is not None
     assert sink.stdout is not None
@@ -182,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="bench.telemetry_cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="bench.telemetry.cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=20, help="of both workers, for throughput (%(default)s)")
     parser.add_argument("--pairs", type=int, default=10, help="of sites, for the time to first token (%(default)s)")

@@ -1,4 +1,4 @@
-"""What a load run comes to: latencies, rates, errors by kind, and how many answers were exact."""
+"""What a load run comes to: figures, errors by kind, and how many answers were exact."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,8 +8,9 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from bench.outcome import Outcome
-from bench.spread import Spread
+from bench.figures.measures import measure
+from bench.figures.outcome import Objectives, Outcome
+from bench.figures.spread import Spread
 
 QUEUE_FULL = "429 queue_full"
 
@@ -43,17 +44,6 @@ class Report:
         return sum(outcome.complete and outcome.exact is not None for outcome in self.outcomes)
 
     @property
-    def tokens(self) -> int:
-        """Output tokens of all complete answers."""
-        return sum(outcome.tokens for outcome in self.outcomes)
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Output tokens that came while the load lasted, by that time; what came later does not count."""
-        came = sum(outcome.tokens_until(self.until_s) for outcome in self.outcomes)
-        return came / (self.until_s - self.begun_s)
-
-    @property
     def moved(self) -> int:
         """Answers that more than one worker had a part in."""
         return sum(len(set(outcome.workers)) > 1 for outcome in self.outcomes)
@@ -83,19 +73,16 @@ class Report:
             complaints.append(f"{self.comparable - self.exact} of {self.comparable} answers are not the known ones")
         return complaints
 
-    def to_json(self) -> dict[str, Any]:
-        """Everything as plain values; times in seconds."""
+    def figures(self, objectives: Objectives) -> dict[str, Any]:
+        """Everything as plain values. The engine's own figures are None: HTTP does not tell them."""
+        prompt_tokens = sum(outcome.prompt_tokens - outcome.cached_tokens for outcome in self.outcomes)
         return {
-            "requests": len(self.outcomes),
-            "complete": self.complete,
-            "errors": dict(self.errors),
+            **measure(self.outcomes, self.begun_s, self.until_s, objectives),
+            "prompt_tokens_computed": prompt_tokens,
             "comparable": self.comparable,
             "exact": self.exact,
             "moved": self.moved,
-            "duration_s": self.until_s - self.begun_s,
-            "output_tokens": self.tokens,
-            "output_tokens_per_s": self.tokens_per_s,
-            **{f"{name.lower()}_s": spread.to_json() if spread else None for name, spread in self.spreads().items()},
+            **dict.fromkeys(("kv_waste", "kv_use", "preemptions", "scheduler_ms")),
         }
 
     def table(self) -> Table:
@@ -112,10 +99,10 @@ class Report:
     def summary(self) -> str:
         """Counts and rates, in a few lines."""
         seconds = self.until_s - self.begun_s
+        tokens = sum(outcome.tokens for outcome in self.outcomes)
         lines = [
             f"{len(self.outcomes)} requests in {seconds:.1f} s ({len(self.outcomes) / seconds:.2f}/s), "
-            f"{self.complete} complete",
-            f"{self.tokens} output tokens, {self.tokens_per_s:.0f} tokens/s while the load lasted",
+            f"{self.complete} complete, {tokens} output tokens",
             f"{self.exact} of {self.comparable} answers with a known text are exact",
             *(f"{count} failed: {kind}" for kind, count in self.errors.most_common()),
         ]

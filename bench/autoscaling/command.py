@@ -1,4 +1,4 @@
-"""Show autoscaling on this machine: `python -m bench.autoscale --picture docs/autoscaling.svg`.
+"""Show autoscaling on this machine: `python -m bench.autoscaling.command --picture docs/autoscaling.svg`.
 
 A real queue, gateway and worker processes; only KEDA and the HPA are played, by bench/keda.py with the settings of
 k8s/components/autoscaling, their times divided by --faster. A load rises and falls; workers are started, and drained by
@@ -18,14 +18,14 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.arrivals import RateProfile
-from bench.gateway import GatewayUnavailable, served_model
-from bench.keda import Autoscaler, Policy, ScaledObject
-from bench.performance import Performance
-from bench.report import Report
-from bench.series import Series
+from bench.serve.gateway import GatewayUnavailable, served_model
+from bench.autoscaling.keda import Autoscaler, Policy, ScaledObject
+from bench.autoscaling.performance import Performance
+from bench.serve.report import Report
+from bench.autoscaling.series import Series
 from bench.site import Site
-from bench.spread import Spread
-from bench.workload import DEMO_MODEL
+from bench.figures.spread import Spread
+from bench.serve.questions import DEMO_MODEL
 from cli.errors import UserError
 from worker.settings import WorkerSettings
 
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         report = asyncio.run(_perform(options, spec, series, lines))
     except (GatewayUnavailable, UserError) as error:
-        print(f"bench.autoscale: {error}", file=sys.stderr)
+        print(f"bench.autoscaling.command: {error}", file=sys.stderr)
         return 2
     console = Console(width=100, highlight=False)
     console.print(report.table())
@@ -62,12 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.series:
         series.save(options.series)
     if options.picture:
-        from bench.picture import draw
+        from bench.autoscaling.picture import draw
 
         draw(series, options.picture)
     complaints = [*report.failed(require_exact=True), *shortcomings(series)]
     for complaint in complaints:
-        print(f"bench.autoscale: {complaint}", file=sys.stderr)
+        print(f"bench.autoscaling.command: {complaint}", file=sys.stderr)
     if complaints:
         print("\n".join(["The processes' last lines:", *lines]), file=sys.stderr)
     return 1 if complaints else 0
@@ -81,7 +81,7 @@ def for_batches_of(max_batch_size: int, spec: ScaledObject) -> ScaledObject:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="bench.autoscale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="bench.autoscaling.command", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--profile", type=RateProfile.parse, default=PROFILE, help="SECONDS:RATE,... (%(default)s)")
     parser.add_argument("--faster", type=float, default=10.0, help="divides the times of KEDA and HPA (%(default)g)")

@@ -6,14 +6,14 @@ import time
 from collections.abc import Awaitable, Callable
 
 from bench.arrivals import RateProfile
-from bench.client import Client
-from bench.clients import Stop, open_loop
-from bench.keda import Autoscaler
-from bench.outcome import Outcome
-from bench.report import Report
-from bench.series import Sample, Series, Served
+from bench.serve.client import Client
+from bench.serve.loops import Stop, open_loop
+from bench.autoscaling.keda import Autoscaler
+from bench.figures.outcome import Outcome
+from bench.serve.report import Report
+from bench.autoscaling.series import Sample, Series, Served
 from bench.site import Site
-from bench.workload import DEMO_MODEL, known_by_heart
+from bench.serve.questions import DEMO_MODEL, known_by_heart
 
 _SAMPLE_S = 0.25
 _PAUSE_S = 10.0

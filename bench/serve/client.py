@@ -1,4 +1,4 @@
-"""One client of a gateway: asks a question and follows the stream to its end."""
+"""One client of a gateway: asks for one request and follows the stream to its end."""
 
 import asyncio
 import json
@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 
-from bench.outcome import Outcome
-from bench.workload import Question
+from bench.figures.outcome import Outcome
+from bench.workloads import SampleRequest
 from cli.sse import ServedBy, SseParser
 
 _DONE = "[DONE]"
@@ -21,7 +21,10 @@ UNREADABLE = "unreadable"
 
 
 class Client:
-    """Asks one gateway; any number of requests at once. Use as an async context manager."""
+    """Asks one gateway; any number of requests at once. Use as an async context manager.
+
+    `tenant_keys`: the API keys of tenants by name; requests of any other tenant come with `api_key`.
+    """
 
     def __init__(
         self,
@@ -29,15 +32,18 @@ class Client:
         model: str,
         *,
         api_key: str | None = None,
+        tenant_keys: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, Any] | None = None,
         timeout_s: float = 120.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._model = model
+        self._api_key = api_key
+        self._tenant_keys = dict(tenant_keys or {})
+        self._extra_body = dict(extra_body or {})
         self._timeout_s = timeout_s
         self._http = httpx.AsyncClient(
             base_url=url,
-            headers=headers,
             timeout=httpx.Timeout(None, connect=_CONNECT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
             trust_env=False,
@@ -50,9 +56,9 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def ask(self, question: Question, arrived_s: float | None = None) -> Outcome:
-        """The outcome, whatever it is: errors stand in it and are not raised. `arrived_s`: when it was due."""
-        outcome = Outcome(question, time.monotonic() if arrived_s is None else arrived_s)
+    async def ask(self, request: SampleRequest, arrived_s: float | None = None) -> Outcome:
+        """The outcome, whatever it is: errors are in it and are not raised. `arrived_s`: when it was due."""
+        outcome = Outcome(request, time.monotonic() if arrived_s is None else arrived_s)
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._stream(outcome)
@@ -63,7 +69,9 @@ class Client:
         return outcome
 
     async def _stream(self, outcome: Outcome) -> None:
-        async with self._http.stream("POST", "/v1/chat/completions", json=self._body(outcome.question)) as response:
+        path, body = self._body(outcome.request)
+        headers = self._headers(outcome.request.tenant)
+        async with self._http.stream("POST", path, json=body, headers=headers) as response:
             if response.status_code != httpx.codes.OK:
                 outcome.error = _refusal(response.status_code, await response.aread())
                 return
@@ -79,15 +87,25 @@ class Client:
         if outcome.ended_s is None and outcome.error is None:
             outcome.error = LOST
 
-    def _body(self, question: Question) -> dict[str, Any]:
-        body = {
+    def _headers(self, tenant: str) -> dict[str, str]:
+        key = self._tenant_keys.get(tenant, self._api_key)
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
+    def _body(self, request: SampleRequest) -> tuple[str, dict[str, Any]]:
+        """Path and body: a chat for text, a completion of exact length for token ids."""
+        body: dict[str, Any] = {
             "model": self._model,
-            "messages": [{"role": "user", "content": question.text}],
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
+            "priority": request.priority_class,
+            **self._extra_body,
         }
-        return body if question.max_tokens is None else {**body, "max_tokens": question.max_tokens}
+        if request.max_tokens is not None:
+            body["max_tokens"] = request.max_tokens
+        if isinstance(request.prompt, str):
+            return "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": request.prompt}]}
+        return "/v1/completions", {**body, "prompt": list(request.prompt), "ignore_eos": True}
 
 
 def _take(outcome: Outcome, event: str) -> None:
@@ -101,12 +119,16 @@ def _read(outcome: Outcome, event: Mapping[str, Any]) -> None:
     if "error" in event:
         outcome.error = f"in the stream: {event['error'].get('code')}"
     for choice in event.get("choices", ()):
-        if content := choice["delta"].get("content"):
+        content = choice["text"] if isinstance(outcome.request.prompt, tuple) else choice["delta"].get("content")
+        reason = choice.get("finish_reason")
+        if content or (reason and not outcome.pieces_s):  # an answer of special tokens has no text at all
             outcome.pieces_s.append(time.monotonic())
-            outcome.text += content
-        outcome.finish_reason = choice.get("finish_reason") or outcome.finish_reason
+            outcome.text += content or ""
+        outcome.finish_reason = reason or outcome.finish_reason
     if usage := event.get("usage"):
         outcome.tokens = usage["completion_tokens"]
+        outcome.prompt_tokens = usage["prompt_tokens"]
+        outcome.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
 
 
 def _refusal(status: int, body: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Measure how many tokens one Redis carries: `python -m bench.redis_rate`.
+"""Measure how many tokens one Redis carries: `python -m bench.redis.rate`.
 
 A writer appends one event to each of many reply logs per write, as a worker does after an iteration, as fast as Redis
 takes them; a reader follows all of them over one connection, as a gateway does. Writer, reader and server are processes
@@ -18,8 +18,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.own_redis import own_redis, server_cpu_s, server_version
-from bench.replies import Replies
+from bench.redis.own_redis import own_redis, server_cpu_s, server_version
+from bench.redis.replies import Replies
 from broker.link import Link
 from broker.loss import Watch
 from broker.reader import ReplyReader
@@ -60,7 +60,7 @@ async def measure(url: str, link: Link, *, streams: int, tokens: int, seconds: f
     """Write for `seconds`, and wait until everything has been read."""
     replies = await Replies.begin(link, _KEYS, streams)
     reader = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.redis_rate", "--redis-url", url, "--read"),
+        *(sys.executable, "-m", "bench.redis.rate", "--redis-url", url, "--read"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -113,7 +113,7 @@ async def _measure_all(options: argparse.Namespace) -> tuple[str, list[Rate]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="bench.redis_rate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="bench.redis.rate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--redis-url", help="an empty database (an embedded server with an append-only file)")
     parser.add_argument("--streams", type=int, nargs="+", default=[8, 64, 256], help="reply logs (%(default)s)")
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         version, rates = asyncio.run(_measure_all(options))
     except UserError as error:
-        print(f"bench.redis_rate: {error}", file=sys.stderr)
+        print(f"bench.redis.rate: {error}", file=sys.stderr)
         return 2
     table = Table(box=box.SIMPLE, pad_edge=False, title=version, title_justify="left")
     for heading in ("streams", "tokens per event", "events/s", "tokens/s", "server µs per event", "tokens/s at most"):

@@ -1,4 +1,4 @@
-"""Load a gateway and report what its clients saw: `python -m bench.load --rate 5 --duration 60`.
+"""Load a gateway and report what its clients saw: `python -m bench.serve.command --rate 5 --duration 60`.
 
 With --rate requests arrive as a Poisson process, whether or not earlier answers have come (open loop); without it
 --concurrency clients ask one question after another (closed loop). The first SIGINT or SIGTERM ends the load and waits
@@ -20,12 +20,12 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.arrivals import poisson
-from bench.client import Client
-from bench.clients import Stop, closed_loop, open_loop
-from bench.gateway import GatewayUnavailable, served_model
-from bench.outcome import Outcome
-from bench.report import Report
-from bench.workload import DEMO_MODEL, MIXES, Workload, from_file
+from bench.serve.client import Client
+from bench.serve.loops import Stop, closed_loop, open_loop
+from bench.serve.gateway import GatewayUnavailable, served_model
+from bench.figures.outcome import Outcome
+from bench.serve.report import Report
+from bench.serve.questions import DEMO_MODEL, MIXES, Workload, from_file
 
 UNUSABLE = 2
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         workload = _workload(options)
         report = asyncio.run(_run(options, workload))
     except (GatewayUnavailable, ValueError, OSError) as error:
-        print(f"bench.load: {error}", file=sys.stderr)
+        print(f"bench.serve.command: {error}", file=sys.stderr)
         return UNUSABLE
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
@@ -48,13 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.json.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
     complaints = report.failed(allow_refusals=options.allow_refusals, require_exact=options.require_exact)
     for complaint in complaints:
-        print(f"bench.load: {complaint}", file=sys.stderr)
+        print(f"bench.serve.command: {complaint}", file=sys.stderr)
     return 1 if complaints else 0
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="bench.load", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="bench.serve.command", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gateway", default="http://127.0.0.1:8000", help="URL (%(default)s)")
     parser.add_argument("--api-key", default=os.environ.get("ORCASTREAM_API_KEY"), help="or ORCASTREAM_API_KEY")

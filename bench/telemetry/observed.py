@@ -17,7 +17,7 @@ from opentelemetry.metrics import NoOpMeter
 from opentelemetry.trace import NoOpTracer, Span, Tracer, get_tracer
 
 import demo
-from bench.workload import DEMO_MODEL
+from bench.serve.questions import DEMO_MODEL
 from broker.link import Link
 from broker.queue import RequestQueue
 from engine import EngineConfig, OrcaEngine

@@ -1,4 +1,4 @@
-"""The picture of an autoscaling run: `python -m bench.picture SERIES.json docs/autoscaling.svg`. Needs matplotlib."""
+"""The picture of an autoscaling run: `python -m bench.autoscaling.picture SERIES.json docs/autoscaling.svg`. Needs matplotlib."""
 
 import re
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.arrivals import RateProfile
-from bench.series import Series
+from bench.autoscaling.series import Series
 
 _QUEUE, _RATE, _WANTED, _READY, _STARTING, _DRAINING, _TTFT = (
     "#1f5fa8", "#8a8a8a", "#222222", "#4c9f70", "#e3c567", "#c8553d", "#1f5fa8",
@@ -46,7 +46,7 @@ def draw(series: Series, path: Path) -> None:
         _name_marks(queue, series)
         figure.align_ylabels()
         drawn = StringIO()
-        figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": "bench.picture"})
+        figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": "bench.autoscaling.picture"})
         pyplot.close(figure)
     path.write_text(_rounded(drawn.getvalue()), encoding="utf-8")
 
@@ -125,7 +125,7 @@ def _name_marks(axes: Any, series: Series) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Draw a recorded run again."""
     if len(arguments) != 2:
-        print("usage: python -m bench.picture SERIES.json PICTURE.svg", file=sys.stderr)
+        print("usage: python -m bench.autoscaling.picture SERIES.json PICTURE.svg", file=sys.stderr)
         return 2
     draw(Series.load(Path(arguments[0])), Path(arguments[1]))
     return 0

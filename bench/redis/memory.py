@@ -1,4 +1,4 @@
-"""Measure what requests and replies take in Redis: `python -m bench.redis_memory`.
+"""Measure what requests and replies take in Redis: `python -m bench.redis.memory`.
 
 Entries and reply logs are written by the code that gateways and workers use, on an embedded server or on the one that
 --redis-url names, whose database must be empty. The figure is the growth of used_memory, divided.
@@ -17,8 +17,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.own_redis import info, own_redis, server_version
-from bench.replies import Replies
+from bench.redis.own_redis import info, own_redis, server_version
+from bench.redis.replies import Replies
 from broker.link import Link
 from broker.queue import RequestQueue
 from cli.errors import UserError
@@ -92,7 +92,7 @@ async def measure(url: str | None, count: int) -> tuple[str, list[Footprint]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="bench.redis_memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="bench.redis.memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--redis-url", help="an empty database (an embedded server)")
     parser.add_argument("--count", type=int, default=500, help="requests per figure (%(default)s)")
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         version, found = asyncio.run(measure(options.redis_url, options.count))
     except UserError as error:
-        print(f"bench.redis_memory: {error}", file=sys.stderr)
+        print(f"bench.redis.memory: {error}", file=sys.stderr)
         return 2
     table = Table(box=box.SIMPLE, pad_edge=False, title=version, title_justify="left")
     table.add_column("what")
