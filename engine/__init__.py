@@ -3,6 +3,7 @@
 A pure library: no Redis, no HTTP, no environment variables. One thread owns an engine.
 """
 
+from engine.beam import Beam
 from engine.config import EngineConfig
 from engine.engine import OrcaEngine
 from engine.errors import UnsupportedModel
@@ -11,6 +12,7 @@ from engine.record import IterationRecord
 from engine.request import Request, RequestState, Timeline
 
 __all__ = [
+    "Beam",
     "Completion",
     "EngineConfig",
     "EngineStats",

@@ -13,7 +13,8 @@ class TokenEvent:
     `position` is that of the token in the output, from 0; with `error` there is no token, and `position` is where it
     would have stood. `logprobs`, when asked for, is `[logprob of the token, [[token id, logprob], ...]]`, natural
     logarithms of the model's own distribution, before temperature, filters and min_tokens.
-    `cached_tokens` counts the prompt tokens that a prefix cache saved.
+    `cached_tokens` counts the prompt tokens that a prefix cache saved. `choice` is 0 but for a beam search, whose
+    events come all at its end, choice by choice, the best first.
     """
 
     request_id: str
@@ -23,6 +24,7 @@ class TokenEvent:
     error: str | None = None
     logprobs: Any | None = None
     cached_tokens: int = 0
+    choice: int = 0
 
 
 @dataclass(frozen=True, slots=True)

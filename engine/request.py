@@ -4,8 +4,10 @@ import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from engine.beam import Beam
 from engine.errors import IllegalTransition
 from engine.kv.block_table import BlockTable
+from schemas.request import DEFAULT_TENANT
 from schemas.sampling import SamplingParams
 from schemas.seed import derived_seed
 from schemas.stopping import FinishReason
@@ -47,6 +49,11 @@ class Request:
     positions, `min_tokens` and `max_tokens` count them. `max_tokens` None: sampling.max_tokens, or what the context
     leaves. `seed` None: sampling.seed, or one derived from the id.
 
+    What policies look at: `priority_class` (one of schemas.keys.CLASSES), `tenant`, the targets `ttft_slo_ms` and
+    `tbt_slo_ms` (milliseconds; None: none), `deadline_s` (seconds of `time.monotonic()`). Cached prefixes are shared
+    among requests of equal tenant and `cache_salt` alone. Requests of one `group` that are submitted with equal known
+    tokens (the choices of one prompt) compute them once. With `beam` the request is a beam search.
+
     The state changes through the methods below alone; a change that cannot follow the present state raises
     IllegalTransition. How far a request is in its prefill follows from its state and `num_computed`, never from counts
     of tokens alone: after a preemption the outputs are recomputed like a prompt.
@@ -58,7 +65,14 @@ class Request:
     max_tokens: int | None = None
     output_ids: list[int] | tuple[int, ...] = ()
     seed: int | None = None
-    priority: int = 0
+    priority_class: str = "normal"
+    tenant: str = DEFAULT_TENANT
+    cache_salt: str = ""
+    ttft_slo_ms: float | None = None
+    tbt_slo_ms: float | None = None
+    deadline_s: float | None = None
+    group: str | None = None
+    beam: Beam | None = None
 
     state: RequestState = field(default=RequestState.WAITING, init=False)
     arrival: int = field(default=-1, init=False)
