@@ -14,7 +14,7 @@ N = TypeVar("N", int, float)
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with this command's way to say what is wrong: one line."""
+    """argparse, with UserError for what is wrong: one line, as for all commands."""
 
     def __init__(self, name: str, description: str | None) -> None:
         super().__init__(
@@ -25,8 +25,8 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """One line and exit code 2."""
-        self.exit(2, f"{self.prog}: {message}\n")
+        """Always UserError."""
+        raise UserError(message)
 
 
 def above_zero(text: str) -> float:
@@ -59,10 +59,13 @@ def add_result_flags(parser: argparse.ArgumentParser, *, repeats: int) -> None:
     group.add_argument("--ttft-slo-ms", type=above_zero, metavar="MS", help="goodput: most time to first token")
     group.add_argument("--tbt-slo-ms", type=above_zero, metavar="MS", help="goodput: most time between tokens, p99")
     group.add_argument(
-        "--latency-limit-ms", type=above_zero, metavar="MS", help="of a sweep: the load at which E2E per token reaches it"
+        "--latency-limit-ms",
+        type=above_zero,
+        metavar="MS",
+        help="of a sweep: where E2E per token reaches it",
     )
     group.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, times in milliseconds")
-    group.add_argument("--plot", type=Path, metavar="FILE", help="draw them there: .svg, .png or .pdf (needs matplotlib)")
+    group.add_argument("--plot", type=Path, metavar="FILE", help="draw them there: .svg, .png, .pdf (needs matplotlib)")
 
 
 def check_outputs(options: argparse.Namespace) -> None:
@@ -86,7 +89,9 @@ def draw_workload(options: argparse.Namespace, draw: Draw) -> list[SampleRequest
     if options.only_tenant is None:
         return requests
     if any(request.follows is not None for request in requests):
-        raise UserError(f"--only-tenant: got workload {options.workload}, allowed: one whose requests do not follow others")
+        raise UserError(
+            f"--only-tenant: got workload {options.workload}, allowed: one whose requests do not follow others"
+        )
     tenants = sorted({request.tenant for request in requests})
     kept = [request for request in requests if request.tenant == options.only_tenant]
     if not kept:

@@ -1,9 +1,9 @@
-"""Show autoscaling on this machine: `python -m bench.autoscaling.command --picture docs/autoscaling.svg`.
+"""Show autoscaling on this machine.
 
-A real queue, gateway and worker processes; only KEDA and the HPA are played, by bench/keda.py with the settings of
-k8s/components/autoscaling, their times divided by --faster. A load rises and falls; workers are started, and drained by
-SIGTERM, down to none; then one request wakes the service up again. Exit status: 0 where every request got exactly the
-answer expected and the service went to zero twice, else 1.
+A real queue, gateway and worker processes; only KEDA and the HPA are played, by bench/autoscaling/keda.py with the
+settings of k8s/components/autoscaling, their times divided by --faster. A load rises and falls; workers are started,
+and drained by SIGTERM, down to none; then one request wakes the service up again. Exit status: 0 where every request
+got exactly the answer expected and the service went to zero twice, else 1.
 """
 
 import argparse
@@ -18,14 +18,15 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.arrivals import RateProfile
-from bench.serve.gateway import GatewayUnavailable, served_model
 from bench.autoscaling.keda import Autoscaler, Policy, ScaledObject
 from bench.autoscaling.performance import Performance
-from bench.serve.report import Report
 from bench.autoscaling.series import Series
-from bench.site import Site
 from bench.figures.spread import Spread
+from bench.flags import Parser, check_outputs
+from bench.serve.gateway import GatewayUnavailable, served_model
 from bench.serve.questions import DEMO_MODEL
+from bench.serve.report import Report
+from bench.site import Site
 from cli.errors import UserError
 from worker.settings import WorkerSettings
 
@@ -43,31 +44,31 @@ PROFILE = "0:0.5,15:0.5,45:7,75:7,100:0.5,170:0.5"
 _LAST_LINES = 40
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Perform, draw, and judge; returns the exit status."""
     options = _parse(arguments)
+    check_outputs(options)
     spec = for_batches_of(options.max_batch_size, replace(DEPLOYED, max_replicas=options.max_replicas))
     spec = spec.faster(options.faster)
     series = Series(_settings(options, spec))
     lines: deque[str] = deque(maxlen=_LAST_LINES)
     try:
         report = asyncio.run(_perform(options, spec, series, lines))
-    except (GatewayUnavailable, UserError) as error:
-        print(f"bench.autoscaling.command: {error}", file=sys.stderr)
-        return 2
+    except GatewayUnavailable as error:
+        raise UserError(str(error)) from None
     console = Console(width=100, highlight=False)
     console.print(report.table())
     console.print(report.summary())
     console.print("\n".join(story(series, report)))
-    if options.series:
-        series.save(options.series)
-    if options.picture:
+    if options.json:
+        series.save(options.json)
+    if options.plot:
         from bench.autoscaling.picture import draw
 
-        draw(series, options.picture)
+        draw(series, options.plot)
     complaints = [*report.failed(require_exact=True), *shortcomings(series)]
     for complaint in complaints:
-        print(f"bench.autoscaling.command: {complaint}", file=sys.stderr)
+        print(f"orcastream bench autoscale: {complaint}", file=sys.stderr)
     if complaints:
         print("\n".join(["The processes' last lines:", *lines]), file=sys.stderr)
     return 1 if complaints else 0
@@ -79,19 +80,17 @@ def for_batches_of(max_batch_size: int, spec: ScaledObject) -> ScaledObject:
     return replace(spec, target=max(1, round(spec.target * max_batch_size / default)))
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="bench.autoscaling.command", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("autoscale", __doc__)
     parser.add_argument("--profile", type=RateProfile.parse, default=PROFILE, help="SECONDS:RATE,... (%(default)s)")
     parser.add_argument("--faster", type=float, default=10.0, help="divides the times of KEDA and HPA (%(default)g)")
     parser.add_argument("--max-replicas", type=int, default=3, help="most workers (%(default)s)")
     parser.add_argument("--max-batch-size", type=int, default=4, help="most requests in an iteration (%(default)s)")
     parser.add_argument("--drain-grace", type=float, default=2.0, help="the workers' drain_grace_s (%(default)g)")
     parser.add_argument("--seed", type=int, default=0, help="of arrivals and questions (%(default)s)")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the run there, as SVG (needs matplotlib)")
-    parser.add_argument("--series", type=Path, metavar="FILE", help="write what was recorded there, as JSON")
-    return parser.parse_args(arguments)
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the run there, as SVG (needs matplotlib)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was recorded there")
+    return parser.parse_args(list(arguments))
 
 
 def _settings(options: argparse.Namespace, spec: ScaledObject) -> dict[str, object]:
@@ -145,7 +144,3 @@ def shortcomings(series: Series) -> list[str]:
     if max(series.column("ready"), default=0) < 2:
         complaints.append("no second worker was ever ready")
     return complaints
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,16 +4,17 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from bench.arrivals import RateProfile
+from bench.autoscaling.keda import Autoscaler
+from bench.autoscaling.series import Sample, Series, Served
+from bench.figures.outcome import Outcome
 from bench.serve.client import Client
 from bench.serve.loops import Stop, open_loop
-from bench.autoscaling.keda import Autoscaler
-from bench.figures.outcome import Outcome
-from bench.serve.report import Report
-from bench.autoscaling.series import Sample, Series, Served
-from bench.site import Site
 from bench.serve.questions import DEMO_MODEL, known_by_heart
+from bench.serve.report import Report
+from bench.site import Site
 
 _SAMPLE_S = 0.25
 _PAUSE_S = 10.0
@@ -61,17 +62,18 @@ class Performance:
         return Report(self.outcomes, begun_s, until_s)
 
     async def _ask(self, profile: RateProfile, seed: int) -> None:
-        workload = known_by_heart(seed)
+        questions = known_by_heart(seed)
         async with Client(self._site.url, DEMO_MODEL, timeout_s=_PATIENCE_S) as client:
             self._mark("load begins")
             arrivals = profile.arrivals(random.Random(f"arrivals {seed}"))
-            await open_loop(client, workload, arrivals, self.outcomes, Stop())
+            requests = (replace(questions.draw(), arrival_s=at) for at in arrivals)
+            await open_loop(client, requests, self.outcomes, Stop())
             self._mark("last answer")
             await self._zero()
             self._mark("zero")
             await asyncio.sleep(_PAUSE_S)
             self._mark("one request")
-            self.outcomes.append(await client.ask(workload.draw()))
+            self.outcomes.append(await client.ask(questions.draw()))
             await self._zero()
             self._mark("zero again")
 

@@ -1,4 +1,4 @@
-"""The picture of an autoscaling run: `python -m bench.autoscaling.picture SERIES.json docs/autoscaling.svg`. Needs matplotlib."""
+"""The picture of an autoscaling run, from its JSON: `python -m bench.autoscaling.picture SERIES.json PICTURE.svg`."""
 
 import re
 import sys

@@ -50,8 +50,12 @@ def _curves(pyplot: Any, result: Result) -> Any:
         normalized.plot(
             served, [point.normalized_latency_p50_ms for point in points], "o-", color=color, label=name, markersize=4
         )
-        ttft.plot(served, [point.ttft_p50_ms for point in points], "o-", color=color, label=f"{name}, p50", markersize=4)
-        ttft.plot(served, [point.ttft_p99_ms for point in points], "o:", color=color, label=f"{name}, p99", markersize=3)
+        ttft.plot(
+            served, [point.ttft_p50_ms for point in points], "o-", color=color, label=f"{name}, p50", markersize=4
+        )
+        ttft.plot(
+            served, [point.ttft_p99_ms for point in points], "o:", color=color, label=f"{name}, p99", markersize=3
+        )
     if result.latency_limit_ms is not None:
         normalized.axhline(result.latency_limit_ms, color="#8a8a8a", linewidth=0.8, linestyle="--")
     for axes, label in ((normalized, "median E2E per output token [ms]"), (ttft, "time to first token [ms]")):

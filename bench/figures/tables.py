@@ -61,11 +61,12 @@ def show(result: Result, console: Console) -> None:
 
 def _setting(result: Result) -> list[str]:
     host = result.machine
+    memory = f"{host['memory_bytes'] / 2**30:.1f} GiB"
     return [
-        f"machine: {host['cores']} cores, {host['cpu_model']}, {host['memory_bytes'] / 2**30:.1f} GiB, {host['system']}",
+        f"machine: {host['cores']} cores, {host['cpu_model']}, {memory}, {host['system']}",
         "versions: " + ", ".join(f"{name} {version}" for name, version in result.versions.items()),
-        "model: " + ", ".join(f"{name} {_plain(value)}" for name, value in result.model.items() if value is not None),
-        "workload: " + ", ".join(f"{name} {_plain(value)}" for name, value in result.workload.items()),
+        "model: " + ", ".join(f"{name} {_plain(value)}" for name, value in _told(result.model)),
+        "workload: " + ", ".join(f"{name} {_plain(value)}" for name, value in _told(result.workload)),
         f"command: {result.command}",
     ]
 
@@ -123,6 +124,10 @@ def _at(figures: Mapping[str, Any], path: str) -> Any:
 
 def _shown(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
+
+
+def _told(facts: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in facts.items() if value is not None]
 
 
 def _plain(value: object) -> str:

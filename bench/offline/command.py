@@ -77,10 +77,10 @@ class OfflineBench:
         self._objectives = objectives(options)
         self._threads = _set_threads(options.threads)
         self._model, self._card = _load(compared[0].config)
-        rates = numbers("--sweep", options.sweep)
+        rates: list[float | None] = [*numbers("--sweep", options.sweep)] or [None]
         self._runs = [
             (variant.config, rate, Variant(_name(variant, rate), _settings(variant.config), variant.name, rate))
-            for rate in (rates or [None])
+            for rate in rates
             for variant in compared
         ]
 
@@ -88,11 +88,11 @@ class OfflineBench:
         """All repeats of all variants in turn; False where an interrupt ended it early."""
         repeats: int = self._options.repeats
         with RunBars(repeats * len(self._runs)) as bars, suppress(KeyboardInterrupt):
-            for number in range(repeats):
-                requests = {rate: self._draw(number, rate) for _, rate, _ in self._runs}
+            for _ in range(repeats):
                 for config, rate, variant in self._runs:
-                    bars.begin(variant.name, len(requests[rate]))
-                    variant.runs.append(self._once(config, requests[rate], bars.update))
+                    requests = self._draw(rate)
+                    bars.begin(variant.name, len(requests))
+                    variant.runs.append(self._once(config, requests, bars.update))
                     bars.end()
             return True
         return False
@@ -116,12 +116,12 @@ class OfflineBench:
             latency_limit_ms=options.latency_limit_ms,
         )
 
-    def _draw(self, number: int, rate: float | None) -> list[SampleRequest]:
-        """The requests of the repeat of that number; every repeat has a seed of its own, all variants the same."""
+    def _draw(self, rate: float | None) -> list[SampleRequest]:
+        """The requests, the same in every repeat and for every variant."""
         options = self._options
         draw = Draw(
             vocab_size=self._card["vocab_size"],
-            seed=options.seed + number,
+            seed=options.seed,
             requests=options.requests or WORKLOADS[options.workload].requests,
             rate=rate or options.rate,
             burstiness=options.burstiness,
@@ -146,7 +146,7 @@ class OfflineBench:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser("offline", __doc__)
-    parser.add_argument("--model", required=True, help="directory or hub id; `bench make-model` writes one to measure with")
+    parser.add_argument("--model", required=True, help="directory or hub id; see `bench make-model`")
     parser.add_argument("--policy", metavar="P[,P...]", help="scheduling policies to compare (the engine's default)")
     parser.add_argument(
         "--compare",
@@ -155,10 +155,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="SETTING=VALUE",
         help="one more variant, with this engine setting, or several with commas; repeat for more",
     )
-    parser.add_argument("--sweep", metavar="R[,R...]", help="measure each variant at these rates, in requests per second")
+    parser.add_argument("--sweep", metavar="R[,R...]", help="measure each variant at these rates [requests/s]")
     parser.add_argument("--threads", type=at_least(1), help="torch's threads (its own choice)")
     add_workload_flags(parser, "equal_size")
-    parser.add_argument("--time-scale", type=float, default=1.0, help="multiplies times between arrivals; 0: all at once")
+    parser.add_argument(
+        "--time-scale", type=float, default=1.0, help="multiplies the times of arrivals; 0: all at once"
+    )
     add_result_flags(parser, repeats=3)
     add_engine_flags(parser)
     return parser.parse_args(list(arguments))

@@ -62,7 +62,9 @@ class Drive:
             try:
                 self._engine.submit(request)
             except InvalidRequest as error:
-                raise InvalidRequest(error.field, error.value, f"{error.allowed} (request {index} of the workload)") from None
+                raise InvalidRequest(
+                    error.field, error.value, f"{error.allowed} (request {index} of the workload)"
+                ) from None
 
     def _request(self, request_id: str, sample: SampleRequest) -> Request:
         ttft_s, tbt_s = self._objectives.ttft_s, self._objectives.tbt_s

@@ -28,7 +28,7 @@ class IterationLog:
         self._select_s.append(last.select_s)
         self._batch_sizes.append(len(last.plan))
         self._use.append(stats.blocks_used / stats.blocks_total)
-        if stats.slots_held:
+        if getattr(stats, "slots_held", 0):
             self._waste.append(1 - stats.slots_used / stats.slots_held)
 
     def figures(self) -> dict[str, Any]:
@@ -40,12 +40,12 @@ class IterationLog:
         before, after = self._before, self._engine.stats()
         return {
             "prompt_tokens_computed": after.prompt_tokens - before.prompt_tokens,
-            "prompt_tokens_cached": after.cached_tokens - before.cached_tokens,
+            "prompt_tokens_cached": getattr(after, "cached_tokens", 0) - getattr(before, "cached_tokens", 0),
             "kv_waste": _mean(self._waste),
             "kv_use": _mean(self._use),
             "kv_tokens_total": after.blocks_total * self._engine.config.block_size,
             "preemptions": after.preemptions - before.preemptions,
-            "swaps": after.swaps - before.swaps,
+            "swaps": getattr(after, "swaps", 0) - getattr(before, "swaps", 0),
             "iterations": after.iterations - before.iterations,
             "batch_size": _mean(self._batch_sizes),
             "scheduler_ms": in_ms(self._select_s),

@@ -25,7 +25,9 @@ def read_setting(name: str, text: str) -> Any:
     """The value of a field of EngineConfig as one writes it: `none`, `true`, `2GiB`. UserError."""
     kinds = get_type_hints(EngineConfig)
     if name not in kinds:
-        raise UserError(f"engine setting: got {name!r}, allowed: {', '.join(field.name for field in fields(EngineConfig))}")
+        raise UserError(
+            f"engine setting: got {name!r}, allowed: {', '.join(field.name for field in fields(EngineConfig))}"
+        )
     if text.lower() == "none":
         return None
     kind = ByteSize if name.endswith("_memory") and not text.isdigit() else kinds[name]

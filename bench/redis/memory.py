@@ -1,13 +1,11 @@
-"""Measure what requests and replies take in Redis: `python -m bench.redis.memory`.
+"""Measure what requests and replies take in Redis.
 
 Entries and reply logs are written by the code that gateways and workers use, on an embedded server or on the one that
 --redis-url names, whose database must be empty. The figure is the growth of used_memory, divided.
 """
 
-import argparse
 import asyncio
 import random
-import sys
 import time
 import uuid
 from collections.abc import Sequence
@@ -17,11 +15,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench.flags import Parser
 from bench.redis.own_redis import info, own_redis, server_version
 from bench.redis.replies import Replies
 from broker.link import Link
 from broker.queue import RequestQueue
-from cli.errors import UserError
 from schemas.keys import Keys
 from schemas.request import GenerationRequest, Payload
 
@@ -89,19 +87,13 @@ async def measure(url: str | None, count: int) -> tuple[str, list[Footprint]]:
         return await server_version(link), found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Measure and print; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="bench.redis.memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("redis-memory", __doc__)
     parser.add_argument("--redis-url", help="an empty database (an embedded server)")
     parser.add_argument("--count", type=int, default=500, help="requests per figure (%(default)s)")
-    options = parser.parse_args(arguments)
-    try:
-        version, found = asyncio.run(measure(options.redis_url, options.count))
-    except UserError as error:
-        print(f"bench.redis.memory: {error}", file=sys.stderr)
-        return 2
+    options = parser.parse_args(list(arguments))
+    version, found = asyncio.run(measure(options.redis_url, options.count))
     table = Table(box=box.SIMPLE, pad_edge=False, title=version, title_justify="left")
     table.add_column("what")
     table.add_column("bytes each", justify="right")
@@ -110,7 +102,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         table.add_row(footprint.what, f"{footprint.bytes_each:,.0f}", f"{footprint.key_bytes_each:,.0f}")
     Console(width=110, highlight=False).print(table)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

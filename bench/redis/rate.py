@@ -1,4 +1,4 @@
-"""Measure how many tokens one Redis carries: `python -m bench.redis.rate`.
+"""Measure how many tokens one Redis carries.
 
 A writer appends one event to each of many reply logs per write, as a worker does after an iteration, as fast as Redis
 takes them; a reader follows all of them over one connection, as a gateway does. Writer, reader and server are processes
@@ -18,12 +18,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench.flags import Parser
 from bench.redis.own_redis import own_redis, server_cpu_s, server_version
 from bench.redis.replies import Replies
 from broker.link import Link
 from broker.loss import Watch
 from broker.reader import ReplyReader
-from cli.errors import UserError
 from schemas.keys import Keys
 
 _KEYS = Keys("bench-model")
@@ -60,7 +60,7 @@ async def measure(url: str, link: Link, *, streams: int, tokens: int, seconds: f
     """Write for `seconds`, and wait until everything has been read."""
     replies = await Replies.begin(link, _KEYS, streams)
     reader = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.redis.rate", "--redis-url", url, "--read"),
+        *(sys.executable, "-m", "cli.main", "bench", "redis-rate", "--redis-url", url, "--read"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -110,25 +110,19 @@ async def _measure_all(options: argparse.Namespace) -> tuple[str, list[Rate]]:
         return await server_version(link), rates
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Measure and print; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="bench.redis.rate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("redis-rate", __doc__)
     parser.add_argument("--redis-url", help="an empty database (an embedded server with an append-only file)")
     parser.add_argument("--streams", type=int, nargs="+", default=[8, 64, 256], help="reply logs (%(default)s)")
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 4], help="tokens per event (%(default)s)")
     parser.add_argument("--seconds", type=float, default=5.0, help="of writing per figure (%(default)g)")
     parser.add_argument("--read", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(list(arguments))
     if options.read:
         print(asyncio.run(read(options.redis_url, json.loads(sys.stdin.readline()))), flush=True)
         return 0
-    try:
-        version, rates = asyncio.run(_measure_all(options))
-    except UserError as error:
-        print(f"bench.redis.rate: {error}", file=sys.stderr)
-        return 2
+    version, rates = asyncio.run(_measure_all(options))
     table = Table(box=box.SIMPLE, pad_edge=False, title=version, title_justify="left")
     for heading in ("streams", "tokens per event", "events/s", "tokens/s", "server µs per event", "tokens/s at most"):
         table.add_column(heading, justify="right")
@@ -140,7 +134,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     Console(width=110, highlight=False).print(table)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,16 +1,20 @@
-"""Load a gateway and report what its clients saw: `python -m bench.serve.command --rate 5 --duration 60`.
+"""Load a gateway over HTTP and report what its clients saw.
 
-With --rate requests arrive as a Poisson process, whether or not earlier answers have come (open loop); without it
---concurrency clients ask one question after another (closed loop). The first SIGINT or SIGTERM ends the load and waits
-for the answers under way, the second ends everything. Exit status: 0 where every request got its whole answer, 1 where
-one did not, 2 where the gateway or the arguments cannot be used.
+With --rate requests arrive as a random process, whether or not earlier answers have come (open loop); with
+--concurrency clients ask one after another (closed loop); with neither they arrive as the workload says. --sweep tries
+several loads in turn, repeat by repeat. A workload asks for exact numbers of tokens; --questions asks in text, and
+counts the answers that are right to the letter. The first SIGINT or SIGTERM ends the load and waits for the answers
+under way, the second ends everything. Exit status: 0 where every request got its whole answer, 1 where one did not, 2
+where the gateway or the arguments cannot be used.
+
+  orcastream bench serve --workload orca_trace --rate 2 --mix realtime=0.2,normal=0.8
+  orcastream bench serve --workload orca_trace --sweep rate=0.5,1,2,4 --plot curve.svg
+  orcastream bench serve --questions demo --concurrency 8 --duration 60 --require-exact
 """
 
 import argparse
 import asyncio
-import json
 import os
-import random
 import signal
 import sys
 import time
@@ -19,96 +23,180 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.arrivals import poisson
-from bench.serve.client import Client
-from bench.serve.loops import Stop, closed_loop, open_loop
-from bench.serve.gateway import GatewayUnavailable, served_model
+from bench.figures.machine import command_line
 from bench.figures.outcome import Outcome
+from bench.figures.progress import RunBars
+from bench.figures.result import Result, Variant
+from bench.figures.tables import show
+from bench.flags import Parser, above_zero, add_result_flags, add_workload_flags, at_least, check_outputs, objectives
+from bench.serve.client import Client
+from bench.serve.gateway import GatewayUnavailable, served_model
+from bench.serve.load import Load, read_loads
+from bench.serve.loops import Stop, closed_loop, open_loop
+from bench.serve.mix import Mix, read_keys, read_shares
+from bench.serve.questions import DEMO_MODEL, MIXES
 from bench.serve.report import Report
-from bench.serve.questions import DEMO_MODEL, MIXES, Workload, from_file
+from bench.serve.requests import RequestSource
+from cli.errors import UserError
 
-UNUSABLE = 2
+_WATCH_S = 0.5
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the load that the command line describes; returns the exit status."""
     options = _parse(arguments)
+    check_outputs(options)
+    bench = ServeBench(options)
     try:
-        workload = _workload(options)
-        report = asyncio.run(_run(options, workload))
+        asyncio.run(bench.run())
     except (GatewayUnavailable, ValueError, OSError) as error:
-        print(f"bench.serve.command: {error}", file=sys.stderr)
-        return UNUSABLE
-    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise UserError(str(error)) from None
+    except asyncio.CancelledError:
         return 130
-    console = Console(width=100, highlight=False)
-    console.print(report.table())
-    console.print(report.summary())
+    result = bench.result(command_line("serve", arguments))
+    show(result, Console(width=110, highlight=False))
     if options.json:
-        options.json.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
-    complaints = report.failed(allow_refusals=options.allow_refusals, require_exact=options.require_exact)
-    for complaint in complaints:
-        print(f"bench.serve.command: {complaint}", file=sys.stderr)
-    return 1 if complaints else 0
+        result.save(options.json)
+    if options.plot and result.measured:
+        from bench.figures.plot import draw
+
+        draw(result, options.plot)
+    for complaint in bench.complaints:
+        print(f"orcastream bench serve: {complaint}", file=sys.stderr)
+    return 1 if bench.complaints else 0
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="bench.serve.command", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--gateway", default="http://127.0.0.1:8000", help="URL (%(default)s)")
-    parser.add_argument("--api-key", default=os.environ.get("ORCASTREAM_API_KEY"), help="or ORCASTREAM_API_KEY")
-    parser.add_argument("--model", help="served name (the first that the gateway lists)")
-    parser.add_argument("--rate", type=float, help="open loop: requests per second")
+class ServeBench:
+    """The loads that take turns on one gateway."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._objectives = objectives(options)
+        self._mix = Mix(read_shares("--mix", options.mix), read_shares("--tenant-mix", options.tenant_mix))
+        self._tenant_keys = read_keys(options.tenant_key)
+        self._source = RequestSource(options, self._mix)
+        self._loads = read_loads(options)
+        self._variants = [Variant(load.name, load.to_json(), "gateway", load.swept) for load in self._loads]
+        self._stop: Stop
+        self._model = ""
+        self.complaints: list[str] = []
+
+    async def run(self) -> None:
+        """All repeats of all loads, or as many as there is time for until a signal."""
+        options, self._stop = self._options, Stop()
+        _stop_on_signals(self._stop)
+        served = await served_model(options.url, api_key=self._some_key(), patience_s=options.patience)
+        self._model = options.model or served
+        if options.questions and not options.prompts and self._model != DEMO_MODEL:
+            raise UserError(f"--questions: the gateway serves {self._model}; they are for {DEMO_MODEL}: --prompts FILE")
+        async with Client(
+            options.url,
+            self._model,
+            api_key=options.api_key,
+            tenant_keys=self._tenant_keys,
+            timeout_s=options.timeout,
+        ) as client:
+            for request in self._source.warm_up(options.warmup):
+                await client.ask(request)
+            with RunBars(options.repeats * len(self._loads)) as bars:
+                await self._measure(client, bars)
+        if not any(variant.runs for variant in self._variants):
+            self.complaints.append("no request was made")
+
+    async def _measure(self, client: Client, bars: RunBars) -> None:
+        for _ in range(self._options.repeats):
+            for load, variant in zip(self._loads, self._variants, strict=True):
+                if self._stop:
+                    return
+                report = await self._once(client, load, bars)
+                if not report.outcomes:
+                    continue
+                variant.runs.append(report.figures(self._objectives))
+                options = self._options
+                self.complaints += report.failed(
+                    allow_refusals=options.allow_refusals, require_exact=options.require_exact
+                )
+
+    async def _once(self, client: Client, load: Load, bars: RunBars) -> Report:
+        outcomes: list[Outcome] = []
+        requests, count = self._source.requests(load)
+        bars.begin(load.name, count)
+        watching = asyncio.create_task(_watch(bars, outcomes))
+        begun_s = time.monotonic()
+        try:
+            if load.is_closed:
+                await closed_loop(
+                    client, requests, outcomes, self._stop,
+                    concurrency=load.concurrency or 1, duration_s=load.duration_s,
+                )  # fmt: skip
+            else:
+                await open_loop(client, requests, outcomes, self._stop, concurrency=load.concurrency)
+        finally:
+            watching.cancel()
+            bars.end()
+        last_s = max((outcome.ended_s or begun_s for outcome in outcomes), default=begun_s)
+        until_s = min(begun_s + load.duration_s, last_s if last_s > begun_s else time.monotonic())
+        return Report(outcomes, begun_s, until_s)
+
+    def result(self, command: str) -> Result:
+        """What was measured so far."""
+        options = self._options
+        shown = ("requests", "rate", "concurrency", "duration", "burstiness", "length_scale", "seed", "mix")
+        workload = {
+            "name": self._source.name,
+            **{name: getattr(options, name) for name in shown},
+            **{name: getattr(options, name) for name in ("tenant_mix", "only_tenant", "ttft_slo_ms", "tbt_slo_ms")},
+        }
+        model = {"name": self._model, "gateway": options.url}
+        return Result(command, model, workload, self._variants, latency_limit_ms=options.latency_limit_ms)
+
+    def _some_key(self) -> str | None:
+        return self._options.api_key or next(iter(self._tenant_keys.values()), None)
+
+
+async def _watch(bars: RunBars, outcomes: Sequence[Outcome]) -> None:
+    while True:
+        bars.update(len(outcomes))
+        await asyncio.sleep(_WATCH_S)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("serve", __doc__)
+    gateway = parser.add_argument_group("gateway")
+    gateway.add_argument("--url", default="http://127.0.0.1:8000", help="(%(default)s)")
+    gateway.add_argument("--api-key", default=os.environ.get("ORCASTREAM_API_KEY"), help="or ORCASTREAM_API_KEY")
+    gateway.add_argument("--model", help="served name (the first that the gateway lists)")
+    gateway.add_argument("--timeout", type=above_zero, default=600.0, help="seconds until giving up (%(default)g)")
+    gateway.add_argument("--patience", type=float, default=60.0, help="seconds to wait for the gateway (%(default)g)")
+    _add_load_flags(parser)
+    add_workload_flags(parser, "orca_trace")
     parser.add_argument(
-        "--concurrency", type=int, help="closed loop: clients (8); open loop: most requests under way (no bound)"
+        "--vocab-size", type=at_least(2), default=1000, help="a workload's token ids are below it (%(default)s)"
     )
-    parser.add_argument("--duration", type=float, default=60.0, help="seconds of load (%(default)g)")
-    parser.add_argument("--seed", type=int, default=0, help="of arrivals and questions (%(default)s)")
-    parser.add_argument("--mix", choices=MIXES, default="demo", help="questions of the demo model (%(default)s)")
-    parser.add_argument(
-        "--prompts", type=Path, help='own questions instead: lines of {"prompt", "answer", "max_tokens"}'
-    )
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds until a client gives up (%(default)g)")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds to wait for the gateway (%(default)g)")
-    parser.add_argument("--allow-refusals", action="store_true", help="429 for a full queue is no failure")
-    parser.add_argument("--require-exact", action="store_true", help="an answer that is not the known one is a failure")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, times in seconds")
-    options = parser.parse_args(arguments)
-    for name in ("rate", "concurrency", "duration", "timeout"):
-        value = getattr(options, name)
-        if value is not None and not 0 < value < float("inf"):
-            parser.error(f"--{name}: got {value}, allowed: more than 0 and finite")
+    asked = parser.add_argument_group("questions in text, instead of a workload")
+    asked.add_argument("--questions", choices=MIXES, help="those of the demo model")
+    asked.add_argument("--prompts", type=Path, help='own ones: lines of {"prompt", "answer", "max_tokens"}')
+    asked.add_argument("--require-exact", action="store_true", help="an answer that is not the known one is a failure")
+    add_result_flags(parser, repeats=1)
+    options = parser.parse_args(list(arguments))
+    if options.sweep and (options.rate or options.concurrency):
+        parser.error("--sweep: got a load beside it, allowed: without --rate and --concurrency")
     return options
 
 
-def _workload(options: argparse.Namespace) -> Workload:
-    return from_file(options.prompts, options.seed) if options.prompts else MIXES[options.mix](options.seed)
-
-
-async def _run(options: argparse.Namespace, workload: Workload) -> Report:
-    stop = Stop()
-    _stop_on_signals(stop)
-    served = await served_model(options.gateway, api_key=options.api_key, patience_s=options.patience)
-    model = options.model or served
-    if model != DEMO_MODEL and not options.prompts:
-        raise ValueError(f"--prompts: the gateway serves {model}; the mixes are for {DEMO_MODEL}: name a file")
-    outcomes: list[Outcome] = []
-    async with Client(options.gateway, model, api_key=options.api_key, timeout_s=options.timeout) as client:
-        begun_s = time.monotonic()
-        if options.rate:
-            arrivals = poisson(options.rate, options.duration, random.Random(f"arrivals {options.seed}"))
-            await open_loop(client, workload, arrivals, outcomes, stop, concurrency=options.concurrency)
-        else:
-            await closed_loop(
-                client,
-                workload,
-                concurrency=options.concurrency or 8,
-                duration_s=options.duration,
-                outcomes=outcomes,
-                stop=stop,
-            )
-    return Report(outcomes, begun_s, min(begun_s + options.duration, time.monotonic()))
+def _add_load_flags(parser: argparse.ArgumentParser) -> None:
+    load = parser.add_argument_group("load")
+    load.add_argument(
+        "--concurrency", type=at_least(1), help="closed loop: clients; with --rate: most requests under way (no bound)"
+    )
+    load.add_argument("--duration", type=above_zero, metavar="S", help="seconds of load (to the last request)")
+    load.add_argument("--sweep", metavar="rate=R,R...", help="rates, or clients: concurrency=C,C...")
+    load.add_argument("--mix", metavar="CLASS=SHARE,...", help="priority classes, drawn by share (the workload's own)")
+    load.add_argument("--tenant-mix", metavar="NAME=SHARE,...", help="tenants, drawn by share (the workload's own)")
+    load.add_argument(
+        "--tenant-key", action="append", default=[], metavar="NAME=KEY", help="a tenant's API key; repeat for more"
+    )
+    load.add_argument("--allow-refusals", action="store_true", help="429 for a full queue is no failure")
 
 
 def _stop_on_signals(stop: Stop) -> None:
@@ -121,7 +209,3 @@ def _stop_on_signals(stop: Stop) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Measure what telemetry costs: `python -m bench.telemetry.cost`.
+"""Measure what telemetry costs.
 
 Throughput: two workers share one engine in this process, and telemetry is told of one of them. They take turns at a
 batch of requests straight from the queue; each round gives one ratio. Exports come whoever's turn it is: the CPU time
@@ -28,18 +28,20 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench.flags import Parser
+from bench.redis.own_redis import own_redis
 from bench.serve.client import Client
 from bench.serve.gateway import served_model
-from bench.telemetry.observed import one_engine
-from bench.redis.own_redis import own_redis
+from bench.serve.questions import DEMO_MODEL
 from bench.site import Site
-from bench.serve.questions import DEMO_MODEL, Question
+from bench.telemetry.observed import one_engine
+from bench.workloads import SampleRequest
 from telemetry.setup import start_telemetry
 
 MOST_THROUGHPUT_LOST = 0.02
 MOST_TTFT_ADDED_S = 0.001
 _PATIENCE_S = 180.0
-_QUESTION = Question("What is 3 + 4?", max_tokens=4)
+_QUESTION = SampleRequest("What is 3 + 4?", max_tokens=4)
 _TURNS = 4
 """How often each of two sites is asked in turn."""
 
@@ -75,7 +77,9 @@ class Cost:
 async def measure(options: argparse.Namespace) -> tuple[Cost, int, int]:
     """The cost, and the spans and data points that the collector got."""
     sink = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.telemetry.otlp_sink"), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "bench.telemetry.otlp_sink"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
     )
     assert sink.stdin is not None
     assert sink.stdout is not None
@@ -167,7 +171,7 @@ async def _client(environment: Mapping[str, str]) -> AsyncIterator[Client]:
             await site.stop()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Measure and print; returns the exit status."""
     options = _parse(arguments)
     cost, spans, points = asyncio.run(measure(options))
@@ -180,10 +184,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if slowed or delayed else 0
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="bench.telemetry.cost", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("telemetry-cost", __doc__)
     parser.add_argument("--rounds", type=int, default=20, help="of both workers, for throughput (%(default)s)")
     parser.add_argument("--pairs", type=int, default=10, help="of sites, for the time to first token (%(default)s)")
     parser.add_argument("--requests", type=int, default=64, help="posted at once for throughput (%(default)s)")
@@ -192,7 +194,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sampled", type=float, default=0.05, help="share of traces sampled (%(default)s)")
     parser.add_argument("--interval", type=float, default=10.0, help="seconds between metric exports (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(list(arguments))
     for name, least in (("rounds", 2), ("pairs", 2), ("requests", 1), ("tokens", 1), ("http_requests", 1)):
         if getattr(options, name) < least:
             parser.error(f"--{name.replace('_', '-')}: got {getattr(options, name)}, allowed: at least {least}")
@@ -227,7 +229,3 @@ def _medians(pairs: Sequence[Pair], shown: Callable[[float], str]) -> tuple[str,
 def _quartiles(values: Sequence[float], shown: Callable[[float], str]) -> str:
     low, _, high = statistics.quantiles(values, n=4)
     return f"{shown(low)} … {shown(high)}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

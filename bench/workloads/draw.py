@@ -54,7 +54,7 @@ class Draw:
         return tuple(self.rng.choices(range(self.vocab_size), k=length))
 
     def arrivals(self, default_rate: float | None = None) -> list[float]:
-        """When each request arrives, in seconds: at the rate that was asked for, else at the default; None: all at 0."""
+        """When each request arrives, in seconds: at the rate asked for, else at the default; None: all at 0."""
         rate = self.rate or default_rate
         if rate is None or self.time_scale == 0:
             return [0.0] * self.requests

@@ -17,7 +17,5 @@ def heavy_tail(draw: Draw) -> list[SampleRequest]:
     requests = []
     for at in draw.arrivals():
         output = min(_MOST, max(_LEAST, draw.rng.lognormvariate(mu, _SIGMA)))
-        requests.append(
-            SampleRequest(draw.ids(draw.between(32, 128)), max_tokens=draw.length(output), arrival_s=at)
-        )
+        requests.append(SampleRequest(draw.ids(draw.between(32, 128)), max_tokens=draw.length(output), arrival_s=at))
     return requests

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 class SampleRequest:
     """What is asked, when, and by whom.
 
-    `prompt` is token ids, or text for a chat. With token ids the output has exactly `max_tokens` tokens: end-of-sequence
-    tokens are ignored. `answer` is the right text where one is known.
+    `prompt` is token ids, or text for a chat. With token ids the output has exactly `max_tokens` tokens: those that end
+    a text are ignored. `answer` is the right text where one is known.
     """
 
     prompt: str | tuple[int, ...]
@@ -28,7 +28,7 @@ class SampleRequest:
 
 
 def continued(request: SampleRequest, prompt: Sequence[int], answer: Sequence[int]) -> SampleRequest:
-    """`request` with the whole prompt of the request that it continues, and that one's answer, before its own tokens."""
+    """`request` with the whole prompt and the answer of the request that it continues before its own tokens."""
     return replace(request, prompt=(*prompt, *answer, *token_ids(request)))
 
 

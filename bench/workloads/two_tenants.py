@@ -9,7 +9,7 @@ _HEAVY_TO_LIGHT = 10
 
 @workload(requests=88)
 def two_tenants(draw: Draw) -> list[SampleRequest]:
-    """Tenants `heavy` and `light`, ten requests to one; prompts of 32 to 128 tokens, outputs of 16 to 64, Poisson (4/s)."""
+    """Tenants `heavy` and `light`, ten requests to one; prompts of 32 to 128 tokens, outputs of 16 to 64 (4/s)."""
     return [
         SampleRequest(
             draw.ids(draw.between(32, 128)),

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from bench.main import main
 from bench.serve.gateway import served_model
-from bench.serve.command import UNUSABLE, main
-from bench.site import Headcount, Site
 from bench.serve.questions import DEMO_MODEL
+from bench.site import Headcount, Site
 from demo.prompts import SHOWCASE
 from tests.redis_server import free_port
 from tests.service_process import ROOT
@@ -47,9 +47,9 @@ def prompts(tmp_path: Path) -> Path:
 
 async def load(site: Site, *flags: str) -> tuple[int, dict[str, Any]]:
     """Run the client as people do; its exit status and figures."""
-    command = (sys.executable, "-m", "bench.serve.command", "--gateway", site.url, "--json", "/dev/stdout", *flags)
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE)
-    printed, _ = await process.communicate()
+    command = (sys.executable, "-m", "cli.main", "bench", "serve", "--url", site.url, "--json", "/dev/stderr", *flags)
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=subprocess.PIPE)
+    _, printed = await process.communicate()
     return process.returncode or 0, json.loads(printed[printed.index(b"{") :])
 
 
@@ -57,29 +57,37 @@ async def test_a_load_on_real_processes_is_answered_exactly(site: Site, prompts:
     assert await served_model(site.url) == DEMO_MODEL
     assert await site.headcount() == Headcount(0, 0, 0)
     await site.scale_to(1)
-    status, figures = await load(site, "--rate", "6", "--duration", "1.5", "--require-exact")
+    asked = ("--questions", "demo", "--warmup", "0")
+    status, figures = await load(site, *asked, "--rate", "6", "--duration", "1.5", "--require-exact")
     assert status == 0, "the first requests waited for the worker"
     assert await site.headcount() == Headcount(1, 0, 0)
     assert figures["requests"] == figures["complete"] == figures["exact"] > 2
-    assert figures["ttft_s"]["count"] == figures["requests"]
+    assert figures["ttft_ms"]["count"] == figures["requests"]
     status, figures = await load(site, "--concurrency", "3", "--duration", "0.5", "--prompts", str(prompts))
     assert (status, figures["errors"]) == (0, {})
     assert figures["requests"] == figures["exact"] >= 3
     assert figures["output_tokens_per_s"] > 0
+    await _workload_of_exact_lengths(site)
     assert await site.queue_length() == 0
     await site.scale_to(0)
     assert (await site.headcount()).draining == 1
 
 
+async def _workload_of_exact_lengths(site: Site) -> None:
+    flags = ("--workload", "multi_turn", "--requests", "8", "--length-scale", "0.1", "--mix", "realtime=1,low=1")
+    status, figures = await load(site, *flags, "--sweep", "concurrency=1,4", "--repeats", "2")
+    assert status == 0
+    assert list(figures["variants"]) == ["concurrency=1", "concurrency=4"]
+    for variant in figures["variants"].values():
+        assert [run["complete"] for run in variant["runs"]] == [8, 8]
+        assert variant["runs"][0]["output_tokens"] == variant["runs"][1]["output_tokens"] >= 8 * 3
+        assert set(variant["by_class"]) == {"realtime", "low"}
+    assert figures["prompt_tokens_computed"] + figures["prompt_tokens_cached"] == figures["input_tokens"]
+    assert figures["kv_waste"] is None, "HTTP does not tell"
+    assert [point["load"] for point in figures["curves"]["gateway"]] == [1, 4]
+
+
 def test_a_gateway_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    assert main(["--gateway", url, "--patience", "0"]) == UNUSABLE
-    assert f"gateway: {url} is not ready: " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("flag", ["--rate", "--concurrency", "--duration", "--timeout"])
-def test_flags_that_cannot_be_used_are_named(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([flag, "0"])
-    assert ended.value.code == UNUSABLE
-    assert f"{flag}: got 0" in capsys.readouterr().err
+    assert main(["serve", "--url", url, "--patience", "0"]) == 2
+    assert f"orcastream bench serve: gateway: {url} is not ready: " in capsys.readouterr().err
