@@ -43,11 +43,12 @@ class RequestSource:
         return [replace(request, max_tokens=_WARM_UP_TOKENS) for request in mixed]
 
     def _questions(self, load: Load) -> tuple[Iterable[SampleRequest], int | None]:
-        drawn: Iterator[SampleRequest] = iter(self._question_mix().draw, None)
+        questions: Iterator[SampleRequest] = iter(self._question_mix().draw, None)
+        drawn = questions
         if load.rate is not None:
             rng = random.Random(f"arrivals {self._options.seed}")
             arrivals = gamma(load.rate, load.duration_s, self._options.burstiness, rng)
-            drawn = (replace(next(drawn), arrival_s=at) for at in arrivals)
+            drawn = (replace(next(questions), arrival_s=at) for at in arrivals)
         return islice(drawn, self._options.requests), self._options.requests
 
     def _question_mix(self) -> QuestionMix:

@@ -47,10 +47,10 @@ def prompts(tmp_path: Path) -> Path:
 
 async def load(site: Site, *flags: str) -> tuple[int, dict[str, Any]]:
     """Run the client as people do; its exit status and figures."""
-    command = (sys.executable, "-m", "cli.main", "bench", "serve", "--url", site.url, "--json", "/dev/stderr", *flags)
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stderr=subprocess.PIPE)
-    _, printed = await process.communicate()
-    return process.returncode or 0, json.loads(printed[printed.index(b"{") :])
+    command = (sys.executable, "-m", "cli.main", "bench", "serve", "--url", site.url, "--json", "/dev/stdout", *flags)
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE)
+    printed, _ = await process.communicate()
+    return process.returncode or 0, json.loads(printed[printed.index(b"\n{") :])
 
 
 async def test_a_load_on_real_processes_is_answered_exactly(site: Site, prompts: Path) -> None:
