@@ -26,9 +26,9 @@ class IterationLog:
         self._last = last
         stats = self._engine.stats()
         self._select_s.append(last.select_s)
-        self._batch_sizes.append(len(last.plan))
+        self._batch_sizes.append(len(last.request_ids))
         self._use.append(stats.blocks_used / stats.blocks_total)
-        if getattr(stats, "slots_held", 0):
+        if stats.slots_held:
             self._waste.append(1 - stats.slots_used / stats.slots_held)
 
     def figures(self) -> dict[str, Any]:
@@ -40,12 +40,12 @@ class IterationLog:
         before, after = self._before, self._engine.stats()
         return {
             "prompt_tokens_computed": after.prompt_tokens - before.prompt_tokens,
-            "prompt_tokens_cached": getattr(after, "cached_tokens", 0) - getattr(before, "cached_tokens", 0),
+            "prompt_tokens_cached": after.cached_tokens - before.cached_tokens,
             "kv_waste": _mean(self._waste),
             "kv_use": _mean(self._use),
-            "kv_tokens_total": after.blocks_total * self._engine.config.block_size,
+            "kv_tokens_total": self._engine.limits.max_cached_tokens,
             "preemptions": after.preemptions - before.preemptions,
-            "swaps": getattr(after, "swaps", 0) - getattr(before, "swaps", 0),
+            "swaps": after.swaps - before.swaps,
             "iterations": after.iterations - before.iterations,
             "batch_size": _mean(self._batch_sizes),
             "scheduler_ms": in_ms(self._select_s),
