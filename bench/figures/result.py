@@ -66,6 +66,12 @@ class Result:
             return {}
         return {name: sustained(points, self.latency_limit_ms) for name, points in self.curves().items()}
 
+    def _sustained(self) -> dict[str, Any]:
+        loads = self.sustained_loads()
+        first = next(iter(loads.values()), None)
+        compared = {name: load / first for name, load in loads.items() if load is not None and first}
+        return {"latency_limit_ms": self.latency_limit_ms, "load": loads, "ratio_to_first": compared}
+
     def to_json(self) -> dict[str, Any]:
         """The first variant's figures on top; all of them under `variants`, those after the first with ratios to it."""
         measured = self.measured
@@ -84,7 +90,7 @@ class Result:
             "workload": dict(self.workload),
             "variants": variants,
             "curves": {name: [point.to_json() for point in points] for name, points in self.curves().items()},
-            "sustained": {"latency_limit_ms": self.latency_limit_ms, "load": self.sustained_loads()},
+            "sustained": self._sustained(),
         }
 
     def save(self, path: Path) -> None:

@@ -32,6 +32,8 @@ _ROWS = (
     ("preemptions", "preemptions", ",.0f"),
     ("scheduler p50, ms", "scheduler_ms.p50", ",.3f"),
     ("scheduler p99, ms", "scheduler_ms.p99", ",.3f"),
+    ("answers with a known text", "comparable", ",.0f"),
+    ("of these exact", "exact", ",.0f"),
 )
 _PARTS = ("by_class", "by_tenant", "by_group")
 _PART_ROWS = (
@@ -54,9 +56,12 @@ def show(result: Result, console: Console) -> None:
             console.print(_parts(variant))
     if len(measured) > 2:
         console.print(_overview(result))
-    for name, load in result.sustained_loads().items():
+    sustained = result.to_json()["sustained"]
+    for name, load in sustained["load"].items():
         reached = "not at any load measured" if load is None else f"up to a load of {load:.3g}"
-        console.print(f"{name}: median E2E per token within {result.latency_limit_ms:g} ms {reached}")
+        ratio = sustained["ratio_to_first"].get(name)
+        compared = "" if ratio is None else f", {ratio:.2f} x the first"
+        console.print(f"{name}: median E2E per token within {result.latency_limit_ms:g} ms {reached}{compared}")
 
 
 def _setting(result: Result) -> list[str]:
@@ -73,13 +78,14 @@ def _setting(result: Result) -> list[str]:
 
 def _table(variant: Variant, first: Variant) -> Table:
     """Medians of one variant with lowest and highest run, and their ratios to the first."""
-    title = f"{variant.name}: median of {len(variant.runs)} {'run' if len(variant.runs) == 1 else 'runs'}"
-    table = Table(box=box.SIMPLE, pad_edge=False, title=title, title_justify="left")
+    figures, spread, compared = variant.figures, extremes(variant.runs), ratios(first.figures, variant.figures)
+    runs = "1 run" if len(variant.runs) == 1 else f"median of {len(variant.runs)} runs"
+    title = f"{variant.name}: {runs}, {figures['requests']:g} requests, {figures['complete']:g} complete"
+    table = Table(box=box.SIMPLE, pad_edge=False, title=title, title_justify="left", min_width=len(title))
     table.add_column("", min_width=22)
     headings = ["median", "lowest … highest", *([] if variant is first else [f"to {first.name}"])]
     for heading in headings:
         table.add_column(heading, justify="right")
-    figures, spread, compared = variant.figures, extremes(variant.runs), ratios(first.figures, variant.figures)
     for label, path, form in _ROWS:
         value = _at(figures, path)
         if value is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from bench.figures.outcome import Outcome
+from bench.figures.outcome import Objectives, Outcome
 from bench.workloads import SampleRequest
 from cli.sse import ServedBy, SseParser
 
@@ -23,7 +23,8 @@ UNREADABLE = "unreadable"
 class Client:
     """Asks one gateway; any number of requests at once. Use as an async context manager.
 
-    `tenant_keys`: the API keys of tenants by name; requests of any other tenant come with `api_key`.
+    `tenant_keys`: the API keys of tenants by name; requests of any other tenant come with `api_key`. `objectives` go
+    with every request, for policies that look at them.
     """
 
     def __init__(
@@ -33,14 +34,14 @@ class Client:
         *,
         api_key: str | None = None,
         tenant_keys: Mapping[str, str] | None = None,
-        extra_body: Mapping[str, Any] | None = None,
+        objectives: Objectives | None = None,
         timeout_s: float = 120.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._model = model
         self._api_key = api_key
         self._tenant_keys = dict(tenant_keys or {})
-        self._extra_body = dict(extra_body or {})
+        self._targets = _targets(objectives or Objectives())
         self._timeout_s = timeout_s
         self._http = httpx.AsyncClient(
             base_url=url,
@@ -99,13 +100,19 @@ class Client:
             "stream": True,
             "stream_options": {"include_usage": True},
             "priority": request.priority_class,
-            **self._extra_body,
+            **self._targets,
         }
         if request.max_tokens is not None:
             body["max_tokens"] = request.max_tokens
         if isinstance(request.prompt, str):
             return "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": request.prompt}]}
         return "/v1/completions", {**body, "prompt": list(request.prompt), "ignore_eos": True}
+
+
+def _targets(objectives: Objectives) -> dict[str, float]:
+    """The objectives as fields of a request's body."""
+    named = {"ttft_slo_ms": objectives.ttft_s, "tbt_slo_ms": objectives.tbt_s}
+    return {name: seconds * 1000 for name, seconds in named.items() if seconds is not None}
 
 
 def _take(outcome: Outcome, event: str) -> None:

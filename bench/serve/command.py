@@ -94,6 +94,7 @@ class ServeBench:
             self._model,
             api_key=options.api_key,
             tenant_keys=self._tenant_keys,
+            objectives=self._objectives,
             timeout_s=options.timeout,
         ) as client:
             for request in self._source.warm_up(options.warmup):

@@ -79,8 +79,8 @@ class Report:
         return {
             **measure(self.outcomes, self.begun_s, self.until_s, objectives),
             "prompt_tokens_computed": prompt_tokens,
-            "comparable": self.comparable,
-            "exact": self.exact,
+            "comparable": self.comparable or None,
+            "exact": self.exact if self.comparable else None,
             "moved": self.moved,
             **dict.fromkeys(("kv_waste", "kv_use", "preemptions", "scheduler_ms")),
         }

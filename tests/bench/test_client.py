@@ -9,7 +9,7 @@ from functools import partial
 import httpx
 import pytest
 
-from bench.figures.outcome import Outcome
+from bench.figures.outcome import Objectives, Outcome
 from bench.serve.client import LOST, UNREADABLE, Client
 from bench.serve.loops import Stop, closed_loop, open_loop
 from bench.workloads import SampleRequest
@@ -111,7 +111,7 @@ async def test_what_follows_waits_for_what_it_follows_and_holds_its_prompt() -> 
     bodies = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        bodies.append(json.loads(request.content))
+        bodies.append(json.loads(request.content) | {"key": request.headers.get("Authorization")})
         text = {"choices": [{"text": "w1 w2", "finish_reason": "length"}]}
         return httpx.Response(200, content=START + f"data: {json.dumps(text)}\n\n".encode() + USAGE + DONE)
 
@@ -124,11 +124,13 @@ async def test_what_follows_waits_for_what_it_follows_and_holds_its_prompt() -> 
         outcomes: list[Outcome] = []
         bodies.clear()
         keys = {"light": "secret"}
-        async with Client("http://g", "m", tenant_keys=keys, transport=httpx.MockTransport(answer)) as one:
+        transport = httpx.MockTransport(answer)
+        async with Client("http://g", "m", tenant_keys=keys, objectives=Objectives(0.5), transport=transport) as one:
             await loop(one, turns, outcomes, Stop())
         assert all(outcome.complete for outcome in outcomes)
         assert [(body["max_tokens"], body["ignore_eos"]) for body in bodies] == [(3, True)] * 3
         first, second, third = (body["prompt"] for body in bodies)
         assert (first, third) == ([1, 2], [8])
         assert (second[:2], len(second), second[-1]) == ([1, 2], 2 + 3 + 1, 7), "prompt, answer of 3 tokens, own part"
-        assert bodies[0]["priority"] == "high"
+        assert (bodies[0]["priority"], bodies[0]["key"], bodies[1]["key"]) == ("high", "Bearer secret", None)
+        assert all(body["ttft_slo_ms"] == 500 and "tbt_slo_ms" not in body for body in bodies)

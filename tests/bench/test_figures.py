@@ -111,6 +111,7 @@ def test_a_table_tells_where_with_what_and_how(capsys: pytest.CaptureFixture[str
     for part in ("machine: ", "versions: python", "parameters 7", "command: orcastream bench", "1.500 x", "short"):
         assert part in shown
     assert "static: median E2E per token within 600 ms" in shown
+    assert swept.to_json()["sustained"]["latency_limit_ms"] == 600.0
 
 
 @pytest.mark.parametrize("swept", [False, True])
