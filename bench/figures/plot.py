@@ -60,6 +60,8 @@ def _curves(pyplot: Any, result: Result) -> Any:
         normalized.axhline(result.latency_limit_ms, color="#8a8a8a", linewidth=0.8, linestyle="--")
     for axes, label in ((normalized, "median E2E per output token [ms]"), (ttft, "time to first token [ms]")):
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
         axes.set_xlabel("requests/s served")
         axes.set_ylabel(label)
         axes.legend(frameon=False, fontsize=8)

@@ -114,8 +114,9 @@ def _overview(result: Result) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False)
     chosen = ("requests_per_s", "output_tokens_per_s", "ttft_ms.mean", "tbt_ms.p99", "normalized_latency_ms.p50")
     rows = [row for row in _ROWS if row[1] in chosen]
-    for heading in ("", *(label for label, *_ in rows)):
-        table.add_column(heading, justify="right" if heading else "left")
+    table.add_column("", no_wrap=True)
+    for label, *_ in rows:
+        table.add_column(label, justify="right")
     for variant in result.measured:
         table.add_row(variant.name, *(_shown(_at(variant.figures, path), form) for _, path, form in rows))
     return table
