@@ -1,6 +1,7 @@
 """The engine: requests in, one iteration at a time, tokens out."""
 
 import logging
+import time
 from collections.abc import Sequence
 
 import torch
@@ -8,6 +9,7 @@ from transformers import PreTrainedModel
 
 from engine.attention import choose_backend
 from engine.batch.executor import Executor, Pending, Prepared
+from engine.beam import Beam
 from engine.beams import Beams
 from engine.config import EngineConfig
 from engine.model.cache_setup import make_cache
@@ -65,6 +67,7 @@ class OrcaEngine:
         self._beams = Beams(self._scheduler, self.cache, self.eos_token_ids)
         self._overlaps = config.overlap == "on" or (config.overlap == "auto" and self.device.type != "cpu")
         self._pending: Pending | None = None
+        self._collected_s = 0.0
         self.limits = ModelLimits(
             vocab_size=model.config.get_text_config().vocab_size,
             max_model_len=max_model_len,
@@ -188,18 +191,29 @@ class OrcaEngine:
             events += self._beams.advance(request, candidates)
         self._totals.iterations += 1
         self._totals.output_tokens += sum(event.token is not None for event in events)
-        self.last_iteration = record = _record(pending)
+        now = time.monotonic()
+        self.last_iteration = record = _record(pending, now - max(pending.watch.started_s, self._collected_s))
+        self._collected_s = now
         self._scheduler.policy.observe(record)
         return events
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: SamplingParams | Sequence[SamplingParams]
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: SamplingParams | Sequence[SamplingParams],
+        *,
+        n: int = 1,
+        beam_width: int | None = None,
+        length_penalty: float = 1.0,
+        early_stopping: bool = False,
     ) -> list[Completion]:
-        """Compute all `prompts` and return when the last one is finished, in their order.
+        """Compute all `prompts` and return when the last one is finished: `n` completions per prompt, in their order.
 
-        RuntimeError if requests are under way already: their events would be lost.
+        With `beam_width` they are the best hypotheses of a beam search, the best first; see Beam. RuntimeError if
+        requests are under way already: their events would be lost.
         """
-        return generate(self, prompts, sampling)
+        beam = None if beam_width is None else Beam(beam_width, n, length_penalty, early_stopping)
+        return generate(self, prompts, sampling, n=n, beam=beam)
 
     def stats(self) -> EngineStats:
         """A snapshot of what the engine holds and has done.
@@ -265,7 +279,7 @@ class OrcaEngine:
         )
 
 
-def _record(pending: Pending) -> IterationRecord:
+def _record(pending: Pending, total_s: float) -> IterationRecord:
     watch, plan = pending.watch, pending.plan
     return IterationRecord(
         started_s=watch.started_s,
@@ -273,7 +287,7 @@ def _record(pending: Pending) -> IterationRecord:
         build_s=watch.build_s,
         forward_s=watch.forward_s,
         sample_s=watch.sample_s,
-        total_s=watch.total_s,
+        total_s=total_s,
         prefill_tokens=plan.prefill_tokens,
         decode_tokens=plan.num_decodes,
         context_tokens=pending.context_tokens,

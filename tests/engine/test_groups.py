@@ -85,6 +85,19 @@ def test_cancelling_one_choice_leaves_the_others(who: int, when: int, make_engin
             assert found[f"a-{index}"] == tokens(expected[f"a-{index}"])
 
 
+def test_generate_gives_n_completions_per_prompt(make_engine: MakeEngine) -> None:
+    engine = make_engine(num_blocks=256)
+    sampling = SamplingParams(temperature=1.0, max_tokens=5, seed=3)
+    found = engine.generate([PROMPT, PROMPT[:9]], sampling, n=3)
+    assert [len(each.prompt_ids) for each in found] == [31, 31, 31, 9, 9, 9]
+    assert len({each.output_ids for each in found}) == 6
+    assert engine.stats().prompt_tokens <= 31 + 9
+    beams = engine.generate([PROMPT], SamplingParams(temperature=0, max_tokens=5), n=2, beam_width=4)
+    assert len({each.output_ids for each in beams}) == 2
+    with pytest.raises(ValueError, match="n: got 0"):
+        engine.generate([PROMPT], sampling, n=0)
+
+
 def test_choices_with_different_outputs_so_far_are_no_group(make_engine: MakeEngine) -> None:
     engine = make_engine(num_blocks=256, prefix_cache=False)
     first, second = choices(2, "a")
