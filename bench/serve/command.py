@@ -44,7 +44,7 @@ _WATCH_S = 0.5
 
 def main(arguments: Sequence[str]) -> int:
     """Run the load that the command line describes; returns the exit status."""
-    options = _parse(arguments)
+    options = parse(arguments)
     check_outputs(options)
     bench = ServeBench(options)
     try:
@@ -161,7 +161,8 @@ async def _watch(bars: RunBars, outcomes: Sequence[Outcome]) -> None:
         await asyncio.sleep(_WATCH_S)
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The flags of the command line. UserError."""
     parser = Parser("serve", __doc__)
     gateway = parser.add_argument_group("gateway")
     gateway.add_argument("--url", default="http://127.0.0.1:8000", help="(%(default)s)")

@@ -12,25 +12,30 @@ from bench.flags import draw_workload
 from bench.serve.load import Load
 from bench.serve.mix import Mix
 from bench.serve.questions import MIXES, QuestionMix, from_file
-from bench.workloads import WORKLOADS, Draw, SampleRequest
+from bench.workloads import WORKLOADS, Draw, SampleRequest, token_ids
 
 _WARM_UP_TOKENS = 4
 _MARGIN = 10
 
 
 class RequestSource:
-    """The same requests for the same seed, load after load."""
+    """The same requests for the same seed, load after load.
+
+    Only the token ids of a workload change from run to run, all alike: a worker's prefix cache would know those of an
+    earlier run. Lengths, arrivals, and what prompts have in common stay.
+    """
 
     def __init__(self, options: argparse.Namespace, mix: Mix) -> None:
         self._options = options
         self._mix = mix
+        self._fresh = random.SystemRandom()
         self._asks_text = bool(options.questions or options.prompts)
         self.name: str = str(options.prompts or options.questions or options.workload)
 
     def requests(self, load: Load) -> tuple[Iterable[SampleRequest], int | None]:
         """The requests of a load, and how many they are; None where time ends them."""
         plain, number = self._questions(load) if self._asks_text else self._workload(load)
-        return self._mix.apply(plain, self._options.seed), number
+        return self._mix.apply(self._unseen(plain), self._options.seed), number
 
     def warm_up(self, number: int) -> list[SampleRequest]:
         """A few short ones."""
@@ -39,8 +44,16 @@ class RequestSource:
         else:
             workload = draw_workload(self._options, self._draw(self._number))
             drawn = [request for request in workload if request.follows is None]
-        mixed = self._mix.apply(drawn[:number], self._options.seed)
+        mixed = self._mix.apply(self._unseen(drawn[:number]), self._options.seed)
         return [replace(request, max_tokens=_WARM_UP_TOKENS) for request in mixed]
+
+    def _unseen(self, requests: Iterable[SampleRequest]) -> Iterator[SampleRequest]:
+        """The requests with all token ids exchanged for others by one permutation; texts as they are."""
+        vocab_size: int = self._options.vocab_size
+        others = self._fresh.sample(range(vocab_size), vocab_size)
+        for request in requests:
+            is_text = isinstance(request.prompt, str)
+            yield request if is_text else replace(request, prompt=tuple(others[token] for token in token_ids(request)))
 
     def _questions(self, load: Load) -> tuple[Iterable[SampleRequest], int | None]:
         questions: Iterator[SampleRequest] = iter(self._question_mix().draw, None)

@@ -1,0 +1,78 @@
+"""The requests of a load: as many as asked for or as fit into its time, and none that a prefix cache has seen."""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from bench.serve.command import parse
+from bench.serve.load import Load, read_loads
+from bench.serve.mix import Mix
+from bench.serve.requests import RequestSource
+from bench.workloads import SampleRequest, token_ids
+
+
+def source(*flags: str, mix: Mix | None = None) -> tuple[RequestSource, list[Load]]:
+    options = parse(flags)
+    return RequestSource(options, mix or Mix({}, {})), read_loads(options)
+
+
+def drawn(source: RequestSource, load: Load, most: int = 1000) -> list[SampleRequest]:
+    return list(islice(source.requests(load)[0], most))
+
+
+def shape(requests: Sequence[SampleRequest]) -> list[tuple[Any, ...]]:
+    return [(len(token_ids(one)), one.max_tokens, one.arrival_s, one.follows) for one in requests]
+
+
+def test_every_run_has_the_same_shape_and_other_tokens() -> None:
+    made, [load] = source("--workload", "shared_prefix", "--requests", "4")
+    first, second = drawn(made, load), drawn(made, load)
+    assert shape(first) == shape(second)
+    assert all(token_ids(one) != token_ids(other) for one, other in zip(first, second, strict=True))
+    for run in (first, second):
+        assert len({token_ids(request)[:1000] for request in run}) == 1, "what was shared is shared"
+
+
+def test_a_rate_for_a_time_gives_the_arrivals_of_that_time() -> None:
+    made, [load] = source("--workload", "orca_trace", "--rate", "50", "--duration", "4")
+    arrivals = [request.arrival_s for request in drawn(made, load)]
+    assert 150 < len(arrivals) < 250
+    assert arrivals == sorted(arrivals)
+    assert arrivals[-1] < 4
+
+
+def test_clients_for_a_time_never_run_out_of_requests() -> None:
+    made, [load] = source("--workload", "multi_turn", "--requests", "8", "--concurrency", "2")
+    assert len(drawn(made, load)) == 8
+    made, [load] = source("--workload", "multi_turn", "--concurrency", "2", "--duration", "5")
+    requests = drawn(made, load, most=70)
+    assert len(requests) == 70
+    assert all(request.follows is None or request.follows == index - 1 for index, request in enumerate(requests))
+    assert requests[0].prompt != requests[32].prompt
+
+
+def test_classes_and_tenants_are_drawn_by_share() -> None:
+    made, [load] = source("--requests", "600", mix=Mix({"realtime": 1, "low": 3}, {"light": 1}))
+    requests = drawn(made, load)
+    assert sum(request.priority_class == "low" for request in requests) == pytest.approx(450, abs=50)
+    assert {request.tenant for request in requests} == {"light"}
+
+
+def test_questions_are_asked_for_a_minute_unless_told_otherwise() -> None:
+    _, [load] = source("--questions", "demo")
+    assert (load.concurrency, load.is_closed, load.duration_s) == (8, True, 60.0)
+    made, [load] = source("--questions", "demo", "--rate", "5", "--requests", "7")
+    assert (load.is_closed, load.duration_s) == (False, float("inf"))
+    requests = drawn(made, load)
+    assert len(requests) == 7
+    assert all(isinstance(request.prompt, str) and request.answer for request in requests)
+    assert 0 < requests[0].arrival_s < requests[6].arrival_s
+
+
+def test_the_warm_up_is_short_and_follows_nothing() -> None:
+    made, _ = source("--workload", "multi_turn")
+    requests = made.warm_up(3)
+    assert [(request.max_tokens, request.follows) for request in requests] == [(4, None)] * 3
+    assert made.warm_up(0) == []
