@@ -14,7 +14,7 @@ class EngineConfig:
 
     `model` is a directory or a hub id. `dtype` auto is float32 on a CPU and the checkpoint's own on CUDA.
     `kv_cache_memory` is in bytes; without it the cache takes what a profiling pass leaves on CUDA, and a modest share
-    of the free memory on a CPU. `max_num_batched_tokens` is the token budget of an iteration, `max_batch_size` the
+    of the available memory on a CPU. `max_num_batched_tokens` is the token budget of an iteration, `max_batch_size` the
     most requests that run at once. `max_model_len` (tokens of prompt and output) may only lower the model's own limit.
     """
 

@@ -1,16 +1,15 @@
 """How many blocks the KV cache has."""
 
-import os
-
 import torch
 
 from engine.batch.flat_batch import FlatBatch, Rows
 from engine.kv.block_table import BlockTable
+from engine.kv.host_memory_size import available_host_memory
 from engine.model.runner import ModelRunner
 
 _CPU_MOST_BYTES = 2 << 30
 _CPU_SHARE = 0.25
-"""Of the free memory; the weights and the rest of the machine need theirs."""
+"""Of the memory that is available; the rest of the machine needs its own."""
 _CUDA_SHARE = 0.9
 """Of the whole memory of the device, for weights, activations and cache together."""
 
@@ -33,7 +32,7 @@ def measure_num_blocks(
     if memory is None and runner.device.type == "cuda":
         memory = _spare_cuda_memory(runner, block_size, token_budget, max_batch_size, max_model_len)
     elif memory is None:
-        memory = min(_CPU_MOST_BYTES, int(_free_host_memory() * _CPU_SHARE))
+        memory = _spare_host_memory()
     num_blocks = min(most, memory // runner.bytes_per_block(block_size))
     if num_blocks < 1:
         raise ValueError(
@@ -42,11 +41,10 @@ def measure_num_blocks(
     return num_blocks
 
 
-def _free_host_memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return _CPU_MOST_BYTES
+def _spare_host_memory() -> int:
+    """Bytes that the cache of a CPU gets where nobody says how many."""
+    available = available_host_memory()
+    return _CPU_MOST_BYTES if available is None else min(_CPU_MOST_BYTES, int(available * _CPU_SHARE))
 
 
 def _spare_cuda_memory(
