@@ -25,26 +25,12 @@ def check_request(request: Request, limits: ModelLimits, eos_token_ids: Collecti
             if not 0 <= token < limits.vocab_size:
                 where = f"{field}.{ids.index((min(ids), max(ids))[index])}"
                 raise InvalidRequest(where, token, f"token ids from 0 to {limits.vocab_size - 1}")
-    max_tokens = _resolved(request, limits)
+    if request.max_tokens is not None and request.max_tokens < 1:
+        raise InvalidRequest("max_tokens", request.max_tokens, "at least 1")
+    max_tokens = limits.fit(
+        len(request.prompt_ids), max_tokens=request.max_tokens, min_tokens=request.sampling.min_tokens
+    )
     ended = first_finish(request.output_ids, request.sampling, eos_token_ids, max_tokens)
     if ended is not None:
         raise InvalidRequest("output_ids", request.output_ids, f"an output that goes on (it ended: {ended[1]})")
     return max_tokens
-
-
-def _resolved(request: Request, limits: ModelLimits) -> int:
-    room = limits.max_total_tokens - len(request.prompt_ids)
-    if room < 1:
-        raise InvalidRequest(
-            "prompt",
-            f"{len(request.prompt_ids)} tokens",
-            f"at most {limits.max_total_tokens - 1} tokens (context {limits.max_model_len}, "
-            f"KV cache {limits.max_cached_tokens})",
-        )
-    for field, value in (("max_tokens", request.max_tokens), ("min_tokens", request.sampling.min_tokens)):
-        if value is not None and value > room:
-            allowed = f"at most {room} after a prompt of {len(request.prompt_ids)} tokens"
-            raise InvalidRequest(field, value, allowed)
-    if request.max_tokens is not None and request.max_tokens < 1:
-        raise InvalidRequest("max_tokens", request.max_tokens, "at least 1")
-    return room if request.max_tokens is None else request.max_tokens
