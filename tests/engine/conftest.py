@@ -81,16 +81,16 @@ def make_model(device: torch.device) -> Callable[..., PreTrainedModel]:
 
 @pytest.fixture(scope="session")
 def make_engine(make_model: Callable[..., PreTrainedModel]) -> Callable[..., OrcaEngine]:
-    """An engine around a tiny model; `num_blocks` sets the pool. Its self-check is off unless asked for."""
+    """An engine around a tiny model, without a self-check; `num_blocks` sets the pool."""
 
     def make(
         model: PreTrainedModel | str = "llama", *, num_blocks: int = 64, block_size: int = 4, **settings: Any
     ) -> OrcaEngine:
         loaded = make_model(model) if isinstance(model, str) else model
         memory = num_blocks * ModelRunner(loaded, TorchBackend()).bytes_per_block(block_size)
-        config = EngineConfig(
-            "tiny", block_size=block_size, kv_cache_memory=memory, **{"self_check": False, **settings}
-        )
+        budget = settings.get("max_num_batched_tokens", EngineConfig.max_num_batched_tokens)
+        settings.setdefault("max_batch_size", min(EngineConfig.max_batch_size, budget))
+        config = EngineConfig("tiny", block_size=block_size, kv_cache_memory=memory, **settings)
         return OrcaEngine(config, loaded)
 
     return make
