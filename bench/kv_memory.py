@@ -24,7 +24,8 @@ def bytes_per_token(model: str, dtype: torch.dtype) -> int:
     config = load_model_config(EngineConfig(model))
     with quiet(), torch.device("meta"):
         built = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager").eval()
-    return ModelRunner(built, choose_backend("auto", torch.device("cpu"))).bytes_per_block(1)
+    runner = ModelRunner(built, choose_backend("auto", torch.device("cpu")))
+    return sum(runner.bytes_per_block(layer, 1) for layer in range(len(runner.shapes)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
