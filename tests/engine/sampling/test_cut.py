@@ -16,6 +16,7 @@ _DOUBT = 3e-7
 
 def check(scores: torch.Tensor, top_k: int, top_p: float, min_p: float) -> None:
     """What is kept is the start of the row in order, and ends where a sum in double precision says."""
+    scores = scores - scores.max()
     kept = filtered(scores.unsqueeze(0), [top_k], [top_p], [min_p])[0]
     assert torch.equal(kept[kept > -torch.inf], scores[kept > -torch.inf])
     row = scores.double().numpy()
@@ -73,6 +74,14 @@ def test_a_wrong_guess_costs_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_DEVIATIONS", -50.0)
     for seed in range(5):
         check(torch.randn(20_000, generator=torch.Generator().manual_seed(seed)), 0, 0.9, 0.0)
+
+
+def test_any_offset_will_do() -> None:
+    scores = torch.randn(1, 10_000, generator=torch.Generator().manual_seed(0))
+    kept, moved = (filtered(each, [0], [0.9], [0.0]) for each in (scores, scores + 500))
+    assert torch.equal(kept[kept.isfinite()], scores[kept.isfinite()])
+    assert torch.equal(moved[moved.isfinite()], (scores + 500)[moved.isfinite()])
+    assert abs(int(kept.isfinite().sum()) - int(moved.isfinite().sum())) <= 10
 
 
 def test_wide_and_narrow_rows_are_filtered_alike(monkeypatch: pytest.MonkeyPatch) -> None:
