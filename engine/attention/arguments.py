@@ -24,17 +24,14 @@ HARMLESS: dict[str, Callable[[Any], bool]] = {
     "is_causal": bool,
     # The layer has turned query and key by them, or the embedding has added them, before attention is called.
     "position_ids": _always,
-    "position_embeddings": _always,
-    "cache_position": _always,
-    # Addressed to other parts of the model, and passed through by layers that hand on all they get. The cache is ours,
-    # and there are no attention weights to return.
+    # Addressed to other parts of the model, and passed through by layers that hand on all they get: the cache is ours,
+    # and there are no attention weights or router logits to return.
     "use_cache": _always,
     "output_attentions": _off,
-    "output_hidden_states": _off,
     "output_router_logits": _off,
-    "return_dict": _always,
 }
-"""Names, and whether a value that is not None leaves the result as it is."""
+"""Names, and whether a value that is not None leaves the result as it is. These arrive from the architectures that are
+served (`python -m tests.engine.model.survey`)."""
 
 
 def refuse_unknown(module: nn.Module, attention_mask: torch.Tensor | None, arguments: Mapping[str, Any]) -> None:

@@ -26,8 +26,8 @@ class Layer(nn.Module):
     [
         {},
         {"block_indices": None, "whatever": None},
-        {"dropout": 0.0, "is_causal": True, "use_cache": False, "output_attentions": False},
-        {"position_ids": torch.zeros(1, 2), "position_embeddings": (1, 2), "cache_position": torch.zeros(2)},
+        {"dropout": 0.0, "is_causal": True, "position_ids": torch.zeros(1, 2)},
+        {"use_cache": False, "output_attentions": False, "output_router_logits": False},
     ],
 )
 def test_harmless(arguments: dict[str, Any]) -> None:
@@ -43,6 +43,7 @@ def test_harmless(arguments: dict[str, Any]) -> None:
         ),
         ({"position_bias": 0}, "argument position_bias, which"),
         ({"dropout": 0.1}, "dropout=0.1, which this engine does not compute"),
+        ({"position_embeddings": (1, 2)}, "argument position_embeddings, which"),
         ({"is_causal": False}, "is_causal=False, which"),
         ({"output_attentions": True}, "output_attentions=True, which"),
     ],
