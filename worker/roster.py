@@ -14,6 +14,7 @@ class Roster:
     """Running requests by queue entry, by id and by engine id. `changed` wakes whoever waits for a free place."""
 
     def __init__(self, capacity: int) -> None:
+        """`capacity`: most candidates of all requests together, those that wait in the engine included."""
         self.capacity = capacity
         self.changed = asyncio.Event()
         self._by_ref: dict[EntryRef, Running] = {}

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from broker.claim import Claimed
+from broker.claimed import Claimed
 from broker.fold import Fold
 from broker.reply_log import ReplyLog
 from engine import Request, Timeline, TokenEvent
