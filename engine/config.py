@@ -3,9 +3,14 @@
 from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_origin
 
+from engine.schedule.policies import POLICIES
+
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
+CacheDTypeName = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
 Admission = Literal["paged", "reserve"]
+Preemption = Literal["auto", "recompute", "swap"]
+BudgetName = Literal["fixed", "adaptive"]
 
 
 @dataclass(frozen=True)
@@ -16,6 +21,13 @@ class EngineConfig:
     `kv_cache_memory` is in bytes; without it the cache takes what a profiling pass leaves on CUDA, and a modest share
     of the free memory on a CPU. `max_num_batched_tokens` is the token budget of an iteration, `max_batch_size` the
     most requests that run at once. `max_model_len` (tokens of prompt and output) may only lower the model's own limit.
+
+    `policy` is the name of a scheduling policy, `admission` the rule of memory that it uses. With `token_budget`
+    adaptive prefill chunks shrink so that the time between tokens stays under the tightest target of those that run, or
+    `tbt_target_ms` (milliseconds) where they name none. `kv_cache_dtype` is what keys and values are kept in; auto: the
+    model's own. `host_cache_memory` (bytes) takes swapped-out requests and evicted prefixes; `preemption` auto swaps
+    where that is measured to be cheaper than to compute again. `class_aging_s` is the time after which a waiting
+    request counts as one of the next higher class.
     """
 
     model: str
@@ -26,7 +38,15 @@ class EngineConfig:
     max_num_batched_tokens: int = 512
     max_batch_size: int = 32
     max_model_len: int | None = None
+    policy: str = "fcfs"
     admission: Admission = "paged"
+    token_budget: BudgetName = "fixed"
+    tbt_target_ms: float | None = None
+    class_aging_s: float = 10.0
+    prefix_cache: bool = True
+    kv_cache_dtype: CacheDTypeName = "auto"
+    host_cache_memory: int = 0
+    preemption: Preemption = "auto"
     attention_backend: str = "auto"
     self_check: bool = True
 
@@ -40,6 +60,10 @@ class EngineConfig:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name}: got {value!r}, allowed: an integer of at least 1")
+        if self.host_cache_memory < 0:
+            raise ValueError(f"host_cache_memory: got {self.host_cache_memory!r}, allowed: 0 bytes or more")
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy: got {self.policy!r}, allowed: {', '.join(sorted(POLICIES))}")
         for field in fields(self):
             if get_origin(field.type) is Literal and getattr(self, field.name) not in get_args(field.type):
                 allowed = ", ".join(get_args(field.type))

@@ -1,28 +1,34 @@
 """The engine: requests in, one iteration at a time, tokens out."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from transformers import PreTrainedModel
 
 from engine.attention import choose_backend
-from engine.batch.iteration import compute
+from engine.batch.executor import Executor, Pending
 from engine.config import EngineConfig
-from engine.kv.blocks import BlockPool
-from engine.kv.size import measure_num_blocks
-from engine.model.load import eos_token_ids, load_model, load_model_config, resolve_device, resolve_max_model_len
+from engine.model.cache_setup import make_cache
+from engine.model.load import (
+    eos_token_ids,
+    load_model,
+    load_model_config,
+    resolve_device,
+    resolve_max_model_len,
+)
 from engine.model.runner import ModelRunner
 from engine.model.self_check import check_loaded, check_small_copy
 from engine.model.support import refuse_unsupported
 from engine.offline import generate
 from engine.output import Completion, EngineStats, TokenEvent
-from engine.record import IterationRecord, Stopwatch, count_prefill
+from engine.record import IterationRecord, Stopwatch
 from engine.request import Request
 from engine.sampling.sampler import Sampled
-from engine.schedule.policy import POLICIES
+from engine.schedule.make import make_scheduler
+from engine.schedule.plan import Plan
 from engine.schedule.pool import RequestPool
-from engine.schedule.scheduler import Scheduler, Span
+from engine.totals import Totals
 from engine.validation import check_request
 from schemas.model_limits import ModelLimits
 from schemas.sampling import SamplingParams
@@ -51,31 +57,17 @@ class OrcaEngine:
             check_small_copy(model, backend, max_model_len)
             check_loaded(model, backend, max_model_len)
         self._runner = ModelRunner(model, backend)
-        num_blocks = measure_num_blocks(
-            self._runner,
-            block_size=config.block_size,
-            kv_cache_memory=config.kv_cache_memory,
-            token_budget=config.max_num_batched_tokens,
-            max_batch_size=config.max_batch_size,
-            max_model_len=max_model_len,
-        )
-        self._runner.allocate(num_blocks, config.block_size)
-        self._blocks = BlockPool(num_blocks, config.block_size)
-        self._requests = RequestPool()
-        self._scheduler = Scheduler(
-            self._requests,
-            self._blocks,
-            POLICIES[config.admission](self._blocks),
-            token_budget=config.max_num_batched_tokens,
-            max_batch_size=config.max_batch_size,
-        )
+        self.cache = make_cache(self._runner, config, max_model_len)
         self.eos_token_ids = eos_token_ids(model)
+        self._executor = Executor(self._runner, self.cache, self.eos_token_ids)
+        self._requests = RequestPool()
+        self._scheduler = make_scheduler(config, self._requests, self.cache)
         self.limits = ModelLimits(
             vocab_size=model.config.get_text_config().vocab_size,
             max_model_len=max_model_len,
-            max_cached_tokens=num_blocks * config.block_size,
+            max_cached_tokens=self.cache.max_tokens,
         )
-        self._iterations = self._prompt_tokens = self._output_tokens = 0
+        self._totals = Totals()
         self.last_iteration: IterationRecord | None = None
         """What the last iteration was made of; None before the first."""
 
@@ -100,12 +92,12 @@ class OrcaEngine:
     @property
     def num_waiting(self) -> int:
         """Requests that wait for a place in the batch."""
-        return len(self._requests.waiting)
+        return len(self._requests) - len(self._requests.running)
 
     def submit(self, request: Request) -> None:
         """Take a new request in; InvalidRequest, and no change, where it can never be computed."""
         request.max_tokens = check_request(request, self.limits, self.eos_token_ids, self._requests)
-        self._requests.add(request)
+        self._scheduler.add(request)
 
     def cancel(self, request_id: str) -> bool:
         """End a request without an event: none comes after this returns. False: no such request is under way."""
@@ -126,18 +118,44 @@ class OrcaEngine:
         if not plan:
             return []
         watch.select_s = watch.lap()
-        prefill_tokens = count_prefill(plan)
+        return self._collect(self._launch(plan, watch))
+
+    def _launch(self, plan: Plan, watch: Stopwatch) -> Pending:
         try:
-            sampled = compute(self._runner, plan, self.config.block_size, self.eos_token_ids, watch)
-            errors: dict[str, str] = {}
+            return self._executor.launch(plan, watch)
         except _LOST_DEVICE:
             raise
         except Exception as error:
             _log.warning("an iteration of %d requests failed, retrying one by one: %r", len(plan), error)
-            sampled, errors = self._compute_each(plan, watch)
-        events = [event for span in plan for event in self._advance(span, sampled, errors.get(span.request.id))]
-        self._iterations += 1
-        self.last_iteration = watch.record(plan, prefill_tokens)
+        pending = Pending(plan, watch)
+        for index, request in enumerate(plan.requests):
+            try:
+                pending.absorb(self._executor.launch(plan.only(index), watch))
+            except _LOST_DEVICE:
+                raise
+            except Exception as error:
+                _log.exception("request %s failed alone", request.id)
+                pending.failed[request.id] = f"the model failed on this request: {error!r}"
+        return pending
+
+    def _collect(self, pending: Pending) -> list[TokenEvent]:
+        """Account for what was launched; its events."""
+        failed = [request for request in pending.plan.requests if request.id in pending.failed]
+        events = [self._fail(request, pending.failed[request.id]) for request in failed]
+        for request, length in pending.prefills:
+            self._totals.prefilled(request, length)
+            request.chunk_computed(length)
+        drawing = list(zip(pending.drawing, pending.sampled, strict=True))
+        for request in pending.plan.requests:
+            if request.followers and request.num_pending:
+                self._scheduler.split(request)
+        for request in pending.plan.requests:
+            if request.kv is not None:
+                self.cache.computed(request.kv, request.tokens, request.num_computed)
+        events += [self._accept(request, result) for request, result in drawing]
+        self._totals.iterations += 1
+        self.last_iteration = record = _record(pending)
+        self._scheduler.policy.observe(record)
         return events
 
     def generate(
@@ -154,16 +172,24 @@ class OrcaEngine:
 
         Any thread may ask; while a step is under way its numbers may be those of two neighbouring iterations.
         """
-        last = self.last_iteration
+        last, totals = self.last_iteration, self._totals
+        running = list(self._requests.running)
+        held = self._scheduler.policy.memory.slots_held()
         return EngineStats(
-            blocks_used=self._blocks.num_used,
-            blocks_total=self._blocks.num_blocks,
-            running=self.num_running,
+            blocks_used=self.cache.blocks_used,
+            blocks_total=self.cache.blocks_total,
+            blocks_reusable=self.cache.blocks_reusable,
+            slots_held=held,
+            slots_used=self.cache.slots_filled((each.kv, each.num_computed) for each in running if each.kv is not None),
+            running=len(running),
             waiting=self.num_waiting,
             preemptions=self._scheduler.preemptions,
-            iterations=self._iterations,
-            prompt_tokens=self._prompt_tokens,
-            output_tokens=self._output_tokens,
+            swaps=self._scheduler.swaps,
+            iterations=totals.iterations,
+            prompt_tokens=totals.prompt_tokens,
+            cached_tokens=self._scheduler.cached_tokens,
+            queried_tokens=self._scheduler.queried_tokens,
+            output_tokens=totals.output_tokens,
             batched_tokens=0 if last is None else last.num_tokens,
         )
 
@@ -171,46 +197,48 @@ class OrcaEngine:
         """IntegrityError where pool, scheduler and block tables disagree; for tests, after any call."""
         self._scheduler.check_integrity()
 
-    def _compute_each(self, plan: list[Span], watch: Stopwatch) -> tuple[dict[str, Sampled], dict[str, str]]:
-        """Every span in an iteration of its own: what was sampled, and the errors, by request id."""
-        sampled: dict[str, Sampled] = {}
-        errors: dict[str, str] = {}
-        for span in plan:
-            try:
-                sampled |= compute(self._runner, [span], self.config.block_size, self.eos_token_ids, watch)
-            except _LOST_DEVICE:
-                raise
-            except Exception as error:
-                _log.exception("request %s failed alone", span.request.id)
-                errors[span.request.id] = f"the model failed on this request: {error!r}"
-        return sampled, errors
+    def _fail(self, request: Request, reason: str) -> TokenEvent:
+        self._scheduler.finish(request, discard=True)
+        request.finish(None)
+        return TokenEvent(request.id, request.num_outputs, None, error=reason)
 
-    def _advance(self, span: Span, sampled: dict[str, Sampled], error: str | None) -> Iterator[TokenEvent]:
-        """Account for one span that was computed, or failed."""
-        request = span.request
-        result = sampled.get(request.id)
-        if error is None and result is not None and result.token is None:
-            error = "the model gave no finite score for any allowed token"
-        if error is not None:
-            self._scheduler.finish(request)
-            request.finish(None)
-            yield TokenEvent(request.id, request.num_outputs, None, error=error)
-            return
-        initiation = len(request.prompt_ids) - span.start
-        self._prompt_tokens += max(0, min(initiation, span.length))
-        request.advance(span.length)
-        if result is not None and result.token is not None:
-            yield self._emit(request, result.token, result)
-
-    def _emit(self, request: Request, token: int, result: Sampled) -> TokenEvent:
-        request.append(token)
-        self._output_tokens += 1
+    def _accept(self, request: Request, result: Sampled) -> TokenEvent:
+        """Account for one token, or for its absence."""
+        if result.token is None:
+            return self._fail(request, "the model gave no finite score for any allowed token")
+        request.append(result.token)
+        self._totals.output_tokens += 1
         assert request.max_tokens is not None  # resolved at submit
-        reason = finish_reason(token, request.num_outputs, request.sampling, self.eos_token_ids, request.max_tokens)
+        reason = finish_reason(
+            result.token, request.num_outputs, request.sampling, self.eos_token_ids, request.max_tokens
+        )
         if reason is not None:
             self._scheduler.finish(request)
             request.finish(reason)
-        return TokenEvent(request.id, request.num_outputs - 1, token, reason, logprobs=result.logprobs)
+        return TokenEvent(
+            request.id,
+            request.num_outputs - 1,
+            result.token,
+            reason,
+            logprobs=result.logprobs,
+            cached_tokens=request.cached_tokens,
+        )
+
+
+def _record(pending: Pending) -> IterationRecord:
+    watch, plan = pending.watch, pending.plan
+    return IterationRecord(
+        started_s=watch.started_s,
+        select_s=watch.select_s,
+        build_s=watch.build_s,
+        forward_s=watch.forward_s,
+        sample_s=watch.sample_s,
+        total_s=watch.total_s,
+        prefill_tokens=plan.prefill_tokens,
+        decode_tokens=plan.num_decodes,
+        context_tokens=pending.context_tokens,
+        request_ids=[request.id for request in plan.requests],
+    )
 
 
 _LOST_DEVICE: tuple[type[Exception], ...] = tuple(

@@ -43,13 +43,26 @@ class EngineStats:
     """A snapshot: gauges of now, and totals since the engine was loaded."""
 
     blocks_used: int
+    """Blocks that running requests hold."""
     blocks_total: int
+    blocks_reusable: int
+    """Free blocks that keep a prefix until they are needed."""
+    slots_held: int
+    """Token slots in blocks that are held, or reserved."""
+    slots_used: int
+    """Those that hold a token."""
     running: int
     waiting: int
     preemptions: int
+    swaps: int
+    """Preemptions that moved blocks to host memory instead of dropping them."""
     iterations: int
     prompt_tokens: int
     """Prompt tokens computed, those recomputed after a preemption among them."""
+    cached_tokens: int
+    """Prompt tokens that need not be computed: their blocks were cached, or shared among choices of one prompt."""
+    queried_tokens: int
+    """Prompt tokens of all admissions: what `cached_tokens` is a share of."""
     output_tokens: int
     batched_tokens: int
     """Tokens of the last iteration."""

@@ -6,7 +6,8 @@ from enum import StrEnum
 
 from engine.beam import Beam
 from engine.errors import IllegalTransition
-from engine.kv.block_table import BlockTable
+from engine.kv.digest import ContentChain
+from engine.kv.sequence import Sequence, SwappedSequence
 from schemas.request import DEFAULT_TENANT
 from schemas.sampling import SamplingParams
 from schemas.seed import derived_seed
@@ -80,8 +81,22 @@ class Request:
     tokens: list[int] = field(init=False, repr=False)
     """Prompt and outputs."""
     num_computed: int = field(default=0, init=False)
-    """How many of `tokens`, from the start, have their keys and values in the cache."""
-    table: BlockTable = field(init=False, repr=False)
+    """How many tokens, from the start, have their keys and values in the cache, or will have when what is launched
+    has run."""
+    num_pending: int = field(default=0, init=False)
+    """Tokens that a launched iteration will bring, behind `tokens`."""
+    cached_tokens: int = field(default=0, init=False)
+    """Prompt tokens that the prefix cache saved at the first admission."""
+    chain: ContentChain = field(init=False, repr=False)
+    """Names of the contents of its blocks."""
+    kv: Sequence | None = field(default=None, init=False, repr=False)
+    """What it holds in the cache while it runs."""
+    swapped: SwappedSequence | None = field(default=None, init=False, repr=False)
+    """What it holds in host memory while it waits to go on."""
+    interrupted: RequestState = field(default=RequestState.WAITING, init=False, repr=False)
+    """The state in which it was preempted last."""
+    followers: list["Request"] = field(default_factory=list, init=False, repr=False)
+    """Requests of its group, whose known tokens it computes for them."""
     finish_reason: FinishReason | None = field(default=None, init=False)
     timeline: Timeline = field(default_factory=Timeline, init=False, repr=False)
 
@@ -89,7 +104,7 @@ class Request:
         self.prompt_ids = tuple(self.prompt_ids)
         self.output_ids = list(self.output_ids)
         self.tokens = [*self.prompt_ids, *self.output_ids]
-        self.table = BlockTable()
+        self.chain = ContentChain(self.tenant, self.cache_salt)
         if self.max_tokens is None:
             self.max_tokens = self.sampling.max_tokens
         if self.seed is None:
@@ -102,8 +117,15 @@ class Request:
 
     @property
     def num_uncomputed(self) -> int:
-        """Known tokens that are not in the cache yet; at least 1 until the request is finished."""
-        return len(self.tokens) - self.num_computed
+        """Tokens, known or about to be, that are not in the cache; 0 only while a beam waits for the others."""
+        return len(self.tokens) + self.num_pending - self.num_computed
+
+    @property
+    def places(self) -> int:
+        """Places in the batch that it takes, for itself and for those that it will split into."""
+        if self.beam is not None:
+            return self.beam.width
+        return 1 + len(self.followers)
 
     @property
     def most_tokens(self) -> int:
@@ -119,36 +141,63 @@ class Request:
         self.arrival = arrival
         self.timeline.submitted_s = time.monotonic()
 
-    def initiate(self) -> None:
-        """WAITING → INITIATION: admitted to the batch."""
+    def initiate(self, kv: Sequence, num_cached: int) -> None:
+        """WAITING → INITIATION: admitted to the batch with `kv`, which holds the first `num_cached` tokens already."""
         self._move(RequestState.INITIATION, RequestState.WAITING)
+        self.kv, self.num_computed = kv, num_cached
         if self.timeline.scheduled_s is None:
             self.timeline.scheduled_s = time.monotonic()
+            self.cached_tokens = min(num_cached, len(self.prompt_ids))
 
-    def advance(self, num_tokens: int) -> None:
-        """`num_tokens` more known tokens are in the cache."""
+    def resume(self, kv: Sequence) -> None:
+        """WAITING → INITIATION or INCREMENT: back from host memory, where it was."""
+        if self.swapped is None:
+            raise IllegalTransition(f"request {self.id!r} was not swapped out")
+        self._move(self.interrupted, RequestState.WAITING)
+        self.kv, self.swapped = kv, None
+
+    def launch(self, num_tokens: int) -> bool:
+        """INITIATION or INCREMENT: `num_tokens` more tokens are being computed; whether one is sampled behind them."""
         if self.state not in (RequestState.INITIATION, RequestState.INCREMENT) or num_tokens > self.num_uncomputed:
             raise IllegalTransition(
-                f"request {self.id!r} ({self.state}) cannot advance by {num_tokens} of {self.num_uncomputed} tokens"
+                f"request {self.id!r} ({self.state}) cannot compute {num_tokens} of {self.num_uncomputed} tokens"
             )
         self.num_computed += num_tokens
-        if self.state is RequestState.INITIATION:
-            self.timeline.chunks.append((time.monotonic(), num_tokens))
+        if self.num_uncomputed:
+            return False
+        self.num_pending += 1
+        self.state = RequestState.INCREMENT
+        return True
+
+    def chunk_computed(self, num_tokens: int) -> None:
+        """Stamp a chunk of a prefill that has been computed."""
+        self.timeline.chunks.append((time.monotonic(), num_tokens))
 
     def append(self, token: int) -> None:
-        """INITIATION or INCREMENT → INCREMENT: `token` was sampled behind the last known one."""
-        if self.num_uncomputed:
+        """`token`, which was pending, is known."""
+        if not self.num_pending:
             raise IllegalTransition(f"request {self.id!r} has {self.num_uncomputed} tokens to compute before the next")
-        self._move(RequestState.INCREMENT, RequestState.INITIATION, RequestState.INCREMENT)
+        self.num_pending -= 1
         self.tokens.append(token)
         self.output_ids.append(token)  # type: ignore[union-attr]  # a list since __post_init__
         if self.timeline.first_token_s is None:
             self.timeline.first_token_s = time.monotonic()
 
-    def preempt(self) -> None:
-        """INITIATION or INCREMENT → WAITING: everything known will be computed again. Its blocks must be free."""
+    def follow(self, leader: "Request", kv: Sequence) -> None:
+        """WAITING → INCREMENT: `leader` computed what it knows; `kv` shares its blocks, and one token is pending."""
+        self._move(RequestState.INCREMENT, RequestState.WAITING)
+        self.kv, self.num_computed, self.num_pending = kv, len(self.tokens), 1
+        self.cached_tokens = len(self.prompt_ids)
+        self.timeline.scheduled_s = leader.timeline.scheduled_s
+
+    def preempt(self, swapped: SwappedSequence | None = None) -> None:
+        """INITIATION or INCREMENT → WAITING. What it held is in host memory, or will be computed again."""
+        if self.num_pending:
+            raise IllegalTransition(f"request {self.id!r} cannot be preempted: a token is pending")
+        self.kv, self.swapped, self.interrupted = None, swapped, self.state
         self._move(RequestState.WAITING, RequestState.INITIATION, RequestState.INCREMENT)
-        self.num_computed = 0
+        if swapped is None:
+            self.num_computed = 0
         self.timeline.preempted_s.append(time.monotonic())
 
     def finish(self, reason: FinishReason | None) -> None:
@@ -160,6 +209,6 @@ class Request:
     def _move(self, to: RequestState, *allowed: RequestState) -> None:
         if self.state not in allowed:
             raise IllegalTransition(f"request {self.id!r} cannot go from {self.state} to {to}")
-        if to in (RequestState.WAITING, RequestState.FINISHED) and len(self.table):
-            raise IllegalTransition(f"request {self.id!r} goes to {to} with {len(self.table)} blocks in its table")
+        if to in (RequestState.WAITING, RequestState.FINISHED) and self.kv is not None:
+            raise IllegalTransition(f"request {self.id!r} goes to {to} with blocks in the cache")
         self.state = to

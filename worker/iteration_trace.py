@@ -43,7 +43,7 @@ class IterationTrace:
             attributes=plain(
                 {
                     Attribute.MODEL: self._model,
-                    Attribute.BATCH_REQUESTS: len(record.plan),
+                    Attribute.BATCH_REQUESTS: len(record.request_ids),
                     Attribute.PREFILL_TOKENS: record.prefill_tokens,
                     Attribute.DECODE_TOKENS: record.decode_tokens,
                 }

@@ -1,14 +1,12 @@
 """Attention over a paged KV cache: one small interface, and a registry of those who implement it."""
 
-from engine.attention.base import BACKENDS, AttentionBackend, AttentionCall, LayerCache, LayerShape, choose_backend
+from engine.attention.base import BACKENDS, AttentionBackend, AttentionCall, choose_backend
 from engine.attention.torch_backend import TorchBackend
 
 __all__ = [
     "BACKENDS",
     "AttentionBackend",
     "AttentionCall",
-    "LayerCache",
-    "LayerShape",
     "TorchBackend",
     "choose_backend",
 ]

@@ -8,40 +8,21 @@ from typing import Any
 import torch
 
 from engine.batch.flat_batch import FlatBatch
-
-
-@dataclass(frozen=True, slots=True)
-class LayerShape:
-    """What one attention layer keeps per token: `num_kv_heads` keys and values of these sizes."""
-
-    num_heads: int
-    num_kv_heads: int
-    key_size: int
-    value_size: int
-
-    def bytes_per_token(self, dtype: torch.dtype) -> int:
-        """Bytes of one token's key and value."""
-        return self.num_kv_heads * (self.key_size + self.value_size) * dtype.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCache:
-    """Keys and values of one layer, in the layout of the backend that allocated them."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
+from engine.kv.layout import LayerShape
+from engine.kv.store import LayerCache
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
     """One layer's attention, beyond the tensors.
 
-    A query at position p sees keys at positions `p - window + 1` … p (no window: 0 … p). `softcap` bounds the scores,
-    cap * tanh(score / cap), as in Gemma 2; `sinks`, `[num_heads]`, are scores of a token without value, as in gpt-oss.
+    `group` is the layer's group: which of `FlatBatch.groups` has its tables, and which window it has. `softcap` bounds
+    the scores, cap * tanh(score / cap), as in Gemma 2; `sinks`, `[num_heads]`, are scores of a token without value, as
+    in gpt-oss.
     """
 
     scale: float
-    window: int | None = None
+    group: int = 0
     softcap: float | None = None
     sinks: torch.Tensor | None = None
 
@@ -62,11 +43,14 @@ class AttentionBackend(ABC):
     def allocate(
         self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> LayerCache:
-        """The cache of one layer, uninitialised."""
+        """The cache of one layer, uninitialised; slots that nobody wrote are never read."""
 
     @abstractmethod
-    def plan(self, batch: FlatBatch) -> Any:
-        """What all layers of an iteration share, computed once; handed to `attend`."""
+    def plan(self, batch: FlatBatch, dtype: torch.dtype) -> Any:
+        """What all layers of an iteration share, computed once and handed to `attend`, whose queries have `dtype`.
+
+        Whatever has to go to the device goes here: nothing is copied from the host within `attend`.
+        """
 
     @abstractmethod
     def attend(

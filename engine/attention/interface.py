@@ -7,9 +7,11 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from engine.attention.base import AttentionBackend, AttentionCall, LayerCache, LayerShape
+from engine.attention.base import AttentionBackend, AttentionCall
 from engine.batch.flat_batch import FlatBatch
 from engine.errors import UnsupportedModel
+from engine.kv.layout import LayerShape
+from engine.kv.store import LayerCache
 from engine.model.quiet import quiet
 
 IMPLEMENTATION = "orcastream"
@@ -29,7 +31,10 @@ class AttentionContext:
     """
 
     backend: AttentionBackend
+    dtype: torch.dtype
     caches: list[LayerCache] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
+    """The group of each layer: which of `FlatBatch.groups` is its own."""
     shapes: list[LayerShape] = field(default_factory=list)
     probing: bool = False
     plan: Any = None
@@ -45,16 +50,18 @@ class AttentionContext:
 
     def begin(self, batch: FlatBatch) -> None:
         """The next forward pass computes `batch`."""
-        self.plan = self.backend.plan(batch)
+        self.plan = self.backend.plan(batch, self.dtype)
 
-    def record(self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    def record(
+        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int | None
+    ) -> torch.Tensor:
         """Note the shape of one more layer; returns zeros in the shape of an output."""
         if hasattr(module, _LAYER):
             raise UnsupportedModel(f"{type(module).__name__} attends more than once in one forward pass")
         if getattr(module, "is_causal", True) is False:
             raise UnsupportedModel(f"{type(module).__name__} is not causal")
         setattr(module, _LAYER, len(self.shapes))
-        self.shapes.append(LayerShape(query.shape[1], key.shape[1], key.shape[3], value.shape[3]))
+        self.shapes.append(LayerShape(query.shape[1], key.shape[1], key.shape[3], value.shape[3], window))
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
 
 
@@ -76,13 +83,15 @@ def orca_attention(
     """
     context: AttentionContext = getattr(module, _CONTEXT)
     if context.probing:
-        return context.record(module, query, key, value), None
+        return context.record(module, query, key, value, sliding_window), None
+    layer = getattr(module, _LAYER)
+    if sliding_window != context.shapes[layer].window:
+        raise UnsupportedModel(f"the window of layer {layer} changes from call to call")
     call = AttentionCall(
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
-        window=sliding_window,
+        group=context.groups[layer],
         softcap=softcap,
         sinks=s_aux,
     )
-    cache = context.caches[getattr(module, _LAYER)]
-    output = context.backend.attend(context.plan, cache, query[0], key[0], value[0], call)
+    output = context.backend.attend(context.plan, context.caches[layer], query[0], key[0], value[0], call)
     return output.unsqueeze(0), None

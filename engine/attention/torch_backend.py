@@ -1,13 +1,16 @@
 """Attention in plain torch: right everywhere, and the oracle that others are tested against."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.attention.base import AttentionBackend, AttentionCall, LayerCache, LayerShape, register
-from engine.batch.flat_batch import FlatBatch, Rows
+from engine.attention.base import AttentionBackend, AttentionCall, register
+from engine.batch.flat_batch import FlatBatch, GroupTables, IntArray
+from engine.kv.layout import LayerShape
+from engine.kv.store import LayerCache
 
 _PADDING_FREE_SLOTS = 4096
 """Padding that a decode group may always have: gathering so few keys costs less than another call."""
@@ -43,36 +46,17 @@ class _PrefillSpan:
 
 
 @dataclass(slots=True)
-class _WindowPlan:
+class GroupPlan:
+    """What the layers of one group do in one iteration."""
+
+    slots: torch.Tensor
     decodes: list[_DecodeGroup]
     prefills: list[_PrefillSpan]
 
 
-@dataclass(slots=True)
-class TorchPlan:
-    """One iteration; what depends on the window is made when the first layer with that window asks."""
-
-    batch: FlatBatch
-    groups: list[tuple[int, int]]
-    windows: dict[int | None, _WindowPlan] = field(default_factory=dict)
-
-    def of(self, window: int | None, dtype: torch.dtype) -> _WindowPlan:
-        """The plan for layers of that window; a window that no span outgrows is none."""
-        if window is not None and all(span.stop <= window for span in self.batch.spans):
-            window = None
-        if window not in self.windows:
-            decodes = [_decode_group(self.batch, group, window, dtype) for group in self.groups]
-            prefills = [
-                _prefill_span(self.batch, index, window, dtype)
-                for index in range(self.batch.num_single, len(self.batch.spans))
-            ]
-            self.windows[window] = _WindowPlan(decodes, prefills)
-        return self.windows[window]
-
-
 @register("torch")
 class TorchBackend(AttentionBackend):
-    """Caches are `[num_kv_heads, num_slots, size]`: gathered contexts come out contiguous per head.
+    """Gathers what each span sees, then attends.
 
     Spans of one token are gathered and computed together in groups of similar context, with the query heads that share
     a key head as rows of one product; longer spans are computed one by one.
@@ -81,20 +65,28 @@ class TorchBackend(AttentionBackend):
     def allocate(
         self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> LayerCache:
-        """Two tensors; slots that nobody wrote are never read."""
-        slots = num_blocks * block_size
+        """See the base class."""
+        blocks = (shape.num_kv_heads, num_blocks, block_size)
         return LayerCache(
-            torch.empty(shape.num_kv_heads, slots, shape.key_size, dtype=dtype, device=device),
-            torch.empty(shape.num_kv_heads, slots, shape.value_size, dtype=dtype, device=device),
+            torch.empty(*blocks, shape.key_size, dtype=dtype, device=device),
+            torch.empty(*blocks, shape.value_size, dtype=dtype, device=device),
         )
 
-    def plan(self, batch: FlatBatch) -> TorchPlan:
-        """Groups of decoding spans; masks and slots follow per window."""
-        return TorchPlan(batch, _groups([span.stop for span in batch.spans[: batch.num_single]]))
+    def plan(self, batch: FlatBatch, dtype: torch.dtype) -> list[GroupPlan]:
+        """One plan per group of layers."""
+        runs = _runs(batch.contexts[: batch.num_single].tolist())
+        return [
+            GroupPlan(
+                tables.slots,
+                [_decode_group(batch, tables, run, dtype) for run in runs],
+                [_prefill_span(batch, tables, index, dtype) for index in range(batch.num_single, batch.num_spans)],
+            )
+            for tables in batch.groups
+        ]
 
     def attend(
         self,
-        plan: TorchPlan,
+        plan: list[GroupPlan],
         cache: LayerCache,
         query: torch.Tensor,
         key: torch.Tensor,
@@ -102,63 +94,69 @@ class TorchBackend(AttentionBackend):
         call: AttentionCall,
     ) -> torch.Tensor:
         """See the base class."""
-        cache.keys.index_copy_(1, plan.batch.slots, key)
-        cache.values.index_copy_(1, plan.batch.slots, value)
-        work = plan.of(call.window, query.dtype)
+        work = plan[call.group]
+        cache.keys.flatten(1, 2).index_copy_(1, work.slots, key.to(cache.keys.dtype))
+        cache.values.flatten(1, 2).index_copy_(1, work.slots, value.to(cache.values.dtype))
         outputs = [_decode(group, cache, query, call) for group in work.decodes]
         outputs += [_prefill(span, cache, query, key, value, call) for span in work.prefills]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def _groups(contexts: list[int]) -> list[tuple[int, int]]:
+def _runs(contexts: list[int]) -> list[tuple[int, int]]:
     """Split falling lengths of context into runs in which the padding to the first is less than the contexts, or free.
 
     Bounds of slices: a span joins the run before it if it has at least half its longest context.
     """
-    groups: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     start = padding = 0
     for index, context in enumerate(contexts):
         padding += contexts[start] - context
         if 2 * context < contexts[start] and padding > _PADDING_FREE_SLOTS:
-            groups.append((start, index))
+            runs.append((start, index))
             start, padding = index, 0
     if contexts:
-        groups.append((start, len(contexts)))
-    return groups
+        runs.append((start, len(contexts)))
+    return runs
 
 
-def _decode_group(batch: FlatBatch, group: tuple[int, int], window: int | None, dtype: torch.dtype) -> _DecodeGroup:
-    spans = batch.spans[slice(*group)]
-    lengths = [span.stop if window is None else min(span.stop, window) for span in spans]
-    longest = max(lengths)
-    slots = np.empty((len(spans), longest), dtype=np.int64)
-    for row, span, length in zip(slots, spans, lengths, strict=True):
-        row[:length] = span.table.slots(span.stop - length, span.stop, batch.block_size)
-        row[length:] = row[0]
+def _decode_group(batch: FlatBatch, group: GroupTables, run: tuple[int, int], dtype: torch.dtype) -> _DecodeGroup:
+    contexts = batch.contexts[slice(*run)]
+    lengths = contexts if group.window is None else np.minimum(contexts, group.window)
+    longest = int(lengths.max())
+    columns = np.arange(longest)
+    # Past the end of a context its first slot is read again, and barred.
+    positions = (contexts - lengths)[:, None] + np.where(columns < lengths[:, None], columns, 0)
+    slots = _slots(group.tables[slice(*run)], positions, batch.block_size)
     mask = None
-    if min(lengths) < longest:
-        barred = np.arange(longest) >= np.asarray(lengths)[None, :, None, None]
-        mask = _bias(torch.from_numpy(barred), dtype).to(batch.device)
-    return _DecodeGroup(*group, torch.from_numpy(slots.reshape(-1)).to(batch.device), mask)
+    if int(lengths.min()) < longest:
+        mask = _bias(torch.from_numpy(columns >= lengths[None, :, None, None]), dtype).to(batch.device)
+    return _DecodeGroup(*run, torch.from_numpy(slots.reshape(-1)).to(batch.device), mask)
 
 
-def _prefill_span(batch: FlatBatch, index: int, window: int | None, dtype: torch.dtype) -> _PrefillSpan:
-    span: Rows = batch.spans[index]
-    start = batch.offsets[index]
-    stop = start + len(span.ids)
-    first = 0 if window is None else max(0, span.start - window + 1)
+def _prefill_span(batch: FlatBatch, group: GroupTables, index: int, dtype: torch.dtype) -> _PrefillSpan:
+    begin, end = int(batch.offsets[index]), int(batch.offsets[index + 1])
+    length, stop = end - begin, int(batch.contexts[index])
+    start = stop - length
+    first = 0 if group.window is None else max(0, start - group.window + 1)
     slots = None
-    if first < span.start:
-        visible = span.table.slots(first, span.stop, batch.block_size)
-        slots = torch.from_numpy(visible).to(batch.device)
-    if first == span.start and (window is None or len(span.ids) <= window):
-        return _PrefillSpan(start, stop, slots, None)
-    keys = torch.arange(first, span.stop, device=batch.device)
-    queries = torch.arange(span.start, span.stop, device=batch.device).unsqueeze(1)
+    if first < start:
+        visible = _slots(group.tables[index : index + 1], np.arange(first, stop)[None], batch.block_size)
+        slots = torch.from_numpy(visible[0]).to(batch.device)
+    if first == start and (group.window is None or length <= group.window):
+        return _PrefillSpan(begin, end, slots, None)
+    keys = torch.arange(first, stop, device=batch.device)
+    queries = torch.arange(start, stop, device=batch.device).unsqueeze(1)
     barred = keys > queries
-    if window is not None:
-        barred |= keys <= queries - window
-    return _PrefillSpan(start, stop, slots, _bias(barred, dtype))
+    if group.window is not None:
+        barred |= keys <= queries - group.window
+    return _PrefillSpan(begin, end, slots, _bias(barred, dtype))
+
+
+def _slots(tables: npt.NDArray[np.int32], positions: IntArray, block_size: int) -> IntArray:
+    """The cache slots of `positions` `[spans, tokens]`, by `tables` `[spans, blocks]`."""
+    blocks, offsets = np.divmod(positions, block_size)
+    found: IntArray = np.take_along_axis(tables.astype(np.int64), blocks, axis=1) * block_size + offsets
+    return found
 
 
 def _bias(barred: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -168,8 +166,8 @@ def _bias(barred: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _decode(group: _DecodeGroup, cache: LayerCache, query: torch.Tensor, call: AttentionCall) -> torch.Tensor:
     spans = group.stop - group.start
     kv_heads, num_heads = cache.keys.shape[0], query.shape[0]
-    keys = cache.keys.index_select(1, group.slots).view(kv_heads, spans, -1, cache.keys.shape[2])
-    values = cache.values.index_select(1, group.slots).view(kv_heads, spans, -1, cache.values.shape[2])
+    keys = cache.keys.flatten(1, 2).index_select(1, group.slots).view(kv_heads, spans, -1, cache.keys.shape[3])
+    values = cache.values.flatten(1, 2).index_select(1, group.slots).view(kv_heads, spans, -1, cache.values.shape[3])
     # The heads that share a key head become rows of one query: [kv_heads, spans, heads per kv head, size].
     selected = query[:, group.start : group.stop]
     folded = selected.reshape(kv_heads, -1, spans, query.shape[2]).transpose(1, 2)
@@ -189,7 +187,8 @@ def _prefill(
     if span.slots is None:
         keys, values = key[:, span.start : span.stop], value[:, span.start : span.stop]
     else:
-        keys, values = cache.keys.index_select(1, span.slots), cache.values.index_select(1, span.slots)
+        keys = cache.keys.flatten(1, 2).index_select(1, span.slots)
+        values = cache.values.flatten(1, 2).index_select(1, span.slots)
     kv_heads, length = keys.shape[0], span.stop - span.start
     queries = query[:, span.start : span.stop].reshape(kv_heads, -1, length, query.shape[2])
     # Key heads as a batch, the query heads that share one side by side: nothing is copied.

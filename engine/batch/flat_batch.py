@@ -1,48 +1,73 @@
 """The tokens of one iteration, laid end to end."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from engine.kv.block_table import BlockTable, IntArray
+from engine.kv.cache import KVCache
+from engine.kv.sequence import Sequence
+
+IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """One span as the model sees it: `ids` at positions `start` …, whose cache lies in `table`."""
+class SpanTokens:
+    """One span to lay out: `ids` at positions `start` …, whose cache is `sequence`; logits of its last `num_logits`."""
 
-    ids: Sequence[int]
+    sequence: Sequence
+    ids: Items[int]
     start: int
-    table: BlockTable
-    wants_logits: bool
+    num_logits: int
 
-    @property
-    def stop(self) -> int:
-        """Length of the context behind the last token, itself included."""
-        return self.start + len(self.ids)
+
+@dataclass(frozen=True, slots=True)
+class GroupTables:
+    """Where one layer group finds and puts the keys and values of a batch.
+
+    `tables` `[num_spans, width]` int32 on the host (and `tables_device`, the same on the device) lists the blocks of
+    each span; entries that no query of the span sees are 0. `slots` `[num_tokens]` int64 on the device is where each
+    token's key and value go: block * block_size + offset. `window` as in LayerShape.
+    """
+
+    window: int | None
+    tables: npt.NDArray[np.int32]
+    tables_device: torch.Tensor
+    slots: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class FlatBatch:
-    """Orca's flat batch: no token is padded, every token-wise layer sees `[1, num_tokens]`.
+    """Orca's flat batch, as plain data: no token is padded, every token-wise layer sees `[1, num_tokens]`.
 
-    `spans` stand in the order of the stream: those of one token first, by falling length of context (so that
-    attention may compute neighbours together as contiguous slices), then the longer ones. `offsets[i]` is where span i
-    starts. `slots` is where each token's key and value go in the cache; `logit_rows` are the stream indices of the last
-    tokens of the spans in `sampled`, an index into the caller's order for each row of logits.
+    Spans are in the order of the stream: those of one token first (`num_single` of them), by falling length of context
+    (so that attention may compute neighbours together as contiguous slices), then the longer ones. Span i has the
+    tokens `offsets[i]` … `offsets[i + 1] - 1` of the stream (`[num_spans + 1]`) and sees `contexts[i]` tokens, its own
+    among them (`[num_spans]`); both int64 on the host, and on the device as `offsets_device` and `contexts_device`.
+    `logit_rows` `[num_logits]` are the stream indices whose logits are wanted. `order[i]` is span i's place in the
+    order in which the spans were given, `logit_spans[j]` the place of the span that row j of the logits belongs to.
     """
 
-    spans: tuple[Rows, ...]
-    offsets: tuple[int, ...]
-    num_single: int
     input_ids: torch.Tensor
     position_ids: torch.Tensor
-    slots: torch.Tensor
+    offsets: IntArray
+    contexts: IntArray
+    offsets_device: torch.Tensor
+    contexts_device: torch.Tensor
+    num_single: int
+    groups: tuple[GroupTables, ...]
     logit_rows: torch.Tensor
-    sampled: tuple[int, ...]
+    order: tuple[int, ...]
+    logit_spans: tuple[int, ...]
     block_size: int
+
+    @property
+    def num_spans(self) -> int:
+        """Spans in the batch."""
+        return len(self.contexts)
 
     @property
     def device(self) -> torch.device:
@@ -50,37 +75,65 @@ class FlatBatch:
         return self.input_ids.device
 
     @classmethod
-    def build(cls, spans: Sequence[Rows], block_size: int, device: torch.device) -> "FlatBatch":
-        """Lay `spans` (at least one, each with at least one token) end to end."""
-        order = sorted(range(len(spans)), key=lambda i: (len(spans[i].ids) > 1, -spans[i].stop))
-        offsets: list[int] = []
-        ids: list[int] = []
-        for index in order:
-            offsets.append(len(ids))
-            ids.extend(spans[index].ids)
-        laid = tuple(spans[index] for index in order)
-        num_single = sum(len(span.ids) == 1 for span in laid)
-        rows = [offset + len(span.ids) - 1 for offset, span in zip(offsets, laid, strict=True) if span.wants_logits]
-        # One copy to the device: ids, positions, slots, rows.
-        packed = np.concatenate([np.asarray(ids), _positions(laid), _slots(laid, block_size), np.asarray(rows)])
-        tensor = torch.from_numpy(packed.astype(np.int64, copy=False)).to(device, non_blocking=True)
-        num_tokens = len(ids)
+    def build(cls, spans: Items[SpanTokens], cache: KVCache, device: torch.device) -> "FlatBatch":
+        """Lay `spans` (at least one, each with at least one token, all with room in `cache`) end to end."""
+        given_lengths = [len(span.ids) for span in spans]
+        ends = [span.start + length for span, length in zip(spans, given_lengths, strict=True)]
+        order = sorted(range(len(spans)), key=lambda i: (given_lengths[i] > 1, -ends[i]))
+        laid = [spans[index] for index in order]
+        lengths = np.asarray([given_lengths[index] for index in order])
+        starts = np.asarray([span.start for span in laid])
+        offsets = np.concatenate([[0], lengths.cumsum()])
+        ids = np.asarray([token for span in laid for token in span.ids])
+        span_of_token = np.repeat(np.arange(len(laid)), lengths)
+        positions = np.arange(len(ids)) - offsets[span_of_token] + starts[span_of_token]
+        contexts = starts + lengths
+        num_logits = np.asarray([span.num_logits for span in laid])
+        rows = _last_of_each(offsets[1:], num_logits)
+        tables = [
+            group.tables.gather(
+                np.asarray([span.sequence.row for span in laid]), -(-int(contexts.max()) // cache.block_size)
+            )
+            for group in cache.groups
+        ]
+        block_of_token, offset_in_block = np.divmod(positions, cache.block_size)
+        slots = [table[span_of_token, block_of_token] * cache.block_size + offset_in_block for table in tables]
+        # One copy to the device for everything.
+        parts = _to_device([ids, positions, offsets, contexts, rows, *slots, *tables], device)
+        device_slots, device_tables = parts[5 : 5 + len(slots)], parts[5 + len(slots) :]
         return cls(
-            spans=laid,
-            offsets=tuple(offsets),
-            num_single=num_single,
-            input_ids=tensor[:num_tokens].unsqueeze(0),
-            position_ids=tensor[num_tokens : 2 * num_tokens].unsqueeze(0),
-            slots=tensor[2 * num_tokens : 3 * num_tokens],
-            logit_rows=tensor[3 * num_tokens :],
-            sampled=tuple(index for index in order if spans[index].wants_logits),
-            block_size=block_size,
+            input_ids=parts[0].unsqueeze(0),
+            position_ids=parts[1].unsqueeze(0),
+            offsets=offsets,
+            contexts=contexts,
+            offsets_device=parts[2],
+            contexts_device=parts[3],
+            num_single=int((lengths == 1).sum()),
+            groups=tuple(
+                GroupTables(group.window, table, table_device, slot)
+                for group, table, table_device, slot in zip(
+                    cache.groups, tables, device_tables, device_slots, strict=True
+                )
+            ),
+            logit_rows=parts[4],
+            order=tuple(order),
+            logit_spans=tuple(np.repeat(np.asarray(order), num_logits).tolist()),
+            block_size=cache.block_size,
         )
 
 
-def _positions(spans: Sequence[Rows]) -> IntArray:
-    return np.concatenate([np.arange(span.start, span.stop) for span in spans])
+def _last_of_each(ends: IntArray, counts: IntArray) -> IntArray:
+    """The last `counts[i]` indices in front of `ends[i]`, one span after another."""
+    total = counts.cumsum()
+    last: IntArray = np.arange(int(counts.sum())) + np.repeat(ends - total, counts)
+    return last
 
 
-def _slots(spans: Sequence[Rows], block_size: int) -> IntArray:
-    return np.concatenate([span.table.slots(span.start, span.stop, block_size) for span in spans])
+def _to_device(arrays: Items[npt.NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
+    """`arrays` as int64 tensors on `device`, all in one copy."""
+    packed = torch.from_numpy(np.concatenate([array.reshape(-1) for array in arrays]).astype(np.int64, copy=False))
+    flat = packed.to(device, non_blocking=True)
+    return [
+        part.view(array.shape)
+        for part, array in zip(torch.split(flat, [array.size for array in arrays]), arrays, strict=True)
+    ]

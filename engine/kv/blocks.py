@@ -1,82 +1,130 @@
-"""The pool of KV cache blocks: who may write where."""
+"""The pool of KV cache blocks: who may write where, and what stays for reuse."""
 
-from collections import deque
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
 
 from engine.errors import IntegrityError, OutOfBlocks
-from engine.kv.block_table import BlockTable
 
 
 class BlockPool:
     """Hands out block numbers 0 … num_blocks-1 and counts the references to each (PagedAttention, SOSP'23).
 
-    A block is free exactly while its count is 0. `_free` holds every free block once, the longest free in front, so
-    that allocation and release cost O(1) per block and a released block is reused as late as possible.
+    A block is free exactly while its count is 0. Free blocks whose content has a name (a digest of all tokens up to
+    its end) wait in `_reusable`, the least recently used in front, for somebody who can use that content; the others
+    wait in `_blank`. `take` prefers blank ones and then evicts the least recently used. Every operation is O(1).
     """
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        if num_blocks < 1 or block_size < 1:
-            raise ValueError(f"a pool of {num_blocks} blocks of {block_size} tokens: both must be at least 1")
+    def __init__(self, num_blocks: int, evicted: Callable[[int, bytes], None] | None = None) -> None:
+        """`evicted` is told of a block whose named content is about to be overwritten."""
+        if num_blocks < 1:
+            raise ValueError(f"a pool of {num_blocks} blocks: it must have at least 1")
         self.num_blocks = num_blocks
-        self.block_size = block_size
-        self._free: deque[int] = deque(range(num_blocks))
+        self._evicted = evicted
+        self._blank: deque[int] = deque(range(num_blocks))
+        self._reusable: OrderedDict[int, None] = OrderedDict()
         self._references = [0] * num_blocks
+        self._names: list[bytes | None] = [None] * num_blocks
+        self._by_name: dict[bytes, int] = {}
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds."""
-        return len(self._free)
+        """Blocks that nobody holds, reusable ones among them."""
+        return len(self._blank) + len(self._reusable)
 
     @property
     def num_used(self) -> int:
         """Blocks that somebody holds."""
-        return self.num_blocks - len(self._free)
+        return self.num_blocks - self.num_free
 
-    def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that `num_tokens` tokens take."""
-        return -(-num_tokens // self.block_size)
+    @property
+    def num_reusable(self) -> int:
+        """Free blocks whose content can be used again."""
+        return len(self._reusable)
 
-    def missing(self, table: BlockTable, num_tokens: int) -> int:
-        """Blocks that `table` lacks to hold `num_tokens` tokens."""
-        return max(0, self.blocks_for(num_tokens) - len(table))
+    def take(self) -> int:
+        """A block with one reference and no name; OutOfBlocks where none is free."""
+        if self._blank:
+            block = self._blank.popleft()
+        elif self._reusable:
+            block, _ = self._reusable.popitem(last=False)
+            name = self._names[block]
+            if name is not None and self._evicted is not None:
+                self._evicted(block, name)
+            self.unname(block)
+        else:
+            raise OutOfBlocks(f"all {self.num_blocks} blocks are held")
+        self._references[block] = 1
+        return block
 
-    def grow(self, table: BlockTable, num_tokens: int) -> None:
-        """Let `table` hold `num_tokens` tokens; OutOfBlocks, and no change, where too few blocks are free."""
-        missing = self.missing(table, num_tokens)
-        if missing > len(self._free):
-            raise OutOfBlocks(f"{missing} blocks are needed, {len(self._free)} are free")
-        for _ in range(missing):
-            block = self._free.popleft()
-            self._references[block] = 1
-            table.append(block)
-
-    def share(self, block: int) -> None:
-        """One more table holds `block`, which somebody holds already."""
+    def hold(self, block: int) -> None:
+        """One more holds `block`, which is held already or reusable."""
         if not self._references[block]:
-            raise IntegrityError(f"block {block} is free and cannot be shared")
+            if block not in self._reusable:
+                raise IntegrityError(f"block {block} is free and cannot be shared")
+            del self._reusable[block]
         self._references[block] += 1
 
-    def release(self, table: BlockTable) -> None:
-        """Give all blocks of `table` back; the table is empty then."""
-        for block in table.clear():
-            if not self._references[block]:
-                raise IntegrityError(f"block {block} was released twice")
-            self._references[block] -= 1
-            if not self._references[block]:
-                self._free.append(block)
+    def drop(self, block: int) -> None:
+        """One fewer holds `block`; the last one leaves it reusable if it has a name."""
+        count = self._references[block]
+        if not count:
+            raise IntegrityError(f"block {block} was released twice")
+        self._references[block] = count - 1
+        if count == 1:
+            if self._names[block] is None:
+                self._blank.append(block)
+            else:
+                self._reusable[block] = None
 
-    def check_integrity(self, tables: Iterable[BlockTable]) -> None:
-        """IntegrityError unless `tables`, all that there are, account for every reference."""
-        held = [0] * self.num_blocks
-        for table in tables:
-            blocks = table.blocks
-            if len(set(blocks)) != len(blocks):
-                raise IntegrityError(f"a table holds a block twice: {blocks}")
-            for block in blocks:
-                held[block] += 1
-        if held != self._references:
-            wrong = [block for block in range(self.num_blocks) if held[block] != self._references[block]]
+    def is_shared(self, block: int) -> bool:
+        """Whether more than one holds it, so that a writer needs a copy."""
+        return self._references[block] > 1
+
+    def is_free(self, block: int) -> bool:
+        """Whether nobody holds it."""
+        return not self._references[block]
+
+    def find(self, name: bytes) -> int | None:
+        """The block with that content."""
+        return self._by_name.get(name)
+
+    def name(self, block: int, name: bytes) -> None:
+        """Say what a held block contains. Where another block has that name already, this one stays nameless."""
+        if name not in self._by_name and self._names[block] is None:
+            self._names[block] = name
+            self._by_name[name] = block
+
+    def unname(self, block: int) -> None:
+        """Its content is of no use any more."""
+        name = self._names[block]
+        if name is not None:
+            self._names[block] = None
+            del self._by_name[name]
+            if block in self._reusable:
+                del self._reusable[block]
+                self._blank.append(block)
+
+    def forget_all(self) -> None:
+        """Nothing that was computed so far may be used again."""
+        for block in list(self._by_name.values()):
+            self.unname(block)
+
+    def check_integrity(self, held: Sequence[int]) -> None:
+        """IntegrityError unless `held`, every block once per holder, accounts for every reference."""
+        counts = [0] * self.num_blocks
+        for block in held:
+            counts[block] += 1
+        if counts != self._references:
+            wrong = [block for block in range(self.num_blocks) if counts[block] != self._references[block]]
             raise IntegrityError(f"reference counts of blocks {wrong[:8]} do not match the tables")
-        free = set(self._free)
-        if len(free) != len(self._free) or free != {block for block, count in enumerate(held) if not count}:
-            raise IntegrityError("the free list is not the set of blocks that nobody holds")
+        blank, free = set(self._blank), {block for block, count in enumerate(counts) if not count}
+        if len(blank) != len(self._blank) or blank & set(self._reusable) or blank | set(self._reusable) != free:
+            raise IntegrityError("the free lists are not the set of blocks that nobody holds")
+        if {block: name for block, name in enumerate(self._names) if name is not None} != {
+            block: name for name, block in self._by_name.items()
+        }:
+            raise IntegrityError("names of blocks and blocks by name differ")
+        if any(self._names[block] is None for block in self._reusable) or any(
+            self._names[block] is not None for block in blank
+        ):
+            raise IntegrityError("a blank block has a name, or a reusable one has none")

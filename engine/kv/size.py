@@ -1,45 +1,54 @@
 """How many blocks the KV cache has."""
 
 import os
+from collections.abc import Sequence
 
-import torch
-
-from engine.batch.flat_batch import FlatBatch, Rows
-from engine.kv.block_table import BlockTable
-from engine.model.runner import ModelRunner
+from engine.kv.layout import LayerGroup
 
 _CPU_MOST_BYTES = 2 << 30
 _CPU_SHARE = 0.25
 """Of the free memory; the weights and the rest of the machine need theirs."""
-_CUDA_SHARE = 0.9
-"""Of the whole memory of the device, for weights, activations and cache together."""
 
 
-def measure_num_blocks(
-    runner: ModelRunner,
+def blocks_that_fit(
+    memory: int,
+    groups: Sequence[LayerGroup],
+    bytes_per_block: Sequence[int],
     *,
     block_size: int,
-    kv_cache_memory: int | None,
-    token_budget: int,
     max_batch_size: int,
     max_model_len: int,
-) -> int:
-    """Blocks that fit into `kv_cache_memory` bytes, or else into what the device has to spare.
+    longest_span: int,
+) -> list[int]:
+    """Blocks of each group within `memory` bytes.
 
-    Never more than `max_batch_size` requests of `max_model_len` tokens can hold. ValueError if not one block fits.
+    A group never gets more than `max_batch_size` requests of `max_model_len` tokens can hold, twice that where a window
+    bounds it, for what stays to be reused. ValueError if not one block of each fits.
     """
-    most = max_batch_size * -(-max_model_len // block_size)
-    memory = kv_cache_memory
-    if memory is None and runner.device.type == "cuda":
-        memory = _spare_cuda_memory(runner, block_size, token_budget, max_batch_size, max_model_len)
-    elif memory is None:
-        memory = min(_CPU_MOST_BYTES, int(_free_host_memory() * _CPU_SHARE))
-    num_blocks = min(most, memory // runner.bytes_per_block(block_size))
-    if num_blocks < 1:
-        raise ValueError(
-            f"kv_cache_memory: got {memory} bytes, allowed: at least {runner.bytes_per_block(block_size)}, one block"
-        )
-    return num_blocks
+    most = [max_batch_size * _most_blocks(group, block_size, max_model_len, longest_span) for group in groups]
+
+    def cost(blocks: int) -> int:
+        return sum(min(blocks, bound) * size for bound, size in zip(most, bytes_per_block, strict=True))
+
+    if cost(1) > memory:
+        raise ValueError(f"kv_cache_memory: got {memory} bytes, allowed: at least {cost(1)}, one block of each layer")
+    low, high = 1, max(most)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if cost(middle) <= memory else (low, middle - 1)
+    return [min(low, bound) for bound in most]
+
+
+def _most_blocks(group: LayerGroup, block_size: int, max_model_len: int, longest_span: int) -> int:
+    whole = -(-max_model_len // block_size)
+    if group.window is None:
+        return whole
+    return min(whole, 2 * (-(-(group.window - 1 + longest_span) // block_size) + 1))
+
+
+def spare_host_memory() -> int:
+    """Bytes that a cache on a CPU takes unless told otherwise."""
+    return min(_CPU_MOST_BYTES, int(_free_host_memory() * _CPU_SHARE))
 
 
 def _free_host_memory() -> int:
@@ -47,41 +56,3 @@ def _free_host_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return _CPU_MOST_BYTES
-
-
-def _spare_cuda_memory(
-    runner: ModelRunner, block_size: int, token_budget: int, max_batch_size: int, max_model_len: int
-) -> int:
-    """Bytes left beside the weights and the peak of the largest iteration, measured by running it."""
-    blocks_each = -(-min(token_budget, max_model_len) // block_size)
-    runner.allocate(max_batch_size * blocks_each, block_size)
-    torch.cuda.synchronize(runner.device)
-    torch.cuda.reset_peak_memory_stats(runner.device)
-    before = torch.cuda.memory_allocated(runner.device)
-    batch = FlatBatch.build(
-        _largest_spans(token_budget, max_batch_size, max_model_len, block_size), block_size, runner.device
-    )
-    # The sampler's copies of the logits (scores, noise, sorted) weigh a few times the logits themselves.
-    logits = runner.forward(batch).float()
-    activations = torch.cuda.max_memory_allocated(runner.device) - before + 6 * logits.nbytes
-    del logits
-    runner.allocate(0, block_size)
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(runner.device)
-    return max(0, int(free - total * (1 - _CUDA_SHARE)) - activations)
-
-
-def _largest_spans(token_budget: int, max_batch_size: int, max_model_len: int, block_size: int) -> list[Rows]:
-    """Spans that use the token budget up, every one with a row of logits."""
-    spans, left, next_block = [], token_budget, 0
-    for index in range(max_batch_size):
-        length = min(max_model_len, max(1, left // (max_batch_size - index)))
-        if not left:
-            break
-        table = BlockTable()
-        for _ in range(-(-length // block_size)):
-            table.append(next_block)
-            next_block += 1
-        spans.append(Rows([0] * length, 0, table, True))
-        left -= length
-    return spans

@@ -1,15 +1,18 @@
 """A transformers model that computes flat batches over a paged KV cache."""
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from engine.attention import AttentionBackend, LayerShape
+from engine.attention import AttentionBackend
 from engine.attention.interface import IMPLEMENTATION, AttentionContext
 from engine.batch.flat_batch import FlatBatch
 from engine.errors import UnsupportedModel
+from engine.kv.layout import LayerGroup, LayerShape
+from engine.kv.store import LayerCache
 
 
 class ModelRunner:
@@ -18,10 +21,14 @@ class ModelRunner:
     The layers that attend are found by a probe, a forward pass of two tokens: each calls our attention once.
     """
 
-    def __init__(self, model: PreTrainedModel, backend: AttentionBackend) -> None:
+    def __init__(
+        self, model: PreTrainedModel, backend: AttentionBackend, cache_dtype: torch.dtype | None = None
+    ) -> None:
+        """`cache_dtype` None: that of the model."""
         self.model = model
         self.backend = backend
-        self._context = AttentionContext(backend)
+        self._cache_dtype = cache_dtype or model.dtype
+        self._context = AttentionContext(backend, model.dtype)
         self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._context.attach(model)
         self._probe()
@@ -33,30 +40,34 @@ class ModelRunner:
         return device
 
     @property
-    def dtype(self) -> torch.dtype:
-        """What the cache is kept in."""
-        dtype: torch.dtype = self.model.dtype
-        return dtype
-
-    @property
     def shapes(self) -> list[LayerShape]:
         """The attention layers in the order in which they run."""
         return self._context.shapes
 
-    def bytes_per_block(self, block_size: int) -> int:
-        """Bytes that one block takes in all layers together."""
-        return block_size * sum(shape.bytes_per_token(self.dtype) for shape in self.shapes)
+    @property
+    def layers(self) -> list[LayerCache]:
+        """The cache of each layer."""
+        return self._context.caches
 
-    def allocate(self, num_blocks: int, block_size: int) -> None:
-        """Make the KV cache, in place of an earlier one."""
+    def bytes_per_block(self, layer: int, block_size: int) -> int:
+        """Bytes that one block takes in one layer."""
+        with torch.device("meta"):
+            one = self.backend.allocate(self.shapes[layer], 1, block_size, self._cache_dtype, torch.device("meta"))
+        return sum(part.nbytes for part in one.tensors)
+
+    def allocate(self, groups: Sequence[LayerGroup], num_blocks: Sequence[int], block_size: int) -> None:
+        """Make the tensors of the KV cache, `num_blocks` per group, in place of earlier ones."""
+        group_of = {layer: index for index, group in enumerate(groups) for layer in group.layers}
+        self._context.groups = [group_of[layer] for layer in range(len(self.shapes))]
         self._context.caches = []
         self._context.caches = [
-            self.backend.allocate(shape, num_blocks, block_size, self.dtype, self.device) for shape in self.shapes
+            self.backend.allocate(shape, num_blocks[group_of[layer]], block_size, self._cache_dtype, self.device)
+            for layer, shape in enumerate(self.shapes)
         ]
 
     @torch.inference_mode()
     def forward(self, batch: FlatBatch) -> torch.Tensor:
-        """Logits `[len(batch.sampled), vocab]` of the last tokens of the spans in `batch.sampled`."""
+        """Logits `[len(batch.logit_rows), vocab]`."""
         self._context.begin(batch)
         try:
             return self._call(batch.input_ids, batch.position_ids, batch.logit_rows)

@@ -8,9 +8,11 @@ import torch
 from transformers import PreTrainedModel
 
 from engine.attention import AttentionBackend
-from engine.batch.flat_batch import FlatBatch, Rows
+from engine.batch.flat_batch import FlatBatch, SpanTokens
 from engine.errors import UnsupportedModel
-from engine.kv.block_table import BlockTable
+from engine.kv.cache import KVCache
+from engine.kv.digest import ContentChain
+from engine.kv.layout import group_layers
 from engine.model.quiet import quiet
 from engine.model.runner import ModelRunner
 from engine.model.tiny_copy import thresholds, tiny_copy
@@ -116,10 +118,9 @@ def _own_logits(model: PreTrainedModel, sequence: list[int]) -> torch.Tensor:
 
 def _compare(runner: ModelRunner, sequences: list[list[int]], own: list[torch.Tensor]) -> list[Any]:
     """Pairs of rows: of the flat batch, and the model's own for the same token."""
-    runner.allocate(sum(-(-len(sequence) // _BLOCK_SIZE) for sequence in sequences), _BLOCK_SIZE)
-    tables = [BlockTable() for _ in sequences]
+    cache = _make_cache(runner, [len(sequence) for sequence in sequences])
+    held = [cache.open(ContentChain("", ""), len(sequence))[0] for sequence in sequences]
     done = [0] * len(sequences)
-    num_blocks = 0
     pairs = []
     for iteration in range(max(join + len(chunks) for join, chunks in _JOINS_AND_CHUNKS)):
         members, spans = [], []
@@ -129,16 +130,30 @@ def _compare(runner: ModelRunner, sequences: list[list[int]], own: list[torch.Te
             ids = sequences[index][done[index] : done[index] + chunks[iteration - join]]
             if not ids:
                 continue
-            while len(tables[index]) * _BLOCK_SIZE < done[index] + len(ids):
-                tables[index].append(num_blocks)
-                num_blocks += 1
-            spans.append(Rows(ids, done[index], tables[index], iteration > 0))
+            cache.grow(held[index], done[index], done[index] + len(ids))
+            spans.append(SpanTokens(held[index], ids, done[index], int(iteration > 0)))
             members.append(index)
             done[index] += len(ids)
         if not spans:
             continue
-        batch = FlatBatch.build(spans, _BLOCK_SIZE, runner.device)
+        batch = FlatBatch.build(spans, cache, runner.device)
         logits = runner.forward(batch)
-        for row, member in zip(logits, (members[i] for i in batch.sampled), strict=True):
+        for row, member in zip(logits, (members[i] for i in batch.logit_spans), strict=True):
             pairs.append((row, own[member][done[member] - 1]))
     return pairs
+
+
+def _make_cache(runner: ModelRunner, lengths: list[int]) -> KVCache:
+    """Room for sequences of these lengths, as the engine lays it out: layers with a window give blocks back."""
+    groups = group_layers(runner.shapes, max(lengths))
+    num_blocks = [sum(-(-length // _BLOCK_SIZE) for length in lengths)] * len(groups)
+    runner.allocate(groups, num_blocks, _BLOCK_SIZE)
+    return KVCache(
+        groups,
+        num_blocks,
+        block_size=_BLOCK_SIZE,
+        max_sequences=len(lengths),
+        max_model_len=max(lengths),
+        longest_span=max(lengths),
+        prefix_cache=False,
+    )

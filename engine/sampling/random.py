@@ -4,32 +4,32 @@ import torch
 
 _MASK32 = 0xFFFFFFFF
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
-_TILE = 8192
-"""Vocabulary entries hashed at a time: the working set stays in the cache of a core."""
 
 
-def exponential_noise(seeds: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Independent Exponential(1) variates, `[rows, vocab_size]` float32, one row per (seed, position).
+def draw_keys(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """One 64-bit key per (seed, position), `[rows]` int64, by SplitMix64 (Steele, Lea & Flood, OOPSLA'14)."""
+    return _split_mix(_split_mix(seeds) + positions)
 
-    Counter-based: entry v of a row is a hash of (seed, position, v), so it is the same in any batch and after any
-    interruption. seeds and positions `[rows]` int64. Two 32-bit keys per row come from SplitMix64 (Steele, Lea & Flood,
-    OOPSLA'14) and enter before and after the first multiplication of MurmurHash3's 32-bit finaliser over a hashed v.
 
-    An exponential race, argmax(p / noise), draws from p. Unlike the inversion of a cumulative sum it changes its
-    choice only if the leader is overtaken, so that rounding of the logits rarely shows even in a large vocabulary.
+def next_keys(keys: torch.Tensor) -> torch.Tensor:
+    """Keys of a second, independent stream of noise for the same draws."""
+    return _split_mix(keys)
+
+
+def exponential_noise(keys: torch.Tensor, entries: torch.Tensor) -> torch.Tensor:
+    """Independent Exponential(1) variates, float32 in the shape of `entries` `[rows, n]`; keys `[rows]` int64.
+
+    Counter-based: the number of an entry is a hash of (key, entry), so it is the same in any batch, next to any other
+    entries and after any interruption. Both halves of a key enter, before and after the first multiplication of
+    MurmurHash3's 32-bit finaliser over a hashed entry.
     """
-    keys = _split_mix(_split_mix(seeds) + positions)
     first = _to_int32(keys & _MASK32).unsqueeze(1)
     second = _to_int32((keys >> 32) & _MASK32).unsqueeze(1)
-    noise = torch.empty(len(seeds), vocab_size, dtype=torch.float32, device=seeds.device)
-    for start in range(0, vocab_size, _TILE):
-        stop = min(start + _TILE, vocab_size)
-        tile = _finalise(torch.arange(start, stop, dtype=torch.int32, device=seeds.device) + 1) ^ first
-        bits = _finalise(tile, second).bitwise_and_(0x7FFFFFFF)
-        # -log(1 - u) with u = (bits + 1/2) / 2^31 keeps full precision where it decides: at small values.
-        uniform = bits.to(torch.float32).add_(0.5).mul_(2.0**-31).clamp_(max=1 - 2.0**-24)
-        noise[:, start:stop] = uniform.neg_().log1p_().neg_()
-    return noise
+    hashed = _finalise(entries.to(torch.int32) + 1) ^ first
+    bits = _finalise(hashed, second).bitwise_and_(0x7FFFFFFF)
+    # -log(1 - u) with u = (bits + 1/2) / 2^31 keeps full precision where it decides: at small values.
+    uniform = bits.to(torch.float32).add_(0.5).mul_(2.0**-31).clamp_(max=1 - 2.0**-24)
+    return uniform.neg_().log1p_().neg_()
 
 
 def _split_mix(state: torch.Tensor) -> torch.Tensor:

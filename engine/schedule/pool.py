@@ -7,17 +7,20 @@ from engine.request import Request, RequestState
 
 
 class RequestPool:
-    """Orca's request pool: waiting and running requests, each in order of arrival.
+    """Orca's request pool: who waits, who runs, and who follows one of those.
 
-    `running` holds what has been admitted (INITIATION or INCREMENT), `waiting` the rest; a preempted request returns
-    to its place by arrival, so that nobody overtakes it for having been unlucky.
+    `running` holds what has been admitted (INITIATION or INCREMENT) in order of arrival; `waiting` the rest by id. A
+    follower waits for its leader to compute what both know, and is in neither.
     """
 
     def __init__(self) -> None:
         self._by_id: dict[str, Request] = {}
         self._arrivals = 0
-        self.waiting: list[Request] = []
+        self._following: dict[str, Request] = {}
+        self.waiting: dict[str, Request] = {}
         self.running: list[Request] = []
+        self.places_held = 0
+        """Places in the batch that running requests keep for those that will split off from them."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -25,50 +28,91 @@ class RequestPool:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._by_id
 
+    @property
+    def places_taken(self) -> int:
+        """Places in the batch that are not free."""
+        return len(self.running) + self.places_held
+
     def get(self, request_id: str) -> Request | None:
         """The unfinished request of that id."""
         return self._by_id.get(request_id)
 
-    def add(self, request: Request) -> None:
-        """A new request arrives."""
+    def leader_of(self, request: Request) -> Request | None:
+        """Whom `request` follows."""
+        return self._following.get(request.id)
+
+    def add(self, request: Request, leader: Request | None = None) -> None:
+        """A new request arrives, as a follower of `leader` (which waits) or by itself."""
         request.arrive(self._arrivals)
         self._arrivals += 1
         self._by_id[request.id] = request
-        self.waiting.append(request)
+        if leader is None:
+            self.waiting[request.id] = request
+        else:
+            leader.followers.append(request)
+            self._following[request.id] = leader
 
-    def admit(self, request: Request) -> None:
-        """WAITING → INITIATION."""
-        request.initiate()
-        self.waiting.remove(request)
+    def run(self, request: Request) -> None:
+        """A waiting request has been admitted."""
+        del self.waiting[request.id]
+        self.places_held += request.places - 1
         insort(self.running, request, key=_arrival)
 
     def put_back(self, request: Request) -> None:
-        """Preempted: running → waiting. Its blocks must be free."""
-        request.preempt()
+        """A running request was preempted."""
         self.running.remove(request)
-        insort(self.waiting, request, key=_arrival)
+        self.places_held -= request.places - 1
+        self.waiting[request.id] = request
 
-    def remove(self, request: Request) -> None:
-        """Take an unfinished request out; its state has not changed yet."""
+    def split_off(self, follower: Request) -> None:
+        """What `follower` waited for has been computed: it runs by itself now."""
+        self._leave(follower, self._following[follower.id])
+        insort(self.running, follower, key=_arrival)
+
+    def _leave(self, follower: Request, leader: Request) -> None:
+        del self._following[follower.id]
+        leader.followers.remove(follower)
+        if leader.state is not RequestState.WAITING:
+            self.places_held -= 1
+
+    def remove(self, request: Request) -> list[Request]:
+        """Take an unfinished request out, its state unchanged; those that followed it wait by themselves now."""
         del self._by_id[request.id]
-        (self.waiting if request.state is RequestState.WAITING else self.running).remove(request)
+        leader = self._following.get(request.id)
+        if leader is not None:
+            self._leave(request, leader)
+            return []
+        orphans = list(request.followers)
+        if request.state is RequestState.WAITING:
+            del self.waiting[request.id]
+        else:
+            self.running.remove(request)
+            self.places_held -= request.places - 1
+        request.followers.clear()
+        for orphan in orphans:
+            del self._following[orphan.id]
+            self.waiting[orphan.id] = orphan
+        return orphans
 
     def check_integrity(self) -> None:
-        """IntegrityError unless every request stands in the one list that its state names, in order of arrival."""
+        """IntegrityError unless every request is in the one place that its state names."""
         for members, states in (
-            (self.waiting, {RequestState.WAITING}),
+            (self.waiting.values(), {RequestState.WAITING}),
+            (self._following.values(), set(RequestState) - {RequestState.FINISHED}),
             (self.running, {RequestState.INITIATION, RequestState.INCREMENT}),
         ):
             for request in members:
                 if request.state not in states:
-                    raise IntegrityError(f"request {request.id!r} is {request.state} in the wrong list")
-                if not request.num_uncomputed:
-                    raise IntegrityError(f"request {request.id!r} is unfinished and has nothing to compute")
-            arrivals = [request.arrival for request in members]
-            if arrivals != sorted(set(arrivals)):
-                raise IntegrityError(f"requests out of order of arrival: {arrivals}")
-        if sorted(map(_arrival, [*self.waiting, *self.running])) != sorted(map(_arrival, self._by_id.values())):
-            raise IntegrityError("the lists and the index by id hold different requests")
+                    raise IntegrityError(f"request {request.id!r} is {request.state} in the wrong place")
+        arrivals = [request.arrival for request in self.running]
+        if arrivals != sorted(set(arrivals)):
+            raise IntegrityError(f"running requests out of order of arrival: {arrivals}")
+        if self.places_held != sum(request.places - 1 for request in self.running):
+            raise IntegrityError(f"{self.places_held} places are held for requests that split")
+        everyone = [*self.waiting.values(), *self.running]
+        everyone += [follower for request in list(everyone) for follower in request.followers]
+        if sorted(map(_arrival, everyone)) != sorted(map(_arrival, self._by_id.values())):
+            raise IntegrityError("waiting, running and following requests are not all there are")
 
 
 def _arrival(request: Request) -> int:

@@ -1,141 +1,239 @@
 """Iteration-level scheduling: which tokens of which requests are computed next."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
 from engine.errors import IntegrityError
-from engine.kv.block_table import BlockTable
-from engine.kv.blocks import BlockPool
+from engine.kv.cache import KVCache
 from engine.request import Request, RequestState
-from engine.schedule.policy import Policy
+from engine.schedule.plan import Plan
+from engine.schedule.policies import Policy
 from engine.schedule.pool import RequestPool
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Tokens `start` … `start + length - 1` of one request, computed in one iteration."""
-
-    request: Request
-    start: int
-    length: int
-
-    @property
-    def stop(self) -> int:
-        """Tokens in the cache after the iteration."""
-        return self.start + self.length
-
-    @property
-    def samples(self) -> bool:
-        """Whether the span ends at the last known token, so that the next one is sampled from it."""
-        return self.stop == len(self.request.tokens)
-
-
-class _Plan:
-    """The spans chosen so far, and what is left of the token budget."""
-
-    def __init__(self, budget: int) -> None:
-        self.spans: dict[str, Span] = {}
-        self.left = budget
-
-    def add(self, span: Span) -> None:
-        self.spans[span.request.id] = span
-        self.left -= span.length
-
-    def drop(self, request: Request) -> None:
-        span = self.spans.pop(request.id, None)
-        self.left += span.length if span else 0
 
 
 class Scheduler:
     """Plans one iteration at a time (Orca, OSDI'22, Algorithm 1; chunked prefill as in Sarathi-Serve, OSDI'24).
 
-    Within the token budget go first the decoding requests, one token each, so that a long prompt never stalls them;
-    then the prefills under way, each by a chunk of what is left of the budget; then new ones, as long as the policy
-    admits them. Each group is in order of arrival. The oldest request can take the blocks of all others, and any
-    request fits into the pool alone: while there is work, every plan has at least one span.
+    Decoding requests go first, one token each, so that a long prompt never stalls them; then, within what the token
+    budget leaves, the prefills under way, each by a chunk; then new ones, as the policy decides. The first request in
+    the policy's order can take the blocks of all others, and any request fits into the cache alone: while there is
+    work, every plan has at least one token.
     """
 
-    def __init__(
-        self, requests: RequestPool, blocks: BlockPool, policy: Policy, *, token_budget: int, max_batch_size: int
-    ) -> None:
+    def __init__(self, requests: RequestPool, cache: KVCache, policy: Policy, *, max_batch_size: int) -> None:
         self.requests = requests
-        self.blocks = blocks
+        self.cache = cache
         self.policy = policy
-        self.token_budget = token_budget
         self.max_batch_size = max_batch_size
         self.preemptions = 0
+        self.swaps = 0
+        self.cached_tokens = self.queried_tokens = 0
 
-    def select(self) -> list[Span]:
-        """The next iteration's spans, decoding ones first; every token of them has its slot. Empty: no work."""
-        plan = _Plan(self.token_budget)
+    def add(self, request: Request) -> None:
+        """A new request waits, or follows one of its group that has not begun and knows the same tokens."""
+        leader = self._leader_for(request)
+        self.requests.add(request, leader)
+        if leader is None:
+            if self.cache.prefix_cache:
+                request.chain.extend(request.tokens, len(request.tokens), self.cache.block_size)
+            self.policy.push(request)
+
+    def select(self) -> Plan:
+        """The next iteration; empty: no work."""
         preemptions = self.preemptions
-        self._continue(RequestState.INCREMENT, plan)
-        self._continue(RequestState.INITIATION, plan)
-        if self.preemptions == preemptions:
-            self._admit(plan)
-        return list(plan.spans.values())
+        decodes = self._decodes()
+        plan = Plan(decodes, [1] * len(decodes), len(decodes))
+        left = self.policy.token_budget(self.requests.running) - len(decodes)
+        left = self._continue_prefills(plan, left)
+        if self.preemptions == preemptions and self.requests.waiting:
+            self._admit(plan, left)
+        return plan
 
-    def finish(self, request: Request) -> None:
-        """Take an unfinished request out, and free what it holds; the caller sets its final state."""
+    def finish(self, request: Request, *, discard: bool = False) -> None:
+        """Take an unfinished request out, and free what it holds; the caller sets its final state.
+
+        `discard`: what it computed is not to be trusted, and never reused.
+        """
         running = request.state is not RequestState.WAITING
-        self.requests.remove(request)
+        follows = self.requests.leader_of(request) is not None
         if running:
-            self.policy.released(request)
-            self.blocks.release(request.table)
+            self._leave(request)
+        elif not follows:
+            self.policy.remove(request)
+        orphans = self.requests.remove(request)
+        self._free(request, discard)
+        for orphan in orphans:
+            self.policy.push(orphan)
 
-    def _continue(self, state: RequestState, plan: _Plan) -> None:
-        for request in [request for request in self.requests.running if request.state is state]:
-            length = min(request.num_uncomputed, plan.left)
+    def split(self, leader: Request) -> list[Request]:
+        """What `leader` and its followers know is computed: each goes on by itself, with shared blocks."""
+        followers = list(leader.followers)
+        for follower in followers:
+            twin = self.cache.fork(leader.kv, len(follower.tokens)) if leader.kv is not None else None
+            if twin is None:
+                raise IntegrityError(f"no row is left for {follower.id!r}, whose place was held")
+            follower.follow(leader, twin)
+            self.requests.split_off(follower)
+            self._count(follower, len(follower.prompt_ids))
+            self.policy.joined(follower)
+        return followers
+
+    def _leader_for(self, request: Request) -> Request | None:
+        if request.group is None or request.beam is not None:
+            return None
+        for other in self.requests.waiting.values():
+            if other.group == request.group and other.tokens == request.tokens and other.arrival >= 0:
+                group = [other, *other.followers, request]
+                if len(group) <= self.max_batch_size and self.policy.memory.can_ever_fit(group):
+                    return other
+        return None
+
+    def _decodes(self) -> list[Request]:
+        """All decoding requests whose next token has a slot, after preempting others for it if need be."""
+        decodes = [r for r in self.requests.running if r.state is RequestState.INCREMENT and r.num_uncomputed]
+        short = [r for r in decodes if r.num_computed >= r.kv.capacity]  # type: ignore[union-attr]
+        if not short:
+            return decodes
+        preemptions = self.preemptions
+        for request in self.policy.order(short):
+            if request.state is RequestState.INCREMENT:
+                self._make_room(request, request.num_computed + 1)
+        if self.preemptions == preemptions:
+            return decodes
+        return [request for request in decodes if request.state is RequestState.INCREMENT]
+
+    def _continue_prefills(self, plan: Plan, left: int) -> int:
+        prefills = [request for request in self.requests.running if request.state is RequestState.INITIATION]
+        for request in self.policy.order(prefills) if len(prefills) > 1 else prefills:
+            length = self._chunk(request.num_computed, request.num_uncomputed, left)
             if not length:
-                return
-            if request.state is state and self._make_room(request, request.num_computed + length, plan):
-                self._add(request, length, plan)
+                break
+            if request.state is RequestState.INITIATION and self._make_room(request, request.num_computed + length):
+                plan.requests.append(request)
+                plan.lengths.append(length)
+                left -= length
+        return left + self._without_preempted(plan)
 
-    def _admit(self, plan: _Plan) -> None:
-        while self.requests.waiting and len(self.requests.running) < self.max_batch_size:
-            request = self.requests.waiting[0]
-            length = min(request.num_uncomputed, plan.left)
-            if not length or not self.policy.can_admit(request, self.requests.running):
-                return
-            self.requests.admit(request)
-            self.policy.admitted(request)
-            self._add(request, length, plan)
+    def _chunk(self, start: int, wanted: int, left: int) -> int:
+        """Tokens to compute of `wanted` from `start` on: all, or what fits, up to the end of a block if possible."""
+        if wanted <= left:
+            return wanted
+        aligned = (start + left) // self.cache.block_size * self.cache.block_size - start
+        return aligned if aligned > 0 else max(left, 0)
 
-    def _add(self, request: Request, length: int, plan: _Plan) -> None:
-        self.blocks.grow(request.table, request.num_computed + length)
-        plan.add(Span(request, request.num_computed, length))
+    def _without_preempted(self, plan: Plan) -> int:
+        """Drop from `plan` what was preempted after it had been planned; the tokens that this sets free."""
+        kept = [
+            (request, length)
+            for request, length in zip(plan.requests, plan.lengths, strict=True)
+            if request.state is not RequestState.WAITING
+        ]
+        if len(kept) == len(plan):
+            return 0
+        before = plan.num_tokens
+        plan.requests, plan.lengths = [request for request, _ in kept], [length for _, length in kept]
+        plan.num_decodes = sum(request.state is RequestState.INCREMENT for request in plan.requests)
+        return before - plan.num_tokens
 
-    def _make_room(self, request: Request, num_tokens: int, plan: _Plan) -> bool:
+    def _admit(self, plan: Plan, left: int) -> None:
+        """Let waiting requests join while budget, places and memory last."""
+        aside: list[Request] = []
+        while left > 0 or not plan.requests:
+            request = self.policy.head()
+            if request is None:
+                break
+            if not self._can_join(request):
+                victim = self.policy.makes_way(request, self.requests.running)
+                if victim is None or victim.num_pending:
+                    break
+                self._preempt(victim)
+                left += self._without_preempted(plan)
+                continue
+            self.policy.remove(request)
+            if request.swapped is None and self.cache.awaits(request.chain, len(request.tokens)):
+                aside.append(request)  # a running prefill is about to compute what this one can reuse
+                continue
+            left -= self._join(request, plan, left)
+        for request in aside:
+            self.policy.push(request)
+
+    def _can_join(self, request: Request) -> bool:
+        free = self.max_batch_size - self.requests.places_taken
+        return request.places <= free and self.policy.may_join(request, self.requests.running)
+
+    def _join(self, request: Request, plan: Plan, left: int) -> int:
+        """Let `request` enter the batch; the tokens of it that the iteration computes."""
+        if request.swapped is not None:
+            request.resume(self.cache.swap_in(request.swapped))
+        else:
+            kv, cached = self.cache.open(request.chain, len(request.tokens))
+            request.initiate(kv, cached)
+            self._count(request, cached)
+        self.requests.run(request)
+        self.policy.memory.take(request)
+        self.policy.joined(request)
+        decodes = request.state is RequestState.INCREMENT
+        length = self._chunk(request.num_computed, request.num_uncomputed, max(left, int(not plan.requests)))
+        if not length or not self._has_room(request, request.num_computed + length):
+            return 0
+        where = plan.num_decodes if decodes else len(plan.requests)
+        plan.requests.insert(where, request)
+        plan.lengths.insert(where, length)
+        plan.num_decodes += decodes
+        return length
+
+    def _count(self, request: Request, cached: int) -> None:
+        self.queried_tokens += len(request.prompt_ids)
+        self.cached_tokens += min(cached, len(request.prompt_ids))
+
+    def _has_room(self, request: Request, num_tokens: int) -> bool:
+        assert request.kv is not None
+        return num_tokens <= request.kv.capacity or self.cache.grow(request.kv, request.num_computed, num_tokens)
+
+    def _make_room(self, request: Request, num_tokens: int) -> bool:
         """Preempt until `request` can hold `num_tokens`; False if it was preempted itself."""
-        while self.blocks.missing(request.table, num_tokens) > self.blocks.num_free:
-            victim = self.policy.victim(self.requests.running)
+        while not self._has_room(request, num_tokens):
+            victim = self.policy.order(self.requests.running)[-1]
             self._preempt(victim)
-            plan.drop(victim)
             if victim is request:
                 return False
         return True
 
     def _preempt(self, victim: Request) -> None:
-        self.policy.released(victim)
-        self.blocks.release(victim.table)
-        self.requests.put_back(victim)
+        """Back to the queue, to be computed again."""
+        assert victim.kv is not None
+        self._leave(victim)
+        self.cache.close(victim.kv)
+        self.requests.running.remove(victim)
+        self.requests.places_held -= victim.places - 1
+        victim.preempt()
+        self.requests.waiting[victim.id] = victim
+        self.policy.push(victim)
         self.preemptions += 1
 
+    def _leave(self, request: Request) -> None:
+        self.policy.memory.give_back(request)
+        self.policy.left(request)
+
+    def _free(self, request: Request, discard: bool) -> None:
+        if request.kv is not None:
+            (self.cache.discard if discard else self.cache.close)(request.kv)
+            request.kv = None
+        if request.swapped is not None:
+            self.cache.drop(request.swapped)
+            request.swapped = None
+
     def check_integrity(self) -> None:
-        """IntegrityError where requests, block tables, reservations and the block pool do not agree."""
+        """IntegrityError where requests, cache, policy and memory rule do not agree."""
         self.requests.check_integrity()
         running = self.requests.running
-        if len(running) > self.max_batch_size:
-            raise IntegrityError(f"{len(running)} requests run, {self.max_batch_size} may")
-        for request in self.requests.waiting:
-            if len(request.table) or request.num_computed:
+        if self.requests.places_taken > self.max_batch_size:
+            raise IntegrityError(f"{self.requests.places_taken} places are taken of {self.max_batch_size}")
+        for request in self.requests.waiting.values():
+            if request.kv is not None or (request.num_computed and request.swapped is None):
                 raise IntegrityError(f"request {request.id!r} waits and holds blocks")
         for request in running:
-            if len(request.table) * self.blocks.block_size < request.num_computed:
+            if request.kv is None or len(request.kv) * self.cache.block_size < request.num_computed:
                 raise IntegrityError(f"request {request.id!r} has computed more tokens than its blocks hold")
-        self.policy.check_integrity(running)
-        self.blocks.check_integrity(_tables(running))
-
-
-def _tables(requests: Iterable[Request]) -> list[BlockTable]:
-    return [request.table for request in requests]
+        if self.cache.num_sequences != len(running):
+            raise IntegrityError(f"{self.cache.num_sequences} sequences are open for {len(running)} running requests")
+        self.policy.check_integrity(list(self.requests.waiting.values()), running)
+        self.policy.memory.check_integrity(running)
+        self.cache.check_integrity()

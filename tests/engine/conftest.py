@@ -87,7 +87,8 @@ def make_engine(make_model: Callable[..., PreTrainedModel]) -> Callable[..., Orc
         model: PreTrainedModel | str = "llama", *, num_blocks: int = 64, block_size: int = 4, **settings: Any
     ) -> OrcaEngine:
         loaded = make_model(model) if isinstance(model, str) else model
-        memory = num_blocks * ModelRunner(loaded, TorchBackend()).bytes_per_block(block_size)
+        runner = ModelRunner(loaded, TorchBackend())
+        memory = num_blocks * sum(runner.bytes_per_block(layer, block_size) for layer in range(len(runner.shapes)))
         config = EngineConfig(
             "tiny", block_size=block_size, kv_cache_memory=memory, **{"self_check": False, **settings}
         )

@@ -38,7 +38,7 @@ def test_an_iteration_that_was_retried_is_one(make_engine: MakeEngine, monkeypat
 
     monkeypatch.setattr(engine._runner, "forward", fail_once)
     engine.submit(request("a", tuple(range(5)), max_tokens=3))
-    engine.submit(request("b", tuple(range(7)), max_tokens=3))
+    engine.submit(request("b", tuple(range(7, 14)), max_tokens=3))
     assert len(engine.step()) == 2
     assert len(calls) == 3
     record = engine.last_iteration

@@ -3,10 +3,14 @@
 import pytest
 
 from engine.errors import IllegalTransition
+from engine.kv.digest import ContentChain
+from engine.kv.sequence import Sequence
 from engine.request import Request, RequestState
 from schemas.sampling import SamplingParams
 from schemas.seed import derived_seed
 from schemas.stopping import FinishReason
+
+KV = Sequence(0, 1, ContentChain("", ""))
 
 
 def make(**changes: object) -> Request:
@@ -18,16 +22,18 @@ def make(**changes: object) -> Request:
 def test_the_whole_way_stamps_the_timeline() -> None:
     request = make()
     assert request.state is RequestState.WAITING
-    request.initiate()
+    request.initiate(KV, 0)
     assert request.state is RequestState.INITIATION
-    request.advance(2)
+    request.launch(2)
     assert request.state is RequestState.INITIATION
-    request.advance(1)
-    request.append(9)
+    request.launch(1)
     assert request.state is RequestState.INCREMENT
+    assert (request.num_pending, request.num_uncomputed) == (1, 1)
+    request.append(9)
     assert (request.tokens, request.output_ids, request.num_outputs) == ([1, 2, 3, 9], [9], 1)
-    request.advance(1)
+    request.launch(1)
     request.append(8)
+    request.kv = None
     request.finish(FinishReason.LENGTH)
     line = request.timeline
     stamps = [line.submitted_s, line.scheduled_s, line.first_token_s, line.finished_s]
@@ -38,20 +44,20 @@ def test_the_whole_way_stamps_the_timeline() -> None:
 
 def test_preemption_goes_back_to_waiting_and_keeps_every_token() -> None:
     request = make()
-    request.initiate()
-    request.advance(3)
+    request.initiate(KV, 0)
+    request.launch(3)
     request.append(9)
     request.preempt()
     assert request.state is RequestState.WAITING
     assert request.num_uncomputed == 4
     assert len(request.timeline.preempted_s) == 1
-    request.initiate()
+    request.initiate(KV, 0)
     assert request.state is RequestState.INITIATION
-    request.advance(3)
+    assert not request.launch(3)
     # The prompt is computed again, but the output that belongs to it is not yet.
     with pytest.raises(IllegalTransition, match="1 tokens to compute"):
         request.append(5)
-    request.advance(1)
+    request.launch(1)
     request.append(5)
     assert request.output_ids == [9, 5]
 
@@ -63,7 +69,7 @@ def test_a_continuation_counts_the_outputs_it_came_with() -> None:
     assert request.tokens == [1, 2, 3, 7, 8]
 
 
-@pytest.mark.parametrize("method", ["preempt", "append", "advance"])
+@pytest.mark.parametrize("method", ["preempt", "append", "launch"])
 def test_illegal_changes_raise(method: str) -> None:
     request = make()
     with pytest.raises(IllegalTransition):
@@ -73,24 +79,23 @@ def test_illegal_changes_raise(method: str) -> None:
 def test_a_finished_request_stays_finished() -> None:
     request = make()
     request.finish(None)
-    for call in (request.initiate, request.preempt, lambda: request.finish(None)):
+    for call in (lambda: request.initiate(KV, 0), request.preempt, lambda: request.finish(None)):
         with pytest.raises(IllegalTransition):
             call()
 
 
 def test_more_than_there_is_cannot_be_computed() -> None:
     request = make()
-    request.initiate()
+    request.initiate(KV, 0)
     with pytest.raises(IllegalTransition):
-        request.advance(4)
+        request.launch(4)
 
 
 def test_blocks_must_be_given_back_first() -> None:
     request = make()
-    request.initiate()
-    request.table.append(0)
-    with pytest.raises(IllegalTransition, match="1 blocks"):
-        request.preempt()
+    request.initiate(KV, 0)
+    with pytest.raises(IllegalTransition, match="blocks"):
+        request.finish(None)
 
 
 def test_nobody_arrives_twice() -> None:

@@ -8,7 +8,8 @@ import torch
 from transformers import PreTrainedModel
 
 from engine import OrcaEngine, Request, UnsupportedModel
-from engine.attention import LayerShape, TorchBackend
+from engine.attention import TorchBackend
+from engine.kv.layout import LayerShape
 from engine.model.runner import ModelRunner
 from schemas.sampling import SamplingParams
 
@@ -18,7 +19,7 @@ MakeModel = Callable[..., PreTrainedModel]
 def test_the_probe_finds_the_layers(make_model: MakeModel) -> None:
     runner = ModelRunner(make_model(), TorchBackend())
     assert runner.shapes == [LayerShape(4, 2, 8, 8)] * 2
-    assert runner.bytes_per_block(16) == 16 * 2 * 2 * 16 * 4
+    assert runner.bytes_per_block(0, 16) == 16 * 2 * 16 * 4
 
 
 def test_an_iteration_is_one_forward_of_the_selected_tokens(
@@ -38,9 +39,9 @@ def test_an_iteration_is_one_forward_of_the_selected_tokens(
         engine.submit(Request(name, tuple(range(length)), SamplingParams(temperature=0, max_tokens=3)))
     for _ in range(3):
         engine.step()
-    # a and 11 of b; one of a and 15 of b; one of a, the last 4 of b, and c.
-    assert seen == [(1, 16), (1, 16), (1, 7)]
-    assert heads == [1, 1, 3]
+    # a, two blocks of b and c; one of a and c each, and three blocks of b; again, and the last 10 of b.
+    assert seen == [(1, 15), (1, 14), (1, 12)]
+    assert heads == [2, 2, 3]
 
 
 def test_a_chunk_that_does_not_finish_needs_no_row(

@@ -1,6 +1,7 @@
 """What the engine refuses to load, with which reason, and that it accepts the rest."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from transformers import PreTrainedModel
 
 from engine import EngineConfig, OrcaEngine, UnsupportedModel
 from engine.attention import TorchBackend
+from engine.batch.flat_batch import FlatBatch
 from engine.model.self_check import check_loaded, check_small_copy
 from engine.model.tiny_copy import thresholds, tiny_copy
 
@@ -141,8 +143,10 @@ def test_loaded_weights_alone_can_give_it_away(make_model: MakeModel) -> None:
 
 def test_a_backend_that_forgets_the_window_is_found_by_the_small_copy(make_model: MakeModel) -> None:
     class Forgetful(TorchBackend):
-        def attend(self, plan: Any, cache: Any, query: Any, key: Any, value: Any, call: Any) -> torch.Tensor:
-            return super().attend(plan, cache, query, key, value, type(call)(call.scale))
+        def plan(self, batch: FlatBatch, dtype: torch.dtype) -> Any:
+            return super().plan(
+                replace(batch, groups=tuple(replace(each, window=None) for each in batch.groups)), dtype
+            )
 
     model = make_model("mistral", sliding_window=100)
     # The check is shorter than the window: the loaded weights cannot tell.

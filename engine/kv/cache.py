@@ -1,0 +1,397 @@
+"""The KV cache: one owner of blocks, tables, names, tensors and host memory."""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+from typing import TYPE_CHECKING
+
+from engine.errors import IntegrityError, OutOfBlocks
+from engine.kv.digest import ContentChain
+from engine.kv.group import GroupCache
+from engine.kv.layout import LayerGroup
+from engine.kv.sequence import NO_BLOCK, Sequence, SwappedSequence
+
+if TYPE_CHECKING:  # torch is not needed to look at the names of policies
+    from engine.kv.store import KVStore
+
+
+class KVCache:
+    """Keys and values of all requests that run, in blocks of `block_size` tokens, and of prefixes worth keeping.
+
+    | what | where |
+    |---|---|
+    | which layers share tables | groups by window; a group's pool, tables and tensors are one GroupCache |
+    | what a request holds | a Sequence: `open`, `grow` before tokens are computed, `computed` after, `close` |
+    | who may write | the only holder of a block; `grow` copies a shared one first (copy on write) |
+    | what can be reused | full blocks by their content (ContentChain), until evicted, least recently used first |
+    | what is away | `swap_out` and `swap_in`; evicted named blocks go to host memory, too, where there is some |
+
+    Nothing here knows requests or scheduling. Numbers of tokens count from a sequence's first one.
+    """
+
+    def __init__(
+        self,
+        groups: Items[LayerGroup],
+        num_blocks: Items[int],
+        *,
+        block_size: int,
+        max_sequences: int,
+        max_model_len: int,
+        longest_span: int,
+        stores: "Items[KVStore] | None" = None,
+        prefix_cache: bool = True,
+        num_host_slots: Items[int] | None = None,
+    ) -> None:
+        """`num_blocks` and `num_host_slots` per group; without `stores` (one per group) nothing is ever copied.
+
+        `longest_span` is the most tokens that one iteration computes of one sequence.
+        """
+        if block_size < 1:
+            raise ValueError(f"block_size: got {block_size}, allowed: at least 1")
+        host = num_host_slots or [0] * len(groups)
+        self.block_size = block_size
+        self.prefix_cache = prefix_cache
+        self.groups = [
+            GroupCache(
+                index,
+                group,
+                num_blocks=blocks,
+                block_size=block_size,
+                num_rows=max_sequences,
+                width=-(-max_model_len // block_size),
+                longest_span=longest_span,
+                store=None if stores is None else stores[index],
+                num_host_slots=slots,
+            )
+            for index, (group, blocks, slots) in enumerate(zip(groups, num_blocks, host, strict=True))
+        ]
+        self._rows = list(range(max_sequences - 1, -1, -1))
+        self._sequences: dict[int, Sequence] = {}
+        self._swapped: set[SwappedSequence] = set()
+        self._promised: dict[bytes, int] = {}
+        """Content that running sequences are about to compute, and how many of them."""
+        self.copies = 0
+        """Blocks copied because a holder of a shared one wrote to it."""
+
+    # -- what there is ------------------------------------------------------------------------------------------
+
+    @property
+    def blocks_total(self) -> int:
+        """Blocks of all groups."""
+        return sum(group.pool.num_blocks for group in self.groups)
+
+    @property
+    def blocks_used(self) -> int:
+        """Blocks that some sequence holds."""
+        return sum(group.pool.num_used for group in self.groups)
+
+    @property
+    def blocks_reusable(self) -> int:
+        """Free blocks that keep their content until they are needed."""
+        return sum(group.pool.num_reusable for group in self.groups)
+
+    def slots_filled(self, sequences: Iterable[tuple[Sequence, int]]) -> int:
+        """Token slots of held blocks that hold a token; `sequences` are all that are open, with their tokens."""
+        empty = sum(
+            (len(sequence) * self.block_size - num_tokens) * len(self.groups) for sequence, num_tokens in sequences
+        )
+        return self.blocks_used * self.block_size - empty
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences that are open, swapped-out ones not among them."""
+        return len(self._sequences)
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens that one sequence can come to."""
+        width = self.groups[0].tables.array.shape[1]
+        return min(self._most_tokens(group, width) for group in self.groups)
+
+    def _most_tokens(self, group: GroupCache, width: int) -> int:
+        blocks = group.pool.num_blocks
+        return (width if group.most_blocks(width * self.block_size) <= blocks else blocks) * self.block_size
+
+    # -- whether it fits ----------------------------------------------------------------------------------------
+
+    def most_blocks(self, num_tokens: int) -> list[int]:
+        """Per group the most blocks that a sequence of up to `num_tokens` tokens holds at any one time."""
+        return [group.most_blocks(num_tokens) for group in self.groups]
+
+    def fits(self, chain: ContentChain, num_tokens: int, beside: Iterable[tuple[Sequence, int]] = ()) -> bool:
+        """Whether a new sequence of `num_tokens` known tokens, and one more, finds room.
+
+        What it can reuse counts; of `beside`, open sequences with the tokens that each will come to, what they still
+        lack is set aside.
+        """
+        spoken_for = [0] * len(self.groups)
+        for sequence, tokens in beside:
+            for group in self.groups:
+                held = len(sequence.blocks[group.index]) - sequence.first[group.index]
+                spoken_for[group.index] += max(0, group.most_blocks(tokens) - held)
+        matched = -1
+        for group, spoken in zip(self.groups, spoken_for, strict=True):
+            free = group.pool.num_free - spoken
+            needed = group.most_blocks(num_tokens + 1)
+            if needed <= free:
+                continue
+            if matched < 0:
+                matched = self.match(chain, num_tokens)
+            reused = chain.digests[group.first_visible(matched * self.block_size) : matched]
+            if needed - sum(1 - group.cost_of_reuse(digest) for digest in reused) > free:
+                return False
+        return bool(self._rows)
+
+    def match(self, chain: ContentChain, num_tokens: int) -> int:
+        """Blocks at the start of a sequence of `num_tokens` known tokens that need not be computed again.
+
+        Never all of its tokens: one must be computed, for its logits.
+        """
+        if not self.prefix_cache:
+            return 0
+        digests = chain.digests
+        length = min(len(digests), (num_tokens - 1) // self.block_size)
+        before = -1
+        while length and length != before:
+            before = length
+            for group in self.groups:
+                length = _matched(group, digests, length, self.block_size)
+        return length
+
+    def awaits(self, chain: ContentChain, num_tokens: int) -> bool:
+        """Whether running sequences are about to compute blocks that `chain` could reuse, so many that it may wait.
+
+        That is at least a quarter of the tokens that it would compute by itself now.
+        """
+        if not self._promised:
+            return False
+        matched = self.match(chain, num_tokens)
+        coming = matched
+        for digest in chain.digests[matched : (num_tokens - 1) // self.block_size]:
+            if digest not in self._promised:
+                break
+            coming += 1
+        return 4 * (coming - matched) * self.block_size >= max(1, num_tokens - matched * self.block_size)
+
+    # -- the life of a sequence ---------------------------------------------------------------------------------
+
+    def open(self, chain: ContentChain, num_tokens: int) -> tuple[Sequence, int]:
+        """A sequence for `num_tokens` known tokens, and how many of them it has already: those of a cached prefix.
+
+        There must be a free row: `fits`.
+        """
+        sequence = Sequence(self._rows.pop(), len(self.groups), chain)
+        self._sequences[sequence.row] = sequence
+        length = self._reuse(sequence, self.match(chain, num_tokens))
+        sequence.capacity = length * self.block_size
+        sequence.num_named = length
+        if self.prefix_cache:
+            sequence.num_promised = len(chain.digests)
+            for digest in chain.digests[length:]:
+                self._promised[digest] = self._promised.get(digest, 0) + 1
+        return sequence, length * self.block_size
+
+    def _reuse(self, sequence: Sequence, length: int) -> int:
+        """Fill the empty tables with the first `length` blocks of the chain; fewer where there is no room for them."""
+        for group in self.groups:
+            first = group.first_visible(length * self.block_size)
+            group.skip(sequence, first)
+            for digest in sequence.chain.digests[first:length]:
+                block = group.fetch(digest)
+                if block is None:
+                    self._truncate(sequence, 0)
+                    return 0
+                group.append(sequence, block)
+        return length
+
+    def grow(self, sequence: Sequence, start: int, stop: int) -> bool:
+        """Let tokens `start` … `stop - 1` be written; False, and nothing changed, where blocks are lacking.
+
+        Tokens before `start` that no later query can see are given up in either case.
+        """
+        copied = start // self.block_size if start % self.block_size else None
+        blocks = -(-stop // self.block_size)
+        for group in self.groups:
+            group.give_back(sequence, group.first_visible(start))
+        for group in self.groups:
+            needed = blocks - len(sequence)
+            if copied is not None and group.pool.is_shared(sequence.blocks[group.index][copied]):
+                needed += 1
+            if needed > group.pool.num_free:
+                return False
+        for group in self.groups:
+            if copied is not None:
+                self.copies += group.pool.is_shared(sequence.blocks[group.index][copied])
+                group.own(sequence, copied)
+            for _ in range(blocks - len(sequence.blocks[group.index])):
+                group.append(sequence, group.pool.take())
+        sequence.capacity = blocks * self.block_size
+        return True
+
+    def computed(self, sequence: Sequence, tokens: Items[int], num_computed: int) -> None:
+        """The first `num_computed` of `tokens` are in the cache: full blocks can be reused from now on."""
+        if not self.prefix_cache or num_computed // self.block_size <= sequence.num_named:
+            return
+        chain = sequence.chain
+        chain.extend(tokens, num_computed, self.block_size)
+        for index in range(sequence.num_named, num_computed // self.block_size):
+            digest = chain.digests[index]
+            for group in self.groups:
+                block = sequence.blocks[group.index][index]
+                if block != NO_BLOCK:
+                    group.pool.name(block, digest)
+            if index < sequence.num_promised:
+                self._unpromise(digest)
+        sequence.num_named = num_computed // self.block_size
+
+    def close(self, sequence: Sequence) -> None:
+        """Give everything back; what has a name can be reused until it is evicted."""
+        self._truncate(sequence, 0)
+        for digest in sequence.chain.digests[sequence.num_named : sequence.num_promised]:
+            self._unpromise(digest)
+        del self._sequences[sequence.row]
+        self._rows.append(sequence.row)
+
+    def discard(self, sequence: Sequence) -> None:
+        """Close a sequence whose keys and values are not to be trusted: nothing of it is reused."""
+        for group in self.groups:
+            for block in sequence.blocks[group.index][sequence.first[group.index] :]:
+                group.pool.unname(block)
+        self.close(sequence)
+
+    def sequence_of(self, num_tokens: int) -> Sequence:
+        """A new sequence with room for `num_tokens` tokens; OutOfBlocks where there is none."""
+        sequence, _ = self.open(ContentChain("", ""), num_tokens)
+        if not self.grow(sequence, 0, num_tokens):
+            raise OutOfBlocks(f"{num_tokens} tokens do not fit")
+        return sequence
+
+    def fork(self, sequence: Sequence, num_tokens: int) -> Sequence | None:
+        """A second sequence of the first `num_tokens`, which shares blocks until one writes there; None: no row."""
+        if not self._rows:
+            return None
+        length = -(-num_tokens // self.block_size)
+        twin = Sequence(self._rows.pop(), len(self.groups), sequence.chain.copy())
+        self._sequences[twin.row] = twin
+        for group in self.groups:
+            first = sequence.first[group.index]
+            group.skip(twin, first)
+            for block in sequence.blocks[group.index][first:length]:
+                group.pool.hold(block)
+                group.append(twin, block)
+        twin.num_named = twin.num_promised = min(sequence.num_named, num_tokens // self.block_size)
+        sequence.capacity = twin.capacity = 0  # whoever writes next asks `grow`
+        return twin
+
+    def truncate(self, sequence: Sequence, num_tokens: int) -> None:
+        """Take tokens back: only the first `num_tokens` stay. They must not have been named."""
+        length = -(-num_tokens // self.block_size)
+        if num_tokens < sequence.num_named * self.block_size:
+            raise IntegrityError(f"{num_tokens} tokens are fewer than {sequence.num_named} named blocks hold")
+        self._truncate(sequence, length)
+        sequence.capacity = min(sequence.capacity, length * self.block_size)
+
+    def _truncate(self, sequence: Sequence, length: int) -> None:
+        for group in self.groups:
+            group.truncate(sequence, length)
+
+    # -- host memory --------------------------------------------------------------------------------------------
+
+    def can_swap_out(self, sequence: Sequence) -> bool:
+        """Whether host memory has room for all that it holds."""
+        return all(
+            len(sequence.blocks[group.index]) - sequence.first[group.index] <= group.host.num_free
+            for group in self.groups
+        )
+
+    def swap_out(self, sequence: Sequence) -> SwappedSequence:
+        """Move a sequence to host memory, where `can_swap_out` found room."""
+        swapped = SwappedSequence(
+            len(sequence),
+            list(sequence.first),
+            [group.swap_out(sequence.blocks[group.index][sequence.first[group.index] :]) for group in self.groups],
+            sequence.chain,
+            sequence.num_named,
+        )
+        self.close(sequence)
+        self._swapped.add(swapped)
+        return swapped
+
+    def can_swap_in(self, swapped: SwappedSequence) -> bool:
+        """Whether it finds a row, its blocks, and one more to go on with."""
+        return bool(self._rows) and all(
+            len(slots) + 1 <= group.pool.num_free for group, slots in zip(self.groups, swapped.slots, strict=True)
+        )
+
+    def swap_in(self, swapped: SwappedSequence) -> Sequence:
+        """Bring a sequence back, where `can_swap_in` found room."""
+        self._swapped.remove(swapped)
+        sequence = Sequence(self._rows.pop(), len(self.groups), swapped.chain)
+        self._sequences[sequence.row] = sequence
+        for group, first, slots in zip(self.groups, swapped.first, swapped.slots, strict=True):
+            group.skip(sequence, first)
+            for block in group.swap_in(slots):
+                group.append(sequence, block)
+        sequence.num_named = sequence.num_promised = swapped.num_named
+        sequence.capacity = swapped.length * self.block_size
+        return sequence
+
+    def drop(self, swapped: SwappedSequence) -> None:
+        """Its request has ended: free its host memory."""
+        self._swapped.remove(swapped)
+        for group, slots in zip(self.groups, swapped.slots, strict=True):
+            for slot in slots:
+                group.host.unpin(slot)
+
+    # -- the rest -----------------------------------------------------------------------------------------------
+
+    def forget_prefixes(self) -> None:
+        """Nothing that was computed so far is reused any more, on the device or in host memory."""
+        for group in self.groups:
+            group.pool.forget_all()
+            group.host.forget_all()
+
+    def check_integrity(self) -> None:
+        """IntegrityError where sequences, pools, tables, promises and host memory disagree."""
+        sequences = list(self._sequences.values())
+        for group in self.groups:
+            pinned = [slot for swapped in self._swapped for slot in swapped.slots[group.index]]
+            group.check_integrity(sequences, pinned)
+        promised: dict[bytes, int] = {}
+        for sequence in sequences:
+            if len({len(blocks) for blocks in sequence.blocks}) != 1:
+                raise IntegrityError("the tables of a sequence differ in length")
+            if sequence.capacity > len(sequence) * self.block_size:
+                raise IntegrityError("a sequence may write more tokens than its blocks hold")
+            for digest in sequence.chain.digests[sequence.num_named : sequence.num_promised]:
+                promised[digest] = promised.get(digest, 0) + 1
+        if promised != self._promised:
+            raise IntegrityError("promised content and running sequences differ")
+        rows = self.groups[0].tables.array.shape[0]
+        if sorted([*self._rows, *self._sequences]) != list(range(rows)):
+            raise IntegrityError("a row of the tables is lost, or in two places")
+
+    def _unpromise(self, digest: bytes) -> None:
+        left = self._promised[digest] - 1
+        if left:
+            self._promised[digest] = left
+        else:
+            del self._promised[digest]
+
+
+def _matched(group: GroupCache, digests: list[bytes], most: int, block_size: int) -> int:
+    """The most blocks, up to `most`, whose visible part is all there: a window needs only what it can look at."""
+    if group.window is None:
+        length = 0
+        while length < most and group.has(digests[length]):
+            length += 1
+        return length
+    length, first = most, most
+    while length:
+        needed = group.first_visible(length * block_size)
+        while first > needed and group.has(digests[first - 1]):
+            first -= 1
+        if first <= needed:
+            return length
+        length = first - 1  # block first - 1 is missing: no length beyond it, and within a window of it, will do
+        first = length
+    return 0

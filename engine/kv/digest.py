@@ -1,0 +1,40 @@
+"""Names for the content of blocks: what a block holds follows from all tokens up to its end."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+
+import numpy as np
+
+
+class ContentChain:
+    """The digests of a request's full blocks, in order; grows with its tokens and outlives its blocks.
+
+    The digest of a block is SHA-256 over that of the block before it and its token ids as little-endian uint32: 256
+    bits, so that nobody can make two prompts collide. The chain begins with a digest of tenant and salt: requests of
+    different ones never share a block.
+    """
+
+    __slots__ = ("_root", "digests")
+
+    def __init__(self, tenant: str, salt: str) -> None:
+        name = tenant.encode()
+        self._root = sha256(b"%d:%b%b" % (len(name), name, salt.encode())).digest()
+        self.digests: list[bytes] = []
+
+    def extend(self, tokens: Sequence[int], num_tokens: int, block_size: int) -> None:
+        """Add the digests of the full blocks within the first `num_tokens` of `tokens` that it lacks."""
+        have, full = len(self.digests), num_tokens // block_size
+        if full <= have:
+            return
+        packed = np.asarray(tokens[have * block_size : full * block_size], dtype="<u4").tobytes()
+        width = 4 * block_size
+        parent = self.digests[-1] if self.digests else self._root
+        for start in range(0, len(packed), width):
+            parent = sha256(parent + packed[start : start + width]).digest()
+            self.digests.append(parent)
+
+    def copy(self) -> "ContentChain":
+        """One that grows by itself from here on."""
+        twin = object.__new__(ContentChain)
+        twin._root, twin.digests = self._root, list(self.digests)
+        return twin

@@ -1,0 +1,82 @@
+"""The tensors of the KV cache, on the device and in host memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+BLOCK_AXIS = 1
+"""Which axis of every tensor of a LayerCache counts the blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """Keys and values of one layer: `[num_kv_heads, num_blocks, block_size, size]`.
+
+    In a quantized cache the numbers are to be multiplied by `key_scales` and `value_scales`, `[num_kv_heads,
+    num_blocks, block_size]`.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    key_scales: torch.Tensor | None = None
+    value_scales: torch.Tensor | None = None
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All that belongs to a block."""
+        parts = (self.keys, self.values, self.key_scales, self.value_scales)
+        return tuple(part for part in parts if part is not None)
+
+    def like(self, num_blocks: int, device: torch.device) -> "LayerCache":
+        """An uninitialised one of the same kind for `num_blocks` blocks; in page-locked memory on a CPU beside CUDA."""
+        pin = device.type == "cpu" and self.keys.device.type == "cuda"
+
+        def make(part: torch.Tensor | None) -> torch.Tensor | None:
+            if part is None:
+                return None
+            shape = (*part.shape[:BLOCK_AXIS], num_blocks, *part.shape[BLOCK_AXIS + 1 :])
+            return torch.empty(shape, dtype=part.dtype, device=device, pin_memory=pin)
+
+        keys, values = make(self.keys), make(self.values)
+        assert keys is not None
+        assert values is not None
+        return LayerCache(keys, values, make(self.key_scales), make(self.value_scales))
+
+
+class KVStore:
+    """Moves whole blocks of one layer group: on the device, to host memory, and back.
+
+    Copies are issued on the device's current stream, in order with the iterations around them.
+    """
+
+    def __init__(self, layers: Sequence[LayerCache], num_host_slots: int) -> None:
+        self.layers = layers
+        cpu = torch.device("cpu")
+        self.host = [layer.like(num_host_slots, cpu) for layer in layers] if num_host_slots else []
+
+    @torch.inference_mode()
+    def copy(self, source: int, target: int) -> None:
+        """Write block `source` over block `target`."""
+        for layer in self.layers:
+            for part in layer.tensors:
+                part[:, target].copy_(part[:, source])
+
+    @torch.inference_mode()
+    def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> None:
+        """Write `blocks` into the host `slots`."""
+        for layer, host in zip(self.layers, self.host, strict=True):
+            _move(layer, host, blocks, slots)
+
+    @torch.inference_mode()
+    def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> None:
+        """Write the host `slots` into `blocks`."""
+        for layer, host in zip(self.layers, self.host, strict=True):
+            _move(host, layer, slots, blocks)
+
+
+def _move(source: LayerCache, target: LayerCache, taken: Sequence[int], written: Sequence[int]) -> None:
+    for from_part, to_part in zip(source.tensors, target.tensors, strict=True):
+        indices = torch.tensor(taken, device=from_part.device)
+        moved = from_part.index_select(BLOCK_AXIS, indices).to(to_part.device)
+        to_part.index_copy_(BLOCK_AXIS, torch.tensor(written, device=to_part.device), moved)

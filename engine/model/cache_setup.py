@@ -1,0 +1,104 @@
+"""The KV cache that a model gets: how large, and of which tensors."""
+
+import torch
+
+from engine.batch.flat_batch import FlatBatch, SpanTokens
+from engine.config import EngineConfig
+from engine.kv.cache import KVCache
+from engine.kv.layout import group_layers
+from engine.kv.size import blocks_that_fit, spare_host_memory
+from engine.kv.store import KVStore
+from engine.model.runner import ModelRunner
+
+_CUDA_SHARE = 0.9
+"""Of the whole memory of the device, for weights, activations and cache together."""
+
+
+def make_cache(runner: ModelRunner, config: EngineConfig, max_model_len: int) -> KVCache:
+    """A cache of `kv_cache_memory` bytes, or else of what the device has to spare; `runner` computes with it.
+
+    Never more blocks than `max_batch_size` requests of `max_model_len` tokens can hold. ValueError if none fits.
+    """
+    memory = config.kv_cache_memory
+    if memory is None:
+        on_cuda = runner.device.type == "cuda"
+        memory = _spare_cuda_memory(runner, config, max_model_len) if on_cuda else spare_host_memory()
+    return _allocate(runner, config, max_model_len, memory)
+
+
+def _allocate(runner: ModelRunner, config: EngineConfig, max_model_len: int, memory: int) -> KVCache:
+    groups = group_layers(runner.shapes, max_model_len)
+    longest_span = min(config.max_num_batched_tokens, max_model_len)
+    sizes = [sum(runner.bytes_per_block(layer, config.block_size) for layer in group.layers) for group in groups]
+    num_blocks = blocks_that_fit(
+        memory,
+        groups,
+        sizes,
+        block_size=config.block_size,
+        max_batch_size=config.max_batch_size,
+        max_model_len=max_model_len,
+        longest_span=longest_span,
+    )
+    runner.allocate(groups, num_blocks, config.block_size)
+    host_slots = _host_slots(config.host_cache_memory, num_blocks, sizes)
+    stores = [
+        KVStore([runner.layers[layer] for layer in group.layers], slots)
+        for group, slots in zip(groups, host_slots, strict=True)
+    ]
+    return KVCache(
+        groups,
+        num_blocks,
+        block_size=config.block_size,
+        max_sequences=config.max_batch_size,
+        max_model_len=max_model_len,
+        longest_span=longest_span,
+        stores=stores,
+        prefix_cache=config.prefix_cache,
+        num_host_slots=host_slots,
+    )
+
+
+def _host_slots(memory: int, num_blocks: list[int], sizes: list[int]) -> list[int]:
+    """Host slots per group for `memory` bytes, in the proportion of the blocks on the device."""
+    total = sum(blocks * size for blocks, size in zip(num_blocks, sizes, strict=True))
+    return [blocks * memory // total for blocks in num_blocks]
+
+
+def _spare_cuda_memory(runner: ModelRunner, config: EngineConfig, max_model_len: int) -> int:
+    """Bytes left beside the weights and the peak of the largest iteration, measured by running it."""
+    spans = _largest_lengths(config.max_num_batched_tokens, config.max_batch_size, max_model_len)
+    blocks = sum(-(-length // config.block_size) for length in spans)
+    groups = group_layers(runner.shapes, max_model_len)
+    runner.allocate(groups, [blocks] * len(groups), config.block_size)
+    cache = KVCache(
+        groups,
+        [blocks] * len(groups),
+        block_size=config.block_size,
+        max_sequences=len(spans),
+        max_model_len=max_model_len,
+        longest_span=max(spans),
+        prefix_cache=False,
+    )
+    torch.cuda.synchronize(runner.device)
+    torch.cuda.reset_peak_memory_stats(runner.device)
+    before = torch.cuda.memory_allocated(runner.device)
+    laid = [SpanTokens(cache.sequence_of(length), [0] * length, 0, 1) for length in spans]
+    # The sampler's copies of the logits (scores, noise, sorted) weigh a few times the logits themselves.
+    logits = runner.forward(FlatBatch.build(laid, cache, runner.device)).float()
+    activations = torch.cuda.max_memory_allocated(runner.device) - before + 6 * logits.nbytes
+    del logits
+    runner.allocate(groups, [0] * len(groups), config.block_size)
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(runner.device)
+    return max(0, int(free - total * (1 - _CUDA_SHARE)) - activations)
+
+
+def _largest_lengths(token_budget: int, max_batch_size: int, max_model_len: int) -> list[int]:
+    """Lengths of spans that use the token budget up."""
+    lengths, left = [], token_budget
+    for index in range(max_batch_size):
+        if not left:
+            break
+        lengths.append(min(max_model_len, max(1, left // (max_batch_size - index))))
+        left -= lengths[-1]
+    return lengths

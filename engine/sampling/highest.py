@@ -1,0 +1,58 @@
+"""The highest scores of rows, without sorting all of them."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Row = npt.NDArray[np.float32]
+
+_DEPTH = 64
+"""Scores that are folded into their maximum when a bound is sought."""
+_SPARSE = 2
+"""A bound from folded scores is close if there are this many times as many folds as scores are wanted."""
+
+
+def highest(scores: torch.Tensor, count: int) -> list[tuple[list[float], list[int]]]:
+    """Values and token ids of the `count` highest of each row of `scores` `[rows, vocab]` float32.
+
+    Highest first, of equal ones the lower id first. Fewer where fewer are above -inf.
+    """
+    if scores.device.type == "cpu":
+        return [_highest_of_row(row, count) for row in scores.numpy()]
+    values, ids = by_rank(scores, min(count, scores.shape[1]))
+    finite = (values > -torch.inf).sum(dim=-1).tolist()
+    return [(v[:n], i[:n]) for v, i, n in zip(values.tolist(), ids.tolist(), finite, strict=True)]
+
+
+def by_rank(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same for all rows at once, values and ids `[rows, count]`, on any device; includes what is -inf.
+
+    Each score becomes an integer of the same order with the id below it, so that no two are equal.
+    """
+    vocab = scores.shape[1]
+    bits = (scores + 0.0).view(torch.int32).long()  # + 0.0 makes one zero of the two
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    ids = torch.arange(vocab, device=scores.device)
+    found = ((ordered << 32) | (vocab - 1 - ids)).topk(count, dim=-1).values
+    tokens = vocab - 1 - (found & 0xFFFFFFFF)
+    return scores.gather(1, tokens), tokens
+
+
+def candidates(row: Row, count: int) -> npt.NDArray[np.int64]:
+    """Ascending ids of scores that include the `count` highest of a row, but none that is -inf; seldom many more."""
+    if count >= len(row):
+        return np.flatnonzero(row > -np.inf)
+    folds = len(row) // _DEPTH
+    if count * _SPARSE <= folds:
+        # `count` folds have a maximum at or above the count-th highest maximum, so as many scores are.
+        maxima = row[: folds * _DEPTH].reshape(_DEPTH, folds).max(axis=0)
+        bound = np.partition(maxima, folds - count)[folds - count]
+    else:
+        bound = np.partition(row, len(row) - count)[len(row) - count]
+    return np.flatnonzero(row >= max(bound, np.finfo(np.float32).min))
+
+
+def _highest_of_row(row: Row, count: int) -> tuple[list[float], list[int]]:
+    ids = candidates(row, count)
+    ids = ids[np.argsort(-row[ids], kind="stable")[:count]]
+    return row[ids].tolist(), ids.tolist()

@@ -1,0 +1,106 @@
+"""What a scheduling policy decides."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from engine.request import Request
+from engine.schedule.budget import TokenBudget
+from engine.schedule.memory import MemoryRule
+
+if TYPE_CHECKING:
+    from engine.record import IterationRecord
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTools:
+    """What a policy may use: the rule of memory, the token budget, and the engine's limits.
+
+    `aging_s` is the time after which a waiting request counts as one of the next higher class.
+    """
+
+    memory: MemoryRule
+    budget: TokenBudget
+    max_batch_size: int
+    aging_s: float = 10.0
+
+
+class Policy(ABC):
+    """Owns the decision of every iteration: who is looked at next, who may join, who leaves, how many tokens.
+
+    The scheduler carries it out. It calls `push`, `remove`, `joined` and `left` as requests wait, stop waiting, enter
+    and leave the batch, so that a policy can keep books, and `observe` after each iteration.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, tools: PolicyTools) -> None:
+        self.memory = tools.memory
+        self.budget = tools.budget
+        self.max_batch_size = tools.max_batch_size
+        self.aging_s = tools.aging_s
+
+    @abstractmethod
+    def push(self, request: Request) -> None:
+        """`request` waits: it is new, or was preempted."""
+
+    @abstractmethod
+    def head(self) -> Request | None:
+        """Who is looked at next; the same one until it is removed or another is pushed. None: nobody waits."""
+
+    @abstractmethod
+    def remove(self, request: Request) -> None:
+        """`request` does not wait any more: it joins the batch, or was cancelled."""
+
+    def may_join(self, request: Request, running: Sequence[Request]) -> bool:
+        """Whether `request`, the head, may join `running` now; a place is free. Must be true for any request that can
+        ever fit when nothing runs, or the engine would stand still.
+        """
+        return self.memory.fits(request, running)
+
+    def joined(self, request: Request) -> None:  # noqa: B027  (nothing to do by default)
+        """`request` has entered the batch."""
+
+    def left(self, request: Request) -> None:  # noqa: B027  (nothing to do by default)
+        """`request` has left the batch: finished, cancelled or preempted."""
+
+    def order(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """Running `requests` with those first that must not wait, when budget or memory is not enough for all.
+
+        The first of all running requests is never preempted, so that the engine never stands still. By arrival unless
+        a policy says otherwise.
+        """
+        return requests
+
+    def makes_way(self, waiting: Request, running: Sequence[Request]) -> Request | None:
+        """A running request that is preempted so that `waiting`, the head, can join; None: it waits.
+
+        Asked when no place is free, or `may_join` says no.
+        """
+        return None
+
+    def token_budget(self, running: Sequence[Request]) -> int:
+        """Most tokens of the next iteration; decode steps are computed in any case."""
+        return self.budget.tokens(running)
+
+    def observe(self, record: "IterationRecord") -> None:
+        """An iteration has been computed."""
+        self.budget.observe(record)
+
+    def check_integrity(self, waiting: Sequence[Request], running: Sequence[Request]) -> None:  # noqa: B027
+        """IntegrityError where the policy's books do not match who waits and who runs."""
+
+
+POLICIES: dict[str, type[Policy]] = {}
+
+
+def register(name: str) -> Callable[[type[Policy]], type[Policy]]:
+    """Class decorator: make a policy known under `name`, the value of EngineConfig.policy."""
+
+    def decorate(policy: type[Policy]) -> type[Policy]:
+        policy.name = name
+        POLICIES[name] = policy
+        return policy
+
+    return decorate
