@@ -1,5 +1,6 @@
 """What a beam search is asked for."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -22,3 +23,7 @@ class Beam:
             raise ValueError(f"beam_width: got {self.width}, allowed: at least 1")
         if not 1 <= self.num_return <= self.width:
             raise ValueError(f"num_return: got {self.num_return}, allowed: 1 to beam_width ({self.width})")
+
+    def num_candidates(self, stop_token_ids: Collection[int]) -> int:
+        """Continuations that are looked at in a step, of each hypothesis and of all: enough for `width` to run on."""
+        return max(2, 1 + len(stop_token_ids)) * self.width

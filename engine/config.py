@@ -10,6 +10,7 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 CacheDTypeName = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"]
 Admission = Literal["paged", "reserve"]
 Preemption = Literal["auto", "recompute", "swap"]
+Overlap = Literal["auto", "on", "off"]
 BudgetName = Literal["fixed", "adaptive"]
 
 
@@ -27,7 +28,8 @@ class EngineConfig:
     `tbt_target_ms` (milliseconds) where they name none. `kv_cache_dtype` is what keys and values are kept in; auto: the
     model's own. `host_cache_memory` (bytes) takes swapped-out requests and evicted prefixes; `preemption` auto swaps
     where that is measured to be cheaper than to compute again. `class_aging_s` is the time after which a waiting
-    request counts as one of the next higher class.
+    request counts as one of the next higher class. With `overlap` an iteration is planned while the one before
+    computes; auto: on a device that runs by itself.
     """
 
     model: str
@@ -47,6 +49,7 @@ class EngineConfig:
     kv_cache_dtype: CacheDTypeName = "auto"
     host_cache_memory: int = 0
     preemption: Preemption = "auto"
+    overlap: Overlap = "auto"
     attention_backend: str = "auto"
     self_check: bool = True
 

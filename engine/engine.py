@@ -1,13 +1,16 @@
 """The engine: requests in, one iteration at a time, tokens out."""
 
 import logging
+import time
 from collections.abc import Sequence
 
 import torch
 from transformers import PreTrainedModel
 
 from engine.attention import choose_backend
-from engine.batch.executor import Executor, Pending
+from engine.batch.executor import Executor, Pending, Prepared
+from engine.beam import Beam
+from engine.beams import Beams
 from engine.config import EngineConfig
 from engine.model.cache_setup import make_cache
 from engine.model.load import (
@@ -23,10 +26,9 @@ from engine.model.support import refuse_unsupported
 from engine.offline import generate
 from engine.output import Completion, EngineStats, TokenEvent
 from engine.record import IterationRecord, Stopwatch
-from engine.request import Request
+from engine.request import Request, RequestState
 from engine.sampling.sampler import Sampled
 from engine.schedule.make import make_scheduler
-from engine.schedule.plan import Plan
 from engine.schedule.pool import RequestPool
 from engine.totals import Totals
 from engine.validation import check_request
@@ -62,6 +64,10 @@ class OrcaEngine:
         self._executor = Executor(self._runner, self.cache, self.eos_token_ids)
         self._requests = RequestPool()
         self._scheduler = make_scheduler(config, self._requests, self.cache)
+        self._beams = Beams(self._scheduler, self.cache, self.eos_token_ids)
+        self._overlaps = config.overlap == "on" or (config.overlap == "auto" and self.device.type != "cpu")
+        self._pending: Pending | None = None
+        self._collected_s = 0.0
         self.limits = ModelLimits(
             vocab_size=model.config.get_text_config().vocab_size,
             max_model_len=max_model_len,
@@ -82,7 +88,7 @@ class OrcaEngine:
     @property
     def has_work(self) -> bool:
         """Whether a step would compute anything."""
-        return len(self._requests) > 0
+        return len(self._requests) > 0 or self._pending is not None
 
     @property
     def num_running(self) -> int:
@@ -97,6 +103,8 @@ class OrcaEngine:
     def submit(self, request: Request) -> None:
         """Take a new request in; InvalidRequest, and no change, where it can never be computed."""
         request.max_tokens = check_request(request, self.limits, self.eos_token_ids, self._requests)
+        if request.beam is not None:
+            self._beams.check(request)
         self._scheduler.add(request)
 
     def cancel(self, request_id: str) -> bool:
@@ -104,33 +112,59 @@ class OrcaEngine:
         request = self._requests.get(request_id)
         if request is None:
             return False
-        self._scheduler.finish(request)
-        request.finish(None)
+        self._end(request)
         return True
 
     def step(self) -> list[TokenEvent]:
         """Compute one iteration; its tokens in order of the batch, [] when there is no work.
 
         If the iteration fails, it is retried request by request, and those that fail alone end with an error event.
+        With `overlap` an iteration is planned and laid out while the one before computes, and the events are those of
+        the one before.
         """
+        pending, self._pending = self._pending, None
+        if pending is None:
+            prepared = self._prepare()
+            pending = None if prepared is None else self._launch(prepared)
+            if pending is None or not self._overlaps:
+                return [] if pending is None else self._collect(pending)
+            self._pending = pending
+            return []
+        ahead = self._prepare() if self._scheduler.can_plan_ahead() else None
+        events = self._collect(pending)
+        if ahead is not None:
+            self._pending = self._launch(ahead)
+        return events
+
+    def _prepare(self) -> Prepared | None:
+        """The next iteration, laid out; None: there is nothing to compute."""
         watch = Stopwatch()
         plan = self._scheduler.select()
-        if not plan:
-            return []
         watch.select_s = watch.lap()
-        return self._collect(self._launch(plan, watch))
+        return self._executor.prepare(plan, watch) if plan else None
 
-    def _launch(self, plan: Plan, watch: Stopwatch) -> Pending:
+    def _launch(self, prepared: Prepared) -> Pending | None:
+        """Launch an iteration, request by request if it fails; None: the device has no memory for one of this size."""
+        plan, watch = prepared.plan, prepared.watch
+        pending = Pending(plan, watch)
         try:
-            return self._executor.launch(plan, watch)
+            self._executor.launch(prepared, pending)
+            self._scheduler.relief.succeeded()
+            return pending
         except _LOST_DEVICE:
             raise
+        except torch.OutOfMemoryError:
+            if self._scheduler.relieve(plan):
+                _log.warning("no memory for %d tokens of %d requests: going on with fewer", plan.num_tokens, len(plan))
+                torch.cuda.empty_cache()
+                return None
         except Exception as error:
             _log.warning("an iteration of %d requests failed, retrying one by one: %r", len(plan), error)
-        pending = Pending(plan, watch)
         for index, request in enumerate(plan.requests):
+            if request.state is RequestState.FINISHED:
+                continue
             try:
-                pending.absorb(self._executor.launch(plan.only(index), watch))
+                self._executor.launch(self._executor.prepare(plan.only(index), watch), pending)
             except _LOST_DEVICE:
                 raise
             except Exception as error:
@@ -139,33 +173,47 @@ class OrcaEngine:
         return pending
 
     def _collect(self, pending: Pending) -> list[TokenEvent]:
-        """Account for what was launched; its events."""
+        """Wait for what was launched, and account for it; its events."""
+        drawn = self._executor.draw(pending)
         failed = [request for request in pending.plan.requests if request.id in pending.failed]
         events = [self._fail(request, pending.failed[request.id]) for request in failed]
         for request, length in pending.prefills:
             self._totals.prefilled(request, length)
             request.chunk_computed(length)
-        drawing = list(zip(pending.drawing, pending.sampled, strict=True))
         for request in pending.plan.requests:
             if request.followers and request.num_pending:
                 self._scheduler.split(request)
         for request in pending.plan.requests:
             if request.kv is not None:
-                self.cache.computed(request.kv, request.tokens, request.num_computed)
-        events += [self._accept(request, result) for request, result in drawing]
+                self.cache.computed(request.kv, request.tokens, min(request.num_computed, len(request.tokens)))
+        events += [self._accept(request, result) for request, result in drawn.tokens]
+        for request, candidates in drawn.candidates:
+            events += self._beams.advance(request, candidates)
         self._totals.iterations += 1
-        self.last_iteration = record = _record(pending)
+        self._totals.output_tokens += sum(event.token is not None for event in events)
+        now = time.monotonic()
+        self.last_iteration = record = _record(pending, now - max(pending.watch.started_s, self._collected_s))
+        self._collected_s = now
         self._scheduler.policy.observe(record)
         return events
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: SamplingParams | Sequence[SamplingParams]
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: SamplingParams | Sequence[SamplingParams],
+        *,
+        n: int = 1,
+        beam_width: int | None = None,
+        length_penalty: float = 1.0,
+        early_stopping: bool = False,
     ) -> list[Completion]:
-        """Compute all `prompts` and return when the last one is finished, in their order.
+        """Compute all `prompts` and return when the last one is finished: `n` completions per prompt, in their order.
 
-        RuntimeError if requests are under way already: their events would be lost.
+        With `beam_width` they are the best hypotheses of a beam search, the best first; see Beam. RuntimeError if
+        requests are under way already: their events would be lost.
         """
-        return generate(self, prompts, sampling)
+        beam = None if beam_width is None else Beam(beam_width, n, length_penalty, early_stopping)
+        return generate(self, prompts, sampling, n=n, beam=beam)
 
     def stats(self) -> EngineStats:
         """A snapshot of what the engine holds and has done.
@@ -197,17 +245,23 @@ class OrcaEngine:
         """IntegrityError where pool, scheduler and block tables disagree; for tests, after any call."""
         self._scheduler.check_integrity()
 
+    def _end(self, request: Request, *, discard: bool = False) -> Request:
+        """Take an unfinished request out of everything, with all hypotheses if it is one; the request as submitted."""
+        root = request.hypotheses[0] if request.hypotheses else request
+        self._beams.end(root)
+        self._scheduler.finish(root, discard=discard)
+        root.finish(None)
+        return root
+
     def _fail(self, request: Request, reason: str) -> TokenEvent:
-        self._scheduler.finish(request, discard=True)
-        request.finish(None)
-        return TokenEvent(request.id, request.num_outputs, None, error=reason)
+        root = self._end(request, discard=True)
+        return TokenEvent(root.id, root.num_outputs, None, error=reason)
 
     def _accept(self, request: Request, result: Sampled) -> TokenEvent:
         """Account for one token, or for its absence."""
         if result.token is None:
             return self._fail(request, "the model gave no finite score for any allowed token")
         request.append(result.token)
-        self._totals.output_tokens += 1
         assert request.max_tokens is not None  # resolved at submit
         reason = finish_reason(
             result.token, request.num_outputs, request.sampling, self.eos_token_ids, request.max_tokens
@@ -225,7 +279,7 @@ class OrcaEngine:
         )
 
 
-def _record(pending: Pending) -> IterationRecord:
+def _record(pending: Pending, total_s: float) -> IterationRecord:
     watch, plan = pending.watch, pending.plan
     return IterationRecord(
         started_s=watch.started_s,
@@ -233,7 +287,7 @@ def _record(pending: Pending) -> IterationRecord:
         build_s=watch.build_s,
         forward_s=watch.forward_s,
         sample_s=watch.sample_s,
-        total_s=watch.total_s,
+        total_s=total_s,
         prefill_tokens=plan.prefill_tokens,
         decode_tokens=plan.num_decodes,
         context_tokens=pending.context_tokens,

@@ -20,7 +20,7 @@ class IterationRecord:
     forward_s: float
     sample_s: float
     total_s: float
-    """From select to advance, what lies between the phases included."""
+    """From select, or from the end of the iteration before where that is later, to advance."""
     prefill_tokens: int
     """Known tokens computed, those recomputed after a preemption among them."""
     decode_tokens: int
@@ -49,8 +49,3 @@ class Stopwatch:
         now = time.monotonic()
         lap, self._at_s = now - self._at_s, now
         return lap
-
-    @property
-    def total_s(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.started_s

@@ -95,6 +95,12 @@ class Request:
     """What it holds in host memory while it waits to go on."""
     interrupted: RequestState = field(default=RequestState.WAITING, init=False, repr=False)
     """The state in which it was preempted last."""
+    plannable: bool = field(default=True, init=False, repr=False)
+    """Whether more can be computed before what is pending is known."""
+    hypotheses: list["Request"] = field(default_factory=list, init=False, repr=False)
+    """Of a beam search that has begun: its running hypotheses, one list for all of them; the request is the first."""
+    candidates: list[tuple[int, float]] | None = field(default=None, init=False, repr=False)
+    """Of a hypothesis: its likeliest next tokens, while it waits for the others."""
     followers: list["Request"] = field(default_factory=list, init=False, repr=False)
     """Requests of its group, whose known tokens it computes for them."""
     finish_reason: FinishReason | None = field(default=None, init=False)
@@ -117,13 +123,13 @@ class Request:
 
     @property
     def num_uncomputed(self) -> int:
-        """Tokens, known or about to be, that are not in the cache; 0 only while a beam waits for the others."""
+        """Tokens, known or about to be, that are not in the cache; 0 only while a hypothesis waits for the others."""
         return len(self.tokens) + self.num_pending - self.num_computed
 
     @property
     def places(self) -> int:
         """Places in the batch that it takes, for itself and for those that it will split into."""
-        if self.beam is not None:
+        if self.beam is not None and not self.hypotheses:
             return self.beam.width
         return 1 + len(self.followers)
 
@@ -167,6 +173,8 @@ class Request:
             return False
         self.num_pending += 1
         self.state = RequestState.INCREMENT
+        is_last = self.max_tokens is not None and self.num_outputs + self.num_pending >= self.max_tokens
+        self.plannable = not is_last and self.beam is None
         return True
 
     def chunk_computed(self, num_tokens: int) -> None:
@@ -183,6 +191,18 @@ class Request:
         if self.timeline.first_token_s is None:
             self.timeline.first_token_s = time.monotonic()
 
+    def consider(self, candidates: list[tuple[int, float]]) -> None:
+        """Instead of the pending token come `candidates` for it: a hypothesis waits for the others now."""
+        self.num_pending -= 1
+        self.candidates = candidates
+
+    def branch(self, kv: Sequence, tokens: list[int]) -> None:
+        """Become the hypothesis of `tokens`, all but the last of which `kv` holds."""
+        self.state = RequestState.INCREMENT
+        self.kv, self.chain, self.num_computed = kv, kv.chain, len(tokens) - 1
+        self.tokens, self.output_ids = tokens, tokens[len(self.prompt_ids) :]
+        self.candidates, self.plannable = None, True
+
     def follow(self, leader: "Request", kv: Sequence) -> None:
         """WAITING → INCREMENT: `leader` computed what it knows; `kv` shares its blocks, and one token is pending."""
         self._move(RequestState.INCREMENT, RequestState.WAITING)
@@ -196,6 +216,9 @@ class Request:
             raise IllegalTransition(f"request {self.id!r} cannot be preempted: a token is pending")
         self.kv, self.swapped, self.interrupted = None, swapped, self.state
         self._move(RequestState.WAITING, RequestState.INITIATION, RequestState.INCREMENT)
+        if self.candidates is not None:  # they come again with the last token, which is computed again
+            self.candidates, self.plannable = None, True
+            self.num_computed -= 1
         if swapped is None:
             self.num_computed = 0
         self.timeline.preempted_s.append(time.monotonic())
@@ -203,7 +226,7 @@ class Request:
     def finish(self, reason: FinishReason | None) -> None:
         """Any other state → FINISHED; no reason: cancelled or failed. Its blocks must be free."""
         self._move(RequestState.FINISHED, RequestState.WAITING, RequestState.INITIATION, RequestState.INCREMENT)
-        self.finish_reason = reason
+        self.finish_reason, self.num_pending = reason, 0
         self.timeline.finished_s = time.monotonic()
 
     def _move(self, to: RequestState, *allowed: RequestState) -> None:

@@ -26,10 +26,28 @@ def check_request(request: Request, limits: ModelLimits, eos_token_ids: Collecti
                 where = f"{field}.{ids.index((min(ids), max(ids))[index])}"
                 raise InvalidRequest(where, token, f"token ids from 0 to {limits.vocab_size - 1}")
     max_tokens = _resolved(request, limits)
+    if request.beam is not None:
+        _check_beam(request)
     ended = first_finish(request.output_ids, request.sampling, eos_token_ids, max_tokens)
     if ended is not None:
         raise InvalidRequest("output_ids", request.output_ids, f"an output that goes on (it ended: {ended[1]})")
     return max_tokens
+
+
+def _check_beam(request: Request) -> None:
+    """A beam search is greedy over whole outputs: whatever shapes a single draw has no meaning in it."""
+    params = request.sampling
+    for field, value, allowed in (
+        ("temperature", params.temperature, (0, 1)),
+        ("top_k", params.top_k, (0,)),
+        ("top_p", params.top_p, (1,)),
+        ("min_p", params.min_p, (0,)),
+        ("logprobs", params.logprobs, (None,)),
+    ):
+        if value not in allowed:
+            raise InvalidRequest(field, value, f"{' or '.join(map(str, allowed))} with a beam search")
+    if request.output_ids:
+        raise InvalidRequest("output_ids", request.output_ids, "none: a beam search begins with its prompt")
 
 
 def _resolved(request: Request, limits: ModelLimits) -> int:

@@ -1,6 +1,6 @@
-"""An iteration in two halves: what is launched, and what comes of it."""
+"""An iteration in its parts: laid out, launched, and what comes of it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -9,81 +9,149 @@ from engine.batch.flat_batch import FlatBatch, SpanTokens
 from engine.kv.cache import KVCache
 from engine.model.runner import ModelRunner
 from engine.record import Stopwatch
-from engine.request import Request
+from engine.request import Request, RequestState
+from engine.sampling.likeliest import likeliest
 from engine.sampling.sampler import Sampled, SamplingRow, sample
 from engine.schedule.plan import Plan
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A plan, laid out; `unknown` are the stream indices of tokens that an earlier iteration has yet to bring."""
+
+    plan: Plan
+    batch: FlatBatch
+    watch: Stopwatch
+    unknown: list[tuple[int, Request]]
+
+
+@dataclass(slots=True)
+class Launched:
+    """Logits that the device computes, `[len(rows), vocab]`, and the requests that they belong to."""
+
+    logits: torch.Tensor
+    rows: list[Request]
+
+
 @dataclass(slots=True)
 class Pending:
-    """A launched iteration. `prefills` are the requests of which it computes a chunk, with its length; `drawing` those
-    that get a token, `sampled` what they get, and `failed` the requests that fail alone, with the reason."""
+    """A launched iteration. `prefills` are the requests of which it computes a chunk, with its length; `failed` those
+    that fail alone, with the reason."""
 
     plan: Plan
     watch: Stopwatch
     context_tokens: int = 0
+    launched: list[Launched] = field(default_factory=list)
     prefills: list[tuple[Request, int]] = field(default_factory=list)
-    drawing: list[Request] = field(default_factory=list)
-    sampled: list[Sampled] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def absorb(self, other: "Pending") -> None:
-        """Add what a part of the plan that was launched by itself brought."""
-        self.context_tokens += other.context_tokens
-        self.prefills += other.prefills
-        self.drawing += other.drawing
-        self.sampled += other.sampled
+
+@dataclass(slots=True)
+class Drawn:
+    """What an iteration brings: tokens, and for hypotheses of beam searches the likeliest ones to go on with."""
+
+    tokens: list[tuple[Request, Sampled]] = field(default_factory=list)
+    candidates: list[tuple[Request, list[tuple[int, float]]]] = field(default_factory=list)
 
 
 class Executor:
-    """Lays a plan out as a flat batch, runs it through the model, and samples."""
+    """Lays a plan out as a flat batch, runs it through the model, and samples.
+
+    `launch` does not wait for a device that runs by itself; `draw` does.
+    """
 
     def __init__(self, runner: ModelRunner, cache: KVCache, eos_token_ids: Collection[int]) -> None:
         self._runner = runner
         self._cache = cache
         self._eos_token_ids = eos_token_ids
 
-    def launch(self, plan: Plan, watch: Stopwatch) -> Pending:
-        """Begin to compute `plan`; its requests have moved on when this returns, and are as before when it raises."""
+    def prepare(self, plan: Plan, watch: Stopwatch) -> Prepared:
+        """Lay `plan` out; its requests do not change."""
         watch.lap()
-        pending = Pending(plan, watch)
-        drawing = [
-            request
-            for request, length in zip(plan.requests, plan.lengths, strict=True)
-            if length == request.num_uncomputed
-        ]
-        draws = set(map(id, drawing))
         spans = [
-            _span(request, length, id(request) in draws)
+            _span(request, length, length == request.num_uncomputed)
             for request, length in zip(plan.requests, plan.lengths, strict=True)
         ]
         batch = FlatBatch.build(spans, self._cache, self._runner.device)
+        unknown = [
+            (int(batch.offsets[place + 1]) - 1, plan.requests[index])
+            for place, index in enumerate(batch.order)
+            if plan.requests[index].num_pending
+        ]
         watch.build_s += watch.lap()
+        return Prepared(plan, batch, watch, unknown)
+
+    def launch(self, prepared: Prepared, pending: Pending) -> None:
+        """Begin to compute, and note it in `pending`; the requests have moved on then, and are as before on an error.
+
+        Requests that have ended since the layout are computed, too, and nothing comes of it.
+        """
+        plan, batch, watch = prepared.plan, prepared.batch, prepared.watch
+        watch.lap()
+        for index, request in prepared.unknown:
+            batch.input_ids[0, index] = request.tokens[-1]
         logits = self._runner.forward(batch)
         watch.forward_s += watch.lap()
-        pending.context_tokens = int(batch.contexts.sum())
-        if drawing:
-            rows = [plan.requests[index] for index in batch.logit_spans]
-            pending.drawing = [each for request in rows for each in (request, *request.followers)]
-            of = [row for row, request in enumerate(rows) for _ in range(1 + len(request.followers))]
-            with torch.inference_mode():
-                pending.sampled = sample(logits[of], [self._sampling_row(each) for each in pending.drawing])
-        watch.sample_s += watch.lap()
+        pending.context_tokens += int(batch.contexts.sum())
+        pending.launched.append(Launched(logits, [plan.requests[index] for index in batch.logit_spans]))
         for index, (request, length) in enumerate(zip(plan.requests, plan.lengths, strict=True)):
+            if request.state is RequestState.FINISHED:
+                continue
             request.launch(length)
             if index >= plan.num_decodes:
                 pending.prefills.append((request, length))
-        return pending
+
+    def draw(self, pending: Pending) -> Drawn:
+        """Wait for the logits and sample, for the requests that have not ended and for those that follow them."""
+        pending.watch.lap()
+        drawn = Drawn()
+        for launched in pending.launched:
+            self._draw(launched, drawn)
+        pending.watch.sample_s += pending.watch.lap()
+        return drawn
+
+    @torch.inference_mode()
+    def _draw(self, launched: Launched, drawn: Drawn) -> None:
+        rows = [row for row, request in enumerate(launched.rows) if request.num_pending]
+        plain = [row for row in rows if launched.rows[row].beam is None]
+        of = [row for row in plain for _ in range(1 + len(launched.rows[row].followers))]
+        drawing = [each for row in plain for each in (launched.rows[row], *launched.rows[row].followers)]
+        if of:
+            sampled = sample(launched.logits, [self._sampling_row(each) for each in drawing], of)
+            drawn.tokens += zip(drawing, sampled, strict=True)
+        for row in rows:
+            request = launched.rows[row]
+            if request.beam is not None:
+                drawn.candidates.append((request, self._candidates(request, launched.logits, row)))
+
+    def _candidates(self, request: Request, logits: torch.Tensor, row: int) -> list[tuple[int, float]]:
+        assert request.beam is not None
+        banned = self._banned(request)
+        count = request.beam.num_candidates(stop_ids(request, self._eos_token_ids))
+        (found,) = likeliest(logits, [row], min(count + len(banned), logits.shape[1]))
+        return [(token, logprob) for token, logprob in found if token not in banned][:count]
 
     def _sampling_row(self, request: Request) -> SamplingRow:
-        params, position = request.sampling, request.num_outputs + request.num_pending
-        banned: tuple[int, ...] = ()
-        if position < params.min_tokens:
-            banned = (*params.stop_token_ids, *(() if params.ignore_eos else self._eos_token_ids))
-        return SamplingRow(params, request.seed or 0, position, banned)
+        banned = self._banned(request)
+        return SamplingRow(request.sampling, request.seed or 0, request.num_outputs, tuple(sorted(banned)))
+
+    def _banned(self, request: Request) -> frozenset[int]:
+        """Tokens that may not come next."""
+        if request.num_outputs >= request.sampling.min_tokens:
+            return frozenset()
+        return stop_ids(request, self._eos_token_ids)
+
+
+def stop_ids(request: Request, eos_token_ids: Collection[int]) -> frozenset[int]:
+    """The tokens that end `request`."""
+    params = request.sampling
+    return frozenset(params.stop_token_ids).union(() if params.ignore_eos else eos_token_ids)
 
 
 def _span(request: Request, length: int, draws: bool) -> SpanTokens:
     assert request.kv is not None
     start = request.num_computed
-    return SpanTokens(request.kv, request.tokens[start : start + length], start, int(draws))
+    ids: Sequence[int] = request.tokens[start : start + length]
+    if len(ids) < length:  # its last token is not known yet
+        ids = [*ids, 0]
+    return SpanTokens(request.kv, ids, start, int(draws))

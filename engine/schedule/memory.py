@@ -109,7 +109,7 @@ class Reserve(MemoryRule):
         """Blocks per group that `requests` may come to hold; a beam search needs them once per hypothesis."""
         total = [0] * len(self._total)
         for request in requests:
-            times = 1 if request.beam is None else request.beam.width
+            times = 1 if request.beam is None or request.hypotheses else request.beam.width
             most = self.cache.most_blocks(request.most_tokens)
             total = [a + times * b for a, b in zip(total, most, strict=True)]
         return total

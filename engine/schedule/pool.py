@@ -69,6 +69,13 @@ class RequestPool:
         self._leave(follower, self._following[follower.id])
         insort(self.running, follower, key=_arrival)
 
+    def spawn(self, hypothesis: Request) -> None:
+        """One more hypothesis of a running beam search, in a place that was held for it."""
+        hypothesis.arrive(self._arrivals)
+        self._arrivals += 1
+        self._by_id[hypothesis.id] = hypothesis
+        self.running.append(hypothesis)
+
     def _leave(self, follower: Request, leader: Request) -> None:
         del self._following[follower.id]
         leader.followers.remove(follower)

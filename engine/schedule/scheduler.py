@@ -6,6 +6,7 @@ from engine.request import Request, RequestState
 from engine.schedule.plan import Plan
 from engine.schedule.policies import Policy
 from engine.schedule.pool import RequestPool
+from engine.schedule.relief import MemoryRelief
 
 
 class Scheduler:
@@ -22,6 +23,7 @@ class Scheduler:
         self.cache = cache
         self.policy = policy
         self.max_batch_size = max_batch_size
+        self.relief = MemoryRelief(policy.budget.most, max_batch_size)
         self.preemptions = 0
         self.swaps = 0
         self.cached_tokens = self.queried_tokens = 0
@@ -40,11 +42,32 @@ class Scheduler:
         preemptions = self.preemptions
         decodes = self._decodes()
         plan = Plan(decodes, [1] * len(decodes), len(decodes))
-        left = self.policy.token_budget(self.requests.running) - len(decodes)
+        budget = min(self.policy.token_budget(self.requests.running), self.relief.tokens)
+        left = budget - len(decodes)
         left = self._continue_prefills(plan, left)
         if self.preemptions == preemptions and self.requests.waiting:
             self._admit(plan, left)
         return plan
+
+    def can_plan_ahead(self) -> bool:
+        """Whether an iteration can be planned before the tokens of the last one are known.
+
+        Not while somebody may have to be preempted, or is about to split.
+        """
+        if self.requests.places_held or any(request.beam is not None for request in self.requests.running):
+            return False
+        left = [r.num_uncomputed if r.state is RequestState.INITIATION else 0 for r in self.requests.running]
+        blocks = 2 * len(left) + sum(left) // self.cache.block_size
+        return min(group.pool.num_free for group in self.cache.groups) >= blocks
+
+    def relieve(self, plan: Plan) -> bool:
+        """The device had no memory for `plan`, which was not launched: plan less; False: it cannot be less."""
+        if not self.relief.shrink(plan.num_tokens, len(plan)):
+            return False
+        for request in list(self.policy.order(plan.requests))[self.relief.requests :]:
+            if not request.num_pending and request.state is not RequestState.FINISHED:
+                self._preempt(request)
+        return True
 
     def finish(self, request: Request, *, discard: bool = False) -> None:
         """Take an unfinished request out, and free what it holds; the caller sets its final state.
@@ -75,6 +98,26 @@ class Scheduler:
             self.policy.joined(follower)
         return followers
 
+    def fits_empty(self, request: Request, times: int) -> bool:
+        """Whether `request` fits into an empty cache so many times at its full length."""
+        most = self.cache.most_blocks(request.most_tokens)
+        return all(
+            times * blocks <= group.pool.num_blocks for blocks, group in zip(most, self.cache.groups, strict=True)
+        )
+
+    def spawn(self, hypothesis: Request) -> None:
+        """A hypothesis splits off from a beam search; its first request kept a place and memory for it."""
+        self.requests.spawn(hypothesis)
+        self.policy.memory.take(hypothesis)
+        self.policy.joined(hypothesis)
+
+    def begin_beams(self, request: Request) -> None:
+        """`request` is a single hypothesis from now on; the places that it held go to those that are spawned."""
+        self.policy.memory.give_back(request)
+        self.requests.places_held -= request.places - 1
+        request.hypotheses = [request]
+        self.policy.memory.take(request)
+
     def _leader_for(self, request: Request) -> Request | None:
         if request.group is None or request.beam is not None:
             return None
@@ -87,7 +130,7 @@ class Scheduler:
 
     def _decodes(self) -> list[Request]:
         """All decoding requests whose next token has a slot, after preempting others for it if need be."""
-        decodes = [r for r in self.requests.running if r.state is RequestState.INCREMENT and r.num_uncomputed]
+        decodes = [r for r in self.requests.running if r.state is RequestState.INCREMENT and r.plannable]
         short = [r for r in decodes if r.num_computed >= r.kv.capacity]  # type: ignore[union-attr]
         if not short:
             return decodes
@@ -155,7 +198,7 @@ class Scheduler:
             self.policy.push(request)
 
     def _can_join(self, request: Request) -> bool:
-        free = self.max_batch_size - self.requests.places_taken
+        free = min(self.max_batch_size, self.relief.requests) - self.requests.places_taken
         return request.places <= free and self.policy.may_join(request, self.requests.running)
 
     def _join(self, request: Request, plan: Plan, left: int) -> int:

@@ -1,0 +1,139 @@
+"""Beam search equals that of transformers' generate, whatever else is in the batch and whoever is preempted."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from engine import Beam, OrcaEngine, Request, TokenEvent
+from engine.model.quiet import quiet
+from schemas.errors import InvalidRequest
+from schemas.sampling import SamplingParams
+from schemas.stopping import FinishReason
+from tests.engine.running import MakeEngine, MakeModel, crowd, run, tokens
+
+EOS = 7
+PROMPTS = (tuple(range(3, 20)), (5,), tuple(range(40, 73)))
+
+
+def reference(model: PreTrainedModel, prompt: tuple[int, ...], beam: Beam, num_tokens: int) -> list[list[int]]:
+    ids = torch.tensor([prompt], device=model.device)
+    with quiet(), torch.inference_mode():
+        model.set_attn_implementation("eager")
+        output = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=num_tokens,
+            do_sample=False,
+            num_beams=beam.width,
+            num_return_sequences=beam.num_return,
+            length_penalty=beam.length_penalty,
+            early_stopping=beam.early_stopping,
+            eos_token_id=EOS,
+            pad_token_id=0,
+        )
+    rows = [row[len(prompt) :].tolist() for row in output]
+    return [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
+
+
+def search(name: str, prompt: tuple[int, ...], beam: Beam, num_tokens: int = 12, **params: Any) -> Request:
+    sampling = SamplingParams(temperature=0, max_tokens=num_tokens, stop_token_ids=(EOS,), **params)
+    return Request(name, prompt, sampling, beam=beam)
+
+
+def choices(events: list[TokenEvent]) -> list[list[int | None]]:
+    assert not any(event.error for event in events)
+    found: dict[int, list[int | None]] = {}
+    for event in events:
+        outputs = found.setdefault(event.choice, [])
+        assert event.position == len(outputs)
+        outputs.append(event.token)
+    ends = [event for event in events if event.finish_reason is not None]
+    assert [event.choice for event in ends] == sorted(found)
+    assert all((event.finish_reason is FinishReason.STOP) == (event.token == EOS) for event in ends)
+    return [found[choice] for choice in sorted(found)]
+
+
+BEAMS = [
+    Beam(1),
+    Beam(2, 2),
+    Beam(4, 3),
+    Beam(4, 4, length_penalty=2.0),
+    Beam(3, 2, length_penalty=0.2, early_stopping=True),
+    Beam(5, 1, length_penalty=-1.0),
+]
+
+
+@pytest.mark.parametrize("beam", BEAMS, ids=str)
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2"])
+def test_beams_equal_those_of_transformers(
+    family: str, beam: Beam, make_model: MakeModel, make_engine: MakeEngine
+) -> None:
+    model = make_model(family)
+    with torch.no_grad():  # ends are likely enough to be met
+        model.get_output_embeddings().weight[EOS] *= 1.5
+    expected = [reference(model, prompt, beam, 12) for prompt in PROMPTS]
+    engine = make_engine(model, num_blocks=256)
+    found = run(engine, *(search(str(index), prompt, beam) for index, prompt in enumerate(PROMPTS)))
+    assert [choices(events) for events in found.values()] == expected
+
+
+@pytest.mark.parametrize("settings", [{"num_blocks": 50}, {"num_blocks": 50, "prefix_cache": False}, {"overlap": "on"}])
+def test_beams_among_others_and_preempted(
+    settings: dict[str, Any], make_model: MakeModel, make_engine: MakeEngine
+) -> None:
+    model = make_model()
+    beam = Beam(4, 2)
+    expected = [reference(model, prompt, beam, 12) for prompt in PROMPTS]
+    others = run(make_engine(num_blocks=256), *crowd())
+    engine = make_engine(model, **{"num_blocks": 256, "max_batch_size": 16, **settings})
+    requests = [search(f"beam-{index}", prompt, beam) for index, prompt in enumerate(PROMPTS)]
+    found = run(engine, *requests, *crowd())
+    assert [choices(found[request.id]) for request in requests] == expected
+    assert {name: tokens(found[name]) for name in others} == {name: tokens(each) for name, each in others.items()}
+    assert (engine.stats().preemptions > 0) == ("num_blocks" in settings)
+
+
+def test_the_prompt_is_computed_once_and_shared(make_engine: MakeEngine) -> None:
+    engine = make_engine(num_blocks=256, prefix_cache=False)
+    run(engine, search("a", tuple(range(30)), Beam(8, 8)))
+    assert engine.stats().prompt_tokens == 30
+
+
+def test_no_end_before_min_tokens(make_model: MakeModel, make_engine: MakeEngine) -> None:
+    model = make_model()
+    with torch.no_grad():
+        model.get_output_embeddings().weight[EOS] *= 4
+    found = choices(run(make_engine(model), search("a", (1, 2, 3), Beam(3, 3), min_tokens=6))["a"])
+    assert all(len(outputs) >= 6 for outputs in found)
+
+
+def test_a_cancelled_search_leaves_nothing(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    engine.submit(search("a", tuple(range(10)), Beam(4)))
+    for _ in range(4):
+        engine.step()
+    assert engine.num_running == 4
+    assert engine.cancel("a")
+    engine.check_integrity()
+    assert not engine.has_work
+    assert engine.stats().blocks_used == 0
+
+
+@pytest.mark.parametrize(
+    ("beam", "params", "field"),
+    [
+        (Beam(40), {}, "beam_width"),
+        (Beam(30), {"max_tokens": 90}, "beam_width"),
+        (Beam(2), {"temperature": 0.5}, "temperature"),
+        (Beam(2), {"top_k": 5}, "top_k"),
+        (Beam(2), {"logprobs": 1}, "logprobs"),
+    ],
+)
+def test_what_a_beam_search_cannot_be(beam: Beam, params: dict[str, Any], field: str, make_engine: MakeEngine) -> None:
+    engine: OrcaEngine = make_engine()
+    sampling = SamplingParams(**{"temperature": 0, "max_tokens": 8, **params})
+    with pytest.raises(InvalidRequest, match=field):
+        engine.submit(Request("a", (1, 2), sampling, beam=beam))
+    assert not engine.has_work

@@ -1,0 +1,99 @@
+"""An iteration planned while the one before computes brings the same tokens, one call later."""
+
+import random
+
+import pytest
+import torch
+
+from engine import TokenEvent
+from tests.engine.running import MakeEngine, MakeModel, crowd, request, run, tokens
+
+
+def test_the_events_come_with_the_next_call(make_engine: MakeEngine) -> None:
+    engine = make_engine(overlap="on")
+    engine.submit(request("a", max_tokens=3))
+    counts = []
+    while engine.has_work:
+        counts.append(len(engine.step()))
+        engine.check_integrity()
+    assert counts == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("num_blocks", [20, 30, 256])
+def test_tokens_are_the_same(num_blocks: int, make_engine: MakeEngine) -> None:
+    expected = run(make_engine(num_blocks=256), *crowd(12))
+    engine = make_engine(num_blocks=num_blocks, overlap="on", max_num_batched_tokens=16, max_batch_size=8)
+    found = run(engine, *crowd(12))
+    assert {name: tokens(each) for name, each in found.items()} == {
+        name: tokens(each) for name, each in expected.items()
+    }
+
+
+def test_a_stop_token_ends_a_request_whose_next_token_is_being_computed(make_engine: MakeEngine) -> None:
+    alone = tokens(run(make_engine(), request("a", max_tokens=12))["a"])
+    stop = alone[4]
+    assert stop is not None
+    expected = alone[: alone.index(stop) + 1]
+    engine = make_engine(overlap="on")
+    found = run(engine, request("a", max_tokens=12, stop_token_ids=(stop,)), request("b", (9, 8, 7), max_tokens=30))
+    assert tokens(found["a"]) == expected
+    assert tokens(found["b"]) == tokens(run(make_engine(), request("b", (9, 8, 7), max_tokens=30))["b"])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cancels_at_any_time(seed: int, make_engine: MakeEngine) -> None:
+    choose = random.Random(seed)
+    expected = run(make_engine(num_blocks=256), *crowd(10))
+    engine = make_engine(num_blocks=60, overlap="on", max_num_batched_tokens=16, max_batch_size=8)
+    requests = crowd(10)
+    for each in requests:
+        engine.submit(each)
+    found: dict[str, list[TokenEvent]] = {each.id: [] for each in requests}
+    cancelled: set[str] = set()
+    while engine.has_work:
+        for event in engine.step():
+            assert event.request_id not in cancelled
+            found[event.request_id].append(event)
+        if choose.random() < 0.3:
+            name = choose.choice(requests).id
+            if engine.cancel(name):
+                cancelled.add(name)
+        engine.check_integrity()
+    assert cancelled
+    for name, events in found.items():
+        assert tokens(events) == tokens(expected[name])[: len(events)]
+        assert name in cancelled or len(events) == len(expected[name])
+
+
+def test_a_device_without_memory_computes_less_at_a_time(
+    make_engine: MakeEngine, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = run(make_engine(num_blocks=256), *crowd())
+    for overlap in ("off", "on"):
+        engine = make_engine(num_blocks=256, overlap=overlap)
+        forward, sizes = engine._runner.forward, []
+
+        def limited(batch, forward=forward, sizes=sizes):  # type: ignore[no-untyped-def]
+            sizes.append(batch.input_ids.shape[1])
+            if sizes[-1] > 10:
+                raise torch.OutOfMemoryError("no memory for so many tokens")
+            return forward(batch)
+
+        monkeypatch.setattr(engine._runner, "forward", limited)
+        found = run(engine, *crowd())
+        assert {name: tokens(each) for name, each in found.items()} == {
+            name: tokens(each) for name, each in expected.items()
+        }
+        assert max(sizes) > 10
+        assert not any(event.error for events in found.values() for event in events)
+
+
+def test_a_request_that_never_fits_ends_alone(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine()
+
+    def never(batch: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("none at all")
+
+    monkeypatch.setattr(engine._runner, "forward", never)
+    found = run(engine, request("a"), request("b"))
+    assert all(len(events) == 1 and "none at all" in (events[0].error or "") for events in found.values())
