@@ -4,6 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from broker.arrivals import CLASS_AGING_MS
 from broker.settings import BrokerSettings
 from telemetry.settings import LogSettings
 
@@ -39,6 +40,18 @@ class WorkerSettings(BrokerSettings, LogSettings):
     )
     max_claims: int = Field(
         4, ge=1, le=4096, description="Most requests claimed per iteration, so that work spreads. [requests]"
+    )
+    max_waiting: int = Field(
+        0,
+        ge=0,
+        le=100_000,
+        description="Requests claimed beyond the free places, for the policy to choose among. [requests]",
+    )
+    class_aging_s: float = Field(
+        CLASS_AGING_MS / 1000,
+        ge=0,
+        le=604_800,
+        description="A waiting request rises by one priority class per this time; 0: classes count nothing. [s]",
     )
     max_unpublished: int = Field(
         4096, ge=1, le=1_000_000, description="The engine pauses while this many tokens wait for Redis. [tokens]"
