@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from bench.spread import percentile
+from bench.figures.spread import percentile
 from engine.sampling.sampler import SamplingRow, sample
 from schemas.sampling import SamplingParams
 

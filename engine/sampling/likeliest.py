@@ -1,5 +1,6 @@
 """The most probable tokens under the model itself, without temperature or filters."""
 
+import math
 from collections.abc import Sequence
 
 import torch
