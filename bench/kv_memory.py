@@ -25,7 +25,7 @@ def bytes_per_token(model: str, dtype: torch.dtype) -> int:
     with quiet(), torch.device("meta"):
         built = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager").eval()
     runner = ModelRunner(built, choose_backend("auto", torch.device("cpu")))
-    return sum(runner.bytes_per_block(layer, block_size=1) for layer in range(len(runner.shapes)))
+    return sum(runner.bytes_per_block(layer, 1) for layer in range(len(runner.shapes)))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -3,15 +3,16 @@
 import asyncio
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import ResponseError
 
+from broker.arrivals import CLASS_AGING_MS, Arrivals
+from broker.claimed import Claimed
 from broker.entry import EntryRef
 from broker.lease import Leases, was_handed_over
 from broker.link import Link
-from broker.queue import ensure_groups
+from broker.queue import ensure_if_gone
 from broker.resp import fields_of
 from broker.scripts import Command
 from broker.takeover_gate import TakeoverGate
@@ -22,23 +23,6 @@ PAGES = 4
 """Pages of expired leases looked at per class and call; a cursor goes on from there at the next call."""
 SETTLE_S = 0.1
 """How long after a claim has returned its requests may still be on their way into the caller's books."""
-GONE = ("NOGROUP", "UNBLOCKED")
-"""Error codes of a stream or group that somebody deleted; the command did nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """A request that is mine from now on: its entry, the raw fields, and its deliveries, this one included."""
-
-    ref: EntryRef
-    fields: dict[bytes, bytes]
-    deliveries: int
-
-    @property
-    def request_id(self) -> str | None:
-        """The id among its fields; None where that is none."""
-        text = self.fields.get(b"id", b"").decode(errors="replace")
-        return text if ID_PATTERN.fullmatch(text) else None
 
 
 class Claimer:
@@ -48,26 +32,34 @@ class Claimer:
     """
 
     def __init__(
-        self, link: Link, keys: Keys, worker: str, *, lease_ms: int, retention_ms: int, not_before_ms: int = 0
+        self,
+        link: Link,
+        keys: Keys,
+        worker: str,
+        *,
+        lease_ms: int,
+        retention_ms: int,
+        not_before_ms: int = 0,
+        class_aging_ms: int = CLASS_AGING_MS,
     ) -> None:
-        """`not_before_ms` (server clock): no takeover before it; on a reconnect, server time + lease."""
+        """`not_before_ms` (server clock): no takeover before it; on a reconnect, server time + lease.
+
+        `class_aging_ms` as Arrivals takes it.
+        """
         self._link = link
         self._keys = keys
         self._worker = worker
         self._lease_ms = lease_ms
         self._retention_ms = retention_ms
+        self._arrivals = Arrivals(link, keys, worker, class_aging_ms)
         self._gate = TakeoverGate(link, lease_ms, not_before_ms)
         self._cursors: dict[str, str] = {}
         self._claims: dict[object, float] = {}
 
     async def new(self, count: int) -> list[Claimed]:
-        """Requests that nobody was given yet, most urgent class first."""
-        claimed: list[Claimed] = []
+        """Requests that nobody was given yet, the most urgent first; none waits for ever."""
         with self._claiming():
-            for name in CLASSES:
-                if len(claimed) >= count:
-                    break
-                claimed += await self._new_of(self._link, (name,), count - len(claimed))
+            claimed = await self._arrivals.claim(count)
             await self._remember(claimed)
         return claimed
 
@@ -78,10 +70,7 @@ class Claimer:
         gives one; what goes beyond `count` is handed over at once.
         """
         with self._claiming():
-            claimed = sorted(
-                await self._new_of(blocking_link, CLASSES, 1, "BLOCK", timeout_ms),
-                key=lambda one: CLASSES.index(one.ref.priority_class),
-            )
+            claimed = await self._arrivals.wait(blocking_link, timeout_ms)
             if len(claimed) > count:
                 leases = Leases(self._link, self._keys, self._worker)
                 await leases.hand_over([one.ref for one in claimed[count:]])
@@ -136,23 +125,6 @@ class Claimer:
             raise
         loop.call_later(SETTLE_S, self._claims.pop, token, None)
 
-    async def _new_of(self, link: Link, names: Sequence[str], count: int, *block: str | int) -> list[Claimed]:
-        streams = {self._keys.requests(name).encode(): name for name in names}
-        command = ("XREADGROUP", "GROUP", GROUP, self._worker, "COUNT", count, *block, "STREAMS", *streams)
-        try:
-            reply = await link.call(*command, *(">" for _ in streams))
-        except ResponseError as error:
-            if not str(error).startswith(GONE):
-                raise
-            await ensure_groups(self._link, self._keys)
-            return []
-        return [
-            Claimed(EntryRef(streams[key], entry_id.decode()), fields_of(flat), 1)
-            for key, entries in reply or ()
-            for entry_id, flat in entries
-            if flat is not None
-        ]
-
     async def _expired_of(self, name: str, count: int) -> list[Claimed]:
         claimed: list[Claimed] = []
         for _ in range(PAGES):
@@ -201,9 +173,7 @@ class Claimer:
                 "XPENDING", stream, GROUP, *idle, start, "+", max(count, 1), *consumer
             )
         except ResponseError as error:
-            if not str(error).startswith(GONE):
-                raise
-            await ensure_groups(self._link, self._keys)
+            await ensure_if_gone(self._link, self._keys, error)
             return []
         return page
 

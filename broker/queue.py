@@ -13,6 +13,9 @@ from broker.scripts import ENQUEUE, ENTRY_STATE, Arg
 from schemas.keys import CLASSES, GROUP, Keys
 from schemas.request import GenerationRequest
 
+GONE = ("NOGROUP", "UNBLOCKED")
+"""Error codes of a stream or group that somebody deleted; the command did nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
@@ -57,6 +60,13 @@ async def ensure_groups(link: Link, keys: Keys) -> None:
     for reply in await link.call_many([("XGROUP", "CREATE", key, GROUP, "0", "MKSTREAM") for key in streams]):
         if isinstance(reply, ResponseError) and not str(reply).startswith("BUSYGROUP"):
             raise reply
+
+
+async def ensure_if_gone(link: Link, keys: Keys, error: ResponseError) -> None:
+    """Make streams and groups again that somebody deleted, where that is the error; raise it otherwise."""
+    if not str(error).startswith(GONE):
+        raise error
+    await ensure_groups(link, keys)
 
 
 class RequestQueue:

@@ -53,6 +53,8 @@ class Admission:
         request_id = self._id(asked, headers.get("idempotency-key"))
         deadline_ms = now_ms + int(self._timeout_s(options.timeout) * 1000)
         payload = self._payload(asked, tenant)
+        if options.stream:
+            _check_streamable(payload)
         traceparent, tracestate = trace_headers(headers)
         request = GenerationRequest(
             request_id,
@@ -109,10 +111,10 @@ class Admission:
 
     def _check_length(self, prompt: list[int], asked: ApiRequest) -> None:
         """Before anything looks at each id: a prompt far beyond the context costs no more than its tokens."""
-        longest = self.limits.max_total_tokens - 1
-        if len(prompt) > longest:
-            error = InvalidRequest("prompt", f"{len(prompt)} tokens", f"at most {longest} tokens")
-            raise invalid(_in_the_clients_words(error, asked), "context_length_exceeded")
+        try:
+            self.limits.fit(len(prompt), max_tokens=None, min_tokens=0)
+        except InvalidRequest as error:
+            raise invalid(_in_the_clients_words(error, asked), "context_length_exceeded") from None
 
     def _encode(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
@@ -123,6 +125,15 @@ class Admission:
             except NoChatTemplate as error:
                 raise ApiError(400, f"messages: {error}", param="messages", code="no_chat_template") from None
         return prompt  # type: ignore[return-value]
+
+
+def _check_streamable(payload: Payload) -> None:
+    """A stream of ranked choices would be silent until its end: InvalidRequest naming what it comes of."""
+    if payload.use_beam_search:
+        raise InvalidRequest("use_beam_search", True, "False with stream=true: hypotheses are known only at the end")
+    if payload.is_ranked:
+        allowed = f"n ({payload.n}) with stream=true: the best candidates are known only at the end"
+        raise InvalidRequest("best_of", payload.best_of, allowed)
 
 
 def _in_the_clients_words(error: InvalidRequest, asked: ApiRequest) -> InvalidRequest:

@@ -11,7 +11,6 @@ _NOTHING: Final[tuple[Any, ...]] = ()
 NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
     {
         "audio": _NOTHING,
-        "best_of": _NOTHING,
         "echo": (False,),
         "frequency_penalty": (0,),
         "function_call": ("none", "auto"),
@@ -41,7 +40,7 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType(
         "web_search_options": _NOTHING,
     }
 )
-"""Beside null, which asks for nothing wherever a parameter is known. Of best_of, n asks for nothing."""
+"""Beside null, which asks for nothing wherever a parameter is known."""
 
 
 def drop_neutral(body: Mapping[str, Any], implemented: Set[str]) -> dict[str, Any]:
@@ -56,7 +55,7 @@ def drop_neutral(body: Mapping[str, Any], implemented: Set[str]) -> dict[str, An
         if name not in NEUTRAL:
             kept[name] = value
             continue
-        neutral = (body.get("n") or 1,) if name == "best_of" else NEUTRAL[name]
+        neutral = NEUTRAL[name]
         if not any(_same(value, one) for one in neutral):
             allowed = ", ".join(["null", *map(repr, neutral)])
             raise unsupported(name, value, f"{allowed}: the parameter is not implemented")

@@ -27,7 +27,9 @@ _SAMPLING = (
     "stop_token_ids",
     "ignore_eos",
 )
-_PAYLOAD = frozenset({*_SAMPLING, "n", "on_disconnect"})
+_CANDIDATES = ("n", "best_of", "use_beam_search", "length_penalty", "early_stopping")
+_SERVICE = ("cache_salt", "ttft_slo_ms", "tbt_slo_ms", "on_disconnect")
+_PAYLOAD = frozenset({*_SAMPLING, *_CANDIDATES, *_SERVICE})
 """What goes into the payload as it is; schemas check it."""
 
 DEFAULT_COMPLETION_TOKENS = 16

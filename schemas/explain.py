@@ -50,6 +50,9 @@ def first_complaint(error: ValidationError, whole: str = "payload") -> InvalidRe
     if error.error_count() > MAX_COMPLAINTS:
         return InvalidRequest(whole, f"{error.error_count()} errors", "none")
     first = error.errors(include_url=False)[0]
+    rule = first.get("ctx", {}).get("error")
+    if isinstance(rule, InvalidRequest):  # of several parameters that do not go together: it names the one to change
+        return rule
     field = ".".join(str(part) for part in first["loc"]) or whole
     explain = _ALLOWED.get(first["type"])
     allowed = explain(first.get("ctx", {})) if explain else first["msg"]

@@ -25,6 +25,11 @@ MAX_STOP_LENGTH: Final = 256
 MAX_STOP_TOKEN_IDS: Final = 64
 MAX_LOGPROBS: Final = 20
 MAX_SEED: Final = 2**63 - 1
+MAX_CACHE_SALT_LENGTH: Final = 128
+MAX_SLO_MS: Final = 3_600_000
+"""A target for a first token, or for the time between two, of more than an hour is none."""
+MAX_LENGTH_PENALTY: Final = 10
+"""Lengths to this power stay finite."""
 MAX_TRACE_HEADER_LENGTH: Final = 512
 
 MAX_DEADLINE_AHEAD_MS: Final = 7 * 24 * 3600 * 1000

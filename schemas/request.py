@@ -7,18 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, FailFast, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, FailFast, Field, ValidationError, model_validator
 
+from schemas.candidates import check_candidates
 from schemas.codec import Form, decode, encode, form_of
 from schemas.errors import ErrorCode, InvalidRequest
 from schemas.explain import first_complaint
 from schemas.keys import CLASSES, check_id
 from schemas.limits import (
+    MAX_CACHE_SALT_LENGTH,
     MAX_CHOICES,
     MAX_DEADLINE_AHEAD_MS,
+    MAX_LENGTH_PENALTY,
     MAX_PAYLOAD_BYTES,
     MAX_PAYLOAD_PARTS,
     MAX_PROMPT_TOKENS,
+    MAX_SLO_MS,
     MAX_STOP_LENGTH,
     MAX_STOP_STRINGS,
     MAX_TRACE_HEADER_LENGTH,
@@ -55,7 +59,22 @@ class Payload(SamplingParams):
     prompt: Annotated[
         tuple[TokenId, ...], FailFast(), BeforeValidator(_token_ids), Field(min_length=1, max_length=MAX_PROMPT_TOKENS)
     ]
-    n: int = Field(1, ge=1, le=MAX_CHOICES, description="Choices generated independently.")
+    n: int = Field(1, ge=1, le=MAX_CHOICES, description="Choices of the answer.")
+    best_of: int | None = Field(
+        None, ge=1, le=MAX_CHOICES, description="Candidates, the n best of which are the choices; none: n."
+    )
+    use_beam_search: bool = Field(
+        False, description="Candidates are the hypotheses of a beam search instead of samples."
+    )
+    length_penalty: float = Field(
+        1.0,
+        ge=-MAX_LENGTH_PENALTY,
+        le=MAX_LENGTH_PENALTY,
+        description="A hypothesis scores its log probability over its number of tokens to this power.",
+    )
+    early_stopping: bool = Field(
+        False, description="A beam search ends once as many hypotheses have ended as there are candidates."
+    )
     stop: Annotated[tuple[StopString, ...], FailFast()] = Field(
         (), max_length=MAX_STOP_STRINGS, strict=False, description="Texts that end a choice; never part of it."
     )
@@ -64,12 +83,41 @@ class Payload(SamplingParams):
         pattern=f"^(?:{NAME_PATTERN.pattern})$",
         description="Who may read the reply log through a gateway.",
     )
+    cache_salt: str = Field(
+        "",
+        max_length=MAX_CACHE_SALT_LENGTH,
+        description="Cached prefixes are shared among requests of equal tenant and salt alone.",
+    )
+    ttft_slo_ms: float | None = Field(
+        None, gt=0, le=MAX_SLO_MS, description="Target for the time to the first token. [ms]"
+    )
+    tbt_slo_ms: float | None = Field(
+        None, gt=0, le=MAX_SLO_MS, description="Target for the time between two tokens. [ms]"
+    )
     on_disconnect: Literal["cancel", "continue"] = Field("cancel", description="What a lost HTTP client means.")
+
+    @model_validator(mode="after")
+    def _parameters_agree(self) -> Self:
+        check_candidates(self)
+        return self
+
+    @property
+    def num_candidates(self) -> int:
+        """Sequences that are computed for the request: samples, or hypotheses of its beam search."""
+        return self.best_of or self.n
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether the choices are known only once every candidate has ended: nothing is published before that."""
+        return self.use_beam_search or self.num_candidates > self.n
 
     @property
     def sampling(self) -> SamplingParams:
-        """The sampling parameters alone, as the engine takes them."""
-        return SamplingParams.model_construct(**{name: getattr(self, name) for name in SamplingParams.model_fields})
+        """The sampling parameters alone, as the engine takes them; a beam search draws nothing."""
+        values = {name: getattr(self, name) for name in SamplingParams.model_fields}
+        if self.use_beam_search:
+            values["temperature"] = 0.0
+        return SamplingParams.model_construct(**values)
 
 
 def parse_payload(body: Mapping[str, Any]) -> Payload:

@@ -241,7 +241,7 @@ CAPACITY: Final = Metric(
     "orcastream.worker.capacity",
     Kind.GAUGE,
     "{request}",
-    "Most requests that this worker runs at once.",
+    "Most requests that this worker holds at once, running or waiting in its engine.",
     (WORKER,),
     (Attribute.MODEL,),
 )

@@ -4,7 +4,7 @@ import logging
 
 from broker.attach import Attached, attach
 from broker.cancel import cancelled
-from broker.claim import Claimed
+from broker.claimed import Claimed
 from broker.cleanup import drop_duplicate
 from broker.dead_letter import is_hopeless
 from broker.ending import Ender

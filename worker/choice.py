@@ -15,10 +15,11 @@ class Choice:
 
     def __init__(self, index: int, payload: Payload, max_tokens: int, tokenizer: Tokenizer | None) -> None:
         self.index = index
-        self.engine_id = ""
         self.tokens: list[int] = []
         self.num_logged = 0
         self.ending: Ending | None = None
+        self.cached_tokens: int | None = None
+        """Prompt tokens that a prefix cache saved; None before the engine's first token."""
         self._payload = payload
         self._max_tokens = max_tokens
         self._logprobs: list[Any] = []
@@ -72,6 +73,12 @@ class Choice:
             return None
         logprobs = tuple(self._logprobs[start:end]) if self._payload.logprobs is not None else None
         return Run(self.index, start, tuple(self.tokens[start:end]), logprobs)
+
+    def mean_logprob(self) -> float:
+        """Mean log probability per output token, of a choice that has ended and was computed with log probabilities."""
+        num_tokens = self.abandoned().tokens
+        total: float = sum(item[0] for item in self._logprobs[:num_tokens])
+        return total / num_tokens
 
     def abandoned(self) -> Ending:
         """How the choice stands when its request ends before it does."""

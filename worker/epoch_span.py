@@ -6,7 +6,7 @@ from typing import Final
 
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode, get_current_span
 
-from broker.claim import Claimed
+from broker.claimed import Claimed
 from broker.entry import EntryRef
 from broker.fold import Fold
 from engine import Timeline

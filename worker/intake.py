@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from redis.exceptions import ResponseError
 
-from broker.claim import Claimed
+from broker.claimed import Claimed
 from broker.errors import Unwritable
 from broker.unblock import unblock
 from worker.parts import Parts

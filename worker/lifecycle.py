@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.attach import Attached, Duplicate, Ended, NotMine
-from broker.claim import Claimed
+from broker.claimed import Claimed
 from broker.entry import EntryRef
 from schemas.errors import InvalidRequest
 from schemas.events import Terminal

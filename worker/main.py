@@ -77,15 +77,17 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
                 max_batch_size=settings.max_batch_size,
                 max_model_len=settings.max_model_len,
                 admission=settings.admission,
+                class_aging_s=settings.class_aging_s,
             )
         )
     except (UnsupportedModel, OSError, ValueError) as error:
         return _unusable(f"model: {error}")
     try:
         tokenizer = Tokenizer.load(settings.model)
-    except ModelFilesError:
+    except ModelFilesError as error:
         tokenizer = None
-        log.warning("the model has no tokenizer: stop strings are refused", extra={"model": settings.model})
+        extra = {"model": settings.model, "why": str(error)}
+        log.warning("the model has no tokenizer: stop strings are refused", extra=extra)
     return asyncio.run(_serve(settings, name, engine, tokenizer, telemetry, admin))
 
 

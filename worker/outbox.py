@@ -47,15 +47,15 @@ class Outbox:
         owner = self._roster.by_engine_id(event.request_id)
         if owner is None:
             return
-        running, choice = owner
+        running, candidates = owner
         if isinstance(event, Refused):
-            running.fail(event.error.code, str(event.error))
+            running.fail(event.error.code, str(event.error), event.error.field)
         elif event.error is not None:
             log.error("the engine failed on a request", extra=running.log_fields(why=event.error))
             running.fail(ErrorCode.ENGINE_ERROR, event.error)
-        elif event.token is not None:
-            running.token_arrived(event.cached_tokens)
-            choice.accept(event.token, event.finish_reason, event.logprobs)
-            if choice.ending is not None and event.finish_reason is None:
-                engine_loop.cancel([choice.engine_id])
+        else:
+            candidate = candidates[event.choice]
+            running.accept(candidate, event)
+            if candidate.ending is not None and event.finish_reason is None:
+                engine_loop.cancel([event.request_id])
         self._mark(running)

@@ -34,18 +34,20 @@ class Parts:
     lifecycle: Lifecycle
     metrics: WorkerMetrics
     max_claims: int
+    max_waiting: int
     presence_ttl_ms: int
     retention_ms: int
 
     def room(self) -> int:
-        """Requests to claim now: none while the engine still keeps some waiting for memory.
+        """Requests to claim now: as many as there are free places; once the engine keeps some waiting, for memory or
+        for a place, no more than make `max_waiting` of those.
 
-        How many choices a request asks for is known only once it is claimed; those beyond the free places wait in the
-        engine, and nothing is claimed until they run.
+        How many candidates a request asks for is known only once it is claimed; those beyond the free places wait in
+        the engine, too.
         """
-        if len(self.roster) and self.engine.num_waiting > 0:
-            return 0
-        return min(self.roster.free, self.max_claims)
+        room = min(self.roster.free, self.max_claims)
+        num_waiting = self.engine.num_waiting if len(self.roster) else 0
+        return room if num_waiting == 0 else max(0, min(room, self.max_waiting - num_waiting))
 
     def withdraw(self, engine_ids: list[str]) -> None:
         """Stop the engine working under these ids and ignore what it may still deliver."""
@@ -75,7 +77,8 @@ class Parts:
             "running": len(self.roster),
             "capacity": self.roster.capacity,
             "vocab_size": self.engine.limits.vocab_size,
-            "max_model_len": self.engine.limits.max_total_tokens,
+            "max_model_len": self.engine.limits.max_model_len,
+            "max_cached_tokens": self.engine.limits.max_cached_tokens or self.engine.limits.max_model_len,
             "iterations": self.engine_loop.iterations,
             "blocks_used": stats.blocks_used,
             "blocks_total": stats.blocks_total,

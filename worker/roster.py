@@ -1,7 +1,7 @@
 """Every request that this worker has claimed and not yet ended."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from opentelemetry.trace import SpanContext
 
@@ -14,11 +14,12 @@ class Roster:
     """Running requests by queue entry, by id and by engine id. `changed` wakes whoever waits for a free place."""
 
     def __init__(self, capacity: int) -> None:
+        """`capacity`: most candidates of all requests together, those that wait in the engine included."""
         self.capacity = capacity
         self.changed = asyncio.Event()
         self._by_ref: dict[EntryRef, Running] = {}
         self._by_id: dict[str, Running] = {}
-        self._by_engine_id: dict[str, tuple[Running, Choice]] = {}
+        self._by_engine_id: dict[str, tuple[Running, Sequence[Choice]]] = {}
 
     def __len__(self) -> int:
         return len(self._by_ref)
@@ -31,8 +32,8 @@ class Roster:
 
     @property
     def free(self) -> int:
-        """Choices that could still be taken."""
-        return max(0, self.capacity - sum(running.request.payload.n for running in self._by_ref.values()))
+        """Places that are left: a request takes one for each of its candidates."""
+        return max(0, self.capacity - sum(running.request.payload.num_candidates for running in self._by_ref.values()))
 
     def add(self, running: Running) -> None:
         """Register a claimed request; it answers to its id from now on, cancels included.
@@ -61,17 +62,17 @@ class Roster:
         return self._by_id.get(request_id)
 
     def submitted(self, running: Running) -> None:
-        """The choices of `running` answer to their engine ids."""
-        for choice in running.choices:
-            self._by_engine_id[choice.engine_id] = (running, choice)
+        """What the engine makes for `running` answers to its engine ids."""
+        for engine_id, candidates in running.candidates().items():
+            self._by_engine_id[engine_id] = (running, candidates)
 
     def withdraw(self, engine_ids: Iterable[str]) -> None:
         """Nothing that the engine still says under these ids counts."""
         for engine_id in engine_ids:
             self._by_engine_id.pop(engine_id, None)
 
-    def by_engine_id(self, engine_id: str) -> tuple[Running, Choice] | None:
-        """Whose output that is; None for one that was withdrawn."""
+    def by_engine_id(self, engine_id: str) -> tuple[Running, Sequence[Choice]] | None:
+        """Whose output that is, and the sequences that it extends, by `TokenEvent.choice`; None for a withdrawn one."""
         return self._by_engine_id.get(engine_id)
 
     def span_context(self, engine_id: str) -> SpanContext | None:

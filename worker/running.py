@@ -1,24 +1,25 @@
 """One claimed request in this worker: its choices, its place in the reply log, and the next event to write there."""
 
-from collections.abc import Collection
-from itertools import count
+import time
+from collections.abc import Collection, Mapping, Sequence
 
-from broker.claim import Claimed
+from broker.claimed import Claimed
 from broker.fold import Fold
 from broker.reply_log import ReplyLog
-from engine import Request, Timeline
+from engine import Request, Timeline, TokenEvent
 from schemas.errors import ErrorCode
 from schemas.events import Ending, Event, Output, Run, Started, Terminal, Usage
 from schemas.request import GenerationRequest
-from schemas.seed import choice_seed, derived_seed
+from schemas.seed import derived_seed
 from telemetry.logs import trace_fields
 from text.tokenizer import Tokenizer
+from worker.candidates import Candidates
 from worker.choice import Choice
 from worker.epoch_span import EpochSpan
 from worker.times import Times
 
-_attempts = count(1)
-"""Numbers every submission to the engine, so that a late event of an abandoned one is told apart."""
+_LEAST_SLO_MS = 1.0
+"""What is left of a target that has been missed."""
 
 
 class Running:
@@ -42,17 +43,21 @@ class Running:
         self.last_epoch = 0
         self.closed = False
         self.choices: list[Choice] = []
+        """What the reply log holds, and what of it is to come."""
         self.times = Times(claimed.ref.order[0], claimed_ms)
         self.span: EpochSpan | None = None
         """Of the epoch that is open or being opened."""
+        self.deadline_s = self.times.claimed_s + (request.deadline_ms - claimed_ms) / 1000
+        """The deadline in seconds of `time.monotonic()`."""
         self.continued = False
         """Whether its choices go on from tokens that somebody else wrote."""
         self._tokenizer = tokenizer
         self.error: ErrorCode | None = None
         self._message = ""
-        self._cached_tokens = 0
+        self._field: str | None = None
         payload = request.payload
         self._seed = derived_seed(request.id) if payload.seed is None else payload.seed
+        self._candidates: Candidates | None = None
         self._engine_requests: list[Request] = []
 
     @property
@@ -94,32 +99,28 @@ class Running:
                 choice.num_logged = len(tokens)
             return False
         self.continued = any(logged)
-        self.choices = []
-        for index, tokens in enumerate(logged):
-            choice = Choice(index, self.request.payload, self.max_tokens, self._tokenizer)
+        self.choices = [self._choice(index) for index in range(len(logged))]
+        for choice, tokens in zip(self.choices, logged, strict=True):
             choice.adopt(tokens, eos_token_ids)
-            choice.engine_id = f"{self.id}#{index}@{next(_attempts)}"
-            self.choices.append(choice)
+        self._begin_attempt()
         return True
 
     def engine_requests(self) -> list[Request]:
-        """What the engine has to run: every choice that has not ended, continued from its logged tokens.
-
-        New ones with every call, which begins another attempt.
-        """
-        payload = self.request.payload
-        self._engine_requests = [
-            Request(
-                id=choice.engine_id,
-                prompt_ids=payload.prompt,
-                sampling=payload.sampling,
+        """What the engine has to run in the current attempt. New ones with every call."""
+        slo_ms = self.request.payload.ttft_slo_ms
+        if slo_ms is not None:
+            slo_ms = max(slo_ms - self.times.since_arrival_s(time.monotonic()) * 1000, _LEAST_SLO_MS)
+        self._engine_requests = (
+            []
+            if self._candidates is None
+            else self._candidates.engine_requests(
                 max_tokens=self.max_tokens,
-                output_ids=tuple(choice.tokens),
-                seed=choice_seed(self._seed, choice.index),
+                seed=self._seed,
+                priority_class=self.ref.priority_class,
+                deadline_s=self.deadline_s,
+                ttft_slo_ms=slo_ms,
             )
-            for choice in self.choices
-            if choice.ending is None
-        ]
+        )
         return self._engine_requests
 
     @property
@@ -132,24 +133,33 @@ class Running:
         """Output tokens that stand in the log, of all choices."""
         return sum(choice.num_logged for choice in self.choices)
 
-    def engine_ids(self) -> list[str]:
-        """Ids under which the engine knows the choices of the current attempt."""
-        return [choice.engine_id for choice in self.choices]
+    def candidates(self) -> Mapping[str, Sequence[Choice]]:
+        """What the engine makes in the current attempt, by the ids under which it knows it."""
+        return {} if self._candidates is None else self._candidates.by_engine_id
 
-    def fail(self, code: ErrorCode, message: str) -> None:
-        """End the request before its time; the first reason wins."""
+    def engine_ids(self) -> list[str]:
+        """Ids under which the engine knows the current attempt."""
+        return list(self.candidates())
+
+    def fail(self, code: ErrorCode, message: str, field: str | None = None) -> None:
+        """End the request before its time; the first reason wins. `field`: what is at fault in an invalid one."""
         if self.error is None:
-            self.error, self._message = code, message
+            self.error, self._message, self._field = code, message, field
 
     @property
     def ended(self) -> bool:
         """Whether the next event is the terminal one."""
         return self.error is not None or (bool(self.choices) and all(choice.ending for choice in self.choices))
 
-    def token_arrived(self, cached_tokens: int) -> None:
-        """Stamp the first token's time and note what a prefix cache saved."""
-        self._cached_tokens = max(self._cached_tokens, cached_tokens)
+    def accept(self, candidate: Choice, event: TokenEvent) -> None:
+        """Take the engine's next token of one of the `candidates()`; the last one of all decides on ranked choices."""
+        if event.token is None:
+            return
         self.times.token_arrived()
+        candidate.cached_tokens = max(candidate.cached_tokens or 0, event.cached_tokens)
+        candidate.accept(event.token, event.finish_reason, event.logprobs)
+        if self.request.payload.is_ranked and self.error is None and self._candidates is not None:
+            self.choices = self._candidates.best() or self.choices
 
     def next_event(self) -> Event | None:
         """The event to write next; None while there is nothing to say."""
@@ -172,5 +182,22 @@ class Running:
         endings = tuple(choice.abandoned() for choice in self.choices)
         if not endings:
             endings = tuple(Ending(None, 0) for _ in range(self.request.payload.n))
-        usage = Usage(len(self.request.payload.prompt), sum(ending.tokens for ending in endings), self._cached_tokens)
-        return Terminal(endings, usage, runs, self.error, self._message or None, timings=self.times.terminal_made())
+        cached_tokens = 0 if self._candidates is None else self._candidates.cached_tokens
+        usage = Usage(len(self.request.payload.prompt), sum(ending.tokens for ending in endings), cached_tokens)
+        timings = self.times.terminal_made()
+        return Terminal(endings, usage, runs, self.error, self._message or None, self._field, timings)
+
+    def _choice(self, index: int) -> Choice:
+        return Choice(index, self.request.payload, self.max_tokens, self._tokenizer)
+
+    def _begin_attempt(self) -> None:
+        """Choices that are ranked stay empty until their candidates have ended."""
+        payload, sequences = self.request.payload, self.choices
+        if payload.is_ranked:
+            sequences = [self._choice(index) for index in range(Candidates.count(payload))]
+            if self.continued:
+                self.fail(
+                    ErrorCode.ENGINE_ERROR,
+                    "its log holds tokens, which ranked choices have in no other event than the last one",
+                )
+        self._candidates = Candidates(self.id, payload, sequences)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from redis.exceptions import ResponseError
 
 from broker.cancel import cancelled
-from broker.claim import Claimed
+from broker.claimed import Claimed
 from broker.ending import Ender
 from broker.errors import BrokerError, Fenced, LinkLost, Unusable, Unwritable
 from broker.origin import find_origin

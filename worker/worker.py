@@ -40,7 +40,7 @@ class Worker:
         self._url = url
         self._draining = asyncio.Event()
         self._connected = False
-        roster = Roster(engine.config.max_batch_size)
+        roster = Roster(engine.config.max_batch_size + settings.max_waiting)
         metrics = WorkerMetrics(keys.model)
         lifecycle = Lifecycle(keys, name, metrics)
         publisher = Publisher(settings.retention_ms, lifecycle)
@@ -71,6 +71,7 @@ class Worker:
             lifecycle=lifecycle,
             metrics=metrics,
             max_claims=settings.max_claims,
+            max_waiting=settings.max_waiting,
             presence_ttl_ms=settings.lease_ms,
             retention_ms=settings.retention_ms,
         )

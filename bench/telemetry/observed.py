@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import torch
@@ -20,7 +20,7 @@ import demo
 from bench.serve.questions import DEMO_MODEL
 from broker.link import Link
 from broker.queue import RequestQueue
-from engine import EngineConfig, OrcaEngine
+from engine import EngineConfig, OrcaEngine, Request, TokenEvent
 from schemas.keys import Keys
 from schemas.request import GenerationRequest, parse_payload
 from telemetry import instruments, trace_context
@@ -61,6 +61,38 @@ class Served:
             await asyncio.sleep(_POLL_S)
 
 
+class _OwnWork:
+    """The engine as one of the workers sees it: there is work while a request of its own runs.
+
+    A loop that has nothing to do may still be woken late, for what was published, when the other's requests are in the
+    engine already: it would step them, at the same time as the other does.
+    """
+
+    def __init__(self, engine: OrcaEngine) -> None:
+        self._engine = engine
+        self._under_way: set[str] = set()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._under_way)
+
+    def submit(self, request: Request) -> None:
+        self._engine.submit(request)
+        self._under_way.add(request.id)
+
+    def cancel(self, request_id: str) -> bool:
+        self._under_way.discard(request_id)
+        return self._engine.cancel(request_id)
+
+    def step(self) -> list[TokenEvent]:
+        events = self._engine.step()
+        self._under_way -= {event.request_id for event in events if event.finish_reason or event.error}
+        return events
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
 @asynccontextmanager
 async def one_engine(redis_url: str) -> AsyncIterator[tuple[Served, Served]]:
     """The unobserved worker and the observed one; only one of them may have work at a time."""
@@ -76,7 +108,8 @@ async def one_engine(redis_url: str) -> AsyncIterator[tuple[Served, Served]]:
                 settings = WorkerSettings(
                     model=str(demo.MODEL_DIR), iteration_trace_ratio=_ITERATIONS_TRACED if is_observed else 0.0
                 )
-                worker = Worker(settings, redis_url, keys, keys.namespace, engine, None)
+                own_work = cast(OrcaEngine, _OwnWork(engine))
+                worker = Worker(settings, redis_url, keys, keys.namespace, own_work, None)
                 running.append((worker, asyncio.create_task(worker.run())))
             served.append(Served(link, keys))
         yield served[0], served[1]

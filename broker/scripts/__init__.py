@@ -47,6 +47,7 @@ class ScriptCall:
 
 ENQUEUE = Script.load("enqueue")
 ENTRY_STATE = Script.load("entry_state")
+CLAIM = Script.load("claim")
 RENEW = Script.load("renew")
 HAND_OVER = Script.load("hand_over")
 BURY = Script.load("bury")

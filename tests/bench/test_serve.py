@@ -15,7 +15,7 @@ from bench.serve.gateway import served_model
 from bench.serve.questions import DEMO_MODEL
 from bench.site import Headcount, Site
 from demo.prompts import SHOWCASE
-from tests.redis_server import free_port
+from tests.ports import free_port
 from tests.service_process import ROOT
 
 
@@ -53,6 +53,7 @@ async def load(site: Site, *flags: str) -> tuple[int, dict[str, Any]]:
     return process.returncode or 0, json.loads(printed[printed.index(b"\n{") :])
 
 
+@pytest.mark.server
 async def test_a_load_on_real_processes_is_answered_exactly(site: Site, prompts: Path) -> None:
     assert await served_model(site.url) == DEMO_MODEL
     assert await site.headcount() == Headcount(0, 0, 0)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker.attach import Attached, Attachment, attach
-from broker.claim import Claimed, Claimer
+from broker.claim import Claimer
+from broker.claimed import Claimed
 from broker.cleanup import finish
 from broker.entry import EntryRef
 from broker.fold import Fold

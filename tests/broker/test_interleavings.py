@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from broker.attach import Attached
-from broker.claim import Claimed
+from broker.claimed import Claimed
 from broker.errors import BrokerError, ReplyConflict
 from broker.link import Link
 from broker.loss import LossCheck, Watch

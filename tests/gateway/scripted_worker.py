@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from broker.attach import Attached, attach
 from broker.cancel import ControlReader, cancelled
-from broker.claim import Claimed, Claimer
+from broker.claim import Claimer
+from broker.claimed import Claimed
 from broker.cleanup import finish
 from broker.entry import EntryRef
 from broker.errors import BrokerError, LinkLost

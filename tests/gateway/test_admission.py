@@ -101,6 +101,18 @@ def test_everything_implemented_arrives(admission: Admission) -> None:
     assert (request.id, request.priority_class, request.deadline_ms) == ("cmpl-my.own", "high", NOW_MS + 1500)
 
 
+@pytest.mark.parametrize("ask", [completion, chat])
+def test_what_other_servers_call_so_arrives(admission: Admission, ask: Callable[..., Admitted]) -> None:
+    samples = ask(admission, n=2, best_of=4, cache_salt="blue", ttft_slo_ms=300, tbt_slo_ms=40.5).request.payload
+    assert (samples.n, samples.best_of, samples.cache_salt) == (2, 4, "blue")
+    assert (samples.ttft_slo_ms, samples.tbt_slo_ms) == (300, 40.5)
+    beams = {"use_beam_search": True, "best_of": 3, "length_penalty": 0.5, "early_stopping": True, "temperature": 0}
+    found = ask(admission, **beams).request.payload
+    assert (found.use_beam_search, found.num_candidates, found.n) == (True, 3, 1)
+    assert (found.length_penalty, found.early_stopping) == (0.5, True)
+    assert ask(admission, best_of=1, stream=True).request.payload.best_of == 1
+
+
 @pytest.mark.parametrize("prompt", ["hi", ["hi"]])
 def test_one_prompt_in_an_array_is_that_prompt(admission: Admission, prompt: object) -> None:
     assert completion(admission, prompt=prompt).request.payload == completion(admission).request.payload
@@ -139,14 +151,13 @@ def test_values_that_ask_for_nothing_are_accepted(admission: Admission) -> None:
         "logit_bias": {},
         "logprobs": None,
         "echo": False,
-        "best_of": 1,
+        "best_of": None,
         "suffix": None,
         "stop": None,
         "seed": None,
         "stream_options": None,
     }
     assert completion(admission, **neutral).request.payload == completion(admission).request.payload
-    assert completion(admission, n=2, best_of=2).request.payload.n == 2
     nothing = {
         "tools": [],
         "tool_choice": "none",
@@ -168,8 +179,6 @@ def test_values_that_ask_for_nothing_are_accepted(admission: Admission) -> None:
         ("logprobs", 3),
         ("logprobs", True),
         ("echo", True),
-        ("best_of", 3),
-        ("best_of", 0),
         ("suffix", "x"),
         ("tools", [{}]),
         ("tool_choice", "required"),
@@ -239,6 +248,22 @@ def test_unsupported_parameters_are_refused_by_name(admission: Admission, name: 
         ({"request_id": "x" * 128}, "request_id"),
         ({"tenant": "other"}, "tenant"),
         ({"max_completion_tokens": 5}, "max_completion_tokens"),
+        ({"best_of": 0}, "best_of"),
+        ({"best_of": 17}, "best_of"),
+        ({"best_of": 1, "n": 2}, "best_of"),
+        ({"best_of": 2, "stream": True}, "best_of"),
+        ({"use_beam_search": "yes"}, "use_beam_search"),
+        ({"use_beam_search": True, "stream": True}, "use_beam_search"),
+        ({"use_beam_search": True, "temperature": 0.5}, "temperature"),
+        ({"use_beam_search": True, "top_p": 0.5}, "top_p"),
+        ({"use_beam_search": True, "seed": 1}, "seed"),
+        ({"use_beam_search": True, "stop": "x"}, "stop"),
+        ({"length_penalty": 2}, "length_penalty"),
+        ({"early_stopping": True}, "early_stopping"),
+        ({"cache_salt": "x" * 129}, "cache_salt"),
+        ({"cache_salt": 5}, "cache_salt"),
+        ({"ttft_slo_ms": 0}, "ttft_slo_ms"),
+        ({"tbt_slo_ms": "fast"}, "tbt_slo_ms"),
     ],
 )
 def test_wrong_values_are_refused_by_name(admission: Admission, parameters: dict[str, Any], param: str) -> None:

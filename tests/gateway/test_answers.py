@@ -169,6 +169,31 @@ async def test_cached_tokens_are_told(stage: Stage) -> None:
     assert usage.prompt_tokens_details.cached_tokens == 3
 
 
+async def test_cached_tokens_are_told_at_the_end_of_a_stream(stage: Stage) -> None:
+    await stage.worker(Answer([[5, 6]], cached_tokens=3))
+    client = (await stage.gateway()).openai()
+    stream = await client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, stream=True, stream_options={"include_usage": True}
+    )
+    usages = [chunk.usage async for chunk in stream if chunk.usage is not None]
+    assert [usage.prompt_tokens_details and usage.prompt_tokens_details.cached_tokens for usage in usages] == [3]
+
+
+async def test_ranked_choices_come_whole(stage: Stage) -> None:
+    worker = await stage.worker()
+    client = (await stage.gateway()).openai()
+    answer = await client.completions.create(model=MODEL, prompt="x", n=2, best_of=3)
+    assert [choice.text for choice in answer.choices] == [TEXT, TEXT]
+    beams: Any = {"use_beam_search": True, "length_penalty": 0.5}
+    chat = await client.chat.completions.create(model=MODEL, messages=MESSAGES, n=2, extra_body=beams)
+    assert [choice.message.content for choice in chat.choices] == [TEXT, TEXT]
+    assert [request.payload.num_candidates for request in worker.requests] == [3, 2]
+    assert [request.payload.use_beam_search for request in worker.requests] == [False, True]
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.completions.create(model=MODEL, prompt="x", n=2, best_of=3, stream=True)
+    assert caught.value.param == "best_of"
+
+
 async def test_the_events_on_the_wire(stage: Stage) -> None:
     gate = Gate(1)
     await stage.worker(Answer([stage.tokenizer.encode("ab")], gate=gate))

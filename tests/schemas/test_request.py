@@ -26,9 +26,27 @@ NAMES = st.from_regex(limits.NAME_PATTERN, fullmatch=True)
 HEADERS = st.none() | st.text(min_size=1, max_size=limits.MAX_TRACE_HEADER_LENGTH)
 
 
+SLOS_MS = st.none() | st.floats(0, limits.MAX_SLO_MS, exclude_min=True)
+
+
+@st.composite
+def beam_searches(draw: st.DrawFn) -> Payload:
+    n = draw(st.integers(1, limits.MAX_CHOICES))
+    return Payload(
+        prompt=(1,),
+        n=n,
+        best_of=draw(st.none() | st.integers(n, limits.MAX_CHOICES)),
+        use_beam_search=True,
+        length_penalty=draw(st.floats(-limits.MAX_LENGTH_PENALTY, limits.MAX_LENGTH_PENALTY)),
+        early_stopping=draw(st.booleans()),
+        temperature=0,
+    )
+
+
 @st.composite
 def payloads(draw: st.DrawFn) -> Payload:
     max_tokens = draw(st.none() | st.integers(1, limits.MAX_OUTPUT_TOKENS))
+    n = draw(st.integers(1, limits.MAX_CHOICES))
     return Payload(
         prompt=tuple(draw(st.lists(TOKENS, min_size=1, max_size=20))),
         max_tokens=max_tokens,
@@ -41,9 +59,13 @@ def payloads(draw: st.DrawFn) -> Payload:
         stop_token_ids=tuple(draw(st.lists(TOKENS, max_size=3))),
         ignore_eos=draw(st.booleans()),
         logprobs=draw(st.none() | st.integers(0, limits.MAX_LOGPROBS)),
-        n=draw(st.integers(1, limits.MAX_CHOICES)),
+        n=n,
+        best_of=draw(st.none() | st.integers(n, limits.MAX_CHOICES)),
         stop=tuple(draw(st.lists(st.text(min_size=1, max_size=10), max_size=3))),
         tenant=draw(NAMES),
+        cache_salt=draw(st.text(max_size=limits.MAX_CACHE_SALT_LENGTH)),
+        ttft_slo_ms=draw(SLOS_MS),
+        tbt_slo_ms=draw(SLOS_MS),
         on_disconnect=draw(st.sampled_from(("cancel", "continue"))),
     )
 
@@ -51,7 +73,7 @@ def payloads(draw: st.DrawFn) -> Payload:
 REQUESTS = st.builds(
     GenerationRequest,
     id=st.from_regex(limits.ID_PATTERN, fullmatch=True),
-    payload=payloads(),
+    payload=payloads() | beam_searches(),
     deadline_ms=st.integers(0, NOW_MS + limits.MAX_DEADLINE_AHEAD_MS),
     priority_class=st.sampled_from(CLASSES),
     form=st.sampled_from(Form),
@@ -111,6 +133,23 @@ def test_sampling_is_the_part_that_the_engine_takes() -> None:
     sampling = parse_payload({"prompt": [1], "n": 2, "temperature": 0, "stop": ["x"], "seed": 7}).sampling
     assert type(sampling) is SamplingParams
     assert sampling == SamplingParams(temperature=0, seed=7)
+
+
+def test_a_beam_search_that_names_no_temperature_is_greedy() -> None:
+    payload = parse_payload({"prompt": [1], "use_beam_search": True, "n": 2, "max_tokens": 5})
+    assert payload.sampling == SamplingParams(temperature=0, max_tokens=5)
+    assert (payload.num_candidates, payload.is_ranked) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_candidates", "is_ranked"),
+    [({}, 1, False), ({"n": 3}, 3, False), ({"n": 2, "best_of": 2}, 2, False), ({"n": 2, "best_of": 5}, 5, True)],
+)
+def test_choices_are_ranked_where_there_are_more_candidates(
+    changes: dict[str, int], num_candidates: int, is_ranked: bool
+) -> None:
+    payload = parse_payload({"prompt": [1], **changes})
+    assert (payload.num_candidates, payload.is_ranked) == (num_candidates, is_ranked)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +245,24 @@ def test_id_and_version_come_first() -> None:
         ({"tenant": ""}, "tenant: got '', allowed: 1 to 128 characters of A-Z a-z 0-9 _ . - /"),
         ({"tenant": "a\n"}, "tenant: got 'a\\n', allowed: 1 to 128 characters of A-Z a-z 0-9 _ . - /"),
         ({"on_disconnect": "ignore"}, "on_disconnect: got 'ignore', allowed: 'cancel' or 'continue'"),
-        ({"best_of": 3}, "best_of: got 3, allowed: no such parameter exists"),
+        ({"beam_width": 3}, "beam_width: got 3, allowed: no such parameter exists"),
+        ({"best_of": 17}, "best_of: got 17, allowed: at most 16"),
+        ({"best_of": 2, "n": 3}, "best_of: got 2, allowed: at least n (3)"),
+        ({"use_beam_search": 1}, "use_beam_search: got 1, allowed: true or false"),
+        ({"length_penalty": 10.5, "use_beam_search": True}, "length_penalty: got 10.5, allowed: at most 10"),
+        ({"length_penalty": 0.5}, "length_penalty: got 0.5, allowed: 1.0 without use_beam_search"),
+        ({"early_stopping": True}, "early_stopping: got True, allowed: False without use_beam_search"),
+        ({"early_stopping": "never", "use_beam_search": True}, "early_stopping: got 'never', allowed: true or false"),
+        *(
+            ({name: value, "use_beam_search": True}, f"{name}: got {value!r}, allowed: nothing with use_beam_search")
+            for name, value in {"top_k": 5, "top_p": 0.5, "min_p": 0.1, "seed": 0}.items()
+        ),
+        ({"temperature": 1.0, "use_beam_search": True}, "temperature: got 1.0, allowed: 0 or nothing with use_beam_"),
+        ({"stop": ["x"], "use_beam_search": True}, "stop: got ('x',), allowed: none with use_beam_search"),
+        ({"cache_salt": "x" * 129}, "cache_salt: got 'xxx"),
+        ({"cache_salt": None}, "cache_salt: got None, allowed: text"),
+        ({"ttft_slo_ms": 0}, "ttft_slo_ms: got 0, allowed: more than 0"),
+        ({"tbt_slo_ms": 3_600_001}, "tbt_slo_ms: got 3600001, allowed: at most 3600000"),
         ({"\ud800": 3}, "payload: got '\\ud800', allowed: UTF-8 text without lone surrogates"),
     ],
 )

@@ -233,7 +233,7 @@ def test_what_a_drain_hands_over_is_exported_before_the_process_ends(site: Obser
 
 @pytest.mark.parametrize(
     ("body", "code"),
-    [({"prompt": "x", "best_of": 2}, "unsupported_parameter"), ({"prompt": "x" * 5_000_000}, "body_too_large")],
+    [({"prompt": "x", "suffix": "y"}, "unsupported_parameter"), ({"prompt": "x" * 5_000_000}, "body_too_large")],
     ids=["parameter", "body"],
 )
 def test_the_server_span_says_why_a_request_was_refused(site: ObservedSite, body: dict[str, object], code: str) -> None:

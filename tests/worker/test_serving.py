@@ -80,6 +80,26 @@ def test_choices_differ_and_the_first_is_the_plain_one(
     assert [ending.tokens for ending in fold.terminal.endings] == [24, 24, 24]
 
 
+def test_cached_prefixes_are_told_and_shared_among_equal_tenants_and_salts(
+    producer: Producer, tokenizer: Tokenizer, undisturbed: Callable
+) -> None:
+    prompt = tokenizer.encode("Say the words one two three four five six seven eight nine ten in this order. " * 3)
+
+    def ask(**options: Any) -> int:
+        fold = producer.read(producer.post(prompt, max_tokens=4, **options))
+        assert fold.tokens[0] == undisturbed(prompt, max_tokens=4)
+        assert fold.terminal is not None
+        return fold.terminal.usage.cached_tokens
+
+    assert ask(tenant="blue") == 0
+    cached_tokens = ask(tenant="blue")
+    assert len(prompt) > cached_tokens >= len(prompt) - 16
+    assert ask(tenant="green") == 0
+    assert ask(tenant="blue", cache_salt="pepper") == 0
+    assert ask(tenant="blue", cache_salt="pepper", n=2) == cached_tokens
+    assert ask(tenant="red", n=3) == 0, "the other choices use what the first one computes"
+
+
 def test_running_request_is_cancelled_within_an_iteration(producer: Producer, count_prompt: list[int]) -> None:
     request_id = producer.post(count_prompt, max_tokens=3000, ignore_eos=True)
     seen = 0

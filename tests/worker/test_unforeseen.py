@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import demo
-from broker.claim import Claimed
+from broker.claimed import Claimed
 from engine import EngineConfig, OrcaEngine
 from schemas.errors import ErrorCode
 from schemas.request import GenerationRequest

@@ -1,0 +1,21 @@
+"""A request in the hands of the worker that claimed it."""
+
+from dataclasses import dataclass
+
+from broker.entry import EntryRef
+from schemas.limits import ID_PATTERN
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A request that is mine from now on: its entry, the raw fields, and its deliveries, this one included."""
+
+    ref: EntryRef
+    fields: dict[bytes, bytes]
+    deliveries: int
+
+    @property
+    def request_id(self) -> str | None:
+        """The id among its fields; None where that is none."""
+        text = self.fields.get(b"id", b"").decode(errors="replace")
+        return text if ID_PATTERN.fullmatch(text) else None

@@ -1,0 +1,57 @@
+-- Claim requests that nobody was given yet: first the one whose arrival, put off by its class, is the earliest.
+-- KEYS request streams, most urgent class first
+-- ARGV[1] group, ARGV[2] consumer, ARGV[3] how many at most, ARGV[4] ms by which each class is put off behind the one above
+-- Returns {{number of its stream in KEYS, entry id, fields} ...}; NOGROUP, with nothing claimed, where a stream or its
+-- group is missing; another error of a stream where no other stream has anything
+local group, consumer, aging_ms = ARGV[1], ARGV[2], tonumber(ARGV[4])
+
+-- The entry ids are the server's clock, so that the precedence of a waiting entry never changes.
+local function precedence_behind(number, id)
+  local entries = redis.call('XRANGE', KEYS[number], '(' .. id, '+', 'COUNT', 1)
+  if #entries == 0 then return nil end
+  return tonumber(string.match(entries[1][1], '^%d+')) + (number - 1) * aging_ms
+end
+
+local function last_delivered(groups)
+  for _, flat in ipairs(groups) do
+    local info = {}
+    for i = 1, #flat, 2 do info[flat[i]] = flat[i + 1] end
+    if info['name'] == group then return info['last-delivered-id'] end
+  end
+end
+
+local precedences, failed = {}, nil
+for number, key in ipairs(KEYS) do
+  local groups = redis.pcall('XINFO', 'GROUPS', key)
+  if groups.err and not string.find(groups.err, 'no such key', 1, true) then
+    failed = groups
+  else
+    local id = last_delivered(groups)
+    if not id then return redis.error_reply('NOGROUP no group ' .. group .. ' of ' .. key) end
+    precedences[number] = precedence_behind(number, id)
+  end
+end
+
+local function first()
+  local found
+  for number = 1, #KEYS do
+    if precedences[number] and (not found or precedences[number] < precedences[found]) then found = number end
+  end
+  return found
+end
+
+local claimed = {}
+while #claimed < tonumber(ARGV[3]) do
+  local number = first()
+  if not number then break end
+  local reply = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', KEYS[number], '>')
+  local entry = reply and reply[1][2][1]
+  if entry then
+    claimed[#claimed + 1] = {number, entry[1], entry[2]}
+    precedences[number] = precedence_behind(number, entry[1])
+  else
+    precedences[number] = nil
+  end
+end
+if #claimed == 0 and failed then return failed end
+return claimed

@@ -1,0 +1,61 @@
+"""How much a worker claims, and in which order."""
+
+import time
+from dataclasses import replace
+
+import pytest
+import redis
+
+from schemas.events import EventId
+from schemas.keys import CLASSES, GROUP
+from tests.redis_server import one_server
+from tests.worker.conftest import StartWorker
+from tests.worker.producer import Producer
+
+pytestmark = one_server("system")
+
+WAIT_S = 120
+
+
+def num_claimed(producer: Producer) -> int:
+    try:
+        return sum(producer.redis.xpending(producer.keys.requests(name), GROUP)["pending"] for name in CLASSES)
+    except redis.ResponseError:  # no worker has made the groups yet
+        return 0
+
+
+@pytest.mark.parametrize("max_waiting", [0, 2])
+def test_a_worker_holds_what_it_runs_and_what_may_wait(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], max_waiting: int
+) -> None:
+    ids = [producer.post(count_prompt, max_tokens=60, ignore_eos=True) for _ in range(5)]
+    worker = start_worker(max_batch_size=1, max_waiting=max_waiting, max_claims=8)
+    name = worker.wait_serving()
+    assert producer.redis.hget(producer.keys.worker(name), "capacity") == str(1 + max_waiting).encode()
+    most = 0
+    give_up = time.monotonic() + WAIT_S
+    while producer.redis.xlen(producer.keys.requests("normal")):
+        assert time.monotonic() < give_up
+        most = max(most, num_claimed(producer))
+        time.sleep(0.002)
+    assert most == 1 + max_waiting
+    assert all(producer.read(request_id).terminal is not None for request_id in ids)
+
+
+@pytest.mark.parametrize(("class_aging_s", "first"), [(10, "low"), (100, "realtime")])
+def test_a_request_that_has_waited_rises_above_its_class(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], class_aging_s: float, first: str
+) -> None:
+    """One of class low that came a minute before one of class realtime."""
+    epochs: dict[str, int] = {}
+    now_ms = int(time.time() * 1000)
+    requests = {name: producer.request(count_prompt, max_tokens=20, ignore_eos=True) for name in ("low", "realtime")}
+    for name, arrived_ms in (("low", now_ms - 60_000), ("realtime", now_ms)):
+        fields = replace(requests[name], priority_class=name).fields()
+        producer.redis.xadd(producer.keys.requests(name), fields, id=f"{arrived_ms}-0")  # type: ignore[arg-type]
+    start_worker(max_batch_size=1, class_aging_s=class_aging_s)
+    for name, request in requests.items():
+        producer.read(request.id)
+        (entry_id, _), *_ = producer.redis.xrange(producer.keys.reply(request.id))
+        epochs[name] = EventId.parse(entry_id).epoch
+    assert min(epochs, key=lambda name: epochs[name]) == first

@@ -1,0 +1,100 @@
+"""What the engine computes for one request in one attempt, and which of it are the choices."""
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+from engine import Beam, Request
+from schemas.request import Payload
+from schemas.sampling import SamplingParams
+from schemas.seed import choice_seed
+from worker.choice import Choice
+
+_attempts = count(1)
+"""Numbers every submission to the engine, so that a late event of an abandoned one is told apart."""
+
+
+class Candidates:
+    """Token sequences under engine ids of their own: samples, an engine request each, or the hypotheses of one beam
+    search, which is a single engine request.
+
+    They are the choices themselves, or, where choices are ranked, hidden from the reply log until the last of them
+    has ended. Nothing of a hidden one is ever published unless it is chosen, so that a takeover begins anew.
+    """
+
+    def __init__(self, request_id: str, payload: Payload, sequences: Sequence[Choice]) -> None:
+        """`sequences`: all samples, or the hypotheses to return."""
+        self._payload = payload
+        self._sequences = list(sequences)
+        number = next(_attempts)
+        self._attempt = f"{request_id}@{number}"
+        self.by_engine_id: Mapping[str, Sequence[Choice]] = (
+            {self._attempt: self._sequences}
+            if payload.use_beam_search
+            else {f"{request_id}#{one.index}@{number}": [one] for one in self._sequences}
+        )
+
+    @staticmethod
+    def count(payload: Payload) -> int:
+        """How many sequences come back from the engine."""
+        return payload.n if payload.use_beam_search else payload.num_candidates
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that a prefix cache saved; the first sequence tells, since the others may share its work."""
+        return next((one.cached_tokens for one in self._sequences if one.cached_tokens is not None), 0)
+
+    def engine_requests(
+        self, *, max_tokens: int, seed: int, priority_class: str, deadline_s: float, ttft_slo_ms: float | None
+    ) -> list[Request]:
+        """What the engine has to run: whatever has not ended, continued from its tokens.
+
+        `deadline_s` is in seconds of `time.monotonic()`; `ttft_slo_ms` is what is left of the target.
+        """
+        payload = self._payload
+        left = [(name, ones[0]) for name, ones in self.by_engine_id.items() if ones[0].ending is None]
+        return [
+            Request(
+                id=engine_id,
+                prompt_ids=payload.prompt,
+                sampling=self._sampling,
+                max_tokens=max_tokens,
+                output_ids=tuple(sequence.tokens),
+                seed=choice_seed(seed, sequence.index),
+                priority_class=priority_class,
+                tenant=payload.tenant,
+                cache_salt=payload.cache_salt,
+                ttft_slo_ms=ttft_slo_ms,
+                tbt_slo_ms=payload.tbt_slo_ms,
+                deadline_s=deadline_s,
+                group=self._attempt if len(left) > 1 else None,
+                beam=self._beam,
+            )
+            for engine_id, sequence in left
+        ]
+
+    def best(self) -> list[Choice] | None:
+        """The choices, best first and numbered so; None until every sequence has ended."""
+        if not all(one.ending for one in self._sequences):
+            return None
+        ranked = self._sequences
+        if not self._payload.use_beam_search:  # whose hypotheses come in order
+            ranked = sorted(ranked, key=lambda one: -one.mean_logprob())
+        chosen = ranked[: self._payload.n]
+        for index, choice in enumerate(chosen):
+            choice.index = index
+        return chosen
+
+    @property
+    def _sampling(self) -> SamplingParams:
+        """As asked for; samples that are ranked need their log probabilities, whether they are published or not."""
+        sampling = self._payload.sampling
+        if not self._payload.is_ranked or self._payload.use_beam_search or sampling.logprobs is not None:
+            return sampling
+        return sampling.model_copy(update={"logprobs": 0})
+
+    @property
+    def _beam(self) -> Beam | None:
+        payload = self._payload
+        if not payload.use_beam_search:
+            return None
+        return Beam(payload.num_candidates, payload.n, payload.length_penalty, payload.early_stopping)
