@@ -43,6 +43,7 @@ from bench.offline.variants import EngineVariant, variants
 from bench.workloads import WORKLOADS, Draw, SampleRequest, token_ids
 from cli.errors import UserError
 from engine import EngineConfig, OrcaEngine, UnsupportedModel
+from engine.schedule.policies import POLICIES
 from schemas.errors import InvalidRequest
 
 _WARM_UP_PROMPT, _WARM_UP_OUTPUT = 64, 4
@@ -147,7 +148,8 @@ class OfflineBench:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser("offline", __doc__)
     parser.add_argument("--model", required=True, help="directory or hub id; see `bench make-model`")
-    parser.add_argument("--policy", metavar="P[,P...]", help="scheduling policies to compare (the engine's default)")
+    policies = f"scheduling policies to compare, of {', '.join(sorted(POLICIES))} (the engine's default)"
+    parser.add_argument("--policy", metavar="P[,P...]", help=policies)
     parser.add_argument(
         "--compare",
         action="append",

@@ -76,7 +76,7 @@ async def test_a_load_on_real_processes_is_answered_exactly(site: Site, prompts:
 
 async def _workload_of_exact_lengths(site: Site) -> None:
     flags = ("--workload", "multi_turn", "--requests", "8", "--length-scale", "0.1", "--mix", "realtime=1,low=1")
-    status, figures = await load(site, *flags, "--sweep", "concurrency=1,4", "--repeats", "2")
+    status, figures = await load(site, *flags, "--sweep", "concurrency=1,4", "--repeats", "2", "--ttft-slo-ms", "60000")
     assert status == 0
     assert list(figures["variants"]) == ["concurrency=1", "concurrency=4"]
     for variant in figures["variants"].values():
@@ -84,6 +84,7 @@ async def _workload_of_exact_lengths(site: Site) -> None:
         assert variant["runs"][0]["output_tokens"] == variant["runs"][1]["output_tokens"] >= 8 * 3
         assert set(variant["by_class"]) == {"realtime", "low"}
     assert figures["prompt_tokens_computed"] + figures["prompt_tokens_cached"] == figures["input_tokens"]
+    assert figures["goodput"]["share"] == 1
     assert figures["kv_waste"] is None, "HTTP does not tell"
     assert [point["load"] for point in figures["curves"]["gateway"]] == [1, 4]
 
