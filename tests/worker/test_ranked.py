@@ -61,9 +61,17 @@ def test_the_best_samples_come_best_first_and_at_once(
     producer.wait_empty()
 
 
-def test_a_takeover_begins_anew(producer: Producer, start_worker: StartWorker, count_prompt: list[int]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"best_of": BEST_OF, "seed": SEED, **SAMPLING}, {"use_beam_search": True, "best_of": 4, "ignore_eos": True}],
+    ids=["samples", "beams"],
+)
+def test_a_takeover_begins_anew(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], options: dict[str, Any]
+) -> None:
+    body = {"n": N, "temperature": 0, **options, "max_tokens": 300}
     workers = {worker.wait_serving(): worker for worker in (start_worker(), start_worker())}
-    request_id = post(producer, count_prompt, max_tokens=400)
+    request_id = producer.post(count_prompt, **body)
     first = next(event for _, event in producer.events(request_id) if isinstance(event, Started))
     workers[first.worker].kill()
     events = [event for _, event in producer.events(request_id)]
@@ -71,8 +79,7 @@ def test_a_takeover_begins_anew(producer: Producer, start_worker: StartWorker, c
     fold = producer.read(request_id)
     assert fold.terminal is not None
     assert fold.terminal.error is None
-    alone = producer.read(post(producer, count_prompt, max_tokens=400))
-    assert fold.tokens == alone.tokens
+    assert fold.tokens == producer.read(producer.post(count_prompt, **body)).tokens
 
 
 @pytest.mark.parametrize(
