@@ -22,8 +22,18 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --progre
 demo: $(READY)
 	@$(BIN)/python -m cli.demo
 
+# Test processes side by side: one per core, but a few services run for each, so memory ends before a large machine's
+# cores do. One after the other and in one process: make test TEST_WORKERS=0
+TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores : 8)))
+
+# Both halves load the same sources, so compiled files are kept, whatever the environment says of them. A worker that
+# has nothing left takes over half of what another has still to do, and neighbours, which share fixtures, stay together.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist worksteal
+
+# What needs no server comes first: a mistake in the thick of it shows within a minute or two.
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(PYTEST) -m 'not server'
+	$(PYTEST) -m server
 
 # Needs a container engine with Compose. BASE_IMAGE and the mirrors of docs/compose.md go on to the build.
 compose-test: $(READY)

@@ -1,4 +1,4 @@
-"""When requests arrive: Poisson processes of constant or changing rate."""
+"""When requests arrive: Poisson and bursty processes of constant rate, Poisson processes of changing rate."""
 
 import random
 from bisect import bisect_right
@@ -10,12 +10,21 @@ from typing import Self
 
 def poisson(rate: float, duration_s: float, rng: random.Random) -> Iterator[float]:
     """Arrival times in seconds, `rate` per second on average, from 0 up to `duration_s`, which may be infinite."""
-    if not rate > 0:
-        raise ValueError(f"rate: got {rate}, allowed: more than 0 [requests/s]")
-    now = rng.expovariate(rate)
-    while now < duration_s:
+    return gamma(rate, duration_s, 1.0, rng)
+
+
+def gamma(rate: float, duration_s: float, burstiness: float, rng: random.Random) -> Iterator[float]:
+    """The same with times between arrivals that are gamma distributed, of shape `burstiness`.
+
+    1 is the Poisson process; below 1 requests come in bursts (coefficient of variation 1 / sqrt(burstiness)), above 1
+    more evenly.
+    """
+    for name, value, unit in (("rate", rate, " [requests/s]"), ("burstiness", burstiness, "")):
+        if not value > 0:
+            raise ValueError(f"{name}: got {value}, allowed: more than 0{unit}")
+    now = 0.0
+    while (now := now + rng.gammavariate(burstiness, 1 / (rate * burstiness))) < duration_s:
         yield now
-        now += rng.expovariate(rate)
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,16 @@
-"""How much KV cache a model needs per token: `python -m bench.kv_memory MODEL`.
+"""How much KV cache a model needs per token.
 
 The model is built from its configuration without weights, and the engine's own probe finds every layer that attends,
 so grouped heads, and keys and values of different sizes, are counted as the engine will allocate them.
 """
 
-import argparse
-import sys
 from collections.abc import Sequence
 
 import torch
 from transformers import AutoModelForCausalLM
 
+from bench.flags import Parser
+from cli.errors import UserError
 from engine.attention import choose_backend
 from engine.config import EngineConfig
 from engine.errors import UnsupportedModel
@@ -24,27 +24,21 @@ def bytes_per_token(model: str, dtype: torch.dtype) -> int:
     config = load_model_config(EngineConfig(model))
     with quiet(), torch.device("meta"):
         built = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager").eval()
-    return ModelRunner(built, choose_backend("auto", torch.device("cpu"))).bytes_per_block(1)
+    runner = ModelRunner(built, choose_backend("auto", torch.device("cpu")))
+    return sum(runner.bytes_per_block(layer, 1) for layer in range(len(runner.shapes)))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print the figure for each number format; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="bench.kv_memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("kv-memory", __doc__)
     parser.add_argument("model", nargs="+", help="directory or hub id; the configuration is enough")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(list(arguments))
     for model in options.model:
         for dtype in (torch.float32, torch.bfloat16):
             try:
                 size = bytes_per_token(model, dtype)
             except (UnsupportedModel, OSError) as error:
-                print(f"bench.kv_memory: {model}: {error}", file=sys.stderr)
-                return 2
+                raise UserError(f"{model}: {error}") from None
             name = str(dtype).removeprefix("torch.")
             print(f"{model} in {name}: {size:,} bytes per token, {size * 1000 / 2**20:,.1f} MiB per 1,000 tokens")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

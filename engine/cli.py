@@ -108,7 +108,7 @@ def _tokenizer(model: str) -> Any | None:
 
     with quiet():
         try:
-            return AutoTokenizer.from_pretrained(model)
+            return AutoTokenizer.from_pretrained(model, trust_remote_code=False)
         except (OSError, ValueError, KeyError):
             return None
 

@@ -20,8 +20,9 @@ class EngineConfig:
 
     `model` is a directory or a hub id. `dtype` auto is float32 on a CPU and the checkpoint's own on CUDA.
     `kv_cache_memory` is in bytes; without it the cache takes what a profiling pass leaves on CUDA, and a modest share
-    of the free memory on a CPU. `max_num_batched_tokens` is the token budget of an iteration, `max_batch_size` the
-    most requests that run at once. `max_model_len` (tokens of prompt and output) may only lower the model's own limit.
+    of the available memory on a CPU. `max_num_batched_tokens` is the token budget of an iteration, `max_batch_size` the
+    most requests that run at once, at most as many as that budget has tokens. `max_model_len` (tokens of prompt and
+    output) may only lower the model's own limit. `self_check` is what `OrcaEngine.load` does before it assembles.
 
     `policy` is the name of a scheduling policy, `admission` the rule of memory that it uses. With `token_budget`
     adaptive prefill chunks shrink so that the time between tokens stays under the tightest target of those that run, or
@@ -71,3 +72,8 @@ class EngineConfig:
             if get_origin(field.type) is Literal and getattr(self, field.name) not in get_args(field.type):
                 allowed = ", ".join(get_args(field.type))
                 raise ValueError(f"{field.name}: got {getattr(self, field.name)!r}, allowed: {allowed}")
+        if self.max_batch_size > self.max_num_batched_tokens:
+            raise ValueError(
+                f"max_batch_size: got {self.max_batch_size}, allowed: at most max_num_batched_tokens, which is "
+                f"{self.max_num_batched_tokens} (each running request takes a token of it)"
+            )

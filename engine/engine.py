@@ -21,7 +21,7 @@ from engine.model.load import (
     resolve_max_model_len,
 )
 from engine.model.runner import ModelRunner
-from engine.model.self_check import check_loaded, check_small_copy
+from engine.model.self_check import check_model
 from engine.model.support import refuse_unsupported
 from engine.offline import generate
 from engine.output import Completion, EngineStats, TokenEvent
@@ -42,23 +42,21 @@ _log = logging.getLogger(__name__)
 class OrcaEngine:
     """Iteration-level scheduling and selective batching (Orca, OSDI'22) over a paged KV cache.
 
-    Not safe for several threads: whoever calls `step` calls all the rest. An engine loaded from a model is ready: its
+    Not safe for several threads: whoever calls `step` calls all the rest. An engine that was loaded is ready: its
     self-check and warm-up are over.
     """
 
     def __init__(self, config: EngineConfig, model: PreTrainedModel) -> None:
-        """An engine around a model that is in memory, on the device where it shall compute; see also `load`."""
+        """An engine around a model that is in memory, on the device where it shall compute.
+
+        Only assembled: no self-check runs here, see `load`. Several engines may share one model.
+        """
         self.config = config
         model.eval()
         self.model = model
         self.device: torch.device = model.device
         max_model_len = resolve_max_model_len(config, model.config)
-        backend = choose_backend(config.attention_backend, self.device)
-        if config.self_check:
-            refuse_unsupported(model.config, max_model_len)
-            check_small_copy(model, backend, max_model_len)
-            check_loaded(model, backend, max_model_len)
-        self._runner = ModelRunner(model, backend)
+        self._runner = ModelRunner(model, choose_backend(config.attention_backend, self.device))
         self.cache = make_cache(self._runner, config, max_model_len)
         self.eos_token_ids = eos_token_ids(model)
         self._executor = Executor(self._runner, self.cache, self.eos_token_ids)
@@ -82,8 +80,13 @@ class OrcaEngine:
         """Load the model named in `config`; UnsupportedModel where it would not be computed right."""
         device = resolve_device(config.device)
         model_config = load_model_config(config)
-        refuse_unsupported(model_config, resolve_max_model_len(config, model_config))
-        return cls(config, load_model(config, model_config, device))
+        max_model_len = resolve_max_model_len(config, model_config)
+        refuse_unsupported(model_config, max_model_len)
+        backend = choose_backend(config.attention_backend, device)
+        model = load_model(config, model_config, device)
+        if config.self_check:
+            check_model(model, backend, max_model_len)
+        return cls(config, model)
 
     @property
     def has_work(self) -> bool:

@@ -1,12 +1,17 @@
 """What can go wrong in the engine apart from an invalid request."""
 
 
+def one_line(text: object) -> str:
+    """`text` without line breaks: libraries like to explain in paragraphs."""
+    return " ".join(str(text).split())
+
+
 class UnsupportedModel(ValueError):
-    """A model that the engine would not compute right, or cannot load; `reason` says which and why."""
+    """A model that the engine would not compute right, or cannot load; `reason` says which and why, in one line."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+        self.reason = one_line(reason)
+        super().__init__(self.reason)
 
 
 class IllegalTransition(RuntimeError):

@@ -25,7 +25,11 @@ def check_request(request: Request, limits: ModelLimits, eos_token_ids: Collecti
             if not 0 <= token < limits.vocab_size:
                 where = f"{field}.{ids.index((min(ids), max(ids))[index])}"
                 raise InvalidRequest(where, token, f"token ids from 0 to {limits.vocab_size - 1}")
-    max_tokens = _resolved(request, limits)
+    if request.max_tokens is not None and request.max_tokens < 1:
+        raise InvalidRequest("max_tokens", request.max_tokens, "at least 1")
+    max_tokens = limits.fit(
+        len(request.prompt_ids), max_tokens=request.max_tokens, min_tokens=request.sampling.min_tokens
+    )
     if request.beam is not None:
         _check_beam(request)
     ended = first_finish(request.output_ids, request.sampling, eos_token_ids, max_tokens)
@@ -48,21 +52,3 @@ def _check_beam(request: Request) -> None:
             raise InvalidRequest(field, value, f"{' or '.join(map(str, allowed))} with a beam search")
     if request.output_ids:
         raise InvalidRequest("output_ids", request.output_ids, "none: a beam search begins with its prompt")
-
-
-def _resolved(request: Request, limits: ModelLimits) -> int:
-    room = limits.max_total_tokens - len(request.prompt_ids)
-    if room < 1:
-        raise InvalidRequest(
-            "prompt",
-            f"{len(request.prompt_ids)} tokens",
-            f"at most {limits.max_total_tokens - 1} tokens (context {limits.max_model_len}, "
-            f"KV cache {limits.max_cached_tokens})",
-        )
-    for field, value in (("max_tokens", request.max_tokens), ("min_tokens", request.sampling.min_tokens)):
-        if value is not None and value > room:
-            allowed = f"at most {room} after a prompt of {len(request.prompt_ids)} tokens"
-            raise InvalidRequest(field, value, allowed)
-    if request.max_tokens is not None and request.max_tokens < 1:
-        raise InvalidRequest("max_tokens", request.max_tokens, "at least 1")
-    return room if request.max_tokens is None else request.max_tokens

@@ -111,10 +111,10 @@ class Admission:
 
     def _check_length(self, prompt: list[int], asked: ApiRequest) -> None:
         """Before anything looks at each id: a prompt far beyond the context costs no more than its tokens."""
-        longest = self.limits.max_total_tokens - 1
-        if len(prompt) > longest:
-            error = InvalidRequest("prompt", f"{len(prompt)} tokens", f"at most {longest} tokens")
-            raise invalid(_in_the_clients_words(error, asked), "context_length_exceeded")
+        try:
+            self.limits.fit(len(prompt), max_tokens=None, min_tokens=0)
+        except InvalidRequest as error:
+            raise invalid(_in_the_clients_words(error, asked), "context_length_exceeded") from None
 
     def _encode(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):

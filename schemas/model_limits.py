@@ -1,9 +1,29 @@
 """The limits that a model adds to those of the contract."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from schemas.errors import InvalidRequest
 from schemas.request import Payload
+
+_LENGTH_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len", "seq_length")
+"""What configurations call the longest sequence that a model was made for, the usual name first."""
+
+
+def context_length(stated: Callable[[str], object], asked: int | None) -> int:
+    """Most tokens of prompt and output together; gateway and worker both take it from here.
+
+    `stated` looks up a name in the model's text configuration; `asked` is the setting max_model_len, which may only
+    lower what is stated. ValueError where it is higher, or where neither says anything.
+    """
+    found = [value for value in map(stated, _LENGTH_NAMES) if isinstance(value, int) and value > 0]
+    if not found and asked is None:
+        raise ValueError(f"the model's configuration states no context length ({_LENGTH_NAMES[0]}); set max_model_len")
+    if not found or asked is None:
+        return found[0] if asked is None else asked
+    if asked > found[0]:
+        raise ValueError(f"max_model_len: got {asked}, allowed: at most {found[0]}, the model's own limit")
+    return asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +43,27 @@ class ModelLimits:
 
     def resolve_max_tokens(self, payload: Payload) -> int:
         """The bound on output tokens that holds for `payload`: what it asks for, or what the context leaves."""
-        room = self.max_total_tokens - len(payload.prompt)
-        return room if payload.max_tokens is None else payload.max_tokens
+        return self.fit(len(payload.prompt), max_tokens=payload.max_tokens, min_tokens=payload.min_tokens)
+
+    def fit(self, num_prompt_tokens: int, *, max_tokens: int | None, min_tokens: int) -> int:
+        """The bound on output tokens; InvalidRequest where prompt and output cannot be held."""
+        room = self.max_total_tokens - num_prompt_tokens
+        if room < 1:
+            cache = "" if self.max_cached_tokens is None else f", KV cache {self.max_cached_tokens}"
+            raise InvalidRequest(
+                "prompt",
+                f"{num_prompt_tokens} tokens",
+                f"at most {self.max_total_tokens - 1} tokens (context {self.max_model_len}{cache})",
+            )
+        for field, value in (("max_tokens", max_tokens), ("min_tokens", min_tokens)):
+            if value is not None and value > room:
+                allowed = f"at most {room} after a prompt of {num_prompt_tokens} tokens"
+                raise InvalidRequest(field, value, allowed)
+        return room if max_tokens is None else max_tokens
 
     def check(self, payload: Payload) -> None:
         """InvalidRequest where `payload` asks for what this model cannot do."""
-        room = self.max_total_tokens - len(payload.prompt)
-        if room < 1:
-            raise InvalidRequest(
-                "prompt",
-                f"{len(payload.prompt)} tokens",
-                f"at most {self.max_total_tokens - 1} tokens (context {self.max_model_len})",
-            )
-        if payload.max_tokens is not None and payload.max_tokens > room:
-            raise InvalidRequest(
-                "max_tokens", payload.max_tokens, f"at most {room} after a prompt of {len(payload.prompt)} tokens"
-            )
-        if payload.min_tokens > room:
-            raise InvalidRequest(
-                "min_tokens", payload.min_tokens, f"at most {room} after a prompt of {len(payload.prompt)} tokens"
-            )
+        self.resolve_max_tokens(payload)
         for field, ids in (("prompt", payload.prompt), ("stop_token_ids", payload.stop_token_ids)):
             worst = max(ids, default=0)
             if worst >= self.vocab_size:

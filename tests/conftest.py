@@ -1,5 +1,10 @@
-"""For every folder: real Redis servers as fixtures; no test fails for the time that it takes."""
+"""For every folder: real Redis servers as fixtures; no test fails for the time that it takes.
 
+Tests run side by side in several processes (`make test`), so nothing here is shared between processes but the sources:
+each has its own servers, folders and ports, and computes on one thread.
+"""
+
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +18,16 @@ from tests.redis_server import BINARIES, RedisServer
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
+os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it when it is loaded, here and in every process that a test starts
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a Redis server; tests that start one by themselves bear the mark in their files."""
+    for item in items:
+        if "redis_binary" in getattr(item, "fixturenames", ()):
+            item.add_marker("server")
+
 
 @pytest.fixture(scope="session", params=list(BINARIES))
 def redis_binary(request: pytest.FixtureRequest) -> str:
@@ -24,14 +39,25 @@ def redis_binary(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def _shared_server(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(redis_binary, tmp_path_factory.mktemp("redis"))
-    server.start()
-    with server.client() as client:
-        while client.info("server")["uptime_in_seconds"] < 2:
-            time.sleep(0.05)  # so that no lease is spared any more because the server has just started
-    yield server
-    server.kill()
+def _running_servers() -> Iterator[dict[str, RedisServer]]:
+    """Servers by their binaries; each starts when the first test asks for it, and runs to the end of the session."""
+    servers: dict[str, RedisServer] = {}
+    yield servers
+    for server in servers.values():
+        server.kill()
+
+
+@pytest.fixture(scope="session")
+def _shared_server(
+    redis_binary: str, _running_servers: dict[str, RedisServer], tmp_path_factory: pytest.TempPathFactory
+) -> RedisServer:
+    if redis_binary not in _running_servers:
+        server = _running_servers[redis_binary] = RedisServer(redis_binary, tmp_path_factory.mktemp("redis"))
+        server.start()
+        with server.client() as client:
+            while client.info("server")["uptime_in_seconds"] < 2:
+                time.sleep(0.05)  # so that no lease is spared any more because the server has just started
+    return _running_servers[redis_binary]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ import pytest
 import redis
 
 from tests.parent import die_with_parent
+from tests.ports import free_port
 
 
 def embedded_binary() -> str | None:
@@ -36,14 +36,6 @@ def one_server(preferred: str) -> pytest.MarkDecorator:
     """For tests of whole processes: run once, with the preferred server or with the one there is."""
     names = sorted(BINARIES, key=lambda name: (BINARIES[name]() is None, name != preferred))
     return pytest.mark.parametrize("redis_binary", names[:1], indirect=True, scope="session")
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class RedisServer:

@@ -1,18 +1,19 @@
 """What a model's own files say about its vocabulary, context and end tokens. Reads JSON; no torch."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from schemas.model_limits import ModelLimits
-
-_LENGTH_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len", "seq_length")
+from schemas.model_limits import ModelLimits, context_length
 
 
 class ModelFilesError(ValueError):
-    """A model's files are missing or do not say what is needed."""
+    """A model's files are missing, or do not say what is needed, or want what is not done; one line."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(" ".join(reason.split()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class ModelConfig:
     def load(cls, model: str, *, max_model_len: int | None = None) -> Self:
         """Read config.json and generation_config.json of a directory or hub id.
 
-        `max_model_len` lowers the context that the model states. ModelFilesError where something needed is missing.
+        `max_model_len` lowers the context that the model states. ModelFilesError where something needed is missing, the
+        model needs code of its own, or `max_model_len` is more than the model's limit.
         """
         config = _read(model, "config.json")
         if config is None:
@@ -38,22 +40,39 @@ class ModelConfig:
     def read(
         cls, config: Mapping[str, Any], generation: Mapping[str, Any], *, max_model_len: int | None = None
     ) -> Self:
-        """From the two files' contents."""
+        """From the two files' contents, and what their architecture takes for what they leave out."""
         text = config.get("text_config") or config
-        vocab_size = text.get("vocab_size") or config.get("vocab_size")
+        stated = _lookup(config, text)
+        vocab_size = stated("vocab_size") or config.get("vocab_size")
         if not isinstance(vocab_size, int):
             raise ModelFilesError(f"config.json: got no vocab_size (keys {', '.join(sorted(text))})")
-        stated = next((text[name] for name in _LENGTH_NAMES if isinstance(text.get(name), int)), None)
-        if stated is None and max_model_len is None:
-            raise ModelFilesError(
-                f"config.json: states no context length ({', '.join(_LENGTH_NAMES)}): set max_model_len"
-            )
-        length = min(found for found in (stated, max_model_len) if found is not None)
+        try:
+            length = context_length(stated, max_model_len)
+        except ValueError as error:
+            raise ModelFilesError(str(error)) from None
         eos = _ids(generation.get("eos_token_id"))
         if not eos:
             eos = _ids(text.get("eos_token_id")) or _ids(config.get("eos_token_id"))
         architectures = config.get("architectures") or [""]
         return cls(ModelLimits(vocab_size, length), eos, str(architectures[0]))
+
+
+def _lookup(config: Mapping[str, Any], text: Mapping[str, Any]) -> Callable[[str], object]:
+    """Names in the configuration as the worker sees it, or in the bare file for an architecture without a name."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    kind = config.get("model_type")
+    if kind is None:
+        return text.get
+    if kind not in CONFIG_MAPPING:
+        if "auto_map" in config:
+            raise ModelFilesError("config.json: the model wants to run code of its own (auto_map), which is never done")
+        return text.get
+    try:
+        known = CONFIG_MAPPING[kind].from_dict(dict(config)).get_text_config()
+    except Exception as error:  # each architecture checks its own fields, in its own ways
+        raise ModelFilesError(f"config.json: {error}") from None
+    return lambda name: getattr(known, name, None)
 
 
 def _ids(value: object) -> frozenset[int]:

@@ -39,8 +39,12 @@ class Tokenizer:
         with _without_advice():
             from transformers import AutoTokenizer
         try:
-            tokenizer = AutoTokenizer.from_pretrained(model)
+            tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
         except (OSError, ValueError, KeyError) as error:
+            if "trust_remote_code" in str(error):
+                raise ModelFilesError(
+                    f"model: got {model!r}, allowed: one without code of its own (auto_map), which is never run"
+                ) from None
             raise ModelFilesError(
                 f"model: got {model!r}, allowed: a directory or hub id with a tokenizer ({error})"
             ) from None

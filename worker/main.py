@@ -84,9 +84,10 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
         return _unusable(f"model: {error}")
     try:
         tokenizer = Tokenizer.load(settings.model)
-    except ModelFilesError:
+    except ModelFilesError as error:
         tokenizer = None
-        log.warning("the model has no tokenizer: stop strings are refused", extra={"model": settings.model})
+        extra = {"model": settings.model, "why": str(error)}
+        log.warning("the model has no tokenizer: stop strings are refused", extra=extra)
     return asyncio.run(_serve(settings, name, engine, tokenizer, telemetry, admin))
 
 

@@ -1,8 +1,8 @@
 """Settings of the worker process."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from broker.arrivals import CLASS_AGING_MS
 from broker.settings import BrokerSettings
@@ -17,14 +17,21 @@ class WorkerSettings(BrokerSettings, LogSettings):
         "auto", description="Number format of weights and cache; auto: float32 on a CPU, the checkpoint's on a GPU."
     )
     torch_threads: int = Field(0, ge=0, le=1024, description="CPU threads of torch; 0: all cores. [threads]")
-    max_batch_size: int = Field(32, ge=1, le=4096, description="Most requests in one iteration. [requests]")
+    max_batch_size: int = Field(
+        32,
+        ge=1,
+        le=4096,
+        description="Most requests in one iteration; at most `max_num_batched_tokens`. [requests]",
+    )
     max_num_batched_tokens: int = Field(
         512,
         ge=1,
         le=1_048_576,
         description="Token budget of one iteration, prefill and decode together. [tokens]",
     )
-    max_model_len: int | None = Field(None, ge=2, description="Context length; none: the model's own. [tokens]")
+    max_model_len: int | None = Field(
+        None, ge=2, le=10_000_000, description="Lowers the context that the model's configuration states. [tokens]"
+    )
     kv_cache_memory: int | None = Field(
         None, ge=1024, description="Size of the KV cache; none: measured on a GPU, a default on a CPU. [bytes]"
     )
@@ -65,3 +72,12 @@ class WorkerSettings(BrokerSettings, LogSettings):
     iteration_trace_ratio: float = Field(
         0.0, ge=0, le=1, description="Share of the engine's iterations that get a trace of their own."
     )
+
+    @model_validator(mode="after")
+    def _batch_within_budget(self) -> Self:
+        if self.max_batch_size > self.max_num_batched_tokens:
+            raise ValueError(
+                f"max_batch_size: got {self.max_batch_size}, allowed: at most max_num_batched_tokens, which is "
+                f"{self.max_num_batched_tokens} (each running request takes a token of it)"
+            )
+        return self

@@ -1,5 +1,8 @@
 """How a transformers model calls our attention instead of its own."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,6 +10,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
+from engine.attention.arguments import refuse_unknown
 from engine.attention.base import AttentionBackend, AttentionCall
 from engine.batch.flat_batch import FlatBatch
 from engine.errors import UnsupportedModel
@@ -18,16 +22,13 @@ IMPLEMENTATION = "orcastream"
 """The name of our attention in transformers' registry. No mask function goes with it: for a name without one,
 transformers builds no mask at all and hands None down, which is what a flat batch needs."""
 
-_CONTEXT = "orcastream_attention"
-_LAYER = "orcastream_layer"
-
 
 @dataclass(slots=True)
 class AttentionContext:
     """What the attention of one model needs beside the tensors of a call; owned by that model's runner.
 
-    It is found through an attribute of each of the model's modules, so that any number of engines live in one process.
-    While `probing`, calls are recorded in `shapes` instead of being computed.
+    It is in force during that runner's forward passes, in the thread that makes them. So any number of engines live in
+    one process, also on one model. While `probing`, calls are recorded in `shapes` instead of being computed.
     """
 
     backend: AttentionBackend
@@ -36,33 +37,65 @@ class AttentionContext:
     groups: list[int] = field(default_factory=list)
     """The group of each layer: which of `FlatBatch.groups` is its own."""
     shapes: list[LayerShape] = field(default_factory=list)
+    layers: dict[nn.Module, int] = field(default_factory=dict)
+    """Index into `shapes` and `caches` of each module that attends."""
     probing: bool = False
     plan: Any = None
 
-    def attach(self, model: PreTrainedModel) -> None:
-        """Make every attention call of `model` come here."""
-        AttentionInterface.register(IMPLEMENTATION, orca_attention)
-        with quiet():
-            model.set_attn_implementation(IMPLEMENTATION)
-        for module in model.modules():
-            setattr(module, _CONTEXT, self)
-            module.__dict__.pop(_LAYER, None)
-
-    def begin(self, batch: FlatBatch) -> None:
-        """The next forward pass computes `batch`."""
+    @contextmanager
+    def computing(self, model: PreTrainedModel, batch: FlatBatch) -> Iterator[None]:
+        """The forward passes of `model` in this block compute `batch`."""
         self.plan = self.backend.plan(batch, self.dtype)
+        try:
+            with self._in_force(model):
+                yield
+        finally:
+            self.plan = None
+
+    @contextmanager
+    def recording(self, model: PreTrainedModel) -> Iterator[None]:
+        """The one forward pass of `model` in this block finds its layers anew."""
+        self.shapes.clear()
+        self.layers.clear()
+        self.probing = True
+        try:
+            with self._in_force(model):
+                yield
+        finally:
+            self.probing = False
+
+    @contextmanager
+    def _in_force(self, model: PreTrainedModel) -> Iterator[None]:
+        # Whoever computed with the model in between may have chosen another attention.
+        if model.config._attn_implementation != IMPLEMENTATION:
+            AttentionInterface.register(IMPLEMENTATION, orca_attention)
+            with quiet():
+                model.set_attn_implementation(IMPLEMENTATION)
+        token = _IN_FORCE.set(self)
+        try:
+            yield
+        finally:
+            _IN_FORCE.reset(token)
 
     def record(
         self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int | None
     ) -> torch.Tensor:
         """Note the shape of one more layer; returns zeros in the shape of an output."""
-        if hasattr(module, _LAYER):
+        if module in self.layers:
             raise UnsupportedModel(f"{type(module).__name__} attends more than once in one forward pass")
         if getattr(module, "is_causal", True) is False:
             raise UnsupportedModel(f"{type(module).__name__} is not causal")
-        setattr(module, _LAYER, len(self.shapes))
+        if not query.shape[2] == key.shape[2] == value.shape[2]:
+            raise UnsupportedModel(
+                f"{type(module).__name__} hands attention {key.shape[2]} keys and {value.shape[2]} values for "
+                f"{query.shape[2]} tokens; this engine keeps one of each per token"
+            )
+        self.layers[module] = len(self.shapes)
         self.shapes.append(LayerShape(query.shape[1], key.shape[1], key.shape[3], value.shape[3], window))
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
+
+
+_IN_FORCE: ContextVar[AttentionContext | None] = ContextVar("orcastream_attention", default=None)
 
 
 def orca_attention(
@@ -79,12 +112,18 @@ def orca_attention(
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention interface: query `[1, heads, num_tokens, size]` → `[1, num_tokens, heads, size]`.
 
-    Keyword arguments that are not named here are either without effect on the result or found out by the self-check.
+    UnsupportedModel for a mask and for any other argument of which it is not known that it changes nothing here.
     """
-    context: AttentionContext = getattr(module, _CONTEXT)
+    context = _IN_FORCE.get()
+    if context is None:
+        raise RuntimeError(
+            f"{type(module).__name__} is part of an engine: only its engine computes with it, or choose another "
+            "attention by set_attn_implementation first"
+        )
+    refuse_unknown(module, attention_mask, kwargs)
     if context.probing:
         return context.record(module, query, key, value, sliding_window), None
-    layer = getattr(module, _LAYER)
+    layer = context.layers[module]
     if sliding_window != context.shapes[layer].window:
         raise UnsupportedModel(f"the window of layer {layer} changes from call to call")
     call = AttentionCall(

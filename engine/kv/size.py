@@ -1,13 +1,13 @@
 """How many blocks the KV cache has."""
 
-import os
 from collections.abc import Sequence
 
+from engine.kv.host_memory_size import available_host_memory
 from engine.kv.layout import LayerGroup
 
 _CPU_MOST_BYTES = 2 << 30
 _CPU_SHARE = 0.25
-"""Of the free memory; the weights and the rest of the machine need theirs."""
+"""Of the memory that is available; the rest of the machine needs its own."""
 
 
 def blocks_that_fit(
@@ -47,12 +47,6 @@ def _most_blocks(group: LayerGroup, block_size: int, max_model_len: int, longest
 
 
 def spare_host_memory() -> int:
-    """Bytes that a cache on a CPU takes unless told otherwise."""
-    return min(_CPU_MOST_BYTES, int(_free_host_memory() * _CPU_SHARE))
-
-
-def _free_host_memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return _CPU_MOST_BYTES
+    """Bytes that the cache of a CPU gets where nobody says how many."""
+    available = available_host_memory()
+    return _CPU_MOST_BYTES if available is None else min(_CPU_MOST_BYTES, int(available * _CPU_SHARE))

@@ -1,13 +1,23 @@
 """Loading a model's weights and what its configuration says about it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from engine.config import EngineConfig
-from engine.errors import UnsupportedModel
+from engine.errors import UnsupportedModel, one_line
+from engine.model.checkpoint import (
+    refuse_damaged_files,
+    refuse_damaged_generation_config,
+    refuse_incomplete,
+    refuse_unfit_parts,
+    refuse_unknown_quantization,
+)
 from engine.model.quiet import quiet
+from schemas.model_limits import context_length
 
 
 def resolve_device(name: str) -> torch.device:
@@ -31,40 +41,74 @@ def resolve_dtype(name: str, device: torch.device, model_config: Any) -> torch.d
 
 
 def load_model_config(config: EngineConfig) -> Any:
-    """The transformers configuration; UnsupportedModel where transformers does not know the architecture."""
-    with quiet():
-        try:
-            return AutoConfig.from_pretrained(config.model)
-        except (KeyError, ValueError) as error:
-            raise UnsupportedModel(f"{config.model}: {error}") from error
+    """The transformers configuration.
+
+    UnsupportedModel where it cannot be read, or its architecture is no causal language model that transformers knows by
+    itself: code that comes with a model is never run. OSError where there is none.
+    """
+    with quiet(), _one_line_errors(f"{config.model}: config.json"):
+        found = AutoConfig.from_pretrained(config.model, trust_remote_code=False)
+        if type(found) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+            raise UnsupportedModel(f"{type(found).__name__} is no causal language model that transformers knows")
+        return found
 
 
 def load_model(config: EngineConfig, model_config: Any, device: torch.device) -> PreTrainedModel:
-    """The model with its weights on `device`, ready to compute."""
+    """The model with its weights on `device`, ready to compute.
+
+    UnsupportedModel where the checkpoint does not have just those that `model_config` wants, or is damaged; OSError
+    where a file is missing.
+    """
     dtype = resolve_dtype(config.dtype, device, model_config)
+    with quiet(), _one_line_errors(config.model):
+        refuse_unknown_quantization(model_config)
+        model, loaded = _read_weights(config.model, model_config, dtype)
+        refuse_incomplete(model, loaded)
+        refuse_damaged_generation_config(config.model)
     with quiet():
-        try:
-            model = AutoModelForCausalLM.from_pretrained(
-                config.model, config=model_config, dtype=dtype, attn_implementation="eager"
-            )
-        except ValueError as error:
-            raise UnsupportedModel(f"{config.model}: {error}") from error
-        return model.to(device).eval()
+        placed: PreTrainedModel = model.to(device).eval()
+        return placed
+
+
+def _read_weights(model: str, model_config: Any, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
+    try:
+        return AutoModelForCausalLM.from_pretrained(  # type: ignore[no-any-return]
+            model,
+            config=model_config,
+            dtype=dtype,
+            attn_implementation="eager",
+            trust_remote_code=False,
+            output_loading_info=True,
+            # So that it tells which, instead of writing a table into the log.
+            ignore_mismatched_sizes=True,
+        )
+    except Exception as error:
+        refuse_damaged_files(model)
+        refuse_unfit_parts(error)
+        raise
+
+
+@contextmanager
+def _one_line_errors(where: str) -> Iterator[None]:
+    """Errors of transformers, whichever, as OSError or UnsupportedModel of one line that says where."""
+    try:
+        yield
+    except UnsupportedModel as error:
+        reason = error.reason
+        raise UnsupportedModel(reason if reason.startswith(where) else f"{where}: {reason}") from error
+    except OSError as error:
+        raise OSError(one_line(error)) from error
+    except Exception as error:
+        reason = one_line(error) or type(error).__name__
+        if "trust_remote_code" in reason:
+            reason = "wants to run code of its own (auto_map), which is never done"
+        raise UnsupportedModel(f"{where}: {reason}") from error
 
 
 def resolve_max_model_len(config: EngineConfig, model_config: Any) -> int:
-    """Most tokens of prompt and output: the model's own limit, or a lower one that is asked for."""
+    """Most tokens of prompt and output: the model's own limit, or a lower one that is asked for; ValueError."""
     text_config = model_config.get_text_config()
-    own = getattr(text_config, "max_position_embeddings", None)
-    if own is None:
-        own = getattr(text_config, "max_seq_len", None) or getattr(text_config, "seq_length", None)
-    if own is None and config.max_model_len is None:
-        raise UnsupportedModel("the configuration names no max_position_embeddings; set max_model_len")
-    if own is None or config.max_model_len is None:
-        return int(own or config.max_model_len or 0)
-    if config.max_model_len > own:
-        raise ValueError(f"max_model_len: got {config.max_model_len}, allowed: at most {own}, the model's own limit")
-    return config.max_model_len
+    return context_length(lambda name: getattr(text_config, name, None), config.max_model_len)
 
 
 def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:

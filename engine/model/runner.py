@@ -18,7 +18,7 @@ from engine.kv.store import LayerCache
 class ModelRunner:
     """Runs one model: linear layers on the flat stream, attention per request (selective batching, Orca, OSDI'22).
 
-    The layers that attend are found by a probe, a forward pass of two tokens: each calls our attention once.
+    The layers that attend are found by a probe, a forward pass in which each calls our attention once.
     """
 
     def __init__(
@@ -30,8 +30,7 @@ class ModelRunner:
         self._cache_dtype = cache_dtype or model.dtype
         self._context = AttentionContext(backend, model.dtype)
         self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self._context.attach(model)
-        self._probe()
+        self.probe()
 
     @property
     def device(self) -> torch.device:
@@ -68,11 +67,8 @@ class ModelRunner:
     @torch.inference_mode()
     def forward(self, batch: FlatBatch) -> torch.Tensor:
         """Logits `[len(batch.logit_rows), vocab]`."""
-        self._context.begin(batch)
-        try:
+        with self._context.computing(self.model, batch):
             return self._call(batch.input_ids, batch.position_ids, batch.logit_rows)
-        finally:
-            self._context.plan = None
 
     def _call(self, input_ids: torch.Tensor, position_ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         keep: dict[str, Any] = {"logits_to_keep": rows} if self._takes_rows else {}
@@ -83,17 +79,19 @@ class ModelRunner:
         return logits if self._takes_rows else logits[rows]
 
     @torch.inference_mode()
-    def _probe(self) -> None:
-        two = torch.arange(2, device=self.device).unsqueeze(0)
-        self._context.probing = True
+    def probe(self, num_tokens: int = 2, max_model_len: int = 2) -> None:
+        """Find the attention layers by a flat batch of requests of `max_model_len` tokens, attention left out.
+
+        UnsupportedModel where they are not all found, or one wants what a flat batch does not compute.
+        """
+        positions = (torch.arange(num_tokens, device=self.device) % max_model_len).unsqueeze(0)
         try:
-            self._call(two.clamp(max=0), two, two[0, :0])
+            with self._context.recording(self.model):
+                self._call(torch.zeros_like(positions), positions, positions[0, :0])
         except UnsupportedModel:
             raise
         except Exception as error:
             raise UnsupportedModel(f"a flat batch does not run through the model: {error!r}") from error
-        finally:
-            self._context.probing = False
         expected = self.model.config.get_text_config().num_hidden_layers
         if len(self.shapes) != expected:
             raise UnsupportedModel(

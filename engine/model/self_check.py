@@ -15,10 +15,12 @@ from engine.kv.digest import ContentChain
 from engine.kv.layout import group_layers
 from engine.model.quiet import quiet
 from engine.model.runner import ModelRunner
-from engine.model.tiny_copy import thresholds, tiny_copy
+from engine.model.support import refuse_unsupported
+from engine.model.tiny_copy import POSITIONS, thresholds, tiny_copy
 
 _BLOCK_SIZE = 4
-_JOINS_AND_CHUNKS = (
+_Schedule = tuple[tuple[int, tuple[int, ...]], ...]
+_SHORT: _Schedule = (
     (0, (13, 9, 12, 1, 1, 1, 1)),
     (1, (7, 1, 1, 1, 1, 1)),
     (2, (30, 1, 1, 1, 1)),
@@ -27,9 +29,23 @@ _JOINS_AND_CHUNKS = (
 """Per request the iteration in which it joins, and how many tokens it brings in each. The first iteration holds one
 chunk alone and asks for no logits, as a chunk that does not finish its prompt."""
 
+_LONG: _Schedule = (*_SHORT, (1, (60, 75, 1, 1, 20)))
+"""The same and a request beyond 128 tokens: what an architecture does from there on by no threshold that has a known
+name. The small copy can afford it."""
+
+_PROBE_TOKENS = 1024
+"""Tokens of the probe of the small copy. Some architectures keep one more key for every 128 tokens of the stream."""
+
 _TOLERANCE = {torch.float32: 2e-3}
 _LOW_PRECISION_TOLERANCE = 0.1
 _TINY_TOLERANCE = 5e-4
+
+
+def check_model(model: PreTrainedModel, backend: AttentionBackend, max_model_len: int) -> None:
+    """All that can be found out before the first request; UnsupportedModel says what speaks against the model."""
+    refuse_unsupported(model.config, max_model_len)
+    check_small_copy(model, backend, max_model_len)
+    check_loaded(model, backend, max_model_len)
 
 
 def check_small_copy(model: PreTrainedModel, backend: AttentionBackend, max_model_len: int) -> None:
@@ -38,14 +54,15 @@ def check_small_copy(model: PreTrainedModel, backend: AttentionBackend, max_mode
     A check on the loaded weights cannot see a threshold of thousands of tokens. One that `max_model_len` never reaches
     is left as it is. UnsupportedModel names the thresholds that are not kept.
     """
-    longest = min(_LONGEST, max_model_len)
+    longest = min(POSITIONS, max_model_len)
     crossed = {threshold.name: threshold.tokens for threshold in thresholds(model.config, max_model_len)}
 
     def error(shrunk: Collection[str]) -> float:
-        return _largest_error(tiny_copy(model, shrunk), backend, longest).of_all
+        return _largest_error(tiny_copy(model, shrunk), backend, longest, _LONG).of_all
 
     found = error(crossed)
     if found <= _TINY_TOLERANCE:
+        ModelRunner(tiny_copy(model, ()), backend).probe(_PROBE_TOKENS, longest)
         return
     broken = {name: tokens for name, tokens in crossed.items() if error([name]) > _TINY_TOLERANCE}
     if broken and error(()) <= _TINY_TOLERANCE:
@@ -62,7 +79,7 @@ def check_small_copy(model: PreTrainedModel, backend: AttentionBackend, max_mode
 
 def check_loaded(model: PreTrainedModel, backend: AttentionBackend, max_model_len: int) -> None:
     """Compare on the loaded weights; UnsupportedModel where the logits differ by more than rounding."""
-    error = _largest_error(model, backend, max_model_len)
+    error = _largest_error(model, backend, max_model_len, _SHORT)
     tolerance = _TOLERANCE.get(model.dtype, _LOW_PRECISION_TOLERANCE)
     # In 16 bits a router may decide otherwise on single tokens: there the typical row has to match.
     measured = error.of_all if model.dtype in _TOLERANCE else error.of_median
@@ -81,19 +98,18 @@ class _Error:
     of_median: float
 
 
-_LONGEST = sum(_JOINS_AND_CHUNKS[0][1])
-
-
-def _largest_error(model: PreTrainedModel, backend: AttentionBackend, max_model_len: int) -> _Error:
+def _largest_error(
+    model: PreTrainedModel, backend: AttentionBackend, max_model_len: int, schedule: _Schedule
+) -> _Error:
     vocab_size = model.config.get_text_config().vocab_size
     generator = torch.Generator().manual_seed(1)
     sequences = [
         torch.randint(vocab_size, (min(sum(chunks), max_model_len),), generator=generator).tolist()
-        for _, chunks in _JOINS_AND_CHUNKS
+        for _, chunks in schedule
     ]
     try:
         own = [_own_logits(model, sequence) for sequence in sequences]
-        pairs = _compare(ModelRunner(model, backend), sequences, own)
+        pairs = _compare(ModelRunner(model, backend), schedule, sequences, own)
     except UnsupportedModel:
         raise
     except Exception as error:
@@ -116,15 +132,17 @@ def _own_logits(model: PreTrainedModel, sequence: list[int]) -> torch.Tensor:
     return logits
 
 
-def _compare(runner: ModelRunner, sequences: list[list[int]], own: list[torch.Tensor]) -> list[Any]:
+def _compare(
+    runner: ModelRunner, schedule: _Schedule, sequences: list[list[int]], own: list[torch.Tensor]
+) -> list[Any]:
     """Pairs of rows: of the flat batch, and the model's own for the same token."""
     cache = _make_cache(runner, [len(sequence) for sequence in sequences])
     held = [cache.open(ContentChain("", ""), len(sequence))[0] for sequence in sequences]
     done = [0] * len(sequences)
     pairs = []
-    for iteration in range(max(join + len(chunks) for join, chunks in _JOINS_AND_CHUNKS)):
+    for iteration in range(max(join + len(chunks) for join, chunks in schedule)):
         members, spans = [], []
-        for index, (join, chunks) in enumerate(_JOINS_AND_CHUNKS):
+        for index, (join, chunks) in enumerate(schedule):
             if not 0 <= iteration - join < len(chunks):
                 continue
             ids = sequences[index][done[index] : done[index] + chunks[iteration - join]]

@@ -14,7 +14,7 @@ from engine.errors import UnsupportedModel
 TINY_THRESHOLD = 8
 """What a window, a chunk size or an original length becomes; checks run over several times as many tokens."""
 
-POSITIONS = 128
+POSITIONS = 1024
 """Longest sequence of a small copy; more than a check computes."""
 
 _VOCABULARY = 128

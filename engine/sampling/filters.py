@@ -55,7 +55,7 @@ def _filtered_row(scores: torch.Tensor, top_k: int, top_p: float, min_p: float) 
     left = torch.nn.functional.threshold(torch.from_numpy(row), below, -torch.inf)
     if where.surplus and lowest == where.lowest:
         left[torch.from_numpy(np.flatnonzero(row == lowest)[-where.surplus :])] = -torch.inf
-    return left
+    return torch.where(left > -torch.inf, scores, left) if highest else left
 
 
 def _counts(scores: torch.Tensor, limits: torch.Tensor, top_p: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

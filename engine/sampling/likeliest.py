@@ -1,5 +1,6 @@
 """The most probable tokens under the model itself, without temperature or filters."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -44,7 +45,5 @@ def log_totals(logits: torch.Tensor, row_indices: Sequence[int]) -> list[float |
         best = rows.amax(dim=-1, keepdim=True)
         sums = weights_of(rows - best).sum(dim=-1)
         logs = sums.double().log() + best.squeeze(1)
-        totals += [
-            total if usable else None for total, usable in zip(logs.tolist(), logs.isfinite().tolist(), strict=True)
-        ]
+        totals += [total if math.isfinite(total) else None for total in logs.tolist()]
     return totals

@@ -6,7 +6,7 @@ from itertools import islice, pairwise
 
 import pytest
 
-from bench.arrivals import RateProfile, poisson
+from bench.arrivals import RateProfile, gamma, poisson
 
 
 def test_poisson_arrivals_have_the_rate_and_the_spread_of_their_process() -> None:
@@ -46,3 +46,17 @@ def test_a_profile_is_followed_piece_by_piece() -> None:
 def test_a_profile_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="profile: got"):
         RateProfile.parse(text)
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
+def test_bursts_keep_the_rate_and_change_the_spread(burstiness: float) -> None:
+    times = list(islice(gamma(5.0, float("inf"), burstiness, random.Random(1)), 20_000))
+    gaps = [after - before for before, after in pairwise(times)]
+    assert statistics.mean(gaps) == pytest.approx(1 / 5, rel=0.05)
+    variation = statistics.stdev(gaps) / statistics.mean(gaps)
+    assert variation == pytest.approx(burstiness**-0.5, rel=0.05)
+
+
+def test_a_burstiness_of_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="burstiness: got 0"):
+        next(gamma(1.0, 1.0, 0.0, random.Random(1)))

@@ -2,19 +2,21 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from functools import partial
 
 import httpx
 import pytest
 
-from bench.client import LOST, UNREADABLE, Client
-from bench.clients import Stop, closed_loop, open_loop
-from bench.outcome import Outcome
-from bench.workload import Group, Question, Workload
+from bench.figures.outcome import Objectives, Outcome
+from bench.serve.client import LOST, UNREADABLE, Client
+from bench.serve.loops import Stop, closed_loop, open_loop
+from bench.workloads import SampleRequest
 
-QUESTION = Question("Count", "1, 2")
+QUESTION = SampleRequest("Count", "1, 2")
 START = b": worker w1 epoch 5\n"
-USAGE = b'data: {"choices": [], "usage": {"completion_tokens": 3}}\n\n'
+USAGE = b'data: {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}\n\n'
 DONE = b"data: [DONE]\n\n"
 
 
@@ -81,9 +83,8 @@ async def test_a_gateway_that_is_not_there() -> None:
 
 async def test_a_request_that_waits_for_a_place_has_arrived_all_the_same() -> None:
     outcomes: list[Outcome] = []
-    workload = Workload([Group(1, [QUESTION])])
     async with client(START, piece("1, 2", "stop"), USAGE, DONE) as one:
-        await open_loop(one, workload, [0.0, 0.0, 0.0], outcomes, Stop(), concurrency=1)
+        await open_loop(one, [QUESTION] * 3, outcomes, Stop(), concurrency=1)
     assert len(outcomes) == 3
     assert all(outcome.exact for outcome in outcomes)
     assert len({outcome.arrived_s for outcome in outcomes}) == 1
@@ -95,13 +96,41 @@ async def test_stop_ends_the_load_and_not_what_is_under_way() -> None:
     outcomes: list[Outcome] = []
     stop = Stop()
 
-    class StopsAtOnce(Workload):
-        def draw(self) -> Question:
-            stop.set()
-            return super().draw()
+    def stopping() -> Iterator[SampleRequest]:
+        yield QUESTION
+        stop.set()
+        yield replace(QUESTION, arrival_s=3600.0)
 
-    workload = StopsAtOnce([Group(1, [QUESTION])])
     async with client(START, piece("1, 2", "stop"), USAGE, DONE) as one:
-        await open_loop(one, workload, [0.0, 3600.0], outcomes, stop)
-        await closed_loop(one, workload, concurrency=2, duration_s=3600, outcomes=outcomes, stop=stop)
+        await open_loop(one, stopping(), outcomes, stop)
+        await closed_loop(one, stopping(), outcomes, stop, concurrency=2, duration_s=3600)
     assert [outcome.exact for outcome in outcomes] == [True]
+
+
+async def test_what_follows_waits_for_what_it_follows_and_holds_its_prompt() -> None:
+    bodies = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content) | {"key": request.headers.get("Authorization")})
+        text = {"choices": [{"text": "w1 w2", "finish_reason": "length"}]}
+        return httpx.Response(200, content=START + f"data: {json.dumps(text)}\n\n".encode() + USAGE + DONE)
+
+    turns = [
+        SampleRequest((1, 2), max_tokens=3, priority_class="high", tenant="light"),
+        SampleRequest((7,), max_tokens=3, follows=0, continues=True),
+        SampleRequest((8,), max_tokens=3, follows=1),
+    ]
+    for loop in (open_loop, partial(closed_loop, concurrency=3)):
+        outcomes: list[Outcome] = []
+        bodies.clear()
+        keys = {"light": "secret"}
+        transport = httpx.MockTransport(answer)
+        async with Client("http://g", "m", tenant_keys=keys, objectives=Objectives(0.5), transport=transport) as one:
+            await loop(one, turns, outcomes, Stop())
+        assert all(outcome.complete for outcome in outcomes)
+        assert [(body["max_tokens"], body["ignore_eos"]) for body in bodies] == [(3, True)] * 3
+        first, second, third = (body["prompt"] for body in bodies)
+        assert (first, third) == ([1, 2], [8])
+        assert (second[:2], len(second), second[-1]) == ([1, 2], 2 + 3 + 1, 7), "prompt, answer of 3 tokens, own part"
+        assert (bodies[0]["priority"], bodies[0]["key"], bodies[1]["key"]) == ("high", "Bearer secret", None)
+        assert all(body["ttft_slo_ms"] == 500 and "tbt_slo_ms" not in body for body in bodies)

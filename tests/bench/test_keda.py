@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from bench.autoscale import DEPLOYED, for_batches_of
-from bench.keda import Autoscaler, Policy, ScaledObject
+from bench.autoscaling.command import DEPLOYED, for_batches_of
+from bench.autoscaling.keda import Autoscaler, Policy, ScaledObject
 from schemas.keys import CLASSES, Keys
 from worker.settings import WorkerSettings
 

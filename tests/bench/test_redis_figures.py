@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 import redis
 
-from bench import redis_memory, redis_rate
-from bench.own_redis import own_redis
+from bench.main import main
+from bench.redis import memory, rate
+from bench.redis.own_redis import own_redis
 from broker.link import Link
 from tests.redis_server import RedisServer, one_server
 
@@ -20,31 +21,31 @@ async def link(redis_server: RedisServer) -> AsyncIterator[Link]:
 
 
 async def test_a_prompt_takes_four_bytes_per_token_and_little_beside(link: Link) -> None:
-    short = await redis_memory.waiting(link, 32, 50)
-    long = await redis_memory.waiting(link, 4096, 50)
+    short = await memory.waiting(link, 32, 50)
+    long = await memory.waiting(link, 4096, 50)
     per_token = (long.bytes_each - short.bytes_each) / (4096 - 32)
     assert 4.0 <= per_token < 5.5
     assert 4 * 32 < short.bytes_each < 2000
 
 
 async def test_a_reply_of_fewer_events_is_smaller(link: Link) -> None:
-    single = await redis_memory.finished(link, 120, 1, 20)
-    fourfold = await redis_memory.finished(link, 120, 4, 20)
+    single = await memory.finished(link, 120, 1, 20)
+    fourfold = await memory.finished(link, 120, 4, 20)
     assert 120 * 3 < fourfold.bytes_each < single.bytes_each / 1.5
     assert await link.call("DBSIZE") == 0, "nothing is left behind"
 
 
 async def test_every_token_that_is_written_is_read(link: Link, redis_server: RedisServer) -> None:
-    rate = await redis_rate.measure(redis_server.url, link, streams=3, tokens=4, seconds=0.05)
-    assert rate.events >= 3
-    assert rate.events % 3 == 0
-    assert rate.events_per_s > 0
-    assert rate.server_cpu_s > 0
+    found = await rate.measure(redis_server.url, link, streams=3, tokens=4, seconds=0.05)
+    assert found.events >= 3
+    assert found.events % 3 == 0
+    assert found.events_per_s > 0
+    assert found.server_cpu_s > 0
 
 
 def test_a_database_that_is_in_use_is_left_alone(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     with redis.Redis.from_url(redis_server.url) as client:
         client.set("precious", "1")
-        assert redis_memory.main(["--redis-url", redis_server.url]) == 2
+        assert main(["redis-memory", "--redis-url", redis_server.url]) == 2
         assert client.get("precious") == b"1"
     assert "holds 1 keys; allowed: an empty one" in capsys.readouterr().err

@@ -2,26 +2,29 @@
 
 import pytest
 
-from bench.outcome import Outcome
-from bench.report import QUEUE_FULL, Report
-from bench.spread import Spread
-from bench.workload import Question
+from bench.figures.measures import measure
+from bench.figures.outcome import Objectives, Outcome
+from bench.figures.spread import Spread
+from bench.serve.report import QUEUE_FULL, Report
+from bench.workloads import SampleRequest
 
 
 def answered(text: str = "4", *, arrived: float = 0.0, pieces: tuple[float, ...] = (1.0, 1.5, 3.0)) -> Outcome:
-    outcome = Outcome(Question("2 + 2?", "4"), arrived, list(pieces), text, tokens=len(pieces), finish_reason="stop")
+    outcome = Outcome(
+        SampleRequest("2 + 2?", "4"), arrived, list(pieces), text, tokens=len(pieces), finish_reason="stop"
+    )
     outcome.ended_s = pieces[-1]
     return outcome
 
 
 def failed(error: str) -> Outcome:
-    return Outcome(Question("2 + 2?", "4"), 0.0, error=error)
+    return Outcome(SampleRequest("2 + 2?", "4"), 0.0, error=error)
 
 
 def test_percentiles_lie_between_neighbours() -> None:
     spread = Spread.of([4.0, 1.0, 3.0, 2.0, 5.0])
-    assert spread == Spread(p50=3.0, p95=pytest.approx(4.8), p99=pytest.approx(4.96), highest=5.0, count=5)
-    assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0, 7.0, 1)
+    assert spread == Spread(mean=3.0, p50=3.0, p95=pytest.approx(4.8), p99=pytest.approx(4.96), highest=5.0, count=5)
+    assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0, 7.0, 7.0, 1)
     assert Spread.of([]) is None
 
 
@@ -31,17 +34,18 @@ def test_latencies_count_from_the_arrival() -> None:
 
 
 def test_tokens_that_came_after_the_load_do_not_count() -> None:
-    report = Report([answered(), answered(pieces=(0.5, 2.5))], begun_s=0.0, until_s=2.0)
-    assert report.tokens == 5
-    assert report.tokens_per_s == pytest.approx((2 + 1) / 2)
+    figures = measure([answered(), answered(pieces=(0.5, 2.5))], 0.0, 2.0, Objectives())
+    assert figures["output_tokens"] == 5
+    assert figures["output_tokens_per_s"] == pytest.approx((2 + 1) / 2)
+    assert figures["requests_per_s"] == 0, "none of them ended while the load lasted"
 
 
 def test_errors_are_counted_by_kind_and_make_the_run_fail() -> None:
     report = Report([answered(), failed(QUEUE_FULL), failed(QUEUE_FULL), failed("cut off")], 0.0, 4.0)
     assert report.failed() == [f"2 of 4 requests failed: {QUEUE_FULL}", "1 of 4 requests failed: cut off"]
     assert report.failed(allow_refusals=True) == ["1 of 4 requests failed: cut off"]
-    assert report.to_json()["errors"] == {QUEUE_FULL: 2, "cut off": 1}
-    assert report.spreads()["TTFT"] == Spread(1.0, 1.0, 1.0, 1.0, 1), "of complete answers only"
+    assert report.figures(Objectives())["errors"] == {QUEUE_FULL: 2, "cut off": 1}
+    assert report.spreads()["TTFT"] == Spread(1.0, 1.0, 1.0, 1.0, 1.0, 1), "of complete answers only"
 
 
 def test_a_wrong_answer_fails_where_exact_ones_are_required() -> None:
@@ -52,7 +56,7 @@ def test_a_wrong_answer_fails_where_exact_ones_are_required() -> None:
 
 def test_an_answer_that_was_cut_on_purpose_is_not_compared() -> None:
     outcome = answered("4")
-    outcome.question = Question("2 + 2?", "4", max_tokens=1)
+    outcome.request = SampleRequest("2 + 2?", "4", max_tokens=1)
     assert outcome.exact is None
     assert Report([outcome], 0.0, 4.0).comparable == 0
 

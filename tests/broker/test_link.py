@@ -14,7 +14,8 @@ from broker.link import Link
 from broker.scripts import ENTRY_STATE, Script
 from tests.broker.conftest import OpenLink
 from tests.broker.proxy import LossyProxy
-from tests.redis_server import RedisServer, free_port
+from tests.ports import free_port
+from tests.redis_server import RedisServer
 
 
 async def test_concurrent_calls_get_their_own_replies(link: Link) -> None:

@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Callable
 
+import pytest
 from rich.console import Console
 
 from cli.answer import Answer
@@ -12,6 +13,7 @@ from demo.prompts import SHOWCASE
 from tests.cli.processes import Terminal
 
 
+@pytest.mark.server
 def test_the_demo_answers_everything_with_both_workers(run: Callable[..., Terminal]) -> None:
     demo = run("-m", "cli.demo", env={"ORCASTREAM_PORT": "nobody's business"})
     assert demo.wait(150) == 0, demo.text

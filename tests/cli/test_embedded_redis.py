@@ -23,6 +23,8 @@ from cli.ports import PortUnavailable
 from cli.supervisor import Supervisor
 from tests.cli.processes import ROOT, ProcessWatch, Terminal
 
+pytestmark = pytest.mark.server
+
 
 @asynccontextmanager
 async def server(data_dir: Path, port: int = 0) -> AsyncIterator[Redis]:

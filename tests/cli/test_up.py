@@ -22,6 +22,8 @@ from schemas.request import GenerationRequest, Payload
 from tests.cli.processes import ProcessWatch  # fmt: skip
 from tests.cli.processes import Terminal as Console
 
+pytestmark = pytest.mark.server
+
 KEYS = Keys("orca-demo")
 NAMES = ("redis", "gateway", "worker-1", "worker-2")
 

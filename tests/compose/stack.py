@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from tests.compose.engine import BUILD_TIMEOUT_S, docker
-from tests.redis_server import free_port
+from tests.ports import free_port
 
 PROJECT = "orcastream-test"
 DRAIN_S = 1

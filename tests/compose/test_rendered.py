@@ -70,7 +70,7 @@ def test_profiles() -> None:
     services = rendered("--profile", "gpu", "--profile", "load", GPUS_PER_WORKER="2")["services"]
     [device] = services["worker-cuda"]["deploy"]["resources"]["reservations"]["devices"]
     assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", 2, ["gpu"])
-    assert services["load"]["command"][0] == "--gateway=http://gateway:8000"
+    assert services["load"]["command"][0] == "--url=http://gateway:8000"
 
 
 def test_base_images_and_mirrors_reach_the_build() -> None:

@@ -23,6 +23,8 @@ from schemas.stopping import FinishReason
 from tests.docs.producers import MODEL, PROMPT, Producer, end_of, redis_cli, told
 from tests.redis_server import RedisServer
 
+pytestmark = pytest.mark.server
+
 KEYS = Keys(MODEL)
 
 

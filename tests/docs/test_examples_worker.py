@@ -14,6 +14,8 @@ from tests.redis_server import RedisServer
 from tests.worker.worker_process import WorkerProcess
 from text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.server
+
 ROOT = Path(__file__).parents[2]
 QUESTION = "Count from 3 to 7."
 

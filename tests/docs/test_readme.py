@@ -17,7 +17,9 @@ import pytest
 import demo.prompts
 from tests.cli.processes import Terminal
 from tests.docs.producers import redis_cli, rest_of
-from tests.redis_server import free_port
+from tests.ports import free_port
+
+pytestmark = pytest.mark.server
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

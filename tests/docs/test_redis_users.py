@@ -67,8 +67,10 @@ class Guarded:
 def guarded(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     server = RedisServer(redis_binary, tmp_path_factory.mktemp("redis"))
     server.start()
-    yield Guarded(server)
-    server.kill()
+    try:
+        yield Guarded(server)
+    finally:
+        server.kill()
 
 
 @pytest.fixture

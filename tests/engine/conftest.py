@@ -81,7 +81,7 @@ def make_model(device: torch.device) -> Callable[..., PreTrainedModel]:
 
 @pytest.fixture(scope="session")
 def make_engine(make_model: Callable[..., PreTrainedModel]) -> Callable[..., OrcaEngine]:
-    """An engine around a tiny model; `num_blocks` sets the pool. Its self-check is off unless asked for."""
+    """An engine around a tiny model, without a self-check; `num_blocks` sets the pool."""
 
     def make(
         model: PreTrainedModel | str = "llama", *, num_blocks: int = 64, block_size: int = 4, **settings: Any
@@ -89,9 +89,9 @@ def make_engine(make_model: Callable[..., PreTrainedModel]) -> Callable[..., Orc
         loaded = make_model(model) if isinstance(model, str) else model
         runner = ModelRunner(loaded, TorchBackend())
         memory = num_blocks * sum(runner.bytes_per_block(layer, block_size) for layer in range(len(runner.shapes)))
-        config = EngineConfig(
-            "tiny", block_size=block_size, kv_cache_memory=memory, **{"self_check": False, **settings}
-        )
+        budget = settings.get("max_num_batched_tokens", EngineConfig.max_num_batched_tokens)
+        settings.setdefault("max_batch_size", min(EngineConfig.max_batch_size, budget))
+        config = EngineConfig("tiny", block_size=block_size, kv_cache_memory=memory, **settings)
         return OrcaEngine(config, loaded)
 
     return make

@@ -19,6 +19,10 @@ from engine import EngineConfig
         ({"max_model_len": 1.5}, "max_model_len: got 1.5"),
         ({"dtype": "int8"}, "dtype: got 'int8', allowed: auto, float32, bfloat16, float16"),
         ({"device": "tpu"}, "device: got 'tpu', allowed: auto, cpu, cuda"),
+        (
+            {"max_num_batched_tokens": 16},
+            "max_batch_size: got 32, allowed: at most max_num_batched_tokens, which is 16",
+        ),
         ({"admission": "lottery"}, "admission: got 'lottery', allowed: paged, reserve"),
     ],
 )

@@ -9,6 +9,8 @@ import torch
 from transformers import PreTrainedModel
 
 from engine import OrcaEngine, Request
+from engine.attention import TorchBackend
+from engine.model.self_check import check_model
 from schemas.sampling import SamplingParams
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma2", "gpt2", "phi3", "olmo2", "mixtral")
@@ -83,7 +85,8 @@ def test_unusual_attention(
                 parameter.copy_(torch.linspace(-1, 2, parameter.numel()))
     prompts = [(tuple(range(start, start + length)), 8) for start, length in ((3, 20), (9, 1), (5, 33))]
     expected = [greedy_reference(model, prompt, number) for prompt, number in prompts]
-    engine = make_engine(model, num_blocks=16, max_num_batched_tokens=8, self_check=True)
+    check_model(model, TorchBackend(), 128)
+    engine = make_engine(model, num_blocks=16, max_num_batched_tokens=8)
     assert run_with_arrivals(engine, prompts) == expected
 
 

@@ -18,7 +18,8 @@ from schemas.keys import Keys
 from schemas.request import GenerationRequest
 from tests.gateway.scripted_worker import Answer, ScriptedWorker
 from tests.gateway.tiny_model import write_tiny_model
-from tests.redis_server import RedisServer, embedded_binary, free_port, system_binary
+from tests.ports import free_port
+from tests.redis_server import RedisServer, embedded_binary, system_binary
 from text.tokenizer import Tokenizer
 
 MODEL = "tiny"

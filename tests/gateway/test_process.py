@@ -11,7 +11,7 @@ from gateway.service import Gateway
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import joined, read
-from tests.redis_server import free_port
+from tests.ports import free_port
 from tests.service_process import catches
 
 PROGRAM = """

@@ -30,7 +30,7 @@ from telemetry.prometheus import prometheus_name, prometheus_series
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import read
-from tests.redis_server import free_port
+from tests.ports import free_port
 from tests.service_process import ServiceProcess
 from tests.telemetry.otlp_receiver import OtlpReceiver, ReceivedPoint, ReceivedSpan
 

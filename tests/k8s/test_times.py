@@ -121,7 +121,7 @@ def test_what_scales_down_waits_for_the_drain(site: Site) -> None:
 def test_memory_holds_the_cache_and_the_process(site: Site) -> None:
     limit = bytes_of(container(site.documents, WORKER)["resources"]["limits"]["memory"])
     assert limit >= (site.worker.kv_cache_memory or 0) + PROCESS_BYTES
-    # On CPUs the default is a share of the node's free memory, of which a container has only a part.
+    # On CPUs the default is a share of what is free when the worker starts: another on each start.
     assert (site.worker.kv_cache_memory is None) == (site.worker.device == "cuda")
 
 

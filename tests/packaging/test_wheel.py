@@ -14,6 +14,8 @@ from tests.cli.processes import Terminal
 from tests.packaging.conftest import ROOT
 from tests.packaging.environment import closure, create, requirements_of
 
+pytestmark = pytest.mark.server
+
 ROOMS = ("schemas", "engine", "text", "broker", "worker", "gateway", "telemetry", "cli", "demo", "bench")
 DATA = (".lua", ".yaml", ".json", ".safetensors", ".jinja")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 
 import demo
-from tests.redis_server import free_port
+from tests.ports import free_port
 from tests.service_process import ServiceProcess
 
 

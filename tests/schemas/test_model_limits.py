@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import InvalidRequest
-from schemas.model_limits import ModelLimits
+from schemas.model_limits import ModelLimits, context_length
 from schemas.request import Payload, parse_payload
 
 LIMITS = ModelLimits(vocab_size=100, max_model_len=32)
@@ -27,6 +27,28 @@ def test_the_cache_may_hold_less_than_the_context() -> None:
     small.check(payload(10, max_tokens=10))
     with pytest.raises(InvalidRequest, match=r"^max_tokens: got 11, allowed: at most 10 after a prompt of 10 tokens$"):
         small.check(payload(10, max_tokens=11))
+
+
+@pytest.mark.parametrize(
+    ("stated", "asked", "length"),
+    [
+        ({"max_position_embeddings": 128}, None, 128),
+        ({"max_position_embeddings": 128}, 128, 128),
+        ({"max_position_embeddings": 128}, 20, 20),
+        ({"n_positions": 64, "n_ctx": 99}, None, 64),
+        ({"max_position_embeddings": None, "seq_length": 32}, None, 32),
+        ({}, 20, 20),
+    ],
+)
+def test_the_context(stated: dict[str, object], asked: int | None, length: int) -> None:
+    assert context_length(stated.get, asked) == length
+
+
+def test_the_context_is_never_more_than_is_stated() -> None:
+    with pytest.raises(ValueError, match=r"^max_model_len: got 129, allowed: at most 128, the model's own limit$"):
+        context_length({"max_position_embeddings": 128}.get, 129)
+    with pytest.raises(ValueError, match=r"states no context length.*; set max_model_len"):
+        context_length({}.get, None)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,12 @@ class ObservedSite:
     def ensure_workers(self, count: int) -> None:
         """Start workers until `count` of them live, and wait until the gateway serves."""
         self.workers = {name: worker for name, worker in self.workers.items() if worker.running}
-        settings = {"max_num_batched_tokens": BUDGET, "drain_grace_s": 0, "iteration_trace_ratio": 1}
+        settings = {
+            "max_num_batched_tokens": BUDGET,
+            "max_batch_size": min(BUDGET, 32),
+            "drain_grace_s": 0,
+            "iteration_trace_ratio": 1,
+        }
         started = []
         while len(self.workers) + len(started) < count:
             self._count += 1

@@ -9,7 +9,8 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.redis_server import RedisServer, free_port, one_server
+from tests.ports import free_port
+from tests.redis_server import RedisServer, one_server
 from tests.worker.worker_process import WorkerProcess
 from worker.admin import Admin
 

@@ -62,13 +62,49 @@ def test_model_config_states_limits_and_ends(model: Path) -> None:
     assert (config.limits.vocab_size, config.limits.max_model_len) == (330, 128)
     assert config.eos_token_ids == {0, 2}
     assert ModelConfig.load(str(model), max_model_len=64).limits.max_model_len == 64
-    assert ModelConfig.load(str(model), max_model_len=4096).limits.max_model_len == 128
+    with pytest.raises(ModelFilesError, match="max_model_len: got 129, allowed: at most 128, the model's own limit"):
+        ModelConfig.load(str(model), max_model_len=129)
 
 
 def test_model_config_reads_nested_and_older_names() -> None:
     nested = {"text_config": {"vocab_size": 10, "n_positions": 20, "eos_token_id": 3}}
     config = ModelConfig.read(nested, {})
     assert (config.limits.vocab_size, config.limits.max_model_len, config.eos_token_ids) == (10, 20, {3})
+
+
+def test_what_the_file_leaves_out_is_what_the_architecture_takes() -> None:
+    """As the worker sees it, which has the architecture's defaults."""
+    config = ModelConfig.read({"model_type": "llama", "vocab_size": 10}, {})
+    assert config.limits.max_model_len == 2048
+    with pytest.raises(ModelFilesError, match="max_model_len: got 2049, allowed: at most 2048"):
+        ModelConfig.read({"model_type": "llama", "vocab_size": 10}, {}, max_model_len=2049)
+    assert ModelConfig.read({"model_type": "gpt2", "n_positions": 77}, {}).limits.max_model_len == 77
+
+
+def test_fields_that_the_architecture_refuses_are_named() -> None:
+    with pytest.raises(ModelFilesError, match=r"config\.json: .*hidden_size") as caught:
+        ModelConfig.read({"model_type": "llama", "hidden_size": "x"}, {})
+    assert "\n" not in str(caught.value)
+
+
+OWN = {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M", "AutoTokenizer": ["own.T", None]}
+
+
+def test_code_that_comes_with_a_model_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(prompt: str = "") -> str:
+        raise AssertionError(prompt)
+
+    monkeypatch.setattr("builtins.input", ask)
+    config = {"model_type": "llama", "vocab_size": 10, "auto_map": OWN}
+    assert ModelConfig.read(config, {}).limits.vocab_size == 10  # transformers knows it by itself
+    with pytest.raises(ModelFilesError, match="code of its own"):
+        ModelConfig.read(config | {"model_type": "own"}, {})
+    tokenizer = {"tokenizer_class": "OwnTokenizer", "auto_map": OWN}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "own"}))
+    with pytest.raises(ModelFilesError, match="code of its own") as caught:
+        Tokenizer.load(str(tmp_path))
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

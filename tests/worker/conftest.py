@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import demo
 from engine import EngineConfig, OrcaEngine
@@ -50,7 +49,6 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="session")
 def undisturbed() -> Callable[..., list[int]]:
     """What one engine in this process generates: the tokens that every disturbed run must equal."""
-    torch.set_num_threads(1)
     engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
 
     @cache

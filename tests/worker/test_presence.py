@@ -61,3 +61,10 @@ async def _says(producer: Producer, state: str) -> None:
             if said == state.encode():
                 return
             await asyncio.sleep(0.02)
+
+
+def test_context_and_cache_are_told_apart(producer: Producer, start_worker: StartWorker) -> None:
+    name = start_worker(max_model_len=200, kv_cache_memory=1 << 18).wait_serving()
+    said = producer.redis.hgetall(producer.keys.worker(name))
+    assert said[b"max_model_len"] == b"200"
+    assert 0 < int(said[b"max_cached_tokens"]) < 200

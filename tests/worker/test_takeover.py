@@ -172,7 +172,7 @@ def test_redis_killed_and_restarted_in_mid_stream(
 def test_request_that_kills_its_workers_is_set_aside(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int]
 ) -> None:
-    workers = [start_worker(max_deliveries=1, max_num_batched_tokens=16) for _ in range(2)]
+    workers = [start_worker(max_deliveries=1, max_num_batched_tokens=16, max_batch_size=16) for _ in range(2)]
     pair = {worker.wait_serving(): worker for worker in workers}
     request_id = producer.post(count_prompt * 400, max_tokens=5)
     fold, killed = Fold(), 0

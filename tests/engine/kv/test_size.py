@@ -41,7 +41,7 @@ def test_not_even_one_block(runner: ModelRunner) -> None:
 def test_the_pool_is_the_limit_that_the_engine_tells(make_model: Callable[..., PreTrainedModel]) -> None:
     model = make_model()
     block = ModelRunner(model, TorchBackend()).bytes_per_block(8)
-    engine = OrcaEngine(EngineConfig("x", block_size=8, kv_cache_memory=6 * block, self_check=False), model)
+    engine = OrcaEngine(EngineConfig("x", block_size=8, kv_cache_memory=6 * block), model)
     assert engine.limits.max_cached_tokens == 48
     assert engine.limits.max_total_tokens == 48
 

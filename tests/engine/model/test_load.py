@@ -43,7 +43,7 @@ def test_max_model_len() -> None:
     with pytest.raises(ValueError, match="max_model_len: got 129, allowed: at most 128"):
         resolve_max_model_len(EngineConfig("x", max_model_len=129), limited)
     assert resolve_max_model_len(EngineConfig("x", max_model_len=20), config()) == 20
-    with pytest.raises(UnsupportedModel, match="set max_model_len"):
+    with pytest.raises(ValueError, match="set max_model_len"):
         resolve_max_model_len(EngineConfig("x"), config())
 
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from engine import EngineConfig, OrcaEngine, UnsupportedModel
 from engine.attention import TorchBackend
 from engine.batch.flat_batch import FlatBatch
-from engine.model.self_check import check_loaded, check_small_copy
+from engine.model.self_check import check_loaded, check_model, check_small_copy
 from engine.model.tiny_copy import thresholds, tiny_copy
 
 MakeModel = Callable[..., PreTrainedModel]
@@ -68,7 +68,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 def test_refused_with_the_reason(family: str, changes: dict[str, Any], reason: str, make_model: MakeModel) -> None:
     model = make_model(family, **changes)
     with pytest.raises(UnsupportedModel, match=reason) as caught:
-        OrcaEngine(EngineConfig("tiny", kv_cache_memory=1 << 20), model)
+        check_model(model, TorchBackend(), 128)
     assert caught.value.reason == str(caught.value)
 
 
@@ -114,7 +114,7 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("family", "changes"), ACCEPTED)
 def test_accepted(family: str, changes: dict[str, Any], make_model: MakeModel) -> None:
-    OrcaEngine(EngineConfig("tiny", kv_cache_memory=1 << 20), make_model(family, **changes))
+    check_model(make_model(family, **changes), TorchBackend(), 128)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_accepted_where_max_model_len_stays_below_the_threshold(
     family: str, changes: dict[str, Any], longest: int, make_model: MakeModel
 ) -> None:
     model = make_model(family, **changes)
-    OrcaEngine(EngineConfig("tiny", kv_cache_memory=1 << 20, max_model_len=longest), model)
+    check_model(model, TorchBackend(), longest)
     with pytest.raises(UnsupportedModel):
-        OrcaEngine(EngineConfig("tiny", kv_cache_memory=1 << 20, max_model_len=longest + 1), model)
+        check_model(model, TorchBackend(), longest + 1)
 
 
 def test_loaded_weights_alone_can_give_it_away(make_model: MakeModel) -> None:
@@ -157,6 +157,7 @@ def test_a_backend_that_forgets_the_window_is_found_by_the_small_copy(make_model
 
 def test_models_shorter_than_the_check(make_model: MakeModel) -> None:
     model = make_model("gpt2", max_position_embeddings=10)
+    check_model(model, TorchBackend(), 10)
     engine = OrcaEngine(EngineConfig("tiny", kv_cache_memory=1 << 20), model)
     assert engine.limits.max_model_len == 10
 
@@ -165,7 +166,7 @@ def test_the_check_changes_no_global_random_state(make_model: MakeModel) -> None
     model = make_model()
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    OrcaEngine(EngineConfig("tiny", kv_cache_memory=1 << 20), model)
+    check_model(model, TorchBackend(), 128)
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -4,13 +4,12 @@ import math
 
 import torch
 
-from engine.sampling.random import exponential_noise
+from engine.sampling.random import draw_keys, exponential_noise, next_keys
 
 
 def noise(seeds: list[int], positions: list[int], vocab_size: int, device: torch.device) -> torch.Tensor:
-    return exponential_noise(
-        torch.tensor(seeds, device=device), torch.tensor(positions, device=device), vocab_size
-    ).cpu()
+    keys = draw_keys(torch.tensor(seeds, device=device), torch.tensor(positions, device=device))
+    return exponential_noise(keys, torch.arange(vocab_size, device=device).unsqueeze(0)).cpu()
 
 
 def test_rows_do_not_depend_on_the_batch(device: torch.device) -> None:
@@ -55,3 +54,10 @@ def test_columns_are_independent_of_each_other(device: torch.device) -> None:
     rows = noise(list(range(4000)), [5] * 4000, 16, device)
     correlation = torch.corrcoef(rows.T) - torch.eye(16)
     assert float(correlation.abs().max()) < 5 / math.sqrt(4000)
+
+
+def test_the_second_stream_of_a_draw_is_another(device: torch.device) -> None:
+    keys = draw_keys(torch.arange(50, device=device), torch.zeros(50, dtype=torch.int64, device=device))
+    entries = torch.arange(1000, device=device).unsqueeze(0)
+    streams = torch.stack([exponential_noise(each, entries).flatten() for each in (keys, next_keys(keys))]).cpu()
+    assert abs(float(torch.corrcoef(streams)[0, 1])) < 5 / math.sqrt(50_000)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from engine.sampling.filters import filtered
 from engine.sampling.sampler import SamplingRow, sample
 from schemas.sampling import SamplingParams
 
@@ -127,3 +128,76 @@ def test_half_precision_logits(device: torch.device) -> None:
     logits = torch.randn(2, 20, device=device).bfloat16()
     rows = [row(temperature=0), row(temperature=1.0, top_p=0.9)]
     assert all(each.token is not None for each in sample(logits, rows))
+
+
+@pytest.mark.parametrize("vocab", [1, 511, 513, 9000, 151_936])
+def test_rows_of_every_kind_draw_alone_what_they_draw_together(vocab: int, device: torch.device) -> None:
+    logits = torch.randn(10, vocab, generator=torch.Generator().manual_seed(1)).to(device) * 2
+    rows = [
+        row(0),
+        row(1, temperature=0.3, top_k=7),
+        row(2, top_p=0.9),
+        row(3, top_p=0.99, min_p=0.001),
+        row(4, temperature=0),
+        row(5, temperature=100, top_p=0.95),
+        row(6, top_k=3000, top_p=0.5, logprobs=2),
+        row(7, temperature=1e-9, top_p=0.5),
+        row(8, banned=(0,), logprobs=0),
+        row(9, banned=(0,), temperature=0),
+    ]
+    together = sample(logits, rows)
+    assert together == [sample(logits[index : index + 1], [each])[0] for index, each in enumerate(rows)]
+    backwards = sample(logits, rows[::-1], of=range(9, -1, -1))
+    assert backwards == together[::-1]
+
+
+def test_several_draws_from_one_row_of_logits(device: torch.device) -> None:
+    logits = torch.randn(3, 9000, generator=torch.Generator().manual_seed(2)).to(device)
+    of = [2, 0, 2, 2, 0, 2]
+    rows = [row(index, seed=index, top_p=0.9 if index % 2 else 1.0, logprobs=index) for index in range(6)]
+    copied = [logits[source] for source in of]
+    assert sample(logits, rows, of) == sample(torch.stack(copied), rows)
+
+
+def test_draws_from_one_row_are_spread_like_its_distribution(device: torch.device) -> None:
+    rows = [row(index % 50, seed=index // 50) for index in range(20_000)]
+    sampled = sample(PROBABILITIES.log().unsqueeze(0).to(device), rows, of=[0] * 20_000)
+    counts = torch.bincount(torch.tensor([each.token for each in sampled]), minlength=5).double()
+    assert chi_square(counts, PROBABILITIES) < CRITICAL
+
+
+def test_rows_and_sources_that_do_not_match_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 rows draw from 1 rows"):
+        sample(torch.zeros(1, 4), [row(), row()])
+    with pytest.raises(ValueError, match="of contains 1; the rows of logits are 0 to 0"):
+        sample(torch.zeros(1, 4), [row()], of=[1])
+
+
+@pytest.mark.parametrize("params", [{}, {"top_p": 0.9}, {"top_k": 9000}])
+def test_a_wide_vocabulary_keeps_its_shares_within_and_across_tiles(params: dict[str, Any]) -> None:
+    """Weights that differ by tile and by place in a tile; the filters drop what hardly weighs anything."""
+    vocab = 20_000
+    weights = torch.full((vocab,), 1e-12)
+    weights[::100] = torch.linspace(1, 3, 200)
+    weights[7], weights[19_999] = 60, 40
+    probabilities = weights / weights.sum()
+    if "top_p" in params:
+        kept = filtered(probabilities.log().unsqueeze(0), [0], [0.9], [0.0])[0].isfinite()
+        probabilities = torch.where(kept, probabilities, 0) / probabilities[kept].sum()
+    rows = [row(index % 50, seed=index // 50, **params) for index in range(20_000)]
+    sampled = sample(weights.log().unsqueeze(0), rows, of=[0] * 20_000)
+    counts = torch.bincount(torch.tensor([each.token for each in sampled]), minlength=vocab).double()
+    groups = torch.zeros(vocab, dtype=torch.int64)
+    groups[::100] = torch.arange(200) // 10 + 1
+    groups[7], groups[19_999] = 21, 22
+    found = torch.zeros(23, dtype=torch.float64).index_add_(0, groups, counts)[1:]
+    expected = torch.zeros(23, dtype=torch.float64).index_add_(0, groups, probabilities.double())[1:]
+    assert chi_square(found, expected / expected.sum()) < 46.8  # 99.9 %, 21 degrees of freedom
+
+
+def test_a_little_rounding_seldom_changes_a_choice() -> None:
+    logits = torch.randn(1, 9000, generator=torch.Generator().manual_seed(3))
+    moved = logits + (torch.rand(1, 9000, generator=torch.Generator().manual_seed(4)) - 0.5) * 2e-3
+    rows = [row(index, seed=5, top_p=0.95) for index in range(1000)]
+    before, after = (sample(each, rows, of=[0] * 1000) for each in (logits, moved))
+    assert sum(a != b for a, b in zip(before, after, strict=True)) <= 10

@@ -1,0 +1,59 @@
+"""Where and with what a figure was measured, so that it can be reproduced."""
+
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from telemetry.version import own_version
+
+_PACKAGES = ("torch", "transformers", "redis")
+
+
+def machine() -> dict[str, Any]:
+    """Cores that this process may use, the CPU's model, memory in bytes, operating system."""
+    return {
+        "cpu_model": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
+
+
+def versions() -> dict[str, str]:
+    """Python, this project, and the packages that matter, as far as they are installed; none is imported."""
+    found = {"python": platform.python_version(), "orcastream": own_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def command_line(name: str, arguments: Sequence[str]) -> str:
+    """The command as one would type it; what follows --api-key or --tenant-key is left out."""
+    shown: list[str] = []
+    for argument in arguments:
+        flag, equals, _ = argument.partition("=")
+        if shown and shown[-1] in _SECRET:
+            shown.append("...")
+        else:
+            shown.append(f"{flag}=..." if equals and flag in _SECRET else argument)
+    return shlex.join(["orcastream", "bench", name, *shown])
+
+
+_SECRET = ("--api-key", "--tenant-key")
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or sys.platform
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model")))
+    return next(names, platform.processor() or platform.machine())

@@ -1,0 +1,122 @@
+"""Flags that several benchmarks share, and what they come to."""
+
+import argparse
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from bench.figures.outcome import Objectives
+from bench.workloads import WORKLOADS, Draw, SampleRequest
+from cli.errors import UserError
+
+N = TypeVar("N", int, float)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with UserError for what is wrong: one line, as for all commands."""
+
+    def __init__(self, name: str, description: str | None) -> None:
+        super().__init__(
+            prog=f"orcastream bench {name}",
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Always UserError."""
+        raise UserError(message)
+
+
+def above_zero(text: str) -> float:
+    """argparse type: a number that is more than 0 and finite."""
+    return _checked(text, float, lambda value: 0 < value < float("inf"), "more than 0 and finite")
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """argparse type: a whole number from `least` on."""
+    return lambda text: _checked(text, int, lambda value: value >= least, f"a whole number of at least {least}")
+
+
+def add_workload_flags(parser: argparse.ArgumentParser, default: str | None) -> None:
+    """Which requests, how many, how long, and when."""
+    group = parser.add_argument_group("workload", "`orcastream bench workloads` describes them")
+    group.add_argument("--workload", choices=WORKLOADS, default=default, help="what is asked for (%(default)s)")
+    group.add_argument("--requests", type=at_least(1), help="how many (the workload's own number)")
+    group.add_argument("--rate", type=above_zero, help="requests per second (the workload's own arrivals)")
+    group.add_argument("--burstiness", type=above_zero, default=1.0, help="below 1: in bursts (%(default)g: Poisson)")
+    group.add_argument("--length-scale", type=above_zero, default=1.0, help="multiplies all lengths (%(default)g)")
+    group.add_argument("--only-tenant", metavar="NAME", help="leave the requests of all other tenants out")
+    group.add_argument("--seed", type=int, default=0, help="of prompts, lengths and arrivals (%(default)s)")
+
+
+def add_result_flags(parser: argparse.ArgumentParser, *, repeats: int) -> None:
+    """How often to measure, against which objectives, and where the figures go."""
+    group = parser.add_argument_group("measuring")
+    group.add_argument("--repeats", type=at_least(1), default=repeats, help="runs of each variant (%(default)s)")
+    group.add_argument("--warmup", type=at_least(0), default=2, help="short requests before a run (%(default)s)")
+    group.add_argument("--ttft-slo-ms", type=above_zero, metavar="MS", help="goodput: most time to first token")
+    group.add_argument("--tbt-slo-ms", type=above_zero, metavar="MS", help="goodput: most time between tokens, p99")
+    group.add_argument(
+        "--latency-limit-ms",
+        type=above_zero,
+        metavar="MS",
+        help="of a sweep: where E2E per token reaches it",
+    )
+    group.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, times in milliseconds")
+    group.add_argument("--plot", type=Path, metavar="FILE", help="draw them there: .svg, .png, .pdf (needs matplotlib)")
+
+
+def check_outputs(options: argparse.Namespace) -> None:
+    """UserError where a file that was asked for could not be written, before anything is measured."""
+    for flag, path in (("--json", options.json), ("--plot", options.plot)):
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise UserError(f"{flag}: got {str(path)!r}, allowed: a file in a directory that exists")
+    if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise UserError("--plot: the package matplotlib is not installed: pip install 'orcastream[bench]'")
+
+
+def objectives(options: argparse.Namespace) -> Objectives:
+    """The service-level objectives that were given."""
+    ttft_ms, tbt_ms = options.ttft_slo_ms, options.tbt_slo_ms
+    return Objectives(None if ttft_ms is None else ttft_ms / 1000, None if tbt_ms is None else tbt_ms / 1000)
+
+
+def draw_workload(options: argparse.Namespace, draw: Draw) -> list[SampleRequest]:
+    """The requests of the workload that was asked for; UserError where --only-tenant leaves none."""
+    requests = WORKLOADS[options.workload].build(draw)
+    if options.only_tenant is None:
+        return requests
+    if any(request.follows is not None for request in requests):
+        raise UserError(
+            f"--only-tenant: got workload {options.workload}, allowed: one whose requests do not follow others"
+        )
+    tenants = sorted({request.tenant for request in requests})
+    kept = [request for request in requests if request.tenant == options.only_tenant]
+    if not kept:
+        raise UserError(f"--only-tenant: got {options.only_tenant!r}, allowed: {', '.join(tenants)}")
+    return kept
+
+
+def numbers(flag: str, text: str | None) -> list[float]:
+    """`0.5,1,2` as numbers above 0; UserError."""
+    try:
+        return [] if text is None else [above_zero(part) for part in text.split(",")]
+    except argparse.ArgumentTypeError:
+        raise UserError(f"{flag}: got {text!r}, allowed: numbers above 0, with commas between") from None
+
+
+def names(text: str | None) -> Sequence[str]:
+    """`a,b` as names."""
+    return [] if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _checked(text: str, kind: Callable[[str], N], fits: Callable[[N], bool], allowed: str) -> N:
+    try:
+        value = kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"got {text}, allowed: {allowed}") from None
+    if not fits(value):
+        raise argparse.ArgumentTypeError(f"got {text}, allowed: {allowed}")
+    return value

@@ -1,0 +1,105 @@
+"""Write a model of a given shape with random weights: timing needs no training.
+
+The weights are bfloat16; the tokenizer, one made-up word per token, is there so that a gateway can serve the model.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from bench.flags import Parser
+from cli.errors import UserError
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the size and the speed of a Qwen3 follow from; embeddings are tied."""
+
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    max_position_embeddings: int = 40960
+
+
+SHAPES = {
+    "qwen3-0.6b": Shape(1024, 28, 16, 8, 128, 3072, 151_936),
+    "qwen3-tiny": Shape(256, 4, 4, 2, 64, 768, 8192),
+}
+
+
+def make_model(shape: Shape, directory: Path, seed: int = 0) -> int:
+    """Write the checkpoint; returns its number of parameters. UserError where `directory` holds anything."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UserError(f"directory: got {str(directory)!r}, allowed: an empty directory, or one that does not exist")
+    directory.mkdir(parents=True, exist_ok=True)
+    config = _config(shape)
+    with torch.device("meta"):
+        names = dict(Qwen3ForCausalLM(config).named_parameters())
+    weights = _random(names, config.initializer_range, seed)
+    written = directory / "model.safetensors"
+    save_file(weights, written, metadata={"format": "pt"})
+    written.chmod(0o644)  # safetensors leaves it to the owner alone; a worker may run as somebody else
+    config.save_pretrained(directory)
+    _tokenizer(shape.vocab_size).save_pretrained(directory)
+    generation = {"eos_token_id": config.eos_token_id, "pad_token_id": config.pad_token_id}
+    (directory / "generation_config.json").write_text(json.dumps(generation) + "\n", encoding="utf-8")
+    return sum(weight.numel() for weight in weights.values())
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the model that the command line asks for."""
+    parser = Parser("make-model", __doc__)
+    parser.add_argument("directory", type=Path, help="where to; empty, or not there yet")
+    parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b", help="of whose shape (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights (%(default)s)")
+    options = parser.parse_args(list(arguments))
+    console = Console(stderr=True, highlight=False)
+    with console.status(f"Writing {options.shape} to {options.directory} ..."):
+        parameters = make_model(SHAPES[options.shape], options.directory, options.seed)
+    print(f"{options.directory}: {parameters:,} parameters in bfloat16, shape {options.shape}, seed {options.seed}")
+    return 0
+
+
+def _config(shape: Shape) -> Qwen3Config:
+    settings: dict[str, Any] = {
+        **vars(shape),
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        "tie_word_embeddings": True,
+        "dtype": torch.bfloat16,
+        "architectures": ["Qwen3ForCausalLM"],
+        "bos_token_id": None,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    }
+    return Qwen3Config(**settings)
+
+
+def _random(names: dict[str, torch.Tensor], deviation: float, seed: int) -> dict[str, torch.Tensor]:
+    """Normal numbers of that standard deviation, ones for the norms: as transformers would begin to train."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, tensor in names.items():
+        weight = torch.empty(tensor.shape, dtype=torch.bfloat16)
+        weights[name] = weight.fill_(1.0) if tensor.ndim == 1 else weight.normal_(0.0, deviation, generator=generator)
+    return weights
+
+
+def _tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
+    """Word `w7` for token 7; the first three are padding, the unknown word and the end."""
+    words = ["<pad>", "<unk>", "<eos>", *(f"w{number}" for number in range(3, vocab_size))]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", eos_token="<eos>")

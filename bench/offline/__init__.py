@@ -1,0 +1,1 @@
+"""The engine alone, without queue and HTTP, under a workload."""

@@ -1,0 +1,204 @@
+"""Measure the engine alone, without queue and HTTP: policies and settings against each other.
+
+The model is loaded once; every run has an engine of its own around it, with an empty cache. The variants take turns,
+repeat by repeat, so that whatever else the machine does strikes all of them alike. Ratios are those of medians to the
+first variant.
+
+  orcastream bench offline --model DIR --workload short_long_mix --policy static,fcfs --max-batch-size 2
+  orcastream bench offline --model DIR --workload shared_prefix --compare prefix_cache=false --json figures.json
+  orcastream bench offline --model DIR --workload orca_trace --policy static,fcfs --sweep 0.1,0.2,0.4 --plot curve.svg
+"""
+
+import argparse
+import gc
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+from transformers import PreTrainedModel
+
+from bench.figures.machine import command_line, machine
+from bench.figures.measures import measure
+from bench.figures.outcome import Objectives
+from bench.figures.progress import RunBars
+from bench.figures.result import Result, Variant
+from bench.figures.tables import show
+from bench.flags import (
+    Parser,
+    add_result_flags,
+    add_workload_flags,
+    at_least,
+    check_outputs,
+    draw_workload,
+    names,
+    numbers,
+    objectives,
+)
+from bench.offline.drive import Drive
+from bench.offline.flags import add_engine_flags, engine_settings
+from bench.offline.model_card import model_card
+from bench.offline.variants import EngineVariant, variants
+from bench.workloads import WORKLOADS, Draw, SampleRequest, token_ids
+from cli.errors import UserError
+from engine import EngineConfig, OrcaEngine, UnsupportedModel
+from schemas.errors import InvalidRequest
+
+_WARM_UP_PROMPT, _WARM_UP_OUTPUT = 64, 4
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print, and write what was asked for; 130 where an interrupt ended it early."""
+    options = _parse(arguments)
+    check_outputs(options)
+    compared = variants(engine_settings(options) | {"model": options.model}, names(options.policy), options.compare)
+    try:
+        bench = OfflineBench(options, compared)
+        complete = bench.run()
+    except (InvalidRequest, UnsupportedModel, ValueError, OSError) as error:
+        raise UserError(str(error)) from None
+    result = bench.result(command_line("offline", arguments))
+    show(result, Console(width=110, highlight=False))
+    if options.json:
+        result.save(options.json)
+    if options.plot and result.measured:
+        from bench.figures.plot import draw
+
+        draw(result, options.plot)
+    return 0 if complete else 130
+
+
+class OfflineBench:
+    """One loaded model, and the variants that take turns around it."""
+
+    def __init__(self, options: argparse.Namespace, compared: Sequence[EngineVariant]) -> None:
+        self._options = options
+        self._objectives = objectives(options)
+        self._threads = _set_threads(options.threads)
+        self._model, self._card = _load(compared[0].config)
+        rates: list[float | None] = [*numbers("--sweep", options.sweep)] or [None]
+        self._runs = [
+            (variant.config, rate, Variant(_name(variant, rate), _settings(variant.config), variant.name, rate))
+            for rate in rates
+            for variant in compared
+        ]
+
+    def run(self) -> bool:
+        """All repeats of all variants in turn; False where an interrupt ended it early."""
+        repeats: int = self._options.repeats
+        with RunBars(repeats * len(self._runs)) as bars, suppress(KeyboardInterrupt):
+            for _ in range(repeats):
+                for config, rate, variant in self._runs:
+                    requests = self._draw(rate)
+                    bars.begin(variant.name, len(requests))
+                    variant.runs.append(self._once(config, requests, bars.update))
+                    bars.end()
+            return True
+        return False
+
+    def result(self, command: str) -> Result:
+        """What was measured so far."""
+        options = self._options
+        workload = {
+            "name": options.workload,
+            "description": WORKLOADS[options.workload].description,
+            "requests": options.requests or WORKLOADS[options.workload].requests,
+            **{name: getattr(options, name) for name in ("rate", "burstiness", "length_scale", "time_scale", "seed")},
+            **{name: getattr(options, name) for name in ("only_tenant", "ttft_slo_ms", "tbt_slo_ms", "warmup")},
+        }
+        return Result(
+            command,
+            self._card,
+            workload,
+            [variant for _, _, variant in self._runs],
+            machine={**machine(), "torch_threads": self._threads},
+            latency_limit_ms=options.latency_limit_ms,
+        )
+
+    def _draw(self, rate: float | None) -> list[SampleRequest]:
+        """The requests, the same in every repeat and for every variant."""
+        options = self._options
+        draw = Draw(
+            vocab_size=self._card["vocab_size"],
+            seed=options.seed,
+            requests=options.requests or WORKLOADS[options.workload].requests,
+            rate=rate or options.rate,
+            burstiness=options.burstiness,
+            length_scale=options.length_scale,
+            time_scale=options.time_scale,
+        )
+        return draw_workload(options, draw)
+
+    def _once(self, config: EngineConfig, requests: list[SampleRequest], tell: Callable[[int], None]) -> dict[str, Any]:
+        engine = OrcaEngine(replace(config, self_check=False), self._model)  # it was checked when it was loaded
+        Drive(engine, _warm_up(requests, self._options.warmup), Objectives()).run()
+        drive = Drive(engine, requests, self._objectives)
+        drive.run(tell)
+        figures = {
+            **measure(drive.outcomes, drive.begun_s, drive.until_s, self._objectives),
+            **drive.log.figures(),
+        }
+        del engine, drive
+        gc.collect()  # the next engine's cache shall find this one's memory free
+        return figures
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("offline", __doc__)
+    parser.add_argument("--model", required=True, help="directory or hub id; see `bench make-model`")
+    parser.add_argument("--policy", metavar="P[,P...]", help="scheduling policies to compare (the engine's default)")
+    parser.add_argument(
+        "--compare",
+        action="append",
+        default=[],
+        metavar="SETTING=VALUE",
+        help="one more variant, with this engine setting, or several with commas; repeat for more",
+    )
+    parser.add_argument("--sweep", metavar="R[,R...]", help="measure each variant at these rates [requests/s]")
+    parser.add_argument("--threads", type=at_least(1), help="torch's threads (its own choice)")
+    add_workload_flags(parser, "equal_size")
+    parser.add_argument(
+        "--time-scale", type=float, default=1.0, help="multiplies the times of arrivals; 0: all at once"
+    )
+    add_result_flags(parser, repeats=3)
+    add_engine_flags(parser)
+    return parser.parse_args(list(arguments))
+
+
+def _load(config: EngineConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """The model, checked by the engine that loads it."""
+    model = OrcaEngine.load(config).model
+    return model, model_card(config.model, model)
+
+
+def _set_threads(threads: int | None) -> int:
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return torch.get_num_threads()
+
+
+def _warm_up(requests: Sequence[SampleRequest], count: int) -> list[SampleRequest]:
+    """Short requests of the same kind whose prompts begin otherwise, so that no prefix cache profits by them."""
+    chosen = [request for request in requests if not request.continues][:count]
+    return [
+        replace(
+            request,
+            prompt=token_ids(request)[::-1][:_WARM_UP_PROMPT],
+            max_tokens=_WARM_UP_OUTPUT,
+            arrival_s=0.0,
+            follows=None,
+        )
+        for request in chosen
+    ]
+
+
+def _name(variant: EngineVariant, rate: float | None) -> str:
+    return variant.name if rate is None else f"{variant.name} at {rate:g}/s"
+
+
+def _settings(config: EngineConfig) -> dict[str, Any]:
+    """All fields, as plain values."""
+    return {name: value for name, value in vars(config).items() if isinstance(value, str | int | float | None)}

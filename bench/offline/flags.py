@@ -1,0 +1,49 @@
+"""Flags of the engine's own settings, read from EngineConfig: a new setting is a flag at once."""
+
+import argparse
+from dataclasses import MISSING, Field, fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from bench.offline.variants import read_setting
+from cli.errors import UserError
+from engine import EngineConfig
+
+_OWN = ("model", "policy")
+"""Those that have a flag of another form."""
+
+
+def add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    """One flag for each setting; what is not given is not in the namespace."""
+    group = parser.add_argument_group("engine", "settings of EngineConfig; docs/engine.md explains them")
+    kinds = get_type_hints(EngineConfig)
+    for field in fields(EngineConfig):
+        if field.name not in _OWN:
+            _add(group, field, kinds[field.name])
+
+
+def engine_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings that were given."""
+    names = [field.name for field in fields(EngineConfig) if field.name not in _OWN]
+    return {name: getattr(options, name) for name in names if hasattr(options, name)}
+
+
+def _add(group: "argparse._ArgumentGroup", field: "Field[Any]", kind: Any) -> None:
+    flag = "--" + field.name.replace("_", "-")
+    default = "" if field.default is MISSING else f"default {field.default}"
+    options: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": default}
+    if kind is bool:
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, **options)
+    elif get_origin(kind) is Literal:
+        group.add_argument(flag, choices=get_args(kind), **options)
+    else:
+        group.add_argument(flag, type=_reader(field.name), metavar="VALUE", **options)
+
+
+def _reader(name: str) -> Any:
+    def read(text: str) -> Any:
+        try:
+            return read_setting(name, text)
+        except UserError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read

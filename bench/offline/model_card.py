@@ -1,0 +1,31 @@
+"""What a loaded model is, in the few numbers that its speed follows from."""
+
+from typing import Any
+
+from transformers import PreTrainedModel
+
+_SHAPE = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+)
+
+
+def model_card(name: str, model: PreTrainedModel) -> dict[str, Any]:
+    """Name, architecture, parameters, bytes, dtype, device and shape, as plain values."""
+    text = model.config.get_text_config()
+    weights = list(model.parameters())
+    return {
+        "name": name,
+        "architecture": type(model).__name__,
+        "parameters": sum(weight.numel() for weight in weights),
+        "bytes": sum(weight.numel() * weight.element_size() for weight in weights),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": str(model.device),
+        **{field: getattr(text, field) for field in _SHAPE if isinstance(getattr(text, field, None), int)},
+    }

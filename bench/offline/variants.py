@@ -1,0 +1,73 @@
+"""The ways to configure an engine that one run compares."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, get_type_hints
+
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
+from cli.errors import UserError
+from engine import EngineConfig
+
+OF_THE_MODEL = ("model", "dtype", "device")
+"""What the loaded model, which all variants share, is made with."""
+
+
+@dataclass(frozen=True)
+class EngineVariant:
+    """One configuration and the name under which its figures stand."""
+
+    name: str
+    config: EngineConfig
+
+
+def read_setting(name: str, text: str) -> Any:
+    """The value of a field of EngineConfig as one writes it: `none`, `true`, `2GiB`. UserError."""
+    kinds = get_type_hints(EngineConfig)
+    if name not in kinds:
+        raise UserError(
+            f"engine setting: got {name!r}, allowed: {', '.join(field.name for field in fields(EngineConfig))}"
+        )
+    if text.lower() == "none":
+        return None
+    kind = ByteSize if name.endswith("_memory") and not text.isdigit() else kinds[name]
+    try:
+        value = TypeAdapter(kind).validate_python(text)
+    except ValidationError as error:
+        raise UserError(f"{name}: got {text!r}, allowed: {error.errors(include_url=False)[0]['msg']}") from None
+    return int(value) if isinstance(value, ByteSize) else value
+
+
+def variants(base: Mapping[str, Any], policies: Sequence[str], comparisons: Sequence[str]) -> list[EngineVariant]:
+    """One variant per policy with the settings `base`, then one per comparison with the first policy.
+
+    A comparison is `name=value` or several with commas: settings that differ from the base. UserError.
+    """
+    found = [EngineVariant(policy, _config({**base, "policy": policy})) for policy in policies]
+    if not found:
+        found = [EngineVariant("base", _config(base))]
+    start = {**base, "policy": policies[0]} if policies else dict(base)
+    found += [EngineVariant(text, _config({**start, **_overrides(text)})) for text in comparisons]
+    names = [variant.name for variant in found]
+    if len(set(names)) < len(names):
+        raise UserError(f"--policy, --compare: got {', '.join(names)}, allowed: each variant once")
+    return found
+
+
+def _overrides(text: str) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise UserError(f"--compare: got {text!r}, allowed: SETTING=VALUE, or several with commas")
+        if name in OF_THE_MODEL:
+            raise UserError(f"--compare: got {name!r}, allowed: settings other than {', '.join(OF_THE_MODEL)}")
+        settings[name] = read_setting(name, value)
+    return settings
+
+
+def _config(settings: Mapping[str, Any]) -> EngineConfig:
+    try:
+        return EngineConfig(**settings)
+    except ValueError as error:
+        raise UserError(str(error)) from None

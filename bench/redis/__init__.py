@@ -1,0 +1,1 @@
+"""What Redis carries: memory of requests and replies, tokens per second."""

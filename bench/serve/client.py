@@ -1,0 +1,145 @@
+"""One client of a gateway: asks for one request and follows the stream to its end."""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from bench.figures.outcome import Objectives, Outcome
+from bench.workloads import SampleRequest
+from cli.sse import ServedBy, SseParser
+
+_DONE = "[DONE]"
+_CONNECT_S = 10.0
+LOST = "cut off"
+"""The stream ended without its last line."""
+UNREADABLE = "unreadable"
+"""An event is none of those that the API describes."""
+
+
+class Client:
+    """Asks one gateway; any number of requests at once. Use as an async context manager.
+
+    `tenant_keys`: the API keys of tenants by name; requests of any other tenant come with `api_key`. `objectives` go
+    with every request, for policies that look at them.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        api_key: str | None = None,
+        tenant_keys: Mapping[str, str] | None = None,
+        objectives: Objectives | None = None,
+        timeout_s: float = 120.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._model = model
+        self._api_key = api_key
+        self._tenant_keys = dict(tenant_keys or {})
+        self._targets = _targets(objectives or Objectives())
+        self._timeout_s = timeout_s
+        self._http = httpx.AsyncClient(
+            base_url=url,
+            timeout=httpx.Timeout(None, connect=_CONNECT_S),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+            trust_env=False,
+            transport=transport,
+        )
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    async def ask(self, request: SampleRequest, arrived_s: float | None = None) -> Outcome:
+        """The outcome, whatever it is: errors are in it and are not raised. `arrived_s`: when it was due."""
+        outcome = Outcome(request, time.monotonic() if arrived_s is None else arrived_s)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._stream(outcome)
+        except TimeoutError:
+            outcome.error = "no end in time"
+        except httpx.HTTPError as error:
+            outcome.error = f"connection: {type(error).__name__}"
+        return outcome
+
+    async def _stream(self, outcome: Outcome) -> None:
+        path, body = self._body(outcome.request)
+        headers = self._headers(outcome.request.tenant)
+        async with self._http.stream("POST", path, json=body, headers=headers) as response:
+            if response.status_code != httpx.codes.OK:
+                outcome.error = _refusal(response.status_code, await response.aread())
+                return
+            parser = SseParser()
+            async for line in response.aiter_lines():
+                event = parser.feed(line)
+                if isinstance(event, ServedBy):
+                    outcome.workers.append(event.worker)
+                elif event == _DONE:
+                    outcome.ended_s = time.monotonic()
+                elif event is not None:
+                    _take(outcome, event)
+        if outcome.ended_s is None and outcome.error is None:
+            outcome.error = LOST
+
+    def _headers(self, tenant: str) -> dict[str, str]:
+        key = self._tenant_keys.get(tenant, self._api_key)
+        return {"Authorization": f"Bearer {key}"} if key else {}
+
+    def _body(self, request: SampleRequest) -> tuple[str, dict[str, Any]]:
+        """Path and body: a chat for text, a completion of exact length for token ids."""
+        body: dict[str, Any] = {
+            "model": self._model,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "priority": request.priority_class,
+            **self._targets,
+        }
+        if request.max_tokens is not None:
+            body["max_tokens"] = request.max_tokens
+        if isinstance(request.prompt, str):
+            return "/v1/chat/completions", {**body, "messages": [{"role": "user", "content": request.prompt}]}
+        return "/v1/completions", {**body, "prompt": list(request.prompt), "ignore_eos": True}
+
+
+def _targets(objectives: Objectives) -> dict[str, float]:
+    """The objectives as fields of a request's body."""
+    named = {"ttft_slo_ms": objectives.ttft_s, "tbt_slo_ms": objectives.tbt_s}
+    return {name: seconds * 1000 for name, seconds in named.items() if seconds is not None}
+
+
+def _take(outcome: Outcome, event: str) -> None:
+    try:
+        _read(outcome, json.loads(event))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        outcome.error = UNREADABLE
+
+
+def _read(outcome: Outcome, event: Mapping[str, Any]) -> None:
+    if "error" in event:
+        outcome.error = f"in the stream: {event['error'].get('code')}"
+    for choice in event.get("choices", ()):
+        content = choice["text"] if isinstance(outcome.request.prompt, tuple) else choice["delta"].get("content")
+        reason = choice.get("finish_reason")
+        if content or (reason and not outcome.pieces_s):  # an answer of special tokens has no text at all
+            outcome.pieces_s.append(time.monotonic())
+            outcome.text += content or ""
+        outcome.finish_reason = reason or outcome.finish_reason
+    if usage := event.get("usage"):
+        outcome.tokens = usage["completion_tokens"]
+        outcome.prompt_tokens = usage["prompt_tokens"]
+        outcome.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+
+
+def _refusal(status: int, body: bytes) -> str:
+    try:
+        return f"{status} {json.loads(body)['error']['code']}"
+    except (ValueError, KeyError, TypeError):
+        return str(status)

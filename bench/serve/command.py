@@ -1,0 +1,212 @@
+"""Load a gateway over HTTP and report what its clients saw.
+
+With --rate requests arrive as a random process, whether or not earlier answers have come (open loop); with
+--concurrency clients ask one after another (closed loop); with neither they arrive as the workload says. --sweep tries
+several loads in turn, repeat by repeat. A workload asks for exact numbers of tokens; --questions asks in text, and
+counts the answers that are right to the letter. The first SIGINT or SIGTERM ends the load and waits for the answers
+under way, the second ends everything. Exit status: 0 where every request got its whole answer, 1 where one did not, 2
+where the gateway or the arguments cannot be used.
+
+  orcastream bench serve --workload orca_trace --rate 2 --mix realtime=0.2,normal=0.8
+  orcastream bench serve --workload orca_trace --sweep rate=0.5,1,2,4 --plot curve.svg
+  orcastream bench serve --questions demo --concurrency 8 --duration 60 --require-exact
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.figures.machine import command_line
+from bench.figures.outcome import Outcome
+from bench.figures.progress import RunBars
+from bench.figures.result import Result, Variant
+from bench.figures.tables import show
+from bench.flags import Parser, above_zero, add_result_flags, add_workload_flags, at_least, check_outputs, objectives
+from bench.serve.client import Client
+from bench.serve.gateway import GatewayUnavailable, served_model
+from bench.serve.load import Load, read_loads
+from bench.serve.loops import Stop, closed_loop, open_loop
+from bench.serve.mix import Mix, read_keys, read_shares
+from bench.serve.questions import DEMO_MODEL, MIXES
+from bench.serve.report import Report
+from bench.serve.requests import RequestSource
+from cli.errors import UserError
+
+_WATCH_S = 0.5
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the load that the command line describes; returns the exit status."""
+    options = _parse(arguments)
+    check_outputs(options)
+    bench = ServeBench(options)
+    try:
+        asyncio.run(bench.run())
+    except (GatewayUnavailable, ValueError, OSError) as error:
+        raise UserError(str(error)) from None
+    except asyncio.CancelledError:
+        return 130
+    result = bench.result(command_line("serve", arguments))
+    show(result, Console(width=110, highlight=False))
+    if options.json:
+        result.save(options.json)
+    if options.plot and result.measured:
+        from bench.figures.plot import draw
+
+        draw(result, options.plot)
+    for complaint in bench.complaints:
+        print(f"orcastream bench serve: {complaint}", file=sys.stderr)
+    return 1 if bench.complaints else 0
+
+
+class ServeBench:
+    """The loads that take turns on one gateway."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._objectives = objectives(options)
+        self._mix = Mix(read_shares("--mix", options.mix), read_shares("--tenant-mix", options.tenant_mix))
+        self._tenant_keys = read_keys(options.tenant_key)
+        self._source = RequestSource(options, self._mix)
+        self._loads = read_loads(options)
+        self._variants = [Variant(load.name, load.to_json(), "gateway", load.swept) for load in self._loads]
+        self._stop: Stop
+        self._model = ""
+        self.complaints: list[str] = []
+
+    async def run(self) -> None:
+        """All repeats of all loads, or as many as there is time for until a signal."""
+        options, self._stop = self._options, Stop()
+        _stop_on_signals(self._stop)
+        served = await served_model(options.url, api_key=self._some_key(), patience_s=options.patience)
+        self._model = options.model or served
+        if options.questions and not options.prompts and self._model != DEMO_MODEL:
+            raise UserError(f"--questions: the gateway serves {self._model}; they are for {DEMO_MODEL}: --prompts FILE")
+        async with Client(
+            options.url,
+            self._model,
+            api_key=options.api_key,
+            tenant_keys=self._tenant_keys,
+            objectives=self._objectives,
+            timeout_s=options.timeout,
+        ) as client:
+            for request in self._source.warm_up(options.warmup):
+                await client.ask(request)
+            with RunBars(options.repeats * len(self._loads)) as bars:
+                await self._measure(client, bars)
+        if not any(variant.runs for variant in self._variants):
+            self.complaints.append("no request was made")
+
+    async def _measure(self, client: Client, bars: RunBars) -> None:
+        for _ in range(self._options.repeats):
+            for load, variant in zip(self._loads, self._variants, strict=True):
+                if self._stop:
+                    return
+                report = await self._once(client, load, bars)
+                if not report.outcomes:
+                    continue
+                variant.runs.append(report.figures(self._objectives))
+                options = self._options
+                self.complaints += report.failed(
+                    allow_refusals=options.allow_refusals, require_exact=options.require_exact
+                )
+
+    async def _once(self, client: Client, load: Load, bars: RunBars) -> Report:
+        outcomes: list[Outcome] = []
+        requests, count = self._source.requests(load)
+        bars.begin(load.name, count)
+        watching = asyncio.create_task(_watch(bars, outcomes))
+        begun_s = time.monotonic()
+        try:
+            if load.is_closed:
+                await closed_loop(
+                    client, requests, outcomes, self._stop,
+                    concurrency=load.concurrency or 1, duration_s=load.duration_s,
+                )  # fmt: skip
+            else:
+                await open_loop(client, requests, outcomes, self._stop, concurrency=load.concurrency)
+        finally:
+            watching.cancel()
+            bars.end()
+        last_s = max((outcome.ended_s or begun_s for outcome in outcomes), default=begun_s)
+        until_s = min(begun_s + load.duration_s, last_s if last_s > begun_s else time.monotonic())
+        return Report(outcomes, begun_s, until_s)
+
+    def result(self, command: str) -> Result:
+        """What was measured so far."""
+        options = self._options
+        shown = ("requests", "rate", "concurrency", "duration", "burstiness", "length_scale", "seed", "mix")
+        workload = {
+            "name": self._source.name,
+            **{name: getattr(options, name) for name in shown},
+            **{name: getattr(options, name) for name in ("tenant_mix", "only_tenant", "ttft_slo_ms", "tbt_slo_ms")},
+        }
+        model = {"name": self._model, "gateway": options.url}
+        return Result(command, model, workload, self._variants, latency_limit_ms=options.latency_limit_ms)
+
+    def _some_key(self) -> str | None:
+        return self._options.api_key or next(iter(self._tenant_keys.values()), None)
+
+
+async def _watch(bars: RunBars, outcomes: Sequence[Outcome]) -> None:
+    while True:
+        bars.update(len(outcomes))
+        await asyncio.sleep(_WATCH_S)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("serve", __doc__)
+    gateway = parser.add_argument_group("gateway")
+    gateway.add_argument("--url", default="http://127.0.0.1:8000", help="(%(default)s)")
+    gateway.add_argument("--api-key", default=os.environ.get("ORCASTREAM_API_KEY"), help="or ORCASTREAM_API_KEY")
+    gateway.add_argument("--model", help="served name (the first that the gateway lists)")
+    gateway.add_argument("--timeout", type=above_zero, default=600.0, help="seconds until giving up (%(default)g)")
+    gateway.add_argument("--patience", type=float, default=60.0, help="seconds to wait for the gateway (%(default)g)")
+    _add_load_flags(parser)
+    add_workload_flags(parser, "orca_trace")
+    parser.add_argument(
+        "--vocab-size", type=at_least(2), default=1000, help="a workload's token ids are below it (%(default)s)"
+    )
+    asked = parser.add_argument_group("questions in text, instead of a workload")
+    asked.add_argument("--questions", choices=MIXES, help="those of the demo model")
+    asked.add_argument("--prompts", type=Path, help='own ones: lines of {"prompt", "answer", "max_tokens"}')
+    asked.add_argument("--require-exact", action="store_true", help="an answer that is not the known one is a failure")
+    add_result_flags(parser, repeats=1)
+    options = parser.parse_args(list(arguments))
+    if options.sweep and (options.rate or options.concurrency):
+        parser.error("--sweep: got a load beside it, allowed: without --rate and --concurrency")
+    return options
+
+
+def _add_load_flags(parser: argparse.ArgumentParser) -> None:
+    load = parser.add_argument_group("load")
+    load.add_argument(
+        "--concurrency", type=at_least(1), help="closed loop: clients; with --rate: most requests under way (no bound)"
+    )
+    load.add_argument("--duration", type=above_zero, metavar="S", help="seconds of load (to the last request)")
+    load.add_argument("--sweep", metavar="rate=R,R...", help="rates, or clients: concurrency=C,C...")
+    load.add_argument("--mix", metavar="CLASS=SHARE,...", help="priority classes, drawn by share (the workload's own)")
+    load.add_argument("--tenant-mix", metavar="NAME=SHARE,...", help="tenants, drawn by share (the workload's own)")
+    load.add_argument(
+        "--tenant-key", action="append", default=[], metavar="NAME=KEY", help="a tenant's API key; repeat for more"
+    )
+    load.add_argument("--allow-refusals", action="store_true", help="429 for a full queue is no failure")
+
+
+def _stop_on_signals(stop: Stop) -> None:
+    loop, running = asyncio.get_running_loop(), asyncio.current_task()
+
+    def on_signal() -> None:
+        if stop and running is not None:
+            running.cancel()
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)

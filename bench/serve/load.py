@@ -1,0 +1,59 @@
+"""How hard a gateway is loaded: open loop at a rate, closed loop with so many clients, or as the workload arrives."""
+
+import argparse
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.flags import numbers
+from cli.errors import UserError
+
+_QUESTIONS_S = 60.0
+_CLIENTS = 8
+_SWEEPS = ("rate", "concurrency")
+
+
+@dataclass(frozen=True)
+class Load:
+    """`rate` in requests per second, `concurrency` in requests under way; `duration_s` infinite: to the last request.
+
+    `swept` is the figure that a sweep changes, None without one.
+    """
+
+    name: str
+    rate: float | None
+    concurrency: int | None
+    is_closed: bool
+    duration_s: float
+    swept: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values; no duration where it is infinite."""
+        endless = self.duration_s == float("inf")
+        return {**asdict(self), "duration_s": None if endless else self.duration_s}
+
+
+def read_loads(options: argparse.Namespace) -> list[Load]:
+    """The loads to measure, in order. Questions have no end of their own: they are asked for a minute. UserError."""
+    asks_text = bool(options.questions or options.prompts)
+    duration_s = options.duration or (_QUESTIONS_S if asks_text and not options.requests else float("inf"))
+    if options.sweep:
+        return _swept(options.sweep, duration_s)
+    concurrency = options.concurrency or (_CLIENTS if asks_text and not options.rate else None)
+    is_closed = concurrency is not None and options.rate is None
+    if options.rate is not None:
+        name = f"rate={options.rate:g}"
+    else:
+        name = f"concurrency={concurrency}" if is_closed else "arrivals of the workload"
+    return [Load(name, options.rate, concurrency, is_closed, duration_s)]
+
+
+def _swept(text: str, duration_s: float) -> list[Load]:
+    kind, equals, values = text.partition("=")
+    if not equals or kind not in _SWEEPS:
+        raise UserError(f"--sweep: got {text!r}, allowed: rate=R,R... or concurrency=C,C...")
+    found = numbers("--sweep", values)
+    if kind == "rate":
+        return [Load(f"rate={rate:g}", rate, None, False, duration_s, rate) for rate in found]
+    if any(clients != int(clients) for clients in found):
+        raise UserError(f"--sweep: got {text!r}, allowed: whole numbers of clients")
+    return [Load(f"concurrency={clients:g}", None, int(clients), True, duration_s, clients) for clients in found]

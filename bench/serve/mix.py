@@ -1,0 +1,61 @@
+"""Priority classes and tenants of a load."""
+
+import argparse
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from bench.flags import above_zero
+from bench.workloads import SampleRequest
+from cli.errors import UserError
+from schemas.keys import CLASSES
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Shares of classes and tenants; an empty one leaves what the workload says."""
+
+    classes: Mapping[str, float]
+    tenants: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        for name in self.classes:
+            if name not in CLASSES:
+                raise UserError(f"--mix: got class {name!r}, allowed: {', '.join(CLASSES)}")
+
+    def apply(self, requests: Iterable[SampleRequest], seed: int) -> Iterator[SampleRequest]:
+        """Each request with a class and a tenant drawn by share."""
+        rng = random.Random(f"mix {seed}")
+        for request in requests:
+            priority_class = _drawn(self.classes, rng) or request.priority_class
+            tenant = _drawn(self.tenants, rng) or request.tenant
+            yield replace(request, priority_class=priority_class, tenant=tenant)
+
+
+def _drawn(shares: Mapping[str, float], rng: random.Random) -> str | None:
+    return rng.choices(list(shares), list(shares.values()))[0] if shares else None
+
+
+def read_shares(flag: str, text: str | None) -> dict[str, float]:
+    """`realtime=0.2,normal=0.8`; UserError."""
+    shares: dict[str, float] = {}
+    for part in (text or "").split(",") if text else ():
+        name, equals, share = part.partition("=")
+        try:
+            shares[name.strip()] = above_zero(share)
+        except argparse.ArgumentTypeError:
+            equals = ""
+        if not equals or not name.strip():
+            raise UserError(f"{flag}: got {text!r}, allowed: NAME=SHARE with commas between, shares above 0")
+    return shares
+
+
+def read_keys(texts: Iterable[str]) -> dict[str, str]:
+    """`light=KEY` each; UserError, which does not show the key."""
+    keys: dict[str, str] = {}
+    for text in texts:
+        name, equals, key = text.partition("=")
+        if not (equals and name and key):
+            raise UserError("--tenant-key: got something else, allowed: NAME=KEY")
+        keys[name] = key
+    return keys

@@ -1,0 +1,109 @@
+"""What a load run comes to: figures, errors by kind, and how many answers were exact."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from bench.figures.measures import measure
+from bench.figures.outcome import Objectives, Outcome
+from bench.figures.spread import Spread
+
+QUEUE_FULL = "429 queue_full"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Figures of a finished run that began at `begun_s` and was under load until `until_s`."""
+
+    outcomes: Sequence[Outcome]
+    begun_s: float
+    until_s: float
+
+    @property
+    def errors(self) -> Counter[str]:
+        """How many requests failed, by kind."""
+        return Counter(outcome.error for outcome in self.outcomes if outcome.error is not None)
+
+    @property
+    def complete(self) -> int:
+        """Requests whose whole answer came."""
+        return sum(outcome.complete for outcome in self.outcomes)
+
+    @property
+    def exact(self) -> int:
+        """Answers that are the known one to the letter."""
+        return sum(outcome.exact is True for outcome in self.outcomes)
+
+    @property
+    def comparable(self) -> int:
+        """Complete answers for which the right one is known."""
+        return sum(outcome.complete and outcome.exact is not None for outcome in self.outcomes)
+
+    @property
+    def moved(self) -> int:
+        """Answers that more than one worker had a part in."""
+        return sum(len(set(outcome.workers)) > 1 for outcome in self.outcomes)
+
+    def spreads(self) -> dict[str, Spread | None]:
+        """TTFT, TBT and E2E of the complete answers."""
+        complete = [outcome for outcome in self.outcomes if outcome.complete]
+        return {
+            "TTFT": Spread.of(outcome.ttft_s for outcome in complete if outcome.ttft_s is not None),
+            "TBT": Spread.of(gap for outcome in complete for gap in outcome.gaps_s),
+            "E2E": Spread.of(outcome.e2e_s for outcome in complete if outcome.e2e_s is not None),
+        }
+
+    def failed(self, *, allow_refusals: bool = False, require_exact: bool = False) -> list[str]:
+        """What was not as it should be, in sentences; empty: everything was.
+
+        `allow_refusals`: 429 for a full queue is no failure, as where a run is meant to overload the service.
+        """
+        complaints = [
+            f"{count} of {len(self.outcomes)} requests failed: {kind}"
+            for kind, count in self.errors.most_common()
+            if not (allow_refusals and kind == QUEUE_FULL)
+        ]
+        if not self.outcomes:
+            complaints.append("no request was made")
+        if require_exact and self.exact < self.comparable:
+            complaints.append(f"{self.comparable - self.exact} of {self.comparable} answers are not the known ones")
+        return complaints
+
+    def figures(self, objectives: Objectives) -> dict[str, Any]:
+        """Everything as plain values. The engine's own figures are None: HTTP does not tell them."""
+        prompt_tokens = sum(outcome.prompt_tokens - outcome.cached_tokens for outcome in self.outcomes)
+        return {
+            **measure(self.outcomes, self.begun_s, self.until_s, objectives),
+            "prompt_tokens_computed": prompt_tokens,
+            "comparable": self.comparable or None,
+            "exact": self.exact if self.comparable else None,
+            "moved": self.moved,
+            **dict.fromkeys(("kv_waste", "kv_use", "preemptions", "scheduler_ms")),
+        }
+
+    def table(self) -> Table:
+        """Latencies in milliseconds."""
+        table = Table(box=box.SIMPLE, pad_edge=False)
+        table.add_column("ms")
+        for heading in ("p50", "p95", "p99", "highest"):
+            table.add_column(heading, justify="right", min_width=9)
+        for name, spread in self.spreads().items():
+            values = (spread.p50, spread.p95, spread.p99, spread.highest) if spread else ()
+            table.add_row(name, *(f"{value * 1000:.1f}" for value in values))
+        return table
+
+    def summary(self) -> str:
+        """Counts and rates, in a few lines."""
+        seconds = self.until_s - self.begun_s
+        tokens = sum(outcome.tokens for outcome in self.outcomes)
+        lines = [
+            f"{len(self.outcomes)} requests in {seconds:.1f} s ({len(self.outcomes) / seconds:.2f}/s), "
+            f"{self.complete} complete, {tokens} output tokens",
+            f"{self.exact} of {self.comparable} answers with a known text are exact",
+            *(f"{count} failed: {kind}" for kind, count in self.errors.most_common()),
+        ]
+        return "\n".join(lines)

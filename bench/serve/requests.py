@@ -1,0 +1,95 @@
+"""Where the requests of a load come from: a workload, or questions in text."""
+
+import argparse
+import math
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain, count, islice, takewhile
+
+from bench.arrivals import gamma
+from bench.flags import draw_workload
+from bench.serve.load import Load
+from bench.serve.mix import Mix
+from bench.serve.questions import MIXES, QuestionMix, from_file
+from bench.workloads import WORKLOADS, Draw, SampleRequest
+
+_WARM_UP_TOKENS = 4
+_MARGIN = 10
+
+
+class RequestSource:
+    """The same requests for the same seed, load after load."""
+
+    def __init__(self, options: argparse.Namespace, mix: Mix) -> None:
+        self._options = options
+        self._mix = mix
+        self._asks_text = bool(options.questions or options.prompts)
+        self.name: str = str(options.prompts or options.questions or options.workload)
+
+    def requests(self, load: Load) -> tuple[Iterable[SampleRequest], int | None]:
+        """The requests of a load, and how many they are; None where time ends them."""
+        plain, number = self._questions(load) if self._asks_text else self._workload(load)
+        return self._mix.apply(plain, self._options.seed), number
+
+    def warm_up(self, number: int) -> list[SampleRequest]:
+        """A few short ones."""
+        if self._asks_text:
+            drawn = [self._question_mix().draw() for _ in range(number)]
+        else:
+            workload = draw_workload(self._options, self._draw(self._number))
+            drawn = [request for request in workload if request.follows is None]
+        mixed = self._mix.apply(drawn[:number], self._options.seed)
+        return [replace(request, max_tokens=_WARM_UP_TOKENS) for request in mixed]
+
+    def _questions(self, load: Load) -> tuple[Iterable[SampleRequest], int | None]:
+        questions: Iterator[SampleRequest] = iter(self._question_mix().draw, None)
+        drawn = questions
+        if load.rate is not None:
+            rng = random.Random(f"arrivals {self._options.seed}")
+            arrivals = gamma(load.rate, load.duration_s, self._options.burstiness, rng)
+            drawn = (replace(next(questions), arrival_s=at) for at in arrivals)
+        return islice(drawn, self._options.requests), self._options.requests
+
+    def _question_mix(self) -> QuestionMix:
+        options = self._options
+        return from_file(options.prompts, options.seed) if options.prompts else MIXES[options.questions](options.seed)
+
+    def _workload(self, load: Load) -> tuple[Iterable[SampleRequest], int | None]:
+        """All of the workload; in a given time so many as arrive in it, or one seed after another."""
+        options = self._options
+        if load.duration_s == math.inf or options.requests:
+            drawn = draw_workload(options, self._draw(self._number, load.rate))
+            return drawn, len(drawn)
+        if load.is_closed:
+            return self._endless(), None
+        number = self._number
+        if load.rate is not None:
+            expected = load.rate * load.duration_s
+            number = int(expected + 4 * math.sqrt(expected)) + _MARGIN
+        drawn = draw_workload(options, self._draw(number, load.rate))
+        return list(takewhile(lambda one: one.follows is not None or one.arrival_s < load.duration_s, drawn)), None
+
+    @property
+    def _number(self) -> int:
+        return self._options.requests or WORKLOADS[self._options.workload].requests
+
+    def _endless(self) -> Iterator[SampleRequest]:
+        return chain.from_iterable(self._shifted(turn) for turn in count())
+
+    def _shifted(self, turn: int) -> Iterator[SampleRequest]:
+        """The workload of one more seed, its indices behind those of the earlier ones."""
+        drawn = draw_workload(self._options, self._draw(self._number).again(self._options.seed + turn))
+        for request in drawn:
+            yield request if request.follows is None else replace(request, follows=request.follows + turn * len(drawn))
+
+    def _draw(self, number: int, rate: float | None = None) -> Draw:
+        options = self._options
+        return Draw(
+            vocab_size=options.vocab_size,
+            seed=options.seed,
+            requests=number,
+            rate=rate,
+            burstiness=options.burstiness,
+            length_scale=options.length_scale,
+        )

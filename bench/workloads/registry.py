@@ -1,0 +1,33 @@
+"""The workloads by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.workloads.draw import Draw
+from bench.workloads.sample import SampleRequest
+
+Build = Callable[[Draw], list[SampleRequest]]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """`build(draw)` gives the requests in order of arrival; `requests` is how many where nobody says."""
+
+    name: str
+    description: str
+    requests: int
+    build: Build
+
+
+WORKLOADS: dict[str, Workload] = {}
+
+
+def workload(requests: int) -> Callable[[Build], Build]:
+    """Decorator of a function that builds a workload: its name and the docstring's first line become known."""
+
+    def register(build: Build) -> Build:
+        description = (build.__doc__ or "").strip().partition("\n")[0]
+        WORKLOADS[build.__name__] = Workload(build.__name__, description, requests, build)
+        return build
+
+    return register

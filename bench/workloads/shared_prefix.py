@@ -1,0 +1,26 @@
+"""Many requests behind one system prompt: what a prefix cache is for."""
+
+from bench.workloads.draw import Draw
+from bench.workloads.registry import workload
+from bench.workloads.sample import SampleRequest
+
+
+@workload(requests=16)
+def shared_prefix(draw: Draw) -> list[SampleRequest]:
+    """A system prompt of 1,000 tokens, own parts of 20 to 60, outputs of 32; the others come after the first one's end.
+
+    Their figures are those of the groups `first` and `later`.
+    """
+    system = draw.ids(draw.length(1000))
+    requests = []
+    for index, at in enumerate(draw.arrivals()):
+        requests.append(
+            SampleRequest(
+                (*system, *draw.ids(draw.between(20, 60))),
+                max_tokens=draw.length(32),
+                arrival_s=at if index else 0.0,
+                group="later" if index else "first",
+                follows=0 if index else None,
+            )
+        )
+    return requests

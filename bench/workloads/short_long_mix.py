@@ -1,0 +1,20 @@
+"""Short and long requests in turn: a batch that waits for its longest member wastes the places of the short ones."""
+
+from bench.workloads.draw import Draw
+from bench.workloads.registry import workload
+from bench.workloads.sample import SampleRequest
+
+_SIZES = ((32, 32), (512, 128))
+
+
+@workload(requests=16)
+def short_long_mix(draw: Draw) -> list[SampleRequest]:
+    """32 prompt and 32 output tokens, 512 and 128, in turn, all at once."""
+    requests = []
+    for index, at in enumerate(draw.arrivals()):
+        prompt, output = _SIZES[index % 2]
+        group = "long" if index % 2 else "short"
+        requests.append(
+            SampleRequest(draw.ids(draw.length(prompt)), max_tokens=draw.length(output), arrival_s=at, group=group)
+        )
+    return requests

@@ -1,0 +1,50 @@
+"""Commands whose code is loaded when it is asked for, so that --help is quick."""
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+USAGE_ERROR = 2
+_INTERRUPTED = 130
+_OWN_ROOMS = ("schemas", "engine", "text", "broker", "worker", "gateway", "telemetry", "cli", "demo", "bench")
+
+
+class Command(NamedTuple):
+    """A command: what it does, and the module whose `main(arguments) -> exit code` does it."""
+
+    summary: str
+    module: str
+    extra: str | None = None
+
+
+def run_command(program: str, commands: Mapping[str, Command], name: str, arguments: Sequence[str]) -> int:
+    """Run `program name arguments`; returns the exit code, 2 with one line where it cannot be used as it is."""
+    if name not in commands:
+        return fail(program, f"command: got {name!r}, allowed: {', '.join(commands)}")
+    from cli.errors import UserError
+
+    try:
+        return int(importlib.import_module(commands[name].module).main(list(arguments)))
+    except UserError as error:
+        return fail(f"{program} {name}", *error.lines)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in _OWN_ROOMS:
+            raise
+        wanted = f"pip install 'orcastream[{commands[name].extra}]'"
+        return fail(f"{program} {name}", f"the package {error.name} is not installed: {wanted}")
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def overview(commands: Mapping[str, Command]) -> str:
+    """One line per command."""
+    width = max(map(len, commands))
+    return "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in commands.items())
+
+
+def fail(who: str, *lines: str) -> int:
+    """Say what is wrong, one line each; the exit code."""
+    for line in lines:
+        print(f"{who}: {' '.join(line.split())}", file=sys.stderr)
+    return USAGE_ERROR

@@ -1,0 +1,124 @@
+"""Whether a checkpoint is whole, and is one of the model that its configuration describes."""
+
+import json
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from traceback import walk_tb
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedModel
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+from transformers.utils import cached_file
+
+from engine.errors import UnsupportedModel, one_line
+
+_log = logging.getLogger(__name__)
+
+_NAMED = 3
+"""Keys that a message names; the others are counted."""
+
+
+def refuse_unknown_quantization(model_config: Any) -> None:
+    """UnsupportedModel for a method that transformers does not know: it would take the packed numbers for weights."""
+    for config in (model_config, model_config.get_text_config()):
+        quantization = getattr(config, "quantization_config", None)
+        if quantization is None:
+            continue
+        fields = quantization if isinstance(quantization, Mapping) else getattr(quantization, "__dict__", {})
+        method = fields.get("quant_method")
+        if fields.get("load_in_8bit") or fields.get("load_in_4bit"):
+            continue  # bitsandbytes, from before methods had names
+        if method not in AUTO_QUANTIZATION_CONFIG_MAPPING:
+            known = ", ".join(sorted(AUTO_QUANTIZATION_CONFIG_MAPPING))
+            raise UnsupportedModel(f"quantization_config.quant_method: got {method!r}, allowed: {known}")
+
+
+def refuse_incomplete(model: PreTrainedModel, loaded: Mapping[str, Any]) -> None:
+    """UnsupportedModel where weights are not those of the checkpoint; a log line for what of it is not used.
+
+    `loaded` is the loading info of transformers, which fills missing weights with random numbers. It has left out what
+    is tied to another weight, what is no part of a checkpoint (recomputed buffers), and what the architecture declares
+    to be optional.
+    """
+    mismatched = {key: (tuple(found), tuple(wanted)) for key, found, wanted in loaded["mismatched_keys"]}
+    missing = sorted(set(loaded["missing_keys"]) - mismatched.keys())
+    if missing:
+        raise UnsupportedModel(f"the checkpoint lacks {_named(missing)}")
+    for key, (found, wanted) in sorted(mismatched.items()):
+        raise UnsupportedModel(f"the checkpoint's {key} has the shape {found}, the configuration says {wanted}")
+    unexpected = sorted(loaded["unexpected_keys"])
+    stray = [] if hasattr(model.config, "quantization_config") else _beside_weights(model, unexpected)
+    if stray:
+        raise UnsupportedModel(f"the checkpoint has weights that its configuration leaves out: {_named(stray)}")
+    if unexpected:
+        _log.warning("the checkpoint has tensors that the model does not use: %s", _named(unexpected))
+
+
+def refuse_unfit_parts(error: Exception) -> None:
+    """UnsupportedModel naming the weight whose parts in the checkpoint (experts, say) do not make up a whole.
+
+    transformers says so in a table of its log only; `error` is what it raised then, and holds it in a frame.
+    """
+    for frame, _ in walk_tb(error.__traceback__):
+        unfit = getattr(frame.f_locals.get("loading_info"), "conversion_errors", None) or {}
+        for key, text in sorted(unfit.items()):
+            detail = text.splitlines()[-2:][0]
+            raise UnsupportedModel(f"the checkpoint's parts of {key} are missing or do not fit together ({detail})")
+
+
+def refuse_damaged_files(model: str) -> None:
+    """UnsupportedModel naming the first file of weights, or of their index, that cannot be read.
+
+    `model` is a directory, or a hub id, of which the files that are here are looked at.
+    """
+    for path in _files(model, "*.safetensors", "*.index.json", "pytorch_model*.bin"):
+        problem = _problem(path)
+        if problem is not None:
+            raise UnsupportedModel(f"{path}: damaged or cut short ({problem})")
+
+
+def refuse_damaged_generation_config(model: str) -> None:
+    """UnsupportedModel where generation_config.json cannot be read; transformers would invent another."""
+    for path in _files(model, "generation_config.json"):
+        problem = _problem(path)
+        if problem is not None:
+            raise UnsupportedModel(f"{path}: {problem}")
+
+
+def _named(keys: Collection[str]) -> str:
+    first = ", ".join(list(keys)[:_NAMED])
+    return f"{first} and {len(keys) - _NAMED} more" if len(keys) > _NAMED else first
+
+
+def _beside_weights(model: PreTrainedModel, keys: Collection[str]) -> list[str]:
+    """Those that belong to a module which computes with weights of its own: without them it computes otherwise."""
+    modules = dict(model.named_modules())
+    owners = ((key, modules.get(key.rpartition(".")[0])) for key in keys)
+    return [key for key, owner in owners if owner is not None and any(True for _ in owner.parameters(recurse=False))]
+
+
+def _files(model: str, *patterns: str) -> Iterator[Path]:
+    folder = Path(model)
+    if not folder.is_dir():
+        config = cached_file(model, "config.json", local_files_only=True)
+        folder = Path(config).parent
+    for pattern in patterns:
+        yield from sorted(folder.glob(pattern))
+
+
+def _problem(path: Path) -> str | None:
+    """What is wrong with the file; None: it can be read, as far as that shows without reading all of it."""
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt"):
+                return None
+        if path.suffix == ".json":
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return None if isinstance(content, dict) else f"got {type(content).__name__}, allowed: one JSON object"
+        torch.load(path, map_location="meta", weights_only=True)
+    except (SafetensorError, ValueError, OSError, RuntimeError, EOFError) as error:
+        return one_line(error)
+    return None

@@ -1,0 +1,39 @@
+"""A model of a given shape is written, loads, and computes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.main import main
+from bench.make_model import SHAPES
+from engine import EngineConfig, OrcaEngine
+from schemas.sampling import SamplingParams
+from text.tokenizer import Tokenizer
+
+
+def test_a_made_model_is_served_like_any_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = tmp_path / "model"
+    assert main(["make-model", "--shape", "qwen3-tiny", str(directory)]) == 0
+    assert "parameters in bfloat16, shape qwen3-tiny, seed 0" in capsys.readouterr().out
+    engine = OrcaEngine.load(EngineConfig(str(directory), kv_cache_memory=2**22))
+    assert engine.limits.vocab_size == SHAPES["qwen3-tiny"].vocab_size
+    done = engine.generate([[5, 6, 7]], SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True))[0]
+    assert len(done.output_ids) == 4
+    words = "".join(f"w{token}" for token in (9, 10))
+    assert Tokenizer.load(str(directory)).decode([9, 10]) == words
+
+
+def test_the_shape_is_that_of_qwen3() -> None:
+    shape = SHAPES["qwen3-0.6b"]
+    assert (shape.hidden_size, shape.num_hidden_layers, shape.num_attention_heads) == (1024, 28, 16)
+    assert (shape.num_key_value_heads, shape.head_dim, shape.intermediate_size) == (8, 128, 3072)
+    assert (shape.vocab_size, shape.max_position_embeddings) == (151_936, 40_960)
+
+
+def test_what_is_there_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    precious = tmp_path / "config.json"
+    precious.write_text(json.dumps({"mine": 1}), encoding="utf-8")
+    assert main(["make-model", "--shape", "qwen3-tiny", str(tmp_path)]) == 2
+    assert f"directory: got '{tmp_path}', allowed: an empty directory" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]

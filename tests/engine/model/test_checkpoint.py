@@ -1,0 +1,245 @@
+"""Saved models that are damaged afterwards: each is refused in one line that names what is wrong."""
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+
+from engine import EngineConfig, OrcaEngine, UnsupportedModel
+from engine.cli import main
+from engine.model.load import load_model, load_model_config
+from engine.model.quiet import quiet
+from tests.engine.conftest import build
+
+CPU = torch.device("cpu")
+Tensors = dict[str, torch.Tensor]
+UP = "model.layers.1.mlp.up_proj.weight"
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Callable[..., Path]:
+    """Write a tiny model; `shard` splits its weights into files of that size."""
+
+    def write(family: str = "llama", shard: str | None = None, **changes: Any) -> Path:
+        with quiet():
+            build(family, **changes).save_pretrained(tmp_path, max_shard_size=shard or "1GB")
+        return tmp_path
+
+    return write
+
+
+def edit(folder: Path, change: Callable[[Tensors], Any]) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def configure(folder: Path, **fields: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def load(folder: Path) -> PreTrainedModel:
+    settings = EngineConfig(str(folder), device="cpu")
+    return load_model(settings, load_model_config(settings), CPU)
+
+
+def refusal(folder: Path, error: type[Exception] = UnsupportedModel) -> str:
+    """Why the model is not loaded, which is one line with the directory in it."""
+    with pytest.raises(error) as caught:
+        load(folder)
+    reason = str(caught.value)
+    assert "\n" not in reason
+    assert str(folder) in reason
+    return reason
+
+
+def truncate(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def test_a_missing_weight_is_named(save: Callable[..., Path]) -> None:
+    folder = save()
+    edit(folder, lambda tensors: tensors.pop(UP))
+    assert refusal(folder).endswith(f"the checkpoint lacks {UP}")
+
+
+def test_a_missing_head_that_is_not_tied(save: Callable[..., Path]) -> None:
+    folder = save()
+    edit(folder, lambda tensors: tensors.pop(HEAD))
+    assert refusal(folder).endswith(f"lacks {HEAD}")
+
+
+def test_many_missing_weights_are_counted(save: Callable[..., Path]) -> None:
+    folder = save()
+    configure(folder, num_hidden_layers=3)
+    assert "lacks model.layers.2.input_layernorm.weight, " in refusal(folder)
+    assert refusal(folder).endswith(" and 6 more")
+
+
+@pytest.mark.parametrize("kept", [EMBEDDING, HEAD])
+def test_either_of_two_tied_weights_is_enough(kept: str, save: Callable[..., Path]) -> None:
+    folder = save(tie_word_embeddings=True)
+    edit(folder, lambda tensors: tensors.update({kept: tensors.pop(EMBEDDING)}))
+    model = load(folder)
+    assert torch.equal(model.get_output_embeddings().weight, load_file(folder / "model.safetensors")[kept])
+
+
+def test_both_of_two_tied_weights_missing(save: Callable[..., Path]) -> None:
+    folder = save(tie_word_embeddings=True)
+    edit(folder, lambda tensors: tensors.pop(EMBEDDING))
+    assert EMBEDDING in refusal(folder)
+
+
+def test_a_wrong_shape(save: Callable[..., Path]) -> None:
+    folder = save()
+    edit(folder, lambda tensors: tensors.update({"model.norm.weight": torch.ones(31)}))
+    assert "model.norm.weight has the shape (31,), the configuration says (32,)" in refusal(folder)
+
+
+@pytest.mark.parametrize("damage", [None, torch.ones(3, 3)])
+def test_an_expert_that_is_missing_or_of_a_wrong_shape(damage: torch.Tensor | None, save: Callable[..., Path]) -> None:
+    folder = save("mixtral")
+    name = "model.layers.1.block_sparse_moe.experts.2.w1.weight"
+    edit(folder, lambda tensors: tensors.pop(name) if damage is None else tensors.update({name: damage}))
+    assert "parts of model.layers.1.mlp.experts.gate_up_proj are missing or do not fit together" in refusal(folder)
+
+
+def test_tensors_that_nothing_uses_are_logged(save: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
+    folder = save()
+    extra = [f"model.layers.{layer}.mlp.up_proj.weight" for layer in range(2, 7)]
+    edit(folder, lambda tensors: tensors.update({name: torch.ones(1) for name in extra}))
+    with caplog.at_level(logging.WARNING, "engine"):
+        load(folder)
+    assert f"{', '.join(extra[:3])} and 2 more" in caplog.text
+
+
+def test_a_bias_that_the_configuration_leaves_out(save: Callable[..., Path]) -> None:
+    folder = save()
+    name = "model.layers.0.self_attn.q_proj.bias"
+    edit(folder, lambda tensors: tensors.update({name: torch.ones(32)}))
+    assert f"weights that its configuration leaves out: {name}" in refusal(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 1000, None])
+def test_damaged_weights(content: bytes | None, save: Callable[..., Path]) -> None:
+    path = save() / "model.safetensors"
+    truncate(path) if content is None else path.write_bytes(content)
+    assert f"{path}: damaged or cut short" in refusal(path.parent)
+
+
+def test_damaged_pickled_weights(save: Callable[..., Path]) -> None:
+    folder = save()
+    weights = folder / "model.safetensors"
+    torch.save(load_file(weights), folder / "pytorch_model.bin")
+    weights.unlink()
+    load(folder)
+    truncate(folder / "pytorch_model.bin")
+    assert "pytorch_model.bin: damaged or cut short" in refusal(folder)
+
+
+def test_shards(save: Callable[..., Path]) -> None:
+    folder = save(shard="10KB")
+    load(folder)
+    shards = sorted(folder.glob("*.safetensors"))
+    truncate(shards[1])
+    assert f"{shards[1]}: damaged or cut short" in refusal(folder)
+    shards[1].unlink()
+    assert shards[1].name in refusal(folder, OSError)
+    (folder / "model.safetensors.index.json").write_text("{")
+    assert "model.safetensors.index.json: damaged" in refusal(folder)
+
+
+def test_no_weights_at_all(save: Callable[..., Path]) -> None:
+    folder = save()
+    (folder / "model.safetensors").unlink()
+    assert "model.safetensors" in refusal(folder, OSError)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "reason"),
+    [
+        ({"quant_method": "magic"}, "quantization_config.quant_method: got 'magic', allowed: aqlm, "),
+        ({"bits": 4}, "quantization_config.quant_method: got None, allowed: aqlm, "),
+        ({"quant_method": "gptq", "bits": 4}, "optimum"),  # which is not installed
+    ],
+)
+def test_quantization(quantization: dict[str, Any], reason: str, save: Callable[..., Path]) -> None:
+    folder = save()
+    configure(folder, quantization_config=quantization)
+    assert reason in refusal(folder)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "\ufffe", '{"model_type": "llama", "hidden_size": "x"}'])
+def test_an_unreadable_configuration(content: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises((UnsupportedModel, OSError)) as caught:
+        load(tmp_path)
+    assert "config.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unreadable_generation_configuration(save: Callable[..., Path]) -> None:
+    folder = save()
+    (folder / "generation_config.json").write_text("{")
+    assert "generation_config.json" in refusal(folder)
+
+
+def test_no_causal_language_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    assert refusal(tmp_path).endswith("T5Config is no causal language model that transformers knows")
+
+
+AUTO_MAP = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+
+
+def test_code_of_its_own_is_never_asked_about(save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(prompt: str = "") -> str:
+        raise AssertionError(prompt)
+
+    monkeypatch.setattr("builtins.input", ask)
+    folder = save()
+    configure(folder, auto_map=AUTO_MAP)
+    load(folder)  # transformers knows the architecture by itself
+    configure(folder, auto_map=AUTO_MAP, model_type="own")
+    assert refusal(folder).endswith("wants to run code of its own (auto_map), which is never done")
+
+
+def test_the_command_prints_one_line_and_reads_no_stdin(save: Callable[..., Path]) -> None:
+    folder = save()
+    configure(folder, auto_map=AUTO_MAP, model_type="own")
+    command = [sys.executable, "-m", "engine", "--model", str(folder), "--prompt-ids", "1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        complaint = process.stderr.read()  # ends with the process, though its stdin stays open
+        assert process.wait() == 2
+    assert complaint.count("\n") == 1
+    assert "code of its own" in complaint
+
+
+def test_a_damaged_model_is_one_line_on_the_command_line(
+    save: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save()
+    edit(folder, lambda tensors: tensors.pop(UP))
+    assert main(["--model", str(folder), "--prompt-ids", "1", "--device", "cpu"]) == 2
+    assert capsys.readouterr().err == f"error: {folder}: the checkpoint lacks {UP}\n"
+
+
+def test_load_runs_the_self_check(save: Callable[..., Path]) -> None:
+    folder = save("phimoe", num_local_experts=4, sliding_window=100)
+    with pytest.raises(UnsupportedModel, match="sliding_window=100"):
+        OrcaEngine.load(EngineConfig(str(folder), device="cpu"))
+    engine = OrcaEngine.load(EngineConfig(str(folder), device="cpu", self_check=False))
+    assert OrcaEngine(engine.config, engine.model).limits == engine.limits

@@ -1,0 +1,40 @@
+"""The most probable tokens and their log probabilities."""
+
+import pytest
+import torch
+
+from engine.sampling.highest import by_rank, highest
+from engine.sampling.likeliest import likeliest
+
+
+@pytest.mark.parametrize("vocab", [1, 5, 700, 151_936])
+@pytest.mark.parametrize("count", [1, 3, 20, 2000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_like_a_stable_sort_of_log_softmax(vocab: int, count: int, dtype: torch.dtype, device: torch.device) -> None:
+    logits = (torch.randn(4, vocab, generator=torch.Generator().manual_seed(vocab)) * 3).to(device, dtype)
+    found = likeliest(logits, [3, 0, 3], count)
+    values, ids = logits.double().log_softmax(-1)[[3, 0, 3]].cpu().sort(dim=-1, descending=True, stable=True)
+    assert [[token for token, _ in row] for row in found] == ids[:, :count].tolist()
+    assert torch.allclose(
+        torch.tensor([[value for _, value in row] for row in found]).double(), values[:, :count], atol=2e-6
+    )
+
+
+def test_rows_that_offer_less(device: torch.device) -> None:
+    inf = torch.inf
+    logits = torch.tensor([[0.0, -inf, 0.0], [0.0, torch.nan, 0.0], [-inf] * 3, [0.0, inf, 0.0]], device=device)
+    half = pytest.approx(-0.6931472)
+    assert likeliest(logits, range(4), 3) == [[(0, half), (2, half)], [], [], []]
+    assert likeliest(logits, [0], 0) == [[]]
+    assert likeliest(logits, [], 3) == []
+    with pytest.raises(ValueError, match="count is -1"):
+        likeliest(logits, [0], -1)
+
+
+@pytest.mark.parametrize("count", [1, 7, 400])
+def test_both_ways_to_the_highest_agree(count: int) -> None:
+    scores = torch.randn(5, 40_000, generator=torch.Generator().manual_seed(0)).bfloat16().float()
+    scores[0] = 0.0
+    scores[1, ::2] = -0.0
+    values, ids = by_rank(scores, count)
+    assert highest(scores, count) == list(zip(values.tolist(), ids.tolist(), strict=True))
