@@ -25,6 +25,8 @@ def _check_beam_search(payload: "Payload") -> None:
         value = getattr(payload, name)
         if value != neutral:
             raise InvalidRequest(name, value, "nothing with use_beam_search, which draws no samples")
+    if payload.logprobs is not None:
+        raise InvalidRequest("logprobs", payload.logprobs, "nothing with use_beam_search, which scores whole outputs")
     if payload.stop:
         allowed = "none with use_beam_search, which compares tokens and no text (stop_token_ids: yes)"
         raise InvalidRequest("stop", payload.stop, allowed)

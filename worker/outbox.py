@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from schemas.errors import ErrorCode
+from schemas.errors import ErrorCode, InvalidRequest
 from worker.engine_loop import EngineLoop, EngineOutput, Refused
 from worker.roster import Roster
 from worker.running import Running
@@ -49,7 +49,8 @@ class Outbox:
             return
         running, candidates = owner
         if isinstance(event, Refused):
-            running.fail(event.error.code, str(event.error), event.error.field)
+            error = _in_the_producers_words(event.error)
+            running.fail(error.code, str(error), error.field)
         elif event.error is not None:
             log.error("the engine failed on a request", extra=running.log_fields(why=event.error))
             running.fail(ErrorCode.ENGINE_ERROR, event.error)
@@ -59,3 +60,10 @@ class Outbox:
             if candidate.ending is not None and event.finish_reason is None:
                 engine_loop.cancel([event.request_id])
         self._mark(running)
+
+
+def _in_the_producers_words(error: InvalidRequest) -> InvalidRequest:
+    """The engine's refusal under the names of the contract: the width of a beam search is `best_of`."""
+    if error.field != "beam_width":
+        return error
+    return InvalidRequest("best_of", error.value, error.allowed, error.code)

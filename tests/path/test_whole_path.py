@@ -156,3 +156,32 @@ def test_official_client_with_a_worker_killed_in_between(site: Site) -> None:
     assert text == ANSWER
     assert len(site.writers(chunk.id)) == 2
     client.close()
+
+
+def test_ranked_choices_and_cached_tokens_through_the_official_client(site: Site) -> None:
+    site.start(workers=1)
+    client = openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)
+    asked: dict[str, Any] = {"model": "orca-demo", "prompt": "Say the numbers from one to thirty in order. " * 4}
+    plain = client.completions.create(**asked, max_tokens=8, temperature=0)
+    options: dict[str, Any] = {"use_beam_search": True, "best_of": 4}
+    beams = client.completions.create(**asked, n=2, max_tokens=8, extra_body=options)
+    single = client.completions.create(**asked, max_tokens=8, extra_body={"use_beam_search": True})
+    samples = client.completions.create(**asked, n=2, best_of=3, max_tokens=8, seed=5)
+    assert len({choice.text for choice in beams.choices}) == len(samples.choices) == 2
+    assert single.choices[0].text == plain.choices[0].text, "a beam of one hypothesis is greedy"
+    salted = client.completions.create(**asked, max_tokens=8, extra_body={"cache_salt": "pepper"})
+    cached_tokens = [
+        answer.usage.prompt_tokens_details.cached_tokens
+        for answer in (plain, beams, samples, salted)
+        if answer.usage is not None and answer.usage.prompt_tokens_details is not None
+    ]
+    assert cached_tokens[0] == cached_tokens[3] == 0
+    assert plain.usage is not None
+    assert min(cached_tokens[1:3]) >= plain.usage.prompt_tokens - 16
+    stream = client.completions.create(
+        **asked, max_tokens=8, temperature=0, stream=True, stream_options={"include_usage": True}
+    )
+    usage = [chunk.usage for chunk in stream][-1]
+    assert usage is not None
+    assert usage.prompt_tokens_details is not None
+    assert usage.prompt_tokens_details.cached_tokens == cached_tokens[1]

@@ -377,6 +377,7 @@ BEAMS = st.fixed_dictionaries(
         "top_p": st.sampled_from([1, 0.5]),
         "min_p": st.sampled_from([0, 0.5]),
         "seed": st.sampled_from([None, 0]),
+        "logprobs": st.sampled_from([None, 0]),
         "stop": st.sampled_from([[], ["x"]]),
         "length_penalty": st.sampled_from([1, 1.0, 0.5]),
         "early_stopping": st.booleans(),
@@ -390,7 +391,7 @@ def follows_rules(body: Doc) -> bool:
     if (most is not None and least > most) or (body.get("best_of") or n) < n:
         return False
     if body.get("use_beam_search"):
-        neutral = {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0, "seed": None, "stop": []}
+        neutral = {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0, "seed": None, "logprobs": None, "stop": []}
     else:
         neutral = {"length_penalty": 1, "early_stopping": False}
     return all(body.get(name, value) == value for name, value in neutral.items())

@@ -255,7 +255,7 @@ def test_id_and_version_come_first() -> None:
         ({"early_stopping": "never", "use_beam_search": True}, "early_stopping: got 'never', allowed: true or false"),
         *(
             ({name: value, "use_beam_search": True}, f"{name}: got {value!r}, allowed: nothing with use_beam_search")
-            for name, value in {"top_k": 5, "top_p": 0.5, "min_p": 0.1, "seed": 0}.items()
+            for name, value in {"top_k": 5, "top_p": 0.5, "min_p": 0.1, "seed": 0, "logprobs": 0}.items()
         ),
         ({"temperature": 1.0, "use_beam_search": True}, "temperature: got 1.0, allowed: 0 or nothing with use_beam_"),
         ({"stop": ["x"], "use_beam_search": True}, "stop: got ('x',), allowed: none with use_beam_search"),

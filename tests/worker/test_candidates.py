@@ -197,9 +197,10 @@ async def test_half_a_beam_search_says_nothing() -> None:
 async def test_the_engine_refuses_or_fails_on_a_beam_search() -> None:
     stage = Stage(use_beam_search=True)
     (request,) = stage.requests
-    await stage.say(Refused(request.id, InvalidRequest("best_of", 4, "at most 2")))
+    await stage.say(Refused(request.id, InvalidRequest("beam_width", 4, "at most 2")))
     terminal = stage.terminal()
     assert (terminal.error, terminal.field_name) == (ErrorCode.INVALID_REQUEST, "best_of")
+    assert terminal.message == "best_of: got 4, allowed: at most 2"
     stage = Stage(use_beam_search=True)
     await stage.say(TokenEvent(stage.requests[0].id, 0, None, error="no finite score"))
     assert stage.terminal().error is ErrorCode.ENGINE_ERROR

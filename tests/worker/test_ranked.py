@@ -15,6 +15,7 @@ from schemas.seed import choice_seed
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
+from text.tokenizer import Tokenizer
 
 pytestmark = one_server("system")
 
@@ -24,10 +25,15 @@ Ranked = list[list[int]]
 
 
 @pytest.fixture(scope="module")
-def best(count_prompt: list[int]) -> Ranked:
-    """All samples, best first, each computed alone by an engine in this process."""
+def engine() -> OrcaEngine:
+    """An engine in this process, undisturbed."""
     torch.set_num_threads(1)
-    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    return OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+
+
+@pytest.fixture(scope="module")
+def best(engine: OrcaEngine, count_prompt: list[int]) -> Ranked:
+    """All samples, best first, each computed alone."""
     samples = []
     for index in range(BEST_OF):
         sampling = SamplingParams(seed=choice_seed(SEED, index), logprobs=0, **SAMPLING)
@@ -55,9 +61,17 @@ def test_the_best_samples_come_best_first_and_at_once(
     producer.wait_empty()
 
 
-def test_a_takeover_begins_anew(producer: Producer, start_worker: StartWorker, count_prompt: list[int]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"best_of": BEST_OF, "seed": SEED, **SAMPLING}, {"use_beam_search": True, "best_of": 4, "ignore_eos": True}],
+    ids=["samples", "beams"],
+)
+def test_a_takeover_begins_anew(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], options: dict[str, Any]
+) -> None:
+    body = {"n": N, "temperature": 0, **options, "max_tokens": 300}
     workers = {worker.wait_serving(): worker for worker in (start_worker(), start_worker())}
-    request_id = post(producer, count_prompt, max_tokens=400)
+    request_id = producer.post(count_prompt, **body)
     first = next(event for _, event in producer.events(request_id) if isinstance(event, Started))
     workers[first.worker].kill()
     events = [event for _, event in producer.events(request_id)]
@@ -65,8 +79,47 @@ def test_a_takeover_begins_anew(producer: Producer, start_worker: StartWorker, c
     fold = producer.read(request_id)
     assert fold.terminal is not None
     assert fold.terminal.error is None
-    alone = producer.read(post(producer, count_prompt, max_tokens=400))
-    assert fold.tokens == alone.tokens
+    assert fold.tokens == producer.read(producer.post(count_prompt, **body)).tokens
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"best_of": 6, "length_penalty": 2.0}, {"best_of": 4, "early_stopping": True, "min_tokens": 8}],
+    ids=["width n", "wider", "early"],
+)
+def test_hypotheses_are_those_of_the_engine_alone(
+    producer: Producer, start_worker: StartWorker, tokenizer: Tokenizer, engine: OrcaEngine, options: dict[str, Any]
+) -> None:
+    prompt = tokenizer.encode("Count from 3 to 9 and then go on")
+    start_worker()
+    request_id = producer.post(prompt, n=3, use_beam_search=True, max_tokens=24, **options)
+    events = [event for _, event in producer.events(request_id)]
+    assert [event.type for event in events] == ["started", "finished"]
+    expected = engine.generate(
+        [prompt],
+        SamplingParams(temperature=0, max_tokens=24, min_tokens=options.get("min_tokens", 0)),
+        n=3,
+        beam_width=options.get("best_of", 3),
+        length_penalty=options.get("length_penalty", 1.0),
+        early_stopping=options.get("early_stopping", False),
+    )
+    fold = producer.read(request_id)
+    assert fold.tokens == [list(one.output_ids) for one in expected]
+    assert len({tuple(tokens) for tokens in fold.tokens}) == 3
+    assert fold.terminal is not None
+    assert [ending.finish_reason for ending in fold.terminal.endings] == [one.finish_reason for one in expected]
+    producer.wait_empty()
+
+
+def test_a_beam_search_wider_than_the_batch_is_refused_by_name(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int]
+) -> None:
+    start_worker(max_batch_size=2)
+    fold = producer.read(producer.post(count_prompt, best_of=3, use_beam_search=True, max_tokens=5))
+    assert fold.terminal is not None
+    assert (fold.terminal.error, fold.terminal.field_name) == (ErrorCode.INVALID_REQUEST, "best_of")
+    assert producer.read(producer.post(count_prompt, max_tokens=2)).terminal is not None
+    producer.wait_empty()
 
 
 def test_a_cancel_shows_nothing(producer: Producer, start_worker: StartWorker, count_prompt: list[int]) -> None:

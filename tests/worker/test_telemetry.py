@@ -95,7 +95,8 @@ def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
     }.items():
         assert newest(receiver, metric, Attribute.MODEL) == {MODEL: count}, metric
     assert newest(receiver, names.WORKERS, Attribute.STATE) == {"serving": 1, "draining": 0, "stalled": 0}
-    assert newest(receiver, names.TOKENS, Attribute.TOKEN_TYPE)["input"] >= 3 * len(PROMPT)
+    input_tokens = newest(receiver, names.TOKENS, Attribute.TOKEN_TYPE)["input"]
+    assert input_tokens >= len(PROMPT), "computed once, and found in the cache from then on"
     assert newest(receiver, names.CLAIMED, Attribute.MODEL) == {MODEL: 0}
     assert not receiver.spans, "none was sampled"
 
