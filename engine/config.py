@@ -28,8 +28,8 @@ class EngineConfig:
     adaptive prefill chunks shrink so that the time between tokens stays under the tightest target of those that run, or
     `tbt_target_ms` (milliseconds) where they name none. `kv_cache_dtype` is what keys and values are kept in; auto: the
     model's own. `host_cache_memory` (bytes) takes swapped-out requests and evicted prefixes; `preemption` auto swaps
-    where that is measured to be cheaper than to compute again. `class_aging_s` is the time after which a waiting
-    request counts as one of the next higher class. With `overlap` an iteration is planned while the one before
+    where that is measured to be cheaper than to compute again. `class_weight` is the factor by which a request of one
+    class ages faster than one of the class below. With `overlap` an iteration is planned while the one before
     computes; auto: on a device that runs by itself.
     """
 
@@ -45,7 +45,7 @@ class EngineConfig:
     admission: Admission = "paged"
     token_budget: BudgetName = "fixed"
     tbt_target_ms: float | None = None
-    class_aging_s: float = 10.0
+    class_weight: float = 4.0
     prefix_cache: bool = True
     kv_cache_dtype: CacheDTypeName = "auto"
     host_cache_memory: int = 0

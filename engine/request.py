@@ -51,7 +51,8 @@ class Request:
     leaves. `seed` None: sampling.seed, or one derived from the id.
 
     What policies look at: `priority_class` (one of schemas.keys.CLASSES), `tenant`, the targets `ttft_slo_ms` and
-    `tbt_slo_ms` (milliseconds; None: none), `deadline_s` (seconds of `time.monotonic()`). Cached prefixes are shared
+    `tbt_slo_ms` (milliseconds; None: none), `deadline_s` (seconds of `time.monotonic()`), `waited_s` (seconds that it had
+    waited before it was submitted). Cached prefixes are shared
     among requests of equal tenant and `cache_salt` alone. Requests of one `group` that are submitted with equal known
     tokens (the choices of one prompt) compute them once. With `beam` the request is a beam search.
 
@@ -72,6 +73,7 @@ class Request:
     ttft_slo_ms: float | None = None
     tbt_slo_ms: float | None = None
     deadline_s: float | None = None
+    waited_s: float = 0.0
     group: str | None = None
     beam: Beam | None = None
 

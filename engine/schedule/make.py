@@ -15,6 +15,6 @@ def make_scheduler(config: EngineConfig, requests: RequestPool, cache: KVCache) 
         memory=MEMORY_RULES[config.admission](cache),
         budget=TokenBudget(config.max_num_batched_tokens),
         max_batch_size=config.max_batch_size,
-        aging_s=config.class_aging_s,
+        class_weight=config.class_weight,
     )
     return Scheduler(requests, cache, POLICIES[config.policy](tools), max_batch_size=config.max_batch_size)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 class PolicyTools:
     """What a policy may use: the rule of memory, the token budget, and the engine's limits.
 
-    `aging_s` is the time after which a waiting request counts as one of the next higher class.
+    `class_weight` is the factor by which a request of one class ages faster than one of the class below.
     """
 
     memory: MemoryRule
     budget: TokenBudget
     max_batch_size: int
-    aging_s: float = 10.0
+    class_weight: float = 4.0
 
 
 class Policy(ABC):
@@ -39,7 +39,7 @@ class Policy(ABC):
         self.memory = tools.memory
         self.budget = tools.budget
         self.max_batch_size = tools.max_batch_size
-        self.aging_s = tools.aging_s
+        self.class_weight = tools.class_weight
 
     @abstractmethod
     def push(self, request: Request) -> None:
