@@ -187,6 +187,7 @@ class Request:
         """WAITING → INCREMENT: `leader` computed what it knows; `kv` shares its blocks, and one token is pending."""
         self._move(RequestState.INCREMENT, RequestState.WAITING)
         self.kv, self.num_computed, self.num_pending = kv, len(self.tokens), 1
+        self.chain = kv.chain
         self.cached_tokens = len(self.prompt_ids)
         self.timeline.scheduled_s = leader.timeline.scheduled_s
 
