@@ -147,10 +147,11 @@ class GroupCache:
 
         The first of them hold the contents `digests`: what is on the device already is shared, not copied.
         """
-        found = [self.pool.find(digest) for digest in digests] + [None] * (len(slots) - len(digests))
-        for block, slot in zip(found, slots, strict=True):
-            if block is not None:
-                self.pool.hold(block)
+        found = [self.pool.find(digest) for digest in digests]
+        found += [None] * (len(slots) - len(digests))
+        for shared, slot in zip(found, slots, strict=True):
+            if shared is not None:
+                self.pool.hold(shared)
                 self.host.unpin(slot)
         away = [slot for slot, block in zip(slots, found, strict=True) if block is None]
         names = [digest for digest, block in zip(digests, found, strict=False) if block is None]
