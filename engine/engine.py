@@ -17,7 +17,7 @@ from engine.model.load import (
     resolve_device,
     resolve_max_model_len,
 )
-from engine.model.runner import ModelRunner
+from engine.model.runner import ModelRunner, resolve_cache_dtype
 from engine.model.self_check import check_loaded, check_small_copy
 from engine.model.support import refuse_unsupported
 from engine.offline import generate
@@ -56,7 +56,7 @@ class OrcaEngine:
             refuse_unsupported(model.config, max_model_len)
             check_small_copy(model, backend, max_model_len)
             check_loaded(model, backend, max_model_len)
-        self._runner = ModelRunner(model, backend)
+        self._runner = ModelRunner(model, backend, resolve_cache_dtype(config.kv_cache_dtype))
         self.cache = make_cache(self._runner, config, max_model_len)
         self.eos_token_ids = eos_token_ids(model)
         self._executor = Executor(self._runner, self.cache, self.eos_token_ids)

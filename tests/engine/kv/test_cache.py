@@ -28,6 +28,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.live: list[Live] = []
         self.away: list[Live] = []
         self.distrusted: set[int] = set()
+        self.known: list[tuple[str, list[int]]] = []
         self.writers = 0
 
     @initialize(shape=st.sampled_from(SHAPES))
@@ -74,6 +75,13 @@ class CacheMachine(RuleBasedStateMachine):
                 self.cache.computed(live.open, live.tokens, live.computed)
                 self.cache.check_integrity()
 
+    @precondition(lambda self: self.live or self.known)
+    @rule(data=st.data(), extra=st.integers(0, 3))
+    def ask_again(self, data: st.DataObject, extra: int) -> None:
+        tenant, tokens = data.draw(st.sampled_from([(each.tenant, each.tokens) for each in self.live] + self.known))
+        if tokens:
+            self.begin(tenant, (tokens + [1] * extra)[: MAX_MODEL_LEN - 1])
+
     @precondition(lambda self: self.live)
     @rule(data=st.data(), count=st.integers(1, LONGEST_SPAN), new=st.integers(0, 1), named=st.booleans())
     def compute(self, data: st.DataObject, count: int, new: int, named: bool) -> None:
@@ -100,6 +108,17 @@ class CacheMachine(RuleBasedStateMachine):
             self.live.append(
                 Live(live.tenant, twin.chain, known, self.writers, live.contents[:length], kv=twin, forked=True)
             )
+            self.go_on(data.draw(st.permutations([live, self.live[-1]])), data.draw(st.booleans()))
+
+    def go_on(self, both: list[Live], named: bool) -> None:
+        """The two write different tokens."""
+        for token, live in enumerate(both):
+            count = min(3, MAX_MODEL_LEN - live.computed)
+            if len(live.tokens) == live.computed:
+                live.tokens += [token] * count
+            count = min(count, len(live.tokens) - live.computed)
+            if count and self.advance(live, count) and named:
+                self.cache.computed(live.open, live.tokens, live.computed)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
@@ -151,6 +170,7 @@ class CacheMachine(RuleBasedStateMachine):
     def close(self, data: st.DataObject, discard: bool) -> None:
         live = data.draw(st.sampled_from(self.live))
         self.live.remove(live)
+        self.known = [*self.known, (live.tenant, list(live.tokens))][-4:]
         (self.cache.discard if discard else self.cache.close)(live.open)
         if discard and not live.forked:
             self.distrusted.add(live.writer)
