@@ -20,7 +20,7 @@ from engine.model.load import (
     resolve_device,
     resolve_max_model_len,
 )
-from engine.model.runner import ModelRunner
+from engine.model.runner import ModelRunner, resolve_cache_dtype
 from engine.model.self_check import check_model
 from engine.model.support import refuse_unsupported
 from engine.offline import generate
@@ -56,7 +56,8 @@ class OrcaEngine:
         self.model = model
         self.device: torch.device = model.device
         max_model_len = resolve_max_model_len(config, model.config)
-        self._runner = ModelRunner(model, choose_backend(config.attention_backend, self.device))
+        backend = choose_backend(config.attention_backend, self.device)
+        self._runner = ModelRunner(model, backend, resolve_cache_dtype(config.kv_cache_dtype))
         self.cache = make_cache(self._runner, config, max_model_len)
         self.eos_token_ids = eos_token_ids(model)
         self._executor = Executor(self._runner, self.cache, self.eos_token_ids)

@@ -77,7 +77,6 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
                 max_batch_size=settings.max_batch_size,
                 max_model_len=settings.max_model_len,
                 admission=settings.admission,
-                class_aging_s=settings.class_aging_s,
             )
         )
     except (UnsupportedModel, OSError, ValueError) as error:

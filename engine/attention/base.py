@@ -11,6 +11,9 @@ from engine.batch.flat_batch import FlatBatch
 from engine.kv.layout import LayerShape
 from engine.kv.store import LayerCache
 
+PLAIN_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""What keys and values can be kept in as they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
@@ -33,6 +36,8 @@ class AttentionBackend(ABC):
     name: str
     rank: int = 0
     """`auto` takes the available backend of the highest rank."""
+    cache_dtypes: tuple[torch.dtype, ...] = PLAIN_DTYPES
+    """The formats in which it can keep keys and values."""
 
     @classmethod
     def unavailable(cls, device: torch.device) -> str | None:

@@ -7,10 +7,11 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.attention.base import AttentionBackend, AttentionCall, register
+from engine.attention.base import PLAIN_DTYPES, AttentionBackend, AttentionCall, register
+from engine.attention.quantize import LARGEST, SCALE_DTYPE, dequantize, quantize
 from engine.batch.flat_batch import FlatBatch, GroupTables, IntArray
 from engine.kv.layout import LayerShape
-from engine.kv.store import LayerCache
+from engine.kv.store import LayerCache, as_bytes
 
 _PADDING_FREE_SLOTS = 4096
 """Padding that a decode group may always have: gathering so few keys costs less than another call."""
@@ -52,6 +53,8 @@ class GroupPlan:
     slots: torch.Tensor
     decodes: list[_DecodeGroup]
     prefills: list[_PrefillSpan]
+    reads_stream: bool
+    """Whether a span sees itself alone, so that its keys and values are not gathered."""
 
 
 @register("torch")
@@ -59,30 +62,41 @@ class TorchBackend(AttentionBackend):
     """Gathers what each span sees, then attends.
 
     Spans of one token are gathered and computed together in groups of similar context, with the query heads that share
-    a key head as rows of one product; longer spans are computed one by one.
+    a key head as rows of one product; longer spans are computed one by one. What a span sees of itself is rounded as
+    the cache rounds it, so that results do not depend on where a prompt is cut into chunks.
     """
+
+    cache_dtypes = (*PLAIN_DTYPES, *LARGEST)
 
     def allocate(
         self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> LayerCache:
         """See the base class."""
         blocks = (shape.num_kv_heads, num_blocks, block_size)
+        scales = [torch.empty(blocks, dtype=SCALE_DTYPE, device=device) for _ in range(2)] if dtype in LARGEST else []
         return LayerCache(
             torch.empty(*blocks, shape.key_size, dtype=dtype, device=device),
             torch.empty(*blocks, shape.value_size, dtype=dtype, device=device),
+            *scales,
         )
 
     def plan(self, batch: FlatBatch, dtype: torch.dtype) -> list[GroupPlan]:
         """One plan per group of layers."""
         runs = _runs(batch.contexts[: batch.num_single].tolist())
-        return [
-            GroupPlan(
-                tables.slots,
-                [_decode_group(batch, tables, run, dtype) for run in runs],
-                [_prefill_span(batch, tables, index, dtype) for index in range(batch.num_single, batch.num_spans)],
+        plans = []
+        for tables in batch.groups:
+            prefills = [
+                _prefill_span(batch, tables, index, dtype) for index in range(batch.num_single, batch.num_spans)
+            ]
+            plans.append(
+                GroupPlan(
+                    tables.slots,
+                    [_decode_group(batch, tables, run, dtype) for run in runs],
+                    prefills,
+                    any(span.slots is None for span in prefills),
+                )
             )
-            for tables in batch.groups
-        ]
+        return plans
 
     def attend(
         self,
@@ -95,11 +109,40 @@ class TorchBackend(AttentionBackend):
     ) -> torch.Tensor:
         """See the base class."""
         work = plan[call.group]
-        cache.keys.flatten(1, 2).index_copy_(1, work.slots, key.to(cache.keys.dtype))
-        cache.values.flatten(1, 2).index_copy_(1, work.slots, value.to(cache.values.dtype))
-        outputs = [_decode(group, cache, query, call) for group in work.decodes]
-        outputs += [_prefill(span, cache, query, key, value, call) for span in work.prefills]
+        keys, values = _Slots(cache.keys, cache.key_scales), _Slots(cache.values, cache.value_scales)
+        key = keys.write(work.slots, key, work.reads_stream)
+        value = values.write(work.slots, value, work.reads_stream)
+        outputs = [_decode(group, keys, values, query, call) for group in work.decodes]
+        outputs += [_prefill(span, keys, values, query, key, value, call) for span in work.prefills]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+class _Slots:
+    """The keys, or the values, of one layer as `[num_kv_heads, slots, size]`, in whatever format they are kept."""
+
+    __slots__ = ("_numbers", "_scales")
+
+    def __init__(self, numbers: torch.Tensor, scales: torch.Tensor | None) -> None:
+        self._numbers = numbers.flatten(1, 2)
+        self._scales = None if scales is None else scales.flatten(1, 2)
+
+    def write(self, slots: torch.Tensor, vectors: torch.Tensor, read_back: bool) -> torch.Tensor:
+        """Put `vectors` `[num_kv_heads, len(slots), size]` there; with `read_back` returns what was kept of them."""
+        if self._scales is None:
+            kept = vectors.to(self._numbers.dtype)
+            self._numbers.index_copy_(1, slots, kept)
+            return kept.to(vectors.dtype) if read_back else vectors
+        numbers, scales = quantize(vectors, self._numbers.dtype)
+        as_bytes(self._numbers).index_copy_(1, slots, as_bytes(numbers))
+        self._scales.index_copy_(1, slots, scales)
+        return dequantize(numbers, scales, vectors.dtype) if read_back else vectors
+
+    def read(self, slots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """What `slots` hold, `[num_kv_heads, len(slots), size]`."""
+        if self._scales is None:
+            return self._numbers.index_select(1, slots).to(dtype)
+        numbers = as_bytes(self._numbers).index_select(1, slots).view(self._numbers.dtype)
+        return dequantize(numbers, self._scales.index_select(1, slots), dtype)
 
 
 def _runs(contexts: list[int]) -> list[tuple[int, int]]:
@@ -163,11 +206,13 @@ def _bias(barred: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(barred.shape, dtype=dtype, device=barred.device).masked_fill_(barred, -torch.inf)
 
 
-def _decode(group: _DecodeGroup, cache: LayerCache, query: torch.Tensor, call: AttentionCall) -> torch.Tensor:
+def _decode(
+    group: _DecodeGroup, all_keys: _Slots, all_values: _Slots, query: torch.Tensor, call: AttentionCall
+) -> torch.Tensor:
     spans = group.stop - group.start
-    kv_heads, num_heads = cache.keys.shape[0], query.shape[0]
-    keys = cache.keys.flatten(1, 2).index_select(1, group.slots).view(kv_heads, spans, -1, cache.keys.shape[3])
-    values = cache.values.flatten(1, 2).index_select(1, group.slots).view(kv_heads, spans, -1, cache.values.shape[3])
+    keys, values = all_keys.read(group.slots, query.dtype), all_values.read(group.slots, query.dtype)
+    keys, values = (part.view(part.shape[0], spans, -1, part.shape[2]) for part in (keys, values))
+    kv_heads, num_heads = keys.shape[0], query.shape[0]
     # The heads that share a key head become rows of one query: [kv_heads, spans, heads per kv head, size].
     selected = query[:, group.start : group.stop]
     folded = selected.reshape(kv_heads, -1, spans, query.shape[2]).transpose(1, 2)
@@ -178,7 +223,8 @@ def _decode(group: _DecodeGroup, cache: LayerCache, query: torch.Tensor, call: A
 
 def _prefill(
     span: _PrefillSpan,
-    cache: LayerCache,
+    all_keys: _Slots,
+    all_values: _Slots,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -187,8 +233,7 @@ def _prefill(
     if span.slots is None:
         keys, values = key[:, span.start : span.stop], value[:, span.start : span.stop]
     else:
-        keys = cache.keys.flatten(1, 2).index_select(1, span.slots)
-        values = cache.values.flatten(1, 2).index_select(1, span.slots)
+        keys, values = all_keys.read(span.slots, query.dtype), all_values.read(span.slots, query.dtype)
     kv_heads, length = keys.shape[0], span.stop - span.start
     queries = query[:, span.start : span.stop].reshape(kv_heads, -1, length, query.shape[2])
     # Key heads as a batch, the query heads that share one side by side: nothing is copied.

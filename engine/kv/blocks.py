@@ -11,11 +11,12 @@ class BlockPool:
 
     A block is free exactly while its count is 0. Free blocks whose content has a name (a digest of all tokens up to
     its end) wait in `_reusable`, the least recently used in front, for somebody who can use that content; the others
-    wait in `_blank`. `take` prefers blank ones and then evicts the least recently used. Every operation is O(1).
+    wait in `_blank`. `take` prefers blank ones and then evicts the least recently used. Every operation is O(1)
+    per block.
     """
 
-    def __init__(self, num_blocks: int, evicted: Callable[[int, bytes], None] | None = None) -> None:
-        """`evicted` is told of a block whose named content is about to be overwritten."""
+    def __init__(self, num_blocks: int, evicted: Callable[[list[int], list[bytes]], None] | None = None) -> None:
+        """`evicted` is told of the blocks, with their names, whose content is about to be overwritten."""
         if num_blocks < 1:
             raise ValueError(f"a pool of {num_blocks} blocks: it must have at least 1")
         self.num_blocks = num_blocks
@@ -41,20 +42,22 @@ class BlockPool:
         """Free blocks whose content can be used again."""
         return len(self._reusable)
 
-    def take(self) -> int:
-        """A block with one reference and no name; OutOfBlocks where none is free."""
-        if self._blank:
-            block = self._blank.popleft()
-        elif self._reusable:
-            block, _ = self._reusable.popitem(last=False)
-            name = self._names[block]
-            if name is not None and self._evicted is not None:
-                self._evicted(block, name)
-            self.unname(block)
-        else:
-            raise OutOfBlocks(f"all {self.num_blocks} blocks are held")
-        self._references[block] = 1
-        return block
+    def take(self, count: int) -> list[int]:
+        """Blocks with one reference and no name; OutOfBlocks, and nothing changed, where too few are free."""
+        if count > self.num_free:
+            raise OutOfBlocks(f"{count} blocks are needed, {self.num_free} of {self.num_blocks} are free")
+        blank = min(count, len(self._blank))
+        blocks = [self._blank.popleft() for _ in range(blank)]
+        evicted = [self._reusable.popitem(last=False)[0] for _ in range(count - blank)]
+        if evicted:
+            names = [name for block in evicted if (name := self._names[block]) is not None]
+            if self._evicted is not None:
+                self._evicted(evicted, names)
+            for block in evicted:
+                self.unname(block)
+        for block in (blocks := blocks + evicted):
+            self._references[block] = 1
+        return blocks
 
     def hold(self, block: int) -> None:
         """One more holds `block`, which is held already or reusable."""

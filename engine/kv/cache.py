@@ -67,6 +67,7 @@ class KVCache:
         self._rows = list(range(max_sequences - 1, -1, -1))
         self._sequences: dict[int, Sequence] = {}
         self._swapped: set[SwappedSequence] = set()
+        self._generation = 0
         self._promised: dict[bytes, int] = {}
         """Content that running sequences are about to compute, and how many of them."""
         self.copies = 0
@@ -128,17 +129,13 @@ class KVCache:
             for group in self.groups:
                 held = len(sequence.blocks[group.index]) - sequence.first[group.index]
                 spoken_for[group.index] += max(0, group.most_blocks(tokens) - held)
-        matched = -1
+        matched = None
         for group, spoken in zip(self.groups, spoken_for, strict=True):
             free = group.pool.num_free - spoken
-            needed = group.most_blocks(num_tokens + 1)
-            if needed <= free:
-                continue
-            if matched < 0:
-                matched = self.match(chain, num_tokens)
-            reused = chain.digests[group.first_visible(matched * self.block_size) : matched]
-            if needed - sum(1 - group.cost_of_reuse(digest) for digest in reused) > free:
-                return False
+            if group.most_blocks(num_tokens + 1) > free:
+                matched = self.match(chain, num_tokens) if matched is None else matched
+                if group.new_blocks(chain.digests, num_tokens + 1, matched) > free:
+                    return False
         return bool(self._rows)
 
     def match(self, chain: ContentChain, num_tokens: int) -> int:
@@ -179,8 +176,7 @@ class KVCache:
 
         There must be a free row: `fits`.
         """
-        sequence = Sequence(self._rows.pop(), len(self.groups), chain)
-        self._sequences[sequence.row] = sequence
+        sequence = self._new(chain, self._generation)
         length = self._reuse(sequence, self.match(chain, num_tokens))
         sequence.capacity = length * self.block_size
         sequence.num_named = length
@@ -190,17 +186,19 @@ class KVCache:
                 self._promised[digest] = self._promised.get(digest, 0) + 1
         return sequence, length * self.block_size
 
+    def _new(self, chain: ContentChain, generation: int) -> Sequence:
+        sequence = Sequence(self._rows.pop(), len(self.groups), chain, generation)
+        self._sequences[sequence.row] = sequence
+        return sequence
+
     def _reuse(self, sequence: Sequence, length: int) -> int:
-        """Fill the empty tables with the first `length` blocks of the chain; fewer where there is no room for them."""
+        """Fill the empty tables with the first `length` blocks of the chain; none where there is no room for all."""
         for group in self.groups:
             first = group.first_visible(length * self.block_size)
             group.skip(sequence, first)
-            for digest in sequence.chain.digests[first:length]:
-                block = group.fetch(digest)
-                if block is None:
-                    self._truncate(sequence, 0)
-                    return 0
-                group.append(sequence, block)
+            if not group.reuse(sequence, sequence.chain.digests[first:length]):
+                self._truncate(sequence, 0)
+                return 0
         return length
 
     def grow(self, sequence: Sequence, start: int, stop: int) -> bool:
@@ -213,23 +211,24 @@ class KVCache:
         for group in self.groups:
             group.give_back(sequence, group.first_visible(start))
         for group in self.groups:
-            needed = blocks - len(sequence)
+            needed = max(0, blocks - len(sequence))
             if copied is not None and group.pool.is_shared(sequence.blocks[group.index][copied]):
                 needed += 1
             if needed > group.pool.num_free:
                 return False
         for group in self.groups:
             if copied is not None:
-                self.copies += group.pool.is_shared(sequence.blocks[group.index][copied])
-                group.own(sequence, copied)
-            for _ in range(blocks - len(sequence.blocks[group.index])):
-                group.append(sequence, group.pool.take())
-        sequence.capacity = blocks * self.block_size
+                self.copies += group.own(sequence, copied)
+            for block in group.pool.take(max(0, blocks - len(sequence.blocks[group.index]))):
+                group.append(sequence, block)
+        sequence.capacity = len(sequence) * self.block_size
         return True
 
     def computed(self, sequence: Sequence, tokens: Items[int], num_computed: int) -> None:
         """The first `num_computed` of `tokens` are in the cache: full blocks can be reused from now on."""
         if not self.prefix_cache or num_computed // self.block_size <= sequence.num_named:
+            return
+        if sequence.generation != self._generation:
             return
         chain = sequence.chain
         chain.extend(tokens, num_computed, self.block_size)
@@ -246,32 +245,31 @@ class KVCache:
     def close(self, sequence: Sequence) -> None:
         """Give everything back; what has a name can be reused until it is evicted."""
         self._truncate(sequence, 0)
-        for digest in sequence.chain.digests[sequence.num_named : sequence.num_promised]:
-            self._unpromise(digest)
+        self._promise_no_more(sequence, sequence.num_named)
         del self._sequences[sequence.row]
         self._rows.append(sequence.row)
 
     def discard(self, sequence: Sequence) -> None:
         """Close a sequence whose keys and values are not to be trusted: nothing of it is reused."""
-        for group in self.groups:
-            for block in sequence.blocks[group.index][sequence.first[group.index] :]:
-                group.pool.unname(block)
+        for digest in sequence.chain.digests[: sequence.num_named]:
+            for group in self.groups:
+                group.forget(digest)
         self.close(sequence)
 
     def sequence_of(self, num_tokens: int) -> Sequence:
         """A new sequence with room for `num_tokens` tokens; OutOfBlocks where there is none."""
         sequence, _ = self.open(ContentChain("", ""), num_tokens)
         if not self.grow(sequence, 0, num_tokens):
+            self.close(sequence)
             raise OutOfBlocks(f"{num_tokens} tokens do not fit")
         return sequence
 
     def fork(self, sequence: Sequence, num_tokens: int) -> Sequence | None:
         """A second sequence of the first `num_tokens`, which shares blocks until one writes there; None: no row."""
+        length = self._blocks_seen_from(sequence, num_tokens)
         if not self._rows:
             return None
-        length = -(-num_tokens // self.block_size)
-        twin = Sequence(self._rows.pop(), len(self.groups), sequence.chain.copy())
-        self._sequences[twin.row] = twin
+        twin = self._new(sequence.chain.copy(num_tokens // self.block_size), sequence.generation)
         for group in self.groups:
             first = sequence.first[group.index]
             group.skip(twin, first)
@@ -284,11 +282,23 @@ class KVCache:
 
     def truncate(self, sequence: Sequence, num_tokens: int) -> None:
         """Take tokens back: only the first `num_tokens` stay. They must not have been named."""
-        length = -(-num_tokens // self.block_size)
-        if num_tokens < sequence.num_named * self.block_size:
+        length = self._blocks_seen_from(sequence, num_tokens)
+        full = num_tokens // self.block_size
+        if full < sequence.num_named:
             raise IntegrityError(f"{num_tokens} tokens are fewer than {sequence.num_named} named blocks hold")
         self._truncate(sequence, length)
-        sequence.capacity = min(sequence.capacity, length * self.block_size)
+        self._promise_no_more(sequence, full)
+        sequence.chain.cut(full)
+        sequence.capacity = min(sequence.capacity, num_tokens)  # the last block may be shared: `grow` looks
+
+    def _blocks_seen_from(self, sequence: Sequence, num_tokens: int) -> int:
+        """Blocks of the first `num_tokens` tokens; IntegrityError unless it has all that the next query can see."""
+        length = -(-num_tokens // self.block_size)
+        if length > len(sequence):
+            raise IntegrityError(f"a sequence with {len(sequence)} blocks does not hold {num_tokens} tokens")
+        if any(sequence.first[group.index] > group.first_visible(num_tokens) for group in self.groups):
+            raise IntegrityError(f"blocks that token {num_tokens} can see were given back")
+        return length
 
     def _truncate(self, sequence: Sequence, length: int) -> None:
         for group in self.groups:
@@ -311,26 +321,27 @@ class KVCache:
             [group.swap_out(sequence.blocks[group.index][sequence.first[group.index] :]) for group in self.groups],
             sequence.chain,
             sequence.num_named,
+            sequence.generation,
         )
         self.close(sequence)
         self._swapped.add(swapped)
         return swapped
 
     def can_swap_in(self, swapped: SwappedSequence) -> bool:
-        """Whether it finds a row, its blocks, and one more to go on with."""
+        """Whether it finds a row, its blocks, and one more to go on with unless it has all there are."""
         return bool(self._rows) and all(
-            len(slots) + 1 <= group.pool.num_free for group, slots in zip(self.groups, swapped.slots, strict=True)
+            min(len(slots) + 1, group.pool.num_blocks) <= group.pool.num_free
+            for group, slots in zip(self.groups, swapped.slots, strict=True)
         )
 
     def swap_in(self, swapped: SwappedSequence) -> Sequence:
         """Bring a sequence back, where `can_swap_in` found room."""
         self._swapped.remove(swapped)
-        sequence = Sequence(self._rows.pop(), len(self.groups), swapped.chain)
-        self._sequences[sequence.row] = sequence
+        sequence = self._new(swapped.chain, swapped.generation)
+        named = swapped.num_named if swapped.generation == self._generation else 0
         for group, first, slots in zip(self.groups, swapped.first, swapped.slots, strict=True):
             group.skip(sequence, first)
-            for block in group.swap_in(slots):
-                group.append(sequence, block)
+            group.swap_in(sequence, slots, swapped.chain.digests[first:named])
         sequence.num_named = sequence.num_promised = swapped.num_named
         sequence.capacity = swapped.length * self.block_size
         return sequence
@@ -345,7 +356,13 @@ class KVCache:
     # -- the rest -----------------------------------------------------------------------------------------------
 
     def forget_prefixes(self) -> None:
-        """Nothing that was computed so far is reused any more, on the device or in host memory."""
+        """Nothing that was computed so far is reused any more, on the device or in host memory.
+
+        Sequences that are open or swapped out go on, but what they compute is not shared, as it follows from the old.
+        """
+        self._generation += 1
+        for sequence in self._sequences.values():
+            self._promise_no_more(sequence, sequence.num_named)
         for group in self.groups:
             group.pool.forget_all()
             group.host.forget_all()
@@ -369,6 +386,12 @@ class KVCache:
         rows = self.groups[0].tables.array.shape[0]
         if sorted([*self._rows, *self._sequences]) != list(range(rows)):
             raise IntegrityError("a row of the tables is lost, or in two places")
+
+    def _promise_no_more(self, sequence: Sequence, first: int) -> None:
+        """Nobody shall wait for blocks of `sequence` from number `first` on."""
+        for digest in sequence.chain.digests[max(first, sequence.num_named) : sequence.num_promised]:
+            self._unpromise(digest)
+        sequence.num_promised = min(sequence.num_promised, max(first, sequence.num_named))
 
     def _unpromise(self, digest: bytes) -> None:
         left = self._promised[digest] - 1

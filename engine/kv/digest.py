@@ -33,8 +33,12 @@ class ContentChain:
             parent = sha256(parent + packed[start : start + width]).digest()
             self.digests.append(parent)
 
-    def copy(self) -> "ContentChain":
-        """One that grows by itself from here on."""
+    def cut(self, num_blocks: int) -> None:
+        """Forget the digests from block `num_blocks` on: other tokens may come there."""
+        del self.digests[num_blocks:]
+
+    def copy(self, num_blocks: int) -> "ContentChain":
+        """One of the first `num_blocks` that grows by itself from here on."""
         twin = object.__new__(ContentChain)
-        twin._root, twin.digests = self._root, list(self.digests)
+        twin._root, twin.digests = self._root, self.digests[:num_blocks]
         return twin

@@ -1,16 +1,20 @@
 """The blocks of one layer group."""
 
+from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING
 
 from engine.errors import IntegrityError
 from engine.kv.blocks import BlockPool
 from engine.kv.host import HostSlots
-from engine.kv.layout import LayerGroup
+from engine.kv.layout import LayerGroup, most_blocks_touched
 from engine.kv.sequence import NO_BLOCK, Sequence
 from engine.kv.tables import BlockTables
 
 if TYPE_CHECKING:
     from engine.kv.store import KVStore
+
+Digests = Items[bytes]
+"""Names of contents, in the order of the tokens."""
 
 
 class GroupCache:
@@ -43,7 +47,7 @@ class GroupCache:
         self._block_size = block_size
         self._bound: int | None = None
         if group.window is not None:
-            self._bound = -(-(group.window - 1 + longest_span) // block_size) + 1
+            self._bound = most_blocks_touched(group.window - 1 + longest_span, block_size)
 
     def most_blocks(self, num_tokens: int) -> int:
         """Most blocks that a sequence which comes to `num_tokens` tokens holds at any one time."""
@@ -54,14 +58,18 @@ class GroupCache:
         """The first block that a query at position `start` or later can see."""
         return 0 if self.window is None else max(0, start - self.window + 1) // self._block_size
 
+    def new_blocks(self, digests: Digests, num_tokens: int, matched: int) -> int:
+        """Most free blocks that a sequence takes which comes to `num_tokens` and reuses its first `matched` blocks.
+
+        What is reused and held by somebody costs nothing, but a window that moves on replaces it.
+        """
+        reused = digests[self.first_visible(matched * self._block_size) : matched]
+        new = -(-num_tokens // self._block_size) - matched + sum(map(self._cost_of_reuse, reused))
+        return min(new, self.most_blocks(num_tokens))
+
     def has(self, digest: bytes) -> bool:
         """Whether content of that name is on the device or in host memory."""
         return self.pool.find(digest) is not None or self.host.find(digest) is not None
-
-    def cost_of_reuse(self, digest: bytes) -> int:
-        """Free blocks that using content of that name takes: none if somebody holds it."""
-        block = self.pool.find(digest)
-        return 1 if block is None or self.pool.is_free(block) else 0
 
     def give_back(self, sequence: Sequence, first: int) -> None:
         """Drop what `sequence` holds in front of block `first`."""
@@ -83,17 +91,20 @@ class GroupCache:
         sequence.blocks[self.index].extend([NO_BLOCK] * count)
         sequence.first[self.index] = count
 
-    def own(self, sequence: Sequence, index: int) -> None:
-        """Let `sequence` hold block `index` of its table alone, by a copy if others hold it too (copy on write)."""
+    def own(self, sequence: Sequence, index: int) -> bool:
+        """Let `sequence` write into block `index` of its table; whether it got a copy, for others hold that (copy on
+        write)."""
         shared = sequence.blocks[self.index][index]
         if not self.pool.is_shared(shared):
-            return
-        block = self.pool.take()
+            self.pool.unname(shared)
+            return False
+        (block,) = self.pool.take(1)
         if self.store is not None:
             self.store.copy(shared, block)
         self.pool.drop(shared)
         sequence.blocks[self.index][index] = block
         self.tables.array[sequence.row, index] = block
+        return True
 
     def truncate(self, sequence: Sequence, length: int) -> None:
         """Drop all blocks of the table from number `length` on, the last one first: it is the first to be evicted."""
@@ -105,18 +116,24 @@ class GroupCache:
                 self.pool.drop(block)
         sequence.first[self.index] = min(sequence.first[self.index], length)
 
-    def fetch(self, digest: bytes) -> int | None:
-        """A reference to a block with that content, brought from host memory if need be; None: no block is free."""
-        block = self.pool.find(digest)
-        if block is not None:
+    def reuse(self, sequence: Sequence, digests: Digests) -> bool:
+        """Append blocks with these contents, which are there; False, and nothing changed: no room to bring them back.
+
+        What is on the device is held first, so that what comes from host memory does not evict it.
+        """
+        found = [self.pool.find(digest) for digest in digests]
+        held = [block for block in found if block is not None]
+        for block in held:
             self.pool.hold(block)
-            return block
-        if self.host.find(digest) is None or not self.pool.num_free:
-            return None
-        slot = self.host.pin_cached(digest)  # what `take` evicts must not go where this comes from
-        (block,) = self.swap_in([slot])
-        self.pool.name(block, digest)
-        return block
+        away = [digest for digest, block in zip(digests, found, strict=True) if block is None]
+        if len(away) > self.pool.num_free:
+            for block in reversed(held):
+                self.pool.drop(block)
+            return False
+        brought = iter(self._bring([self.host.pin_cached(digest) for digest in away], away))
+        for there in found:
+            self.append(sequence, next(brought) if there is None else there)
+        return True
 
     def swap_out(self, held: list[int]) -> list[int]:
         """Copies of blocks in pinned host slots; there must be enough of them."""
@@ -125,14 +142,29 @@ class GroupCache:
             self.store.to_host(held, slots)
         return slots
 
-    def swap_in(self, slots: list[int]) -> list[int]:
-        """Fresh blocks with the content of pinned `slots`, which become free; there must be enough blocks."""
-        blocks = [self.pool.take() for _ in slots]
-        if self.store is not None and slots:
-            self.store.to_device(slots, blocks)
-        for slot in slots:
-            self.host.unpin(slot)
-        return blocks
+    def swap_in(self, sequence: Sequence, slots: list[int], digests: Digests) -> None:
+        """Append what is in pinned `slots`, which become free; there must be enough blocks.
+
+        The first of them hold the contents `digests`: what is on the device already is shared, not copied.
+        """
+        found = [self.pool.find(digest) for digest in digests]
+        found += [None] * (len(slots) - len(digests))
+        for shared, slot in zip(found, slots, strict=True):
+            if shared is not None:
+                self.pool.hold(shared)
+                self.host.unpin(slot)
+        away = [slot for slot, block in zip(slots, found, strict=True) if block is None]
+        names = [digest for digest, block in zip(digests, found, strict=False) if block is None]
+        brought = iter(self._bring(away, names))
+        for block in found:
+            self.append(sequence, next(brought) if block is None else block)
+
+    def forget(self, digest: bytes) -> None:
+        """The content of that name may not be used again."""
+        block = self.pool.find(digest)
+        if block is not None:
+            self.pool.unname(block)
+        self.host.forget(digest)
 
     def check_integrity(self, sequences: list[Sequence], pinned: list[int]) -> None:
         """IntegrityError where tables, pool and host slots disagree."""
@@ -149,7 +181,25 @@ class GroupCache:
         self.pool.check_integrity(held)
         self.host.check_integrity(pinned)
 
-    def _evicted(self, block: int, name: bytes) -> None:
-        slot = self.host.keep(name)
-        if slot is not None and self.store is not None:
-            self.store.to_host([block], [slot])
+    def _cost_of_reuse(self, digest: bytes) -> int:
+        """Free blocks that using content of that name takes: none if somebody holds it."""
+        block = self.pool.find(digest)
+        return 1 if block is None or self.pool.is_free(block) else 0
+
+    def _bring(self, slots: list[int], names: Digests) -> list[int]:
+        """Fresh blocks with the content of pinned `slots`, which become free; the first ones get `names`."""
+        blocks = self.pool.take(len(slots))
+        if self.store is not None and slots:
+            self.store.to_device(slots, blocks)
+        for slot in slots:
+            self.host.unpin(slot)
+        for block, name in zip(blocks, names, strict=False):
+            self.pool.name(block, name)
+        return blocks
+
+    def _evicted(self, blocks: list[int], names: list[bytes]) -> None:
+        """Keep what is about to be overwritten, as far as there is room; all in one copy."""
+        kept = [(block, self.host.keep(name)) for block, name in zip(blocks, names, strict=True)]
+        last = {slot: block for block, slot in kept if slot is not None}
+        if self.store is not None and last:
+            self.store.to_host(list(last.values()), list(last))

@@ -55,6 +55,12 @@ class HostSlots:
         self._pinned.add(slot)
         return slot
 
+    def forget(self, name: bytes) -> None:
+        """The content of that name may not be used again."""
+        slot = self._cached.pop(name, None)
+        if slot is not None:
+            self._blank.append(slot)
+
     def forget_all(self) -> None:
         """Nothing that is cached may be used again."""
         self._blank.extend(self._cached.values())

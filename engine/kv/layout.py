@@ -33,3 +33,8 @@ def group_layers(shapes: Sequence[LayerShape], max_model_len: int) -> tuple[Laye
     return tuple(
         LayerGroup(kind, tuple(layer for layer, window in enumerate(windows) if window == kind)) for kind in kinds
     )
+
+
+def most_blocks_touched(num_tokens: int, block_size: int) -> int:
+    """Most blocks that so many neighbouring tokens (at least one) lie in, wherever the first one is."""
+    return -(-(num_tokens - 1) // block_size) + 1

@@ -14,13 +14,15 @@ class Sequence:
     All groups have tables of equal length; a group with a window has given back the blocks in front of `first`.
     `capacity` is how many tokens may be written without another call of `KVCache.grow`. Of the blocks named by
     `chain`, the first `num_named` are known to the pools, and up to `num_promised` to those who wait for them. `row`
-    is its row in the block tables.
+    is its row in the block tables. Its content is nothing to share once the cache has forgotten those of its
+    `generation`.
     """
 
-    __slots__ = ("blocks", "capacity", "chain", "first", "num_named", "num_promised", "row")
+    __slots__ = ("blocks", "capacity", "chain", "first", "generation", "num_named", "num_promised", "row")
 
-    def __init__(self, row: int, num_groups: int, chain: ContentChain) -> None:
+    def __init__(self, row: int, num_groups: int, chain: ContentChain, generation: int) -> None:
         self.row = row
+        self.generation = generation
         self.blocks: list[list[int]] = [[] for _ in range(num_groups)]
         self.first = [0] * num_groups
         self.capacity = 0
@@ -46,6 +48,7 @@ class SwappedSequence:
     slots: list[list[int]]
     chain: ContentChain
     num_named: int
+    generation: int
 
     @property
     def num_blocks(self) -> int:

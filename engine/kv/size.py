@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from engine.kv.host_memory_size import available_host_memory
-from engine.kv.layout import LayerGroup
+from engine.kv.layout import LayerGroup, most_blocks_touched
 
 _CPU_MOST_BYTES = 2 << 30
 _CPU_SHARE = 0.25
@@ -43,7 +43,7 @@ def _most_blocks(group: LayerGroup, block_size: int, max_model_len: int, longest
     whole = -(-max_model_len // block_size)
     if group.window is None:
         return whole
-    return min(whole, 2 * (-(-(group.window - 1 + longest_span) // block_size) + 1))
+    return min(whole, 2 * most_blocks_touched(group.window - 1 + longest_span, block_size))
 
 
 def spare_host_memory() -> int:

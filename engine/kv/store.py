@@ -44,6 +44,11 @@ class LayerCache:
         return LayerCache(keys, values, make(self.key_scales), make(self.value_scales))
 
 
+def as_bytes(part: torch.Tensor) -> torch.Tensor:
+    """The same memory for copying by index, which torch does not do with 8-bit floats."""
+    return part.view(torch.uint8) if part.dtype is torch.float8_e4m3fn else part
+
+
 class KVStore:
     """Moves whole blocks of one layer group: on the device, to host memory, and back.
 
@@ -78,5 +83,5 @@ class KVStore:
 def _move(source: LayerCache, target: LayerCache, taken: Sequence[int], written: Sequence[int]) -> None:
     for from_part, to_part in zip(source.tensors, target.tensors, strict=True):
         indices = torch.tensor(taken, device=from_part.device)
-        moved = from_part.index_select(BLOCK_AXIS, indices).to(to_part.device)
-        to_part.index_copy_(BLOCK_AXIS, torch.tensor(written, device=to_part.device), moved)
+        moved = as_bytes(from_part).index_select(BLOCK_AXIS, indices).to(to_part.device)
+        as_bytes(to_part).index_copy_(BLOCK_AXIS, torch.tensor(written, device=to_part.device), moved)

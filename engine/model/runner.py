@@ -14,6 +14,25 @@ from engine.errors import UnsupportedModel
 from engine.kv.layout import LayerGroup, LayerShape
 from engine.kv.store import LayerCache
 
+_CACHE_DTYPES: dict[str, torch.dtype | None] = {
+    "auto": None,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": torch.int8,
+    "fp8": torch.float8_e4m3fn,
+}
+
+
+def resolve_cache_dtype(name: str) -> torch.dtype | None:
+    """What EngineConfig.kv_cache_dtype means; None: the model's own."""
+    return _CACHE_DTYPES[name]
+
+
+def cache_dtype_name(dtype: torch.dtype) -> str:
+    """The value of EngineConfig.kv_cache_dtype for `dtype`."""
+    return next((name for name, known in _CACHE_DTYPES.items() if known is dtype), str(dtype))
+
 
 class ModelRunner:
     """Runs one model: linear layers on the flat stream, attention per request (selective batching, Orca, OSDI'22).
@@ -24,10 +43,16 @@ class ModelRunner:
     def __init__(
         self, model: PreTrainedModel, backend: AttentionBackend, cache_dtype: torch.dtype | None = None
     ) -> None:
-        """`cache_dtype` None: that of the model."""
+        """`cache_dtype` None: that of the model. ValueError where the backend cannot keep keys and values in it."""
         self.model = model
         self.backend = backend
         self._cache_dtype = cache_dtype or model.dtype
+        if self._cache_dtype not in backend.cache_dtypes:
+            allowed = ", ".join(cache_dtype_name(dtype) for dtype in backend.cache_dtypes)
+            raise ValueError(
+                f"kv_cache_dtype: got {cache_dtype_name(self._cache_dtype)!r}, allowed with attention backend "
+                f"{backend.name}: {allowed}"
+            )
         self._context = AttentionContext(backend, model.dtype)
         self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.probe()
@@ -47,6 +72,11 @@ class ModelRunner:
     def layers(self) -> list[LayerCache]:
         """The cache of each layer."""
         return self._context.caches
+
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        """What keys and values are kept in."""
+        return self._cache_dtype
 
     def bytes_per_block(self, layer: int, block_size: int) -> int:
         """Bytes that one block takes in one layer."""

@@ -1,110 +1,152 @@
 """The pool of blocks."""
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.errors import IntegrityError, OutOfBlocks
-from engine.kv.block_table import BlockTable
 from engine.kv.blocks import BlockPool
 
 
-def test_grow_takes_what_is_missing_and_no_more() -> None:
-    pool, table = BlockPool(4, 16), BlockTable()
-    pool.grow(table, 1)
-    assert len(table) == 1
-    pool.grow(table, 16)
-    assert len(table) == 1
-    pool.grow(table, 17)
-    assert (len(table), pool.num_free, pool.num_used) == (2, 2, 2)
-
-
 def test_too_few_blocks_change_nothing() -> None:
-    pool, table = BlockPool(2, 16), BlockTable()
-    with pytest.raises(OutOfBlocks, match="3 blocks are needed, 2 are free"):
-        pool.grow(table, 33)
-    assert len(table) == 0
-    pool.check_integrity([table])
-
-
-def test_a_shared_block_is_free_after_its_last_release() -> None:
-    pool, one, two = BlockPool(2, 16), BlockTable(), BlockTable()
-    pool.grow(one, 1)
-    pool.share(one.blocks[0])
-    two.append(one.blocks[0])
-    pool.check_integrity([one, two])
-    pool.release(one)
-    assert pool.num_free == 1
-    pool.release(two)
+    pool = BlockPool(2)
+    with pytest.raises(OutOfBlocks, match="3 blocks are needed, 2 of 2 are free"):
+        pool.take(3)
     assert pool.num_free == 2
     pool.check_integrity([])
 
 
+def test_a_shared_block_is_free_after_its_last_release() -> None:
+    pool = BlockPool(2)
+    (block,) = pool.take(1)
+    pool.hold(block)
+    assert pool.is_shared(block)
+    pool.drop(block)
+    assert not pool.is_shared(block)
+    assert pool.num_used == 1
+    pool.drop(block)
+    assert pool.is_free(block)
+    assert pool.num_used == 0
+
+
+def test_evicted_least_recently_used_first_and_told_in_one_call() -> None:
+    told: list[tuple[list[int], list[bytes]]] = []
+    pool = BlockPool(3, lambda blocks, names: told.append((blocks, names)))
+    a, b, c = pool.take(3)
+    for block, name in ((a, b"a"), (b, b"b"), (c, b"c")):
+        pool.name(block, name)
+    for block in (b, a, c):
+        pool.drop(block)
+    pool.hold(b)  # used again: the youngest from now on
+    pool.drop(b)
+    assert pool.take(2) == [a, c]
+    assert told == [([a, c], [b"a", b"c"])]
+    assert pool.find(b"a") is None
+    assert pool.find(b"b") == b
+
+
+def test_the_first_block_of_a_content_keeps_the_name() -> None:
+    pool = BlockPool(2)
+    one, two = pool.take(2)
+    pool.name(one, b"x")
+    pool.name(two, b"x")
+    pool.drop(two)
+    assert pool.find(b"x") == one
+    assert pool.num_reusable == 0
+
+
 def test_misuse_is_found() -> None:
-    pool, table, thief = BlockPool(2, 16), BlockTable(), BlockTable()
-    pool.grow(table, 1)
-    thief.append(table.blocks[0])
-    with pytest.raises(IntegrityError):
-        pool.check_integrity([table, thief])
-    pool.release(table)
+    pool = BlockPool(2)
+    (block,) = pool.take(1)
+    with pytest.raises(IntegrityError, match="reference counts"):
+        pool.check_integrity([block, block])
+    pool.drop(block)
     with pytest.raises(IntegrityError, match="released twice"):
-        pool.release(thief)
+        pool.drop(block)
     with pytest.raises(IntegrityError, match="cannot be shared"):
-        pool.share(0)
-
-
-def test_sizes_are_checked() -> None:
+        pool.hold(block)
     with pytest.raises(ValueError, match="at least 1"):
-        BlockPool(0, 16)
+        BlockPool(0)
 
 
 class BlockMachine(RuleBasedStateMachine):
-    """Growing, sharing and releasing in any order: nothing leaks, nothing is handed out twice."""
-
-    tables = Bundle("tables")
+    """Against a plain list of who holds what, and of free named blocks in the order in which they were left."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = BlockPool(12, 4)
-        self.live: list[BlockTable] = []
+        self.evicted: list[tuple[int, bytes]] = []
+        self.pool = BlockPool(6, lambda blocks, names: self.evicted.extend(zip(blocks, names, strict=True)))
+        self.held: list[int] = []
+        self.names: dict[int, bytes] = {}
+        self.reusable: list[int] = []
 
-    @rule(target=tables)
-    def open(self) -> BlockTable:
-        self.live.append(BlockTable())
-        return self.live[-1]
-
-    @rule(table=tables, tokens=st.integers(0, 30))
-    def grow(self, table: BlockTable, tokens: int) -> None:
-        missing, free = self.pool.missing(table, tokens), self.pool.num_free
-        if missing > free:
+    @rule(count=st.integers(1, 4))
+    def take(self, count: int) -> None:
+        free = 6 - len(set(self.held))
+        if count > free:
             with pytest.raises(OutOfBlocks):
-                self.pool.grow(table, tokens)
-        else:
-            self.pool.grow(table, tokens)
-            assert self.pool.num_free == free - missing
-            assert len(table) * 4 >= tokens
+                self.pool.take(count)
+            return
+        blank = free - len(self.reusable)
+        gone = self.reusable[: max(0, count - blank)]
+        expected = [(block, self.names.pop(block)) for block in gone]
+        del self.reusable[: len(gone)]
+        self.evicted.clear()
+        taken = self.pool.take(count)
+        assert not set(taken) & set(self.held)
+        assert self.evicted == expected
+        assert taken[count - len(gone) :] == gone
+        self.held += taken
 
-    @rule(target=tables, table=tables)
-    def fork(self, table: BlockTable) -> BlockTable:
-        copy = self.open()
-        for block in table.blocks:
-            self.pool.share(block)
-            copy.append(block)
-        return copy
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        if self.held:
+            block = data.draw(st.sampled_from(self.held))
+            self.held.remove(block)
+            self.pool.drop(block)
+            if block not in self.held and block in self.names:
+                self.reusable.append(block)
 
-    @rule(table=consumes(tables))
-    def release(self, table: BlockTable) -> None:
-        self.pool.release(table)
-        self.live.remove(table)
+    @rule(data=st.data())
+    def hold(self, data: st.DataObject) -> None:
+        if candidates := [*self.held, *self.reusable]:
+            block = data.draw(st.sampled_from(candidates))
+            self.pool.hold(block)
+            self.held.append(block)
+            if block in self.reusable:
+                self.reusable.remove(block)
+
+    @rule(data=st.data(), name=st.sampled_from([b"a", b"b", b"c", b"d", b"e", b"f"]))
+    def name(self, data: st.DataObject, name: bytes) -> None:
+        if self.held:
+            block = data.draw(st.sampled_from(self.held))
+            self.pool.name(block, name)
+            if block not in self.names and name not in self.names.values():
+                self.names[block] = name
+
+    @rule(data=st.data())
+    def unname(self, data: st.DataObject) -> None:
+        block = data.draw(st.integers(0, 5))
+        self.pool.unname(block)
+        self.names.pop(block, None)
+        if block in self.reusable:
+            self.reusable.remove(block)
+
+    @rule()
+    def forget_all(self) -> None:
+        self.pool.forget_all()
+        self.names.clear()
+        self.reusable.clear()
 
     @invariant()
-    def nothing_leaks(self) -> None:
-        self.pool.check_integrity(self.live)
-        assert self.pool.num_used == len({block for table in self.live for block in table.blocks})
+    def agrees(self) -> None:
+        self.pool.check_integrity(self.held)
+        assert self.pool.num_used == len(set(self.held))
+        assert self.pool.num_reusable == len(self.reusable)
+        for block, name in self.names.items():
+            assert self.pool.find(name) == block
 
 
 TestBlockMachine = BlockMachine.TestCase
-TestBlockMachine.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestBlockMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

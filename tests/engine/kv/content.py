@@ -1,0 +1,104 @@
+"""A cache whose slots hold what a token's keys follow from, so that every read can be checked."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from engine.kv.cache import KVCache
+from engine.kv.digest import ContentChain
+from engine.kv.layout import LayerGroup
+from engine.kv.sequence import Sequence, SwappedSequence
+from engine.kv.store import KVStore, LayerCache
+
+BLOCK_SIZE = 2
+LONGEST_SPAN = 6
+MAX_MODEL_LEN = 24
+
+
+@dataclass(eq=False)
+class Live:
+    """A sequence of the model: its tokens, and what its slots have to hold."""
+
+    tenant: str
+    chain: ContentChain
+    tokens: list[int]
+    writer: int
+    contents: list[int] = field(default_factory=list)
+    kv: Sequence | None = None
+    swapped: SwappedSequence | None = None
+    forked: bool = False
+
+    @property
+    def computed(self) -> int:
+        return len(self.contents)
+
+    @property
+    def open(self) -> Sequence:
+        assert self.kv is not None
+        return self.kv
+
+
+def content(tenant: str, before: int, token: int, weights: int) -> int:
+    """What the keys of a token follow from: everything in front of it, and the weights."""
+    return hash((tenant, before, token, weights))
+
+
+class ContentCache:
+    """A KVCache over real tensors: content in the keys, and who wrote it in the values."""
+
+    def __init__(self, windows: tuple[int | None, ...], num_blocks: tuple[int, ...], host: tuple[int, ...]) -> None:
+        def layer(blocks: int) -> LayerCache:
+            return LayerCache(*(torch.zeros(1, blocks, BLOCK_SIZE, 1, dtype=torch.int64) for _ in range(2)))
+
+        self.layers = [layer(blocks) for blocks in num_blocks]
+        self.cache = KVCache(
+            [LayerGroup(window, (index,)) for index, window in enumerate(windows)],
+            num_blocks,
+            block_size=BLOCK_SIZE,
+            max_sequences=4,
+            max_model_len=MAX_MODEL_LEN,
+            longest_span=LONGEST_SPAN,
+            stores=[KVStore([layer], slots) for layer, slots in zip(self.layers, host, strict=True)],
+            num_host_slots=host,
+        )
+        self.weights = 0
+
+    def write(self, live: Live, count: int) -> None:
+        """Compute `count` known tokens: fill their slots in all groups."""
+        for position in range(live.computed, live.computed + count):
+            before = live.contents[-1] if live.contents else 0
+            live.contents.append(content(live.tenant, before, live.tokens[position], self.weights))
+            for group, layer in zip(self.cache.groups, self.layers, strict=True):
+                slot = self._slot(group.tables.array[live.open.row], position)
+                layer.keys.view(-1)[slot] = live.contents[-1]
+                layer.values.view(-1)[slot] = live.writer
+
+    def check(self, live: Live) -> None:
+        """The next query sees its own tokens, in every group."""
+        for group, layer in zip(self.cache.groups, self.layers, strict=True):
+            first = 0 if group.window is None else max(0, live.computed - group.window + 1)
+            assert self._read(group.tables.array[live.open.row], layer.keys, first, live) == live.contents[first:]
+
+    def writers(self, live: Live) -> set[int]:
+        """Who wrote what its next query sees."""
+        return {
+            writer
+            for group, layer in zip(self.cache.groups, self.layers, strict=True)
+            for writer in self._read(
+                group.tables.array[live.open.row],
+                layer.values,
+                0 if group.window is None else max(0, live.computed - group.window + 1),
+                live,
+            )
+        }
+
+    def _read(
+        self, row: "np.ndarray[tuple[int], np.dtype[np.int32]]", part: torch.Tensor, first: int, live: Live
+    ) -> list[int]:
+        flat = part.numpy().reshape(-1)
+        return [int(flat[self._slot(row, position)]) for position in range(first, live.computed)]
+
+    @staticmethod
+    def _slot(row: "np.ndarray[tuple[int], np.dtype[np.int32]]", position: int) -> int:
+        return int(row[position // BLOCK_SIZE]) * BLOCK_SIZE + position % BLOCK_SIZE

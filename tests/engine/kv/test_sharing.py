@@ -1,0 +1,192 @@
+"""Who may write where once blocks are shared, and what may be reused after it."""
+
+import pytest
+
+from engine.errors import IntegrityError
+from engine.kv.digest import ContentChain
+from tests.engine.kv.content import BLOCK_SIZE, ContentCache, Live
+
+
+def world(windows: tuple[int | None, ...] = (None,), blocks: int = 12, host: int = 0) -> ContentCache:
+    return ContentCache(windows, (blocks,) * len(windows), (host,) * len(windows))
+
+
+def begin(world: ContentCache, tokens: list[int], tenant: str = "a") -> Live:
+    """Open it; nothing is computed yet but what is cached."""
+    chain = ContentChain(tenant, "")
+    chain.extend(tokens, len(tokens), BLOCK_SIZE)
+    kv, cached = world.cache.open(chain, len(tokens))
+    live = Live(tenant, chain, list(tokens), 1, kv=kv)
+    live.contents = expected(tokens[:cached], tenant)
+    return live
+
+
+def expected(tokens: list[int], tenant: str = "a") -> list[int]:
+    plain = world()
+    live = Live(tenant, ContentChain(tenant, ""), list(tokens), 0)
+    live.kv = plain.cache.sequence_of(max(1, len(tokens)))
+    plain.write(live, len(tokens))
+    return live.contents
+
+
+def compute(world: ContentCache, live: Live, *, named: bool = True) -> Live:
+    """All known tokens of it."""
+    count = len(live.tokens) - live.computed
+    if len(live.tokens) > live.open.capacity:
+        assert world.cache.grow(live.open, live.computed, len(live.tokens))
+    world.write(live, count)
+    if named:
+        world.cache.computed(live.open, live.tokens, live.computed)
+    world.cache.check_integrity()
+    world.check(live)
+    return live
+
+
+def fork(world: ContentCache, live: Live, length: int, more: list[int]) -> Live:
+    kv = world.cache.fork(live.open, length)
+    assert kv is not None
+    return Live(live.tenant, kv.chain, live.tokens[:length] + more, 2, live.contents[:length], kv=kv)
+
+
+def test_the_first_writer_of_a_shared_block_gets_a_copy() -> None:
+    there = world()
+    one = compute(there, begin(there, [1, 2, 3]))
+    two = fork(there, one, 3, [8])
+    assert there.cache.blocks_used == 2
+    compute(there, two)
+    one.tokens.append(9)
+    compute(there, one)  # alone by now: no second copy
+    assert there.cache.copies == 1
+    there.check(two)
+
+
+def test_a_fork_that_diverges_names_its_own_tokens() -> None:
+    there = world()
+    one = compute(there, begin(there, [1, 2, 3, 4, 5]))
+    compute(there, fork(there, one, 3, [9, 9]))
+    there.check(begin(there, [1, 2, 3, 9, 9, 9]))
+    there.check(hit := begin(there, [1, 2, 3, 4, 5]))
+    assert hit.computed == 4
+
+
+def test_a_named_block_loses_its_name_when_its_last_holder_writes_into_it() -> None:
+    there = world()
+    one = compute(there, begin(there, [1, 2, 3, 4, 5]))
+    two = fork(there, one, 3, [9])
+    there.cache.close(one.open)
+    compute(there, two)
+    again = begin(there, [1, 2, 3, 4, 5])
+    there.check(again)
+    assert again.computed == 2
+
+
+def test_tokens_taken_back_from_a_shared_block_are_rewritten_in_a_copy() -> None:
+    there = world()
+    one = compute(there, begin(there, [1, 2, 3, 4]), named=False)
+    two = fork(there, one, 4, [5])
+    one.tokens.append(5)
+    compute(there, one, named=False)
+    there.cache.truncate(one.open, 3)
+    del one.tokens[3:], one.contents[3:]
+    one.tokens += [7]
+    compute(there, one)
+    there.check(two)
+
+
+def test_other_tokens_after_a_truncation_get_other_names() -> None:
+    there = world()
+    one = begin(there, [1, 2, 3, 4, 5])
+    compute(there, one, named=False)
+    there.cache.truncate(one.open, 2)
+    del one.tokens[2:], one.contents[2:]
+    one.tokens += [8, 8, 8]
+    compute(there, one)
+    assert begin(there, [1, 2, 3, 4, 5]).computed == 2
+    there.check(begin(there, [1, 2, 8, 8, 8]))
+
+
+def test_named_tokens_and_those_behind_a_window_cannot_be_taken_back() -> None:
+    there = world((None, 3))
+    one = compute(there, begin(there, [1, 2, 3, 4, 5, 6]), named=False)
+    one.tokens += [7, 8]
+    compute(there, one, named=False)
+    for call in (there.cache.truncate, there.cache.fork):
+        with pytest.raises(IntegrityError, match="were given back"):
+            call(one.open, 3)
+    there.cache.computed(one.open, one.tokens, 8)
+    with pytest.raises(IntegrityError, match="named"):
+        there.cache.truncate(one.open, 7)
+
+
+def test_what_follows_from_old_weights_is_never_shared() -> None:
+    there = world((3,))
+    one = compute(there, begin(there, [1, 2, 3, 4, 5, 6]))
+    there.weights += 1
+    there.cache.forget_prefixes()
+    one.tokens += [1, 1, 1, 1]
+    compute(there, one)
+    assert begin(there, one.tokens).computed == 0
+
+
+def test_nothing_of_a_discarded_sequence_is_reused_not_even_from_host_memory() -> None:
+    there = world((None, 3), blocks=6, host=8)
+    one = compute(there, begin(there, list(range(6))))
+    one.tokens += [7, 7, 7, 7]
+    compute(there, one)
+    there.cache.discard(one.open)
+    assert begin(there, one.tokens).computed == 0
+
+
+def test_tenants_share_nothing() -> None:
+    there = world()
+    compute(there, begin(there, [1, 2, 3, 4, 5], "a"))
+    assert begin(there, [1, 2, 3, 4, 5], "b").computed == 0
+    assert begin(there, [1, 2, 3, 4, 5], "a").computed == 4
+
+
+def test_a_prefix_comes_back_from_host_memory_in_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = world(blocks=6, host=8)
+    store = there.cache.groups[0].store
+    assert store is not None
+    moved: list[tuple[str, int]] = []
+    for name in ("to_host", "to_device"):
+        original = getattr(store, name)
+        monkeypatch.setattr(store, name, lambda a, b, n=name, call=original: (moved.append((n, len(a))), call(a, b))[1])
+    there.cache.close(compute(there, begin(there, list(range(9)))).open)
+    there.cache.close(compute(there, begin(there, list(range(50, 62)))).open)
+    assert moved == [("to_host", 4)]
+    again = begin(there, list(range(9)))
+    assert again.computed == 8
+    there.check(again)
+    assert moved == [("to_host", 4), ("to_host", 4), ("to_device", 4)]
+
+
+def test_a_hit_in_host_memory_does_not_evict_the_rest_of_itself() -> None:
+    there = world(blocks=4, host=1)
+    there.cache.close(compute(there, begin(there, [1, 2, 3, 4, 5, 6, 7])).open)
+    there.cache.close(compute(there, begin(there, [9, 9, 9])).open)  # pushes the end of the prefix out
+    again = begin(there, [1, 2, 3, 4, 5, 6, 7])
+    assert again.computed == 6
+    there.check(again)
+
+
+def test_a_swapped_sequence_shares_again_what_is_still_there() -> None:
+    there = world(blocks=4, host=4)
+    one = compute(there, begin(there, list(range(8))))
+    swapped = there.cache.swap_out(one.open)
+    assert there.cache.can_swap_in(swapped)  # it has all blocks there are, and needs no more
+    one.kv = there.cache.swap_in(swapped)
+    there.cache.check_integrity()
+    there.check(one)
+    assert begin(there, [0, 1, 2]).computed == 2
+
+
+def test_promises_end_with_the_sequence_that_made_them() -> None:
+    there = world()
+    begun = begin(there, [1, 2, 3, 4, 5])
+    chain = begin(there, [1, 2, 3, 4, 5]).chain
+    assert there.cache.awaits(chain, 5)
+    there.cache.truncate(begun.open, 0)
+    there.cache.check_integrity()
+    there.cache.forget_prefixes()
+    assert not there.cache.awaits(chain, 5)
