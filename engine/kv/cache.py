@@ -5,6 +5,7 @@ from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING
 
 from engine.errors import IntegrityError, OutOfBlocks
+from engine.kv.continuations import Continuations
 from engine.kv.digest import ContentChain
 from engine.kv.group import GroupCache
 from engine.kv.layout import LayerGroup
@@ -70,6 +71,7 @@ class KVCache:
         self._generation = 0
         self._promised: dict[bytes, int] = {}
         """Content that running sequences are about to compute, and how many of them."""
+        self._continuations = Continuations(sum(num_blocks))
         self.copies = 0
         """Blocks copied because a holder of a shared one wrote to it."""
 
@@ -171,20 +173,21 @@ class KVCache:
 
     # -- the life of a sequence ---------------------------------------------------------------------------------
 
-    def open(self, chain: ContentChain, num_tokens: int) -> tuple[Sequence, int]:
+    def open(self, chain: ContentChain, num_tokens: int, tokens: Items[int] = ()) -> tuple[Sequence, int]:
         """A sequence for `num_tokens` known tokens, and how many of them it has already: those of a cached prefix.
 
-        There must be a free row: `fits`.
+        With `tokens` themselves the match may end inside a block, which is copied. There must be a free row: `fits`.
         """
         sequence = self._new(chain, self._generation)
         length = self._reuse(sequence, self.match(chain, num_tokens))
-        sequence.capacity = length * self.block_size
+        begun = self._begin_block(sequence, tokens[length * self.block_size : num_tokens - 1]) if tokens else 0
+        sequence.capacity = len(sequence) * self.block_size
         sequence.num_named = length
         if self.prefix_cache:
             sequence.num_promised = len(chain.digests)
             for digest in chain.digests[length:]:
                 self._promised[digest] = self._promised.get(digest, 0) + 1
-        return sequence, length * self.block_size
+        return sequence, length * self.block_size + begun
 
     def _new(self, chain: ContentChain, generation: int) -> Sequence:
         sequence = Sequence(self._rows.pop(), len(self.groups), chain, generation)
@@ -200,6 +203,22 @@ class KVCache:
                 self._truncate(sequence, 0)
                 return 0
         return length
+
+    def _begin_block(self, sequence: Sequence, tokens: Items[int]) -> int:
+        """Copy the cached block that begins with most of `tokens`, which come next; how many it shares with them."""
+        if not self.prefix_cache:
+            return 0
+        parent = sequence.chain.before(len(sequence))
+        found = self._continuations.longest(parent, tokens[: self.block_size])
+        if found is None:
+            return 0
+        digest, shared = found
+        if not all(group.can_copy(digest) for group in self.groups):
+            self._continuations.forget(digest)
+            return 0
+        for group in self.groups:
+            group.append_copy(sequence, digest)
+        return shared
 
     def grow(self, sequence: Sequence, start: int, stop: int) -> bool:
         """Let tokens `start` … `stop - 1` be written; False, and nothing changed, where blocks are lacking.
@@ -238,16 +257,36 @@ class KVCache:
                 block = sequence.blocks[group.index][index]
                 if block != NO_BLOCK:
                     group.pool.name(block, digest)
+            self._continuations.add(chain.before(index), digest, tokens[self._span_of(index)])
             if index < sequence.num_promised:
                 self._unpromise(digest)
         sequence.num_named = num_computed // self.block_size
 
-    def close(self, sequence: Sequence) -> None:
-        """Give everything back; what has a name can be reused until it is evicted."""
+    def _span_of(self, index: int) -> slice:
+        """Where the tokens of block `index` are."""
+        return slice(index * self.block_size, (index + 1) * self.block_size)
+
+    def close(self, sequence: Sequence, computed: Items[int] = ()) -> None:
+        """Give everything back; what has a name can be reused until it is evicted.
+
+        So can the last block, though it is not full, where the tokens that have been `computed` are told.
+        """
+        if self.prefix_cache and sequence.generation == self._generation:
+            self._name_tail(sequence, computed)
         self._truncate(sequence, 0)
         self._promise_no_more(sequence, sequence.num_named)
         del self._sequences[sequence.row]
         self._rows.append(sequence.row)
+
+    def _name_tail(self, sequence: Sequence, tokens: Items[int]) -> None:
+        index, rest = divmod(len(tokens), self.block_size)
+        if not rest or index != sequence.num_named or index >= len(sequence):
+            return
+        tail = tokens[index * self.block_size :]
+        digest = sequence.chain.tail(index, tail)
+        for group in self.groups:
+            group.pool.name(sequence.blocks[group.index][index], digest)
+        self._continuations.add(sequence.chain.before(index), digest, tail)
 
     def discard(self, sequence: Sequence) -> None:
         """Close a sequence whose keys and values are not to be trusted: nothing of it is reused."""
@@ -366,6 +405,7 @@ class KVCache:
         for group in self.groups:
             group.pool.forget_all()
             group.host.forget_all()
+        self._continuations.forget_all()
 
     def check_integrity(self) -> None:
         """IntegrityError where sequences, pools, tables, promises and host memory disagree."""

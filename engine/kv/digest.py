@@ -33,6 +33,14 @@ class ContentChain:
             parent = sha256(parent + packed[start : start + width]).digest()
             self.digests.append(parent)
 
+    def before(self, index: int) -> bytes:
+        """The digest of all that comes before block `index`."""
+        return self.digests[index - 1] if index else self._root
+
+    def tail(self, index: int, tokens: Sequence[int]) -> bytes:
+        """A name for block `index` when it holds no more than `tokens`, fewer than a block has room for."""
+        return sha256(self.before(index) + np.asarray(tokens, dtype="<u4").tobytes()).digest()
+
     def cut(self, num_blocks: int) -> None:
         """Forget the digests from block `num_blocks` on: other tokens may come there."""
         del self.digests[num_blocks:]

@@ -135,6 +135,23 @@ class GroupCache:
             self.append(sequence, next(brought) if there is None else there)
         return True
 
+    def can_copy(self, digest: bytes) -> bool:
+        """Whether that content is on the device, with a free block beside it to be copied to."""
+        block = self.pool.find(digest)
+        return block is not None and self.pool.num_free > self.pool.is_free(block)
+
+    def append_copy(self, sequence: Sequence, digest: bytes) -> None:
+        """Append a copy of the block with that content, for `sequence` alone."""
+        source = self.pool.find(digest)
+        if source is None:
+            raise IntegrityError("what is to be copied is not there")
+        self.pool.hold(source)  # or the copy might take its place
+        (block,) = self.pool.take(1)
+        if self.store is not None:
+            self.store.copy(source, block)
+        self.pool.drop(source)
+        self.append(sequence, block)
+
     def swap_out(self, held: list[int]) -> list[int]:
         """Copies of blocks in pinned host slots; there must be enough of them."""
         slots = [self.host.pin() for _ in held]

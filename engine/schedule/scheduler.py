@@ -206,7 +206,7 @@ class Scheduler:
         if request.swapped is not None:
             request.resume(self.cache.swap_in(request.swapped))
         else:
-            kv, cached = self.cache.open(request.chain, len(request.tokens))
+            kv, cached = self.cache.open(request.chain, len(request.tokens), request.tokens)
             request.initiate(kv, cached)
             self._count(request, cached)
         self.requests.run(request)
@@ -243,7 +243,7 @@ class Scheduler:
         """Back to the queue, to be computed again."""
         assert victim.kv is not None
         self._leave(victim)
-        self.cache.close(victim.kv)
+        self.cache.close(victim.kv, victim.tokens[: victim.num_computed])
         self.requests.running.remove(victim)
         self.requests.places_held -= victim.places - 1
         victim.preempt()
@@ -257,7 +257,10 @@ class Scheduler:
 
     def _free(self, request: Request, discard: bool) -> None:
         if request.kv is not None:
-            (self.cache.discard if discard else self.cache.close)(request.kv)
+            if discard:
+                self.cache.discard(request.kv)
+            else:
+                self.cache.close(request.kv, request.tokens[: request.num_computed])
             request.kv = None
         if request.swapped is not None:
             self.cache.drop(request.swapped)

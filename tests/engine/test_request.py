@@ -10,7 +10,7 @@ from schemas.sampling import SamplingParams
 from schemas.seed import derived_seed
 from schemas.stopping import FinishReason
 
-KV = Sequence(0, 1, ContentChain("", ""))
+KV = Sequence(0, 1, ContentChain("", ""), 0)
 
 
 def make(**changes: object) -> Request:

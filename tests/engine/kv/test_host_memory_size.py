@@ -106,4 +106,4 @@ def test_this_machine_tells() -> None:
 @pytest.mark.parametrize(("available", "spare"), [(None, 2 * GIB), (4 * GIB, 1 * GIB), (100 * GIB, 2 * GIB)])
 def test_the_share_of_the_cache(available: int | None, spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size, "available_host_memory", lambda: available)
-    assert size._spare_host_memory() == spare
+    assert size.spare_host_memory() == spare
