@@ -62,6 +62,10 @@ class EngineConfig:
                 raise ValueError(f"{name}: got {value!r}, allowed: an integer of at least 1")
         if self.host_cache_memory < 0:
             raise ValueError(f"host_cache_memory: got {self.host_cache_memory!r}, allowed: 0 bytes or more")
+        if self.tbt_target_ms is not None and not self.tbt_target_ms > 0:
+            raise ValueError(f"tbt_target_ms: got {self.tbt_target_ms!r}, allowed: more than 0 milliseconds, or None")
+        if not self.class_aging_s > 0:
+            raise ValueError(f"class_aging_s: got {self.class_aging_s!r}, allowed: more than 0 seconds")
         if self.policy not in POLICIES:
             raise ValueError(f"policy: got {self.policy!r}, allowed: {', '.join(sorted(POLICIES))}")
         for field in fields(self):

@@ -22,6 +22,7 @@ class Pending:
     plan: Plan
     watch: Stopwatch
     context_tokens: int = 0
+    prefill_attention: int = 0
     prefills: list[tuple[Request, int]] = field(default_factory=list)
     drawing: list[Request] = field(default_factory=list)
     sampled: list[Sampled] = field(default_factory=list)
@@ -30,6 +31,7 @@ class Pending:
     def absorb(self, other: "Pending") -> None:
         """Add what a part of the plan that was launched by itself brought."""
         self.context_tokens += other.context_tokens
+        self.prefill_attention += other.prefill_attention
         self.prefills += other.prefills
         self.drawing += other.drawing
         self.sampled += other.sampled
@@ -73,6 +75,7 @@ class Executor:
             request.launch(length)
             if index >= plan.num_decodes:
                 pending.prefills.append((request, length))
+                pending.prefill_attention += length * request.num_computed
         return pending
 
     def _sampling_row(self, request: Request) -> SamplingRow:
