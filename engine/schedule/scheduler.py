@@ -61,11 +61,12 @@ class Scheduler:
         `discard`: what it computed is not to be trusted, and never reused.
         """
         running = request.state is not RequestState.WAITING
-        follows = self.requests.leader_of(request) is not None
         if running:
             self._leave(request)
-        elif not follows:
+        elif self.requests.leader_of(request) is None:
             self.policy.remove(request)
+        else:
+            self.policy.memory.give_back(request)  # reserved with its leader
         orphans = self.requests.remove(request)
         self._free(request, discard)
         self._forget_leader(request)

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 _FORGETTING = 0.98
 """Weight of an observation relative to the one after it: some fifty iterations count."""
 _SWEEPS = 3
+_PREFILL_FIRST = (2, 4, 1, 3, 0)
+"""As long as several causes could explain a time, the prefill is blamed: too small a chunk does less harm than too
+large a one."""
 _CLIP = 4.0
 _FIRST = 8
 """Observations taken as they are, before there is anything to compare with."""
@@ -68,7 +71,8 @@ class IterationTimes:
                 row[j] = _FORGETTING * row[j] + scaled * other
             moments[i] = _FORGETTING * moments[i] + scaled * seconds
         for _ in range(_SWEEPS):
-            for i, row in enumerate(gram):
+            for i in _PREFILL_FIRST:
+                row = gram[i]
                 if row[i] > 0:
                     gap = moments[i] - sum(map(float.__mul__, row, x))
                     x[i] = max(0.0, x[i] + gap / row[i])

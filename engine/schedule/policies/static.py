@@ -17,7 +17,8 @@ class RequestLevelBatching(Policy):
     early stays empty. Prefills go in chunks of the token budget like everybody's. Kinder than the original in one way:
     who ends early leaves at once, and is not computed, or kept waiting, to the end of the batch.
 
-    Nothing starves, and nobody is preempted.
+    Nothing starves, and nobody is preempted, except where the choices of one prompt, which join together, are too many
+    for the cache.
     """
 
     def __init__(self, tools: PolicyTools) -> None:
