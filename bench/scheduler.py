@@ -34,7 +34,7 @@ _PROMPT = 64
 
 
 class Cost(NamedTuple):
-    """Of `select()`, in microseconds."""
+    """Of `select()`, in microseconds of the thread's own time, so that a busy machine shows little."""
 
     policy: str
     running: int
@@ -115,7 +115,13 @@ def draw(costs: Sequence[Cost], path: Path) -> None:
         columns = min(3, len(policies))
         rows = -(-len(policies) // columns)
         figure, fields = pyplot.subplots(
-            rows, columns, sharex=True, sharey=True, squeeze=False, figsize=(3 * columns, 2.6 * rows), layout="constrained"
+            rows,
+            columns,
+            sharex=True,
+            sharey=True,
+            squeeze=False,
+            figsize=(3 * columns, 2.6 * rows),
+            layout="constrained",
         )
         for axes, policy in zip(fields.flat, policies, strict=False):
             for running in sorted({cost.running for cost in costs}, reverse=True):

@@ -52,9 +52,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         ttft_slo_ms=st.sampled_from([None, 0.001, 60_000.0]),
         tbt_slo_ms=st.sampled_from([None, 3.0, 100.0]),
     )
-    def submit(
-        self, prompt: int, beginning: int, max_tokens: int, outputs: int, copies: int, **fields: Any
-    ) -> None:
+    def submit(self, prompt: int, beginning: int, max_tokens: int, outputs: int, copies: int, **fields: Any) -> None:
         if prompt + max_tokens > NUM_BLOCKS * pretended.BLOCK_SIZE or outputs >= max_tokens:
             return
         first = len(self.arrived)

@@ -23,7 +23,9 @@ def running(decodes: int, context: int = 200, **fields: float) -> list[Request]:
     return [*made, prefilling]
 
 
-def served(machine: Machine, budget: AdaptiveBudget, times: IterationTimes, rounds: int, **fields: float) -> list[float]:
+def served(
+    machine: Machine, budget: AdaptiveBudget, times: IterationTimes, rounds: int, **fields: float
+) -> list[float]:
     """Expected seconds of `rounds` iterations of 16 decodes beside an endless prefill, as the budget sizes them."""
     batch, seconds = running(16, **fields), []
     for _ in range(rounds):
