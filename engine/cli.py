@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from engine.config import Admission, DeviceName, DTypeName, EngineConfig
 from engine.engine import OrcaEngine
 from engine.request import Request
+from engine.schedule.policies import POLICIES
 from schemas.sampling import SamplingParams
 
 _EPILOG = """\
@@ -46,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     engine = parser.add_argument_group("engine")
     engine.add_argument("--device", choices=get_args(DeviceName), default="auto")
     engine.add_argument("--dtype", choices=get_args(DTypeName), default="auto")
+    engine.add_argument("--policy", choices=sorted(POLICIES), default=EngineConfig.policy)
     engine.add_argument("--admission", choices=get_args(Admission), default="paged")
     engine.add_argument("--max-batch-size", type=int, default=EngineConfig.max_batch_size)
     engine.add_argument("--max-num-batched-tokens", type=int, default=EngineConfig.max_num_batched_tokens)
@@ -74,6 +76,7 @@ def _run(args: argparse.Namespace) -> int:
         model=args.model,
         device=args.device,
         dtype=args.dtype,
+        policy=args.policy,
         admission=args.admission,
         max_batch_size=args.max_batch_size,
         max_num_batched_tokens=args.max_num_batched_tokens,

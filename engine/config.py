@@ -66,6 +66,10 @@ class EngineConfig:
                 raise ValueError(f"{name}: got {value!r}, allowed: an integer of at least 1")
         if self.host_cache_memory < 0:
             raise ValueError(f"host_cache_memory: got {self.host_cache_memory!r}, allowed: 0 bytes or more")
+        if self.tbt_target_ms is not None and not self.tbt_target_ms > 0:
+            raise ValueError(f"tbt_target_ms: got {self.tbt_target_ms!r}, allowed: more than 0 milliseconds, or None")
+        if not self.class_weight >= 1:
+            raise ValueError(f"class_weight: got {self.class_weight!r}, allowed: 1 or more")
         if self.policy not in POLICIES:
             raise ValueError(f"policy: got {self.policy!r}, allowed: {', '.join(sorted(POLICIES))}")
         for field in fields(self):

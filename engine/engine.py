@@ -296,6 +296,7 @@ def _record(pending: Pending, total_s: float) -> IterationRecord:
         decode_tokens=plan.num_decodes,
         context_tokens=pending.context_tokens,
         request_ids=[request.id for request in plan.requests],
+        prefill_attention=pending.prefill_attention,
     )
 
 

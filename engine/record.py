@@ -28,6 +28,8 @@ class IterationRecord:
     """Tokens that the attention of the iteration looks at: the contexts of all spans, added up."""
     request_ids: Sequence[str]
     """The requests of the batch."""
+    prefill_attention: int = 0
+    """Pairs of a prefill's query and a key that it sees, counted as if each saw its span's whole context."""
 
     @property
     def num_tokens(self) -> int:

@@ -76,7 +76,14 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
                 max_num_batched_tokens=settings.max_num_batched_tokens,
                 max_batch_size=settings.max_batch_size,
                 max_model_len=settings.max_model_len,
+                policy=settings.policy,
                 admission=settings.admission,
+                token_budget=settings.token_budget,
+                tbt_target_ms=settings.tbt_target_ms,
+                prefix_cache=settings.prefix_cache,
+                kv_cache_dtype=settings.kv_cache_dtype,
+                host_cache_memory=settings.host_cache_memory,
+                preemption=settings.preemption,
             )
         )
     except (UnsupportedModel, OSError, ValueError) as error:

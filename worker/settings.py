@@ -1,12 +1,17 @@
 """Settings of the worker process."""
 
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from broker.arrivals import CLASS_AGING_MS
 from broker.settings import BrokerSettings
+from engine.schedule.policies import POLICIES
 from telemetry.settings import LogSettings
+
+if TYPE_CHECKING:
+    PolicyName = str
+else:  # those that are there, so that help and errors list them
+    PolicyName = Literal[tuple(sorted(POLICIES))]
 
 
 class WorkerSettings(BrokerSettings, LogSettings):
@@ -35,6 +40,30 @@ class WorkerSettings(BrokerSettings, LogSettings):
     kv_cache_memory: int | None = Field(
         None, ge=1024, description="Size of the KV cache; none: measured on a GPU, a default on a CPU. [bytes]"
     )
+    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"] = Field(
+        "auto", description="Number format of the KV cache; auto: the model's own."
+    )
+    prefix_cache: bool = Field(True, description="Keep computed prefixes, and compute none twice for a tenant.")
+    host_cache_memory: int = Field(
+        0, ge=0, description="Host memory for requests that are swapped out, and prefixes that were evicted. [bytes]"
+    )
+    policy: PolicyName = Field(
+        "fcfs",
+        description="Who runs next: by arrival, class, slack to the targets, length, shares of tenants; "
+        "static: request-level batches, for comparison.",
+    )
+    class_aging_s: float = Field(
+        10.0, gt=0, le=86400, description="Waiting time after which a request counts as one class higher. [s]"
+    )
+    token_budget: Literal["fixed", "adaptive"] = Field(
+        "fixed", description="adaptive: prefill chunks shrink so that the time between tokens stays under its target."
+    )
+    tbt_target_ms: float | None = Field(
+        None, gt=0, le=3_600_000, description="Time between tokens to keep where requests name none. [ms]"
+    )
+    preemption: Literal["auto", "recompute", "swap"] = Field(
+        "auto", description="What a preempted request does; auto: swapped out where that is measured to be cheaper."
+    )
     admission: Literal["paged", "reserve"] = Field(
         "paged", description="paged: blocks on demand, preemption; reserve: Orca's Algorithm 1, max_tokens reserved."
     )
@@ -46,12 +75,6 @@ class WorkerSettings(BrokerSettings, LogSettings):
         ge=0,
         le=100_000,
         description="Requests claimed beyond the free places, for the policy to choose among. [requests]",
-    )
-    class_aging_s: float = Field(
-        CLASS_AGING_MS / 1000,
-        ge=0,
-        le=604_800,
-        description="A waiting request rises by one priority class per this time; 0: classes count nothing. [s]",
     )
     max_unpublished: int = Field(
         4096, ge=1, le=1_000_000, description="The engine pauses while this many tokens wait for Redis. [tokens]"

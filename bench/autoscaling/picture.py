@@ -13,7 +13,7 @@ from bench.autoscaling.series import Series
 _QUEUE, _RATE, _WANTED, _READY, _STARTING, _DRAINING, _TTFT = (
     "#1f5fa8", "#8a8a8a", "#222222", "#4c9f70", "#e3c567", "#c8553d", "#1f5fa8",
 )  # fmt: skip
-_STYLE = {
+STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "orcastream",
     "font.family": "sans-serif",
@@ -33,7 +33,7 @@ def draw(series: Series, path: Path) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    with pyplot.rc_context(_STYLE):
+    with pyplot.rc_context(STYLE):
         figure, (queue, workers, ttft) = pyplot.subplots(
             3, 1, sharex=True, figsize=(9, 7.5), height_ratios=(3, 2, 3), layout="constrained"
         )
@@ -45,9 +45,14 @@ def draw(series: Series, path: Path) -> None:
                 axes.axvline(at, color="#b0b0b0", linewidth=0.8, linestyle=":")
         _name_marks(queue, series)
         figure.align_ylabels()
-        drawn = StringIO()
-        figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": "bench.autoscaling.picture"})
+        write_svg(figure, path, "bench.autoscaling.picture")
         pyplot.close(figure)
+
+
+def write_svg(figure: Any, path: Path, creator: str) -> None:
+    """The same bytes for the same figure, so that a picture in the repository changes with its data alone."""
+    drawn = StringIO()
+    figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": creator})
     path.write_text(_rounded(drawn.getvalue()), encoding="utf-8")
 
 

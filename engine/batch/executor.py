@@ -41,6 +41,7 @@ class Pending:
     plan: Plan
     watch: Stopwatch
     context_tokens: int = 0
+    prefill_attention: int = 0
     launched: list[Launched] = field(default_factory=list)
     prefills: list[tuple[Request, int]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -100,6 +101,7 @@ class Executor:
             request.launch(length)
             if index >= plan.num_decodes:
                 pending.prefills.append((request, length))
+                pending.prefill_attention += length * request.num_computed
 
     def draw(self, pending: Pending) -> Drawn:
         """Wait for the logits and sample, for the requests that have not ended and for those that follow them."""

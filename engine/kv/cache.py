@@ -228,7 +228,8 @@ class KVCache:
         copied = start // self.block_size if start % self.block_size else None
         blocks = -(-stop // self.block_size)
         for group in self.groups:
-            group.give_back(sequence, group.first_visible(start))
+            if group.window is not None:
+                group.give_back(sequence, group.first_visible(start))
         for group in self.groups:
             needed = max(0, blocks - len(sequence))
             if copied is not None and group.pool.is_shared(sequence.blocks[group.index][copied]):

@@ -1,12 +1,9 @@
 """How many tokens an iteration may compute."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from engine.request import Request
-
-if TYPE_CHECKING:
-    from engine.record import IterationRecord
+from engine.request import Request, RequestState
+from engine.schedule.timing import IterationTimes
 
 
 class TokenBudget:
@@ -16,8 +13,43 @@ class TokenBudget:
         self.most = most
 
     def tokens(self, running: Sequence[Request]) -> int:
-        """Most tokens of the next iteration, beside `running`."""
+        """Most tokens of the next iteration, decode steps of `running` among them."""
         return self.most
 
-    def observe(self, record: "IterationRecord") -> None:
-        """An iteration has been computed."""
+
+class AdaptiveBudget(TokenBudget):
+    """As many tokens as leave the time between tokens under its target.
+
+    Sarathi-Serve (OSDI'24) fixes the chunk beforehand by profiling; here the time of an iteration is learnt while it
+    serves. The target is the least `tbt_slo_ms` of the running decodes, else `target_ms`. Without a target, or with
+    nothing decoding, the whole budget is used. Prefills get at least one block per iteration, so that they never stand
+    still, however tight the target; decode steps are computed in any case.
+    """
+
+    def __init__(self, most: int, *, block_size: int, times: IterationTimes, target_ms: float | None = None) -> None:
+        super().__init__(most)
+        self._block_size = block_size
+        self._times = times
+        self._target_ms = target_ms
+
+    def tokens(self, running: Sequence[Request]) -> int:
+        """See the class."""
+        decodes = context = start = 0
+        tightest: float | None = None
+        for request in running:
+            if request.state is not RequestState.INCREMENT:
+                start = max(start, request.num_computed)
+                continue
+            decodes += 1
+            context += request.num_computed
+            target = request.tbt_slo_ms
+            if target is not None and (tightest is None or target < tightest):
+                tightest = target
+        if tightest is None:
+            tightest = self._target_ms
+        if not decodes or tightest is None:
+            return self.most
+        prefill = self._times.prefill_within(tightest / 1000, decodes, context, start)
+        if prefill is None:
+            return self.most
+        return min(self.most, decodes + max(prefill, self._block_size))

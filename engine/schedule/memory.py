@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 from engine.errors import IntegrityError
 from engine.kv.cache import KVCache
+from engine.kv.sequence import Sequence as KVSequence
+from engine.kv.sequence import SwappedSequence
 from engine.request import Request, RequestState
 
 
@@ -21,6 +23,19 @@ class MemoryRule(ABC):
     @abstractmethod
     def can_ever_fit(self, requests: Sequence[Request]) -> bool:
         """Whether all of them together find room in an empty cache."""
+
+    def most_blocks(self, requests: Sequence[Request]) -> list[int]:
+        """Blocks per group that `requests` may come to hold together; a beam search needs them per hypothesis."""
+        total = [0] * len(self.cache.groups)
+        for request in requests:
+            times = 1 if request.beam is None else request.beam.width
+            most = self.cache.most_blocks(request.most_tokens)
+            total = [a + times * b for a, b in zip(total, most, strict=True)]
+        return total
+
+    def has_blocks(self, demand: Sequence[int]) -> bool:
+        """Whether an empty cache has so many blocks per group."""
+        return all(wanted <= group.pool.num_blocks for wanted, group in zip(demand, self.cache.groups, strict=True))
 
     def take(self, request: Request) -> None:  # noqa: B027  (nothing to do by default)
         """`request` has joined the batch."""
@@ -45,15 +60,25 @@ class OnDemand(MemoryRule):
     """
 
     def fits(self, request: Request, running: Sequence[Request]) -> bool:
-        """See above."""
-        if request.swapped is not None:
-            return self.cache.can_swap_in(request.swapped)
+        """See above; one that was swapped out needs what it held, and one block to go on with."""
         beside = [
             (other.kv, len(other.tokens))
             for other in running
             if other.state is RequestState.INITIATION and other.kv is not None
         ]
-        return self.cache.fits(request.chain, len(request.tokens), beside)
+        if request.swapped is None:
+            return self.cache.fits(request.chain, len(request.tokens), beside)
+        return self.cache.can_swap_in(request.swapped) and self._room_to_return(request.swapped, beside)
+
+    def _room_to_return(self, swapped: SwappedSequence, beside: Sequence[tuple[KVSequence, int]]) -> bool:
+        for group, slots in zip(self.cache.groups, swapped.slots, strict=True):
+            lacking = 0
+            for sequence, tokens in beside:
+                held = len(sequence.blocks[group.index]) - sequence.first[group.index]
+                lacking += max(0, group.most_blocks(tokens) - held)
+            if len(slots) + 1 + lacking > group.pool.num_free:
+                return False
+        return True
 
     def can_ever_fit(self, requests: Sequence[Request]) -> bool:
         """Any request that was accepted does, and those that share a prompt take turns if need be."""
@@ -74,18 +99,18 @@ class Reserve(MemoryRule):
 
     def fits(self, request: Request, running: Sequence[Request]) -> bool:
         """Algorithm 1, line 25: the reservation must fit."""
-        return self._room_for(self._demand([request, *request.followers]), self._total)
+        return self.has_blocks(_sum(self.most_blocks([request, *request.followers]), self._total))
 
     def can_ever_fit(self, requests: Sequence[Request]) -> bool:
         """Their reservations do, together."""
-        return self._room_for(self._demand(requests), [0] * len(self._total))
+        return self.has_blocks(self.most_blocks(requests))
 
     def take(self, request: Request) -> None:
         """Reserve, for those that follow it too; one that followed has its reservation already."""
         for each in (request, *request.followers):
             if each.id not in self._reserved:
-                self._reserved[each.id] = self._demand([each])
-                self._total = [a + b for a, b in zip(self._total, self._reserved[each.id], strict=True)]
+                self._reserved[each.id] = self.most_blocks([each])
+                self._total = _sum(self._total, self._reserved[each.id])
 
     def give_back(self, request: Request) -> None:
         """The reservation ends, with those of its followers."""
@@ -102,23 +127,12 @@ class Reserve(MemoryRule):
         if set(self._reserved) != {each.id for request in running for each in (request, *request.followers)}:
             raise IntegrityError("reservations and running requests differ")
         totals = [sum(column) for column in zip(*self._reserved.values(), strict=True)] or [0] * len(self._total)
-        if totals != self._total or not self._room_for([0] * len(totals), totals):
+        if totals != self._total or not self.has_blocks(totals):
             raise IntegrityError(f"{self._total} blocks are reserved, {totals} by requests")
 
-    def _demand(self, requests: Sequence[Request]) -> list[int]:
-        """Blocks per group that `requests` may come to hold; a beam search needs them once per hypothesis."""
-        total = [0] * len(self._total)
-        for request in requests:
-            times = 1 if request.beam is None or request.hypotheses else request.beam.width
-            most = self.cache.most_blocks(request.most_tokens)
-            total = [a + times * b for a, b in zip(total, most, strict=True)]
-        return total
 
-    def _room_for(self, demand: list[int], beside: list[int]) -> bool:
-        return all(
-            wanted + held <= group.pool.num_blocks
-            for wanted, held, group in zip(demand, beside, self.cache.groups, strict=True)
-        )
+def _sum(some: Sequence[int], others: Sequence[int]) -> list[int]:
+    return [a + b for a, b in zip(some, others, strict=True)]
 
 
 MEMORY_RULES: dict[str, type[MemoryRule]] = {"paged": OnDemand, "reserve": Reserve}

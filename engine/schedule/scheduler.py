@@ -1,7 +1,10 @@
 """Iteration-level scheduling: which tokens of which requests are computed next."""
 
+import time
+
 from engine.errors import IntegrityError
 from engine.kv.cache import KVCache
+from engine.kv.sequence import Sequence, SwappedSequence
 from engine.request import Request, RequestState
 from engine.schedule.plan import Plan
 from engine.schedule.policies import Policy
@@ -27,24 +30,29 @@ class Scheduler:
         self.preemptions = 0
         self.swaps = 0
         self.cached_tokens = self.queried_tokens = 0
+        self._leaders: dict[str, list[Request]] = {}
+        """By group, its requests that follow nobody."""
 
     def add(self, request: Request) -> None:
         """A new request waits, or follows one of its group that has not begun and knows the same tokens."""
         leader = self._leader_for(request)
         self.requests.add(request, leader)
         if leader is None:
+            if request.group is not None:
+                self._leaders.setdefault(request.group, []).append(request)
             if self.cache.prefix_cache:
                 request.chain.extend(request.tokens, len(request.tokens), self.cache.block_size)
             self.policy.push(request)
 
     def select(self) -> Plan:
-        """The next iteration; empty: no work."""
+        """The next iteration; empty: no work, or none until a token that is pending is known."""
         preemptions = self.preemptions
         decodes = self._decodes()
         plan = Plan(decodes, [1] * len(decodes), len(decodes))
-        budget = min(self.policy.token_budget(self.requests.running), self.relief.tokens)
-        left = budget - len(decodes)
-        left = self._continue_prefills(plan, left)
+        running = self.requests.running
+        left = min(self.policy.token_budget(running), self.relief.tokens) - len(decodes)
+        if len(decodes) < len(running):
+            left = self._continue_prefills(plan, left)
         if self.preemptions == preemptions and self.requests.waiting:
             self._admit(plan, left)
         return plan
@@ -75,15 +83,27 @@ class Scheduler:
         `discard`: what it computed is not to be trusted, and never reused.
         """
         running = request.state is not RequestState.WAITING
-        follows = self.requests.leader_of(request) is not None
         if running:
             self._leave(request)
-        elif not follows:
+        elif self.requests.leader_of(request) is None:
             self.policy.remove(request)
+        else:
+            self.policy.memory.give_back(request)  # reserved with its leader
         orphans = self.requests.remove(request)
         self._free(request, discard)
+        self._forget_leader(request)
+        self.policy.ended(request)
         for orphan in orphans:
+            if orphan.group is not None:
+                self._leaders.setdefault(orphan.group, []).append(orphan)
             self.policy.push(orphan)
+
+    def _forget_leader(self, request: Request) -> None:
+        leaders = self._leaders.get(request.group or "", [])
+        if request in leaders:
+            leaders.remove(request)
+            if not leaders:
+                del self._leaders[request.group or ""]
 
     def split(self, leader: Request) -> list[Request]:
         """What `leader` and its followers know is computed: each goes on by itself, with shared blocks."""
@@ -121,8 +141,8 @@ class Scheduler:
     def _leader_for(self, request: Request) -> Request | None:
         if request.group is None or request.beam is not None:
             return None
-        for other in self.requests.waiting.values():
-            if other.group == request.group and other.tokens == request.tokens and other.arrival >= 0:
+        for other in self._leaders.get(request.group, ()):
+            if other.state is RequestState.WAITING and other.tokens == request.tokens:
                 group = [other, *other.followers, request]
                 if len(group) <= self.max_batch_size and self.policy.memory.can_ever_fit(group):
                     return other
@@ -130,36 +150,42 @@ class Scheduler:
 
     def _decodes(self) -> list[Request]:
         """All decoding requests whose next token has a slot, after preempting others for it if need be."""
-        decodes = [r for r in self.requests.running if r.state is RequestState.INCREMENT and r.plannable]
-        short = [r for r in decodes if r.num_computed >= r.kv.capacity]  # type: ignore[union-attr]
+        decoding = RequestState.INCREMENT
+        decodes = [each for each in self.requests.running if each.state is decoding and each.plannable]
+        short = [each for each in decodes if each.num_computed >= each.kv.capacity]  # type: ignore[union-attr]
         if not short:
             return decodes
-        preemptions = self.preemptions
-        for request in self.policy.order(short):
-            if request.state is RequestState.INCREMENT:
-                self._make_room(request, request.num_computed + 1)
-        if self.preemptions == preemptions:
+        lacking = [each for each in self.policy.order(short) if not self._has_room(each, each.num_computed + 1)]
+        if not lacking:
             return decodes
-        return [request for request in decodes if request.state is RequestState.INCREMENT]
+        for request in lacking:
+            if request.state is decoding:
+                self._make_room(request, request.num_computed + 1)
+        return [each for each in decodes if each.state is decoding and each.num_computed < each.kv.capacity]  # type: ignore[union-attr]
 
     def _continue_prefills(self, plan: Plan, left: int) -> int:
+        preemptions = self.preemptions
         prefills = [request for request in self.requests.running if request.state is RequestState.INITIATION]
         for request in self.policy.order(prefills) if len(prefills) > 1 else prefills:
-            length = self._chunk(request.num_computed, request.num_uncomputed, left)
+            length = self._chunk(request, left, alone=len(plan.requests) == plan.num_decodes)
             if not length:
                 break
             if request.state is RequestState.INITIATION and self._make_room(request, request.num_computed + length):
                 plan.requests.append(request)
                 plan.lengths.append(length)
                 left -= length
-        return left + self._without_preempted(plan)
+        return left if self.preemptions == preemptions else left + self._without_preempted(plan)
 
-    def _chunk(self, start: int, wanted: int, left: int) -> int:
-        """Tokens to compute of `wanted` from `start` on: all, or what fits, up to the end of a block if possible."""
+    def _chunk(self, request: Request, left: int, *, alone: bool) -> int:
+        """Tokens of `request` to compute: all, or what fits, up to the end of a block.
+
+        Less than up to the end of a block where it is the `alone` prefill, so that it never stands still.
+        """
+        start, wanted = request.num_computed, request.num_uncomputed
         if wanted <= left:
             return wanted
         aligned = (start + left) // self.cache.block_size * self.cache.block_size - start
-        return aligned if aligned > 0 else max(left, 0)
+        return aligned if aligned > 0 else max(left, 0) * alone
 
     def _without_preempted(self, plan: Plan) -> int:
         """Drop from `plan` what was preempted after it had been planned; the tokens that this sets free."""
@@ -180,7 +206,7 @@ class Scheduler:
         aside: list[Request] = []
         while left > 0 or not plan.requests:
             request = self.policy.head()
-            if request is None:
+            if request is None or len(aside) == self.max_batch_size:
                 break
             if not self._can_join(request):
                 victim = self.policy.makes_way(request, self.requests.running)
@@ -202,9 +228,9 @@ class Scheduler:
         return request.places <= free and self.policy.may_join(request, self.requests.running)
 
     def _join(self, request: Request, plan: Plan, left: int) -> int:
-        """Let `request` enter the batch; the tokens of it that the iteration computes."""
+        """Let `request` enter the batch; what that takes of the budget."""
         if request.swapped is not None:
-            request.resume(self.cache.swap_in(request.swapped))
+            self._swap_in(request, request.swapped)
         else:
             kv, cached = self.cache.open(request.chain, len(request.tokens), request.tokens)
             request.initiate(kv, cached)
@@ -213,9 +239,10 @@ class Scheduler:
         self.policy.memory.take(request)
         self.policy.joined(request)
         decodes = request.state is RequestState.INCREMENT
-        length = self._chunk(request.num_computed, request.num_uncomputed, max(left, int(not plan.requests)))
+        alone = len(plan.requests) == plan.num_decodes
+        length = self._chunk(request, max(left, int(not plan.requests)), alone=alone)
         if not length or not self._has_room(request, request.num_computed + length):
-            return 0
+            return left  # it has its place, and nobody joins behind it in this iteration
         where = plan.num_decodes if decodes else len(plan.requests)
         plan.requests.insert(where, request)
         plan.lengths.insert(where, length)
@@ -231,25 +258,54 @@ class Scheduler:
         return num_tokens <= request.kv.capacity or self.cache.grow(request.kv, request.num_computed, num_tokens)
 
     def _make_room(self, request: Request, num_tokens: int) -> bool:
-        """Preempt until `request` can hold `num_tokens`; False if it was preempted itself."""
+        """Preempt until `request` can hold `num_tokens`; False if it was preempted itself, or nobody can be now."""
         while not self._has_room(request, num_tokens):
-            victim = self.policy.order(self.requests.running)[-1]
+            victim = self._victim()
+            if victim is None:
+                return False
             self._preempt(victim)
             if victim is request:
                 return False
         return True
 
+    def _victim(self) -> Request | None:
+        """Who leaves; None while a token is pending of all but the first in the policy's order."""
+        running = self.requests.running
+        victim = self.policy.victim(running)
+        if not victim.num_pending:
+            return victim
+        return next((each for each in reversed(self.policy.order(running)[1:]) if not each.num_pending), None)
+
     def _preempt(self, victim: Request) -> None:
-        """Back to the queue, to be computed again."""
+        """Back to the queue, to be computed again or brought back from host memory."""
         assert victim.kv is not None
+        swapped = self._swap_out(victim, victim.kv) if victim.num_computed and self.policy.swaps(victim) else None
         self._leave(victim)
-        self.cache.close(victim.kv, victim.tokens[: victim.num_computed])
-        self.requests.running.remove(victim)
-        self.requests.places_held -= victim.places - 1
-        victim.preempt()
-        self.requests.waiting[victim.id] = victim
+        if swapped is None:
+            self.cache.close(victim.kv, victim.tokens[: victim.num_computed])
+        victim.preempt(swapped)
+        self.requests.put_back(victim)
         self.policy.push(victim)
         self.preemptions += 1
+
+    def _swap_out(self, victim: Request, kv: Sequence) -> SwappedSequence | None:
+        """What it held, in host memory; None where there is no room, or an empty cache could not take it back."""
+        could_return = all(
+            len(blocks) - first < group.pool.num_blocks
+            for blocks, first, group in zip(kv.blocks, kv.first, self.cache.groups, strict=True)
+        )
+        if not could_return or not self.cache.can_swap_out(kv):
+            return None
+        started_s = time.monotonic()
+        swapped = self.cache.swap_out(kv)
+        self.policy.preemption.copied_out(swapped.num_blocks, time.monotonic() - started_s)
+        self.swaps += 1
+        return swapped
+
+    def _swap_in(self, request: Request, swapped: SwappedSequence) -> None:
+        started_s = time.monotonic()
+        request.resume(self.cache.swap_in(swapped))
+        self.policy.preemption.copied_back(swapped.num_blocks, time.monotonic() - started_s)
 
     def _leave(self, request: Request) -> None:
         self.policy.memory.give_back(request)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import COMMANDS, main
+from engine.schedule.policies import POLICIES
 from tests.cli.processes import ROOT
 
 
@@ -76,15 +77,23 @@ def test_help_loads_nothing_heavy() -> None:
     assert shown.stdout.splitlines()[-1] == "[]"
 
 
-def test_up_and_gateway_settings_load_no_torch() -> None:
+def test_up_worker_and_gateway_settings_load_no_torch() -> None:
     program = (
-        "import sys, contextlib, cli.up, cli.gateway\n"
-        "for main in (cli.up.main, cli.gateway.main):\n"
+        "import sys, contextlib, cli.up, cli.gateway, cli.worker\n"
+        "for main in (cli.up.main, cli.gateway.main, cli.worker.main):\n"
         "    with contextlib.suppress(SystemExit): main(['--help'])\n"
         "print([name for name in ('torch', 'transformers') if name in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
     assert shown.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("command", ["up", "worker"])
+def test_help_lists_the_policies(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    shown = "".join(capsys.readouterr().out.split())
+    assert "{" + ",".join(sorted(POLICIES)) + "}" in shown
 
 
 def test_tokenize_prints_a_list_for_a_payload(capsys: pytest.CaptureFixture[str]) -> None:

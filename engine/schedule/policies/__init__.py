@@ -1,11 +1,18 @@
-"""Scheduling policies, one per file; each is known by its name from the moment its file lies here."""
+"""Scheduling policies, one per file; each is known by its name from the moment its file lies here.
+
+One from outside is known once its module is imported, or at once where its package names that module as an entry point
+of the group `orcastream.policies`.
+"""
 
 from importlib import import_module
+from importlib.metadata import entry_points
 from pkgutil import iter_modules
 
 from engine.schedule.policies.base import POLICIES, Policy, PolicyTools, register
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
+for _entry_point in entry_points(group="orcastream.policies"):
+    _entry_point.load()
 
 __all__ = ["POLICIES", "Policy", "PolicyTools", "register"]

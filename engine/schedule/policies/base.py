@@ -2,12 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from engine.request import Request
 from engine.schedule.budget import TokenBudget
 from engine.schedule.memory import MemoryRule
+from engine.schedule.preemption import PreemptionChoice
+from engine.schedule.timing import IterationTimes
 
 if TYPE_CHECKING:
     from engine.record import IterationRecord
@@ -17,20 +19,25 @@ if TYPE_CHECKING:
 class PolicyTools:
     """What a policy may use: the rule of memory, the token budget, and the engine's limits.
 
-    `class_weight` is the factor by which a request of one class ages faster than one of the class below.
+    `class_weight` is the factor by which a request of one class ages faster than one of the class below. `times` has
+    learnt how long an iteration takes, and `preemption` knows which way of leaving is cheaper.
     """
 
     memory: MemoryRule
     budget: TokenBudget
     max_batch_size: int
     class_weight: float = 4.0
+    times: IterationTimes = field(default_factory=IterationTimes)
+    preemption: PreemptionChoice = field(default_factory=PreemptionChoice)
 
 
 class Policy(ABC):
-    """Owns the decision of every iteration: who is looked at next, who may join, who leaves, how many tokens.
+    """Owns the decision of every iteration: who is looked at next, who may join, who leaves and how, how many tokens.
 
-    The scheduler carries it out. It calls `push`, `remove`, `joined` and `left` as requests wait, stop waiting, enter
-    and leave the batch, so that a policy can keep books, and `observe` after each iteration.
+    The scheduler carries it out. It calls `push`, `remove`, `joined`, `left` and `ended` as requests wait, stop
+    waiting, enter and leave the batch and are gone for good, so that a policy can keep books, and `observe` after each
+    iteration. `head` and `makes_way` are called in every iteration with work that waits: their cost must not grow with
+    the number of those who wait.
     """
 
     name: ClassVar[str]
@@ -40,10 +47,12 @@ class Policy(ABC):
         self.budget = tools.budget
         self.max_batch_size = tools.max_batch_size
         self.class_weight = tools.class_weight
+        self.times = tools.times
+        self.preemption = tools.preemption
 
     @abstractmethod
     def push(self, request: Request) -> None:
-        """`request` waits: it is new, or was preempted."""
+        """`request` waits: it is new, was preempted, or could not join just now and waits on as before."""
 
     @abstractmethod
     def head(self) -> Request | None:
@@ -65,6 +74,9 @@ class Policy(ABC):
     def left(self, request: Request) -> None:  # noqa: B027  (nothing to do by default)
         """`request` has left the batch: finished, cancelled or preempted."""
 
+    def ended(self, request: Request) -> None:  # noqa: B027  (nothing to do by default)
+        """`request` is gone for good."""
+
     def order(self, requests: Sequence[Request]) -> Sequence[Request]:
         """Running `requests` with those first that must not wait, when budget or memory is not enough for all.
 
@@ -72,6 +84,14 @@ class Policy(ABC):
         a policy says otherwise.
         """
         return requests
+
+    def victim(self, running: Sequence[Request]) -> Request:
+        """Who is preempted when blocks run out: the last in `order`."""
+        return self.order(running)[-1]
+
+    def swaps(self, victim: Request) -> bool:
+        """How running `victim` is preempted: True to host memory, if there is room; False to be computed again."""
+        return self.preemption.prefers_swap(victim)
 
     def makes_way(self, waiting: Request, running: Sequence[Request]) -> Request | None:
         """A running request that is preempted so that `waiting`, the head, can join; None: it waits.
@@ -86,7 +106,7 @@ class Policy(ABC):
 
     def observe(self, record: "IterationRecord") -> None:
         """An iteration has been computed."""
-        self.budget.observe(record)
+        self.times.observe(record)
 
     def check_integrity(self, waiting: Sequence[Request], running: Sequence[Request]) -> None:  # noqa: B027
         """IntegrityError where the policy's books do not match who waits and who runs."""

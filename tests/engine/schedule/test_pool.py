@@ -1,45 +1,76 @@
-"""The request pool keeps its lists in order of arrival."""
+"""The request pool keeps who waits, runs and follows apart."""
 
 import pytest
 
 from engine.errors import IntegrityError
 from engine.request import Request, RequestState
 from engine.schedule.pool import RequestPool
-from schemas.sampling import SamplingParams
+from tests.engine.schedule.pretended import request
 
 
 def filled(count: int) -> tuple[RequestPool, list[Request]]:
     pool = RequestPool()
-    requests = [Request(str(index), (1, 2), SamplingParams(max_tokens=3)) for index in range(count)]
-    for request in requests:
-        pool.add(request)
+    requests = [request(2, name=str(index)) for index in range(count)]
+    for each in requests:
+        pool.add(each)
     return pool, requests
 
 
-def test_a_preempted_request_returns_to_its_place() -> None:
+def run(pool: RequestPool, each: Request) -> None:
+    each.state = RequestState.INITIATION
+    pool.run(each)
+
+
+def test_running_requests_are_in_order_of_arrival() -> None:
     pool, (first, second, third) = filled(3)
-    pool.admit(first)
-    pool.admit(second)
-    assert pool.running == [first, second]
+    for each in (third, first):
+        run(pool, each)
+    assert pool.running == [first, third]
+    assert list(pool.waiting.values()) == [second]
+    first.state = RequestState.WAITING
     pool.put_back(first)
-    assert pool.waiting == [first, third]
-    assert pool.running == [second]
+    assert pool.running == [third]
+    assert set(pool.waiting) == {"0", "1"}
     pool.check_integrity()
 
 
-def test_removing_from_either_list() -> None:
+def test_removing_from_either_side() -> None:
     pool, (first, second, third) = filled(3)
-    pool.admit(first)
-    for request in (first, third):
-        pool.remove(request)
-    assert (pool.running, pool.waiting, len(pool)) == ([], [second], 1)
+    run(pool, first)
+    for each in (first, third):
+        assert pool.remove(each) == []
+    assert (pool.running, list(pool.waiting.values()), len(pool)) == ([], [second], 1)
     assert "0" not in pool
     assert pool.get("1") is second
     assert pool.get("0") is None
 
 
+def test_followers_hold_places_once_their_leader_runs() -> None:
+    pool, (leader,) = filled(1)
+    follower = request(2, name="follower")
+    pool.add(follower, leader)
+    assert pool.leader_of(follower) is leader
+    assert pool.places_taken == 0
+    run(pool, leader)
+    assert pool.places_taken == 2
+    pool.check_integrity()
+    pool.remove(follower)
+    assert pool.places_taken == 1
+    pool.check_integrity()
+
+
+def test_followers_of_one_that_is_gone_wait_by_themselves() -> None:
+    pool, (leader,) = filled(1)
+    follower = request(2, name="follower")
+    pool.add(follower, leader)
+    assert pool.remove(leader) == [follower]
+    assert list(pool.waiting.values()) == [follower]
+    assert pool.leader_of(follower) is None
+    pool.check_integrity()
+
+
 def test_a_state_that_was_set_behind_its_back_is_found() -> None:
     pool, (first, _) = filled(2)
     first.state = RequestState.INCREMENT
-    with pytest.raises(IntegrityError, match="wrong list"):
+    with pytest.raises(IntegrityError, match="wrong place"):
         pool.check_integrity()

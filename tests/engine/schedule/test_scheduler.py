@@ -1,223 +1,204 @@
-"""The scheduler with a pretended model: invariants under any order of arrivals, cancels and iterations."""
-
-from typing import Any
+"""The scheduler with a pretended model: what an iteration is made of."""
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from engine.errors import IntegrityError
-from engine.kv.blocks import BlockPool
-from engine.request import Request, RequestState
-from engine.schedule.policy import POLICIES
-from engine.schedule.pool import RequestPool
-from engine.schedule.scheduler import Scheduler, Span
-from schemas.sampling import SamplingParams
-from schemas.stopping import FinishReason
-
-BLOCK_SIZE = 4
-
-
-def make_scheduler(
-    admission: str = "paged", *, num_blocks: int = 10, token_budget: int = 8, max_batch_size: int = 4
-) -> Scheduler:
-    blocks = BlockPool(num_blocks, BLOCK_SIZE)
-    policy = POLICIES[admission](blocks)
-    return Scheduler(RequestPool(), blocks, policy, token_budget=token_budget, max_batch_size=max_batch_size)
-
-
-def add(scheduler: Scheduler, name: str, prompt: int, max_tokens: int, outputs: int = 0) -> Request:
-    request = Request(
-        name, tuple(range(prompt)), SamplingParams(max_tokens=max_tokens), output_ids=tuple(range(outputs))
-    )
-    scheduler.requests.add(request)
-    return request
-
-
-def pretend(scheduler: Scheduler, plan: list[Span]) -> None:
-    """What the engine does with a plan, every token being 7."""
-    for span in plan:
-        request, samples = span.request, span.samples
-        request.advance(span.length)
-        if samples:
-            request.append(7)
-            if request.num_outputs == request.max_tokens:
-                scheduler.finish(request)
-                request.finish(FinishReason.LENGTH)
-
-
-def lengths(plan: list[Span]) -> dict[str, int]:
-    return {span.request.id: span.length for span in plan}
+from engine.request import RequestState
+from tests.engine.schedule.pretended import add, cancel, compute, drain, ids, make, step
 
 
 def test_decodes_go_first_and_prefill_takes_the_rest_of_the_budget() -> None:
-    scheduler = make_scheduler(num_blocks=30)
-    add(scheduler, "a", 3, 10)
-    pretend(scheduler, scheduler.select())
-    add(scheduler, "b", 20, 4)
-    add(scheduler, "c", 2, 4)
-    assert lengths(scheduler.select()) == {"a": 1, "b": 7}
+    scheduler = make(num_blocks=30)
+    add(scheduler, 3, 10, name="a")
+    step(scheduler)
+    add(scheduler, 20, name="b")
+    add(scheduler, 2, name="c")
+    add(scheduler, 9, name="d")
+    plan = scheduler.select()
+    # A long prompt's chunk ends with a block, and what is left over goes to whom it is enough for.
+    assert (ids(plan.requests), plan.lengths, plan.num_decodes) == (["a", "b", "c"], [1, 4, 2], 1)
 
 
-def test_chunks_cover_the_prompt_once() -> None:
-    scheduler = make_scheduler(num_blocks=30)
-    add(scheduler, "a", 20, 2)
-    seen = []
-    while len(scheduler.requests):
-        plan = scheduler.select()
-        seen += [(span.start, span.length, span.samples) for span in plan]
-        pretend(scheduler, plan)
-    assert seen == [(0, 8, False), (8, 8, False), (16, 4, True), (20, 1, True)]
+def test_chunks_cover_the_prompt_once_and_end_at_blocks() -> None:
+    scheduler = make(num_blocks=30, budget=10)
+    add(scheduler, 23, 2, name="a")
+    assert drain(scheduler) == [{"a": 8}, {"a": 8}, {"a": 7}, {"a": 1}]
+
+
+def test_a_budget_below_a_block_is_used_up() -> None:
+    scheduler = make(num_blocks=30, budget=3)
+    add(scheduler, 8, 1, name="a")
+    assert drain(scheduler) == [{"a": 3}, {"a": 1}, {"a": 3}, {"a": 1}]
 
 
 def test_preemption_hits_the_latest_arrival_and_keeps_its_tokens() -> None:
-    scheduler = make_scheduler(num_blocks=4, token_budget=16)
-    first, second = add(scheduler, "first", 7, 8), add(scheduler, "second", 7, 8)
-    pretend(scheduler, scheduler.select())
-    pretend(scheduler, scheduler.select())
+    scheduler = make(num_blocks=4, budget=16, prefix_cache=False, preemption="recompute")
+    first, second = add(scheduler, 7, 8, name="first"), add(scheduler, 7, 8, name="second")
+    step(scheduler), step(scheduler)
     # Both fill two blocks now, and the token just sampled needs a third.
     assert first.num_computed == second.num_computed == 8
-    plan = scheduler.select()
-    assert lengths(plan) == {"first": 1}
-    assert second.state is RequestState.WAITING
-    assert len(second.tokens) == 9
-    assert second.num_computed == 0
-    assert scheduler.preemptions == 1
-    pretend(scheduler, plan)
+    assert step(scheduler) == {"first": 1}
+    assert (second.state, len(second.tokens), second.num_computed) == (RequestState.WAITING, 9, 0)
+    assert (scheduler.preemptions, scheduler.swaps) == (1, 0)
     while first.state is not RequestState.FINISHED:
-        pretend(scheduler, scheduler.select())
-    recomputed = scheduler.select()
-    assert [(span.start, span.length, span.samples) for span in recomputed] == [(0, 9, True)]
+        step(scheduler)
+    assert step(scheduler) == {"second": 9}
 
 
-def test_decode_that_was_planned_loses_its_span_when_it_is_preempted() -> None:
-    scheduler = make_scheduler(num_blocks=6, token_budget=8, max_batch_size=2)
-    add(scheduler, "long", 19, 4)
-    pretend(scheduler, scheduler.select())
-    late = Request("late", (1, 2, 3), SamplingParams(max_tokens=4))
-    scheduler.requests.add(late)
-    scheduler.requests.admit(late)
-    scheduler.policy.admitted(late)
-    scheduler.blocks.grow(late.table, 16)
-    late.advance(3)
-    late.append(7)
+def test_a_re_prefill_after_preemption_at_a_block_boundary_must_not_drop_the_token_just_sampled() -> None:
+    undisturbed = make(num_blocks=30)
+    wanted = add(undisturbed, (1, 2, 3, 4, 5, 6, 7), 8, name="same")
+    drain(undisturbed)
+    for kind in ("recompute", "swap"):
+        scheduler = make(num_blocks=4, budget=16, host_slots=8, preemption=kind)
+        add(scheduler, 7, 8)
+        preempted = add(scheduler, (1, 2, 3, 4, 5, 6, 7), 8, name="same")
+        drain(scheduler)
+        assert len(preempted.timeline.preempted_s) == 1
+        assert preempted.output_ids == wanted.output_ids
+
+
+@pytest.mark.parametrize("kind", ["recompute", "swap"])
+def test_phase_is_never_guessed_from_counts_after_a_preemption(kind: str) -> None:
+    scheduler = make(num_blocks=4, budget=16, host_slots=8, prefix_cache=False, preemption=kind)
+    first, second = add(scheduler, 7, 8, name="first"), add(scheduler, 7, 8, name="second")
+    step(scheduler), step(scheduler), step(scheduler)
+    assert second.state is RequestState.WAITING
+    while first.state is not RequestState.FINISHED:
+        step(scheduler)
     plan = scheduler.select()
-    assert lengths(plan) == {"long": 7}
-    assert late.state is RequestState.WAITING
+    # All nine known tokens are computed again, outputs like a prompt; or nothing is, and it goes on decoding.
+    again = kind == "recompute"
+    assert (plan.lengths, plan.num_decodes) == (([9], 0) if again else ([1], 1))
+    assert second.state is (RequestState.INITIATION if again else RequestState.INCREMENT)
+    compute(scheduler, plan)
+    drain(scheduler)
+
+
+def test_a_hit_on_a_block_that_the_same_batch_has_not_computed_yet() -> None:
+    scheduler = make(num_blocks=30, budget=64)
+    shared = tuple(range(16))
+    first, second = add(scheduler, (*shared, 100), name="first"), add(scheduler, (*shared, 200), name="second")
+    assert step(scheduler) == {"first": 17}
+    assert step(scheduler) == {"first": 1, "second": 1}
+    assert (first.cached_tokens, second.cached_tokens) == (0, 16)
+
+
+def test_what_awaits_a_prefix_holds_up_nobody_else() -> None:
+    scheduler = make(num_blocks=30, budget=64)
+    shared = tuple(range(16))
+    for name in ("first", "second"):
+        add(scheduler, (*shared, len(name)), name=name)
+    add(scheduler, 5, name="other")
+    assert step(scheduler) == {"first": 17, "other": 5}
+
+
+def test_those_who_await_a_prefix_cost_no_more_than_the_batch_is_large() -> None:
+    scheduler = make(num_blocks=60, budget=64, batch=4)
+    for index in range(30):
+        add(scheduler, (*range(16), 1000 + index))
+    looked_at = []
+    remove = scheduler.policy.remove
+    scheduler.policy.remove = lambda each: (looked_at.append(each), remove(each))[1]  # type: ignore[method-assign]
+    scheduler.select()
+    assert len(looked_at) <= 5
+
+
+def test_a_swapped_request_goes_on_where_it_was() -> None:
+    scheduler = make(num_blocks=4, budget=16, host_slots=4, preemption="swap")
+    first, second = add(scheduler, 7, 8, name="first"), add(scheduler, 7, 8, name="second")
+    step(scheduler), step(scheduler), step(scheduler)
+    assert (scheduler.preemptions, scheduler.swaps) == (1, 1)
+    assert second.swapped is not None
+    assert second.num_computed == 8
+    drain(scheduler)
+    assert first.num_outputs == second.num_outputs == 8
+    assert second.timeline.chunks == []
+
+
+def test_a_full_host_memory_leaves_recomputing() -> None:
+    scheduler = make(num_blocks=4, budget=16, host_slots=1, preemption="swap")
+    add(scheduler, 7, 8), add(scheduler, 7, 8)
+    drain(scheduler)
+    assert scheduler.preemptions >= 1
+    assert scheduler.swaps == 0
+
+
+def test_what_an_empty_cache_could_not_take_back_is_computed_again() -> None:
+    scheduler = make("priority", num_blocks=3, budget=16, batch=1, host_slots=8, preemption="swap")
+    whole = add(scheduler, 11, 1, name="whole", priority_class="low")
+    whole.timeline.submitted_s = 1e9  # its key lies behind that of any other
+    plan = scheduler.select()
+    assert plan.lengths == [11]
+    for each, length in zip(plan.requests, plan.lengths, strict=True):
+        each.launch(length - 1)
+    urgent = add(scheduler, 3, 2, name="urgent", priority_class="realtime")
+    plan = scheduler.select()
+    assert plan.requests == [urgent]
+    assert whole.swapped is None
+    compute(scheduler, plan)
+    drain(scheduler)
+
+
+def test_cancelling_a_swapped_request_frees_its_host_memory() -> None:
+    scheduler = make(num_blocks=4, budget=16, host_slots=4, preemption="swap")
+    add(scheduler, 7, 8)
+    second = add(scheduler, 7, 8)
+    step(scheduler), step(scheduler), step(scheduler)
+    assert second.swapped is not None
+    cancel(scheduler, second)
     scheduler.check_integrity()
+    assert scheduler.cache.groups[0].host.num_free == 4
 
 
-def test_reserve_holds_the_line() -> None:
-    scheduler = make_scheduler("reserve", num_blocks=10, token_budget=64)
-    add(scheduler, "large", 8, 20)
-    add(scheduler, "larger", 8, 24)
-    add(scheduler, "small", 1, 1)
-    assert lengths(scheduler.select()) == {"large": 8}
-    assert [request.id for request in scheduler.requests.waiting] == ["larger", "small"]
+def test_a_swapped_request_does_not_take_the_blocks_of_a_prefill_under_way() -> None:
+    scheduler = make(num_blocks=8, budget=8, host_slots=8, preemption="swap")
+    add(scheduler, 14, 5, name="first")
+    back = add(scheduler, 14, 8, name="back")
+    while back.swapped is None:
+        step(scheduler)
+    cancel(scheduler, next(iter(scheduler.requests.running)))
+    drain(scheduler)
+    assert len(back.timeline.preempted_s) == 1
 
 
-def test_paged_admits_what_reserve_does_not() -> None:
-    scheduler = make_scheduler("paged", num_blocks=10, token_budget=64)
-    add(scheduler, "large", 8, 20)
-    add(scheduler, "larger", 8, 24)
-    assert lengths(scheduler.select()) == {"large": 8, "larger": 8}
+def test_nobody_is_preempted_while_a_token_of_it_is_pending() -> None:
+    scheduler = make(num_blocks=4, budget=16, preemption="recompute", prefix_cache=False)
+    first, second = add(scheduler, 7, 8, name="first"), add(scheduler, 7, 8, name="second")
+    step(scheduler), step(scheduler)
+    first.num_pending = second.num_pending = 1  # as between the halves of an iteration
+    assert scheduler.select().requests == []
+    first.num_pending = second.num_pending = 0
+    assert step(scheduler) == {"first": 1}
 
 
-def test_a_prefill_under_way_keeps_its_blocks_from_newcomers() -> None:
-    scheduler = make_scheduler("paged", num_blocks=6, token_budget=8)
-    add(scheduler, "long", 18, 2)
-    pretend(scheduler, scheduler.select())
-    add(scheduler, "new", 7, 1)
-    while scheduler.requests.running:
-        scheduler.check_integrity()
-        pretend(scheduler, scheduler.select())
-        if len(scheduler.requests.running) == 2:
-            break
-    assert scheduler.preemptions == 0
+def test_choices_of_one_prompt_compute_it_once() -> None:
+    scheduler = make(num_blocks=30, budget=64)
+    prompt = tuple(range(18))
+    choices = [add(scheduler, prompt, 3, group="n", name=f"choice-{index}") for index in range(3)]
+    assert step(scheduler) == {"choice-0": 18}
+    assert step(scheduler) == {each.id: 1 for each in choices}
+    assert scheduler.cache.copies == 2
+    drain(scheduler)
+
+
+def test_the_choices_of_two_prompts_of_one_group_find_their_own_leader() -> None:
+    scheduler = make(num_blocks=30, budget=64)
+    pairs = [add(scheduler, (prompt,) * 5, 3, group="n") for _ in range(2) for prompt in (1, 2)]
+    assert [[each.id for each in leader.followers] for leader in pairs[:2]] == [[pairs[2].id], [pairs[3].id]]
+    cancel(scheduler, pairs[0])
+    late = add(scheduler, (1,) * 5, 3, group="n")
+    assert pairs[2].followers == [late]
+    drain(scheduler)
+    assert scheduler._leaders == {}
 
 
 def test_integrity_check_sees_a_stolen_block() -> None:
-    scheduler = make_scheduler()
-    request = add(scheduler, "a", 8, 2)
+    scheduler = make()
+    each = add(scheduler, 8, 2)
     scheduler.select()
     scheduler.check_integrity()
-    request.table.clear()
+    assert each.kv is not None
+    each.kv.blocks[0].clear()
     with pytest.raises(IntegrityError):
         scheduler.check_integrity()
-
-
-class SchedulerMachine(RuleBasedStateMachine):
-    """Arrivals, continuations, cancels, failures and iterations in any order."""
-
-    admission = "paged"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scheduler = make_scheduler(self.admission)
-        self.arrived = 0
-        self.admitted: list[int] = []
-
-    @rule(prompt=st.integers(1, 30), max_tokens=st.integers(1, 25), outputs=st.integers(0, 6))
-    def submit(self, prompt: int, max_tokens: int, outputs: int) -> None:
-        if prompt + max_tokens > 10 * BLOCK_SIZE or outputs >= max_tokens:
-            return
-        add(self.scheduler, str(self.arrived), prompt, max_tokens, outputs)
-        self.arrived += 1
-
-    @precondition(lambda self: len(self.scheduler.requests))
-    @rule(data=st.data())
-    def cancel(self, data: Any) -> None:
-        requests = self.scheduler.requests
-        request = data.draw(st.sampled_from([*requests.running, *requests.waiting]))
-        self.scheduler.finish(request)
-        request.finish(None)
-
-    @rule()
-    def iterate(self) -> None:
-        requests = self.scheduler.requests
-        had_work = len(requests)
-        before = set(requests.running)
-        plan = self.scheduler.select()
-        assert bool(plan) == bool(had_work)
-        assert sum(span.length for span in plan) <= self.scheduler.token_budget
-        assert len({span.request.id for span in plan}) == len(plan)
-        for span in plan:
-            assert span.length >= 1
-            assert span.start == span.request.num_computed
-            assert len(span.request.table) * BLOCK_SIZE >= span.stop
-            assert span.request in requests.running
-        self.admitted += [request.arrival for request in requests.running if request not in before]
-        pretend(self.scheduler, plan)
-
-    @invariant()
-    def books_agree(self) -> None:
-        self.scheduler.check_integrity()
-
-    def teardown(self) -> None:
-        """Whatever state it is in, the work that is left comes to an end."""
-        for _ in range(2000):
-            if not len(self.scheduler.requests):
-                break
-            self.iterate()
-            self.books_agree()
-        assert not len(self.scheduler.requests)
-        assert self.scheduler.blocks.num_free == 10
-
-
-class ReserveMachine(SchedulerMachine):
-    """Reservation adds: nobody is preempted, and admission is in order of arrival."""
-
-    admission = "reserve"
-
-    @invariant()
-    def in_order_of_arrival(self) -> None:
-        assert self.scheduler.preemptions == 0
-        assert self.admitted == sorted(self.admitted)
-
-
-FEW = settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-TestPagedMachine = SchedulerMachine.TestCase
-TestPagedMachine.settings = FEW
-TestReserveMachine = ReserveMachine.TestCase
-TestReserveMachine.settings = FEW

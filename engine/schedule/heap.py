@@ -1,38 +1,41 @@
-"""Waiting requests in the order of a key that does not change while they wait."""
+"""Requests in the order of a key that does not change while they are in it."""
 
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from engine.request import Request
 
+_SPARE = 64
+"""Holes that are not worth cleaning up."""
 
-class WaitingQueue:
-    """A heap by (key, arrival): adding and taking cost O(log n), looking at the first O(1).
 
-    What is removed from the middle stays in the heap as a hole until it comes to the front.
+class RequestHeap:
+    """A heap by (key, arrival): adding and taking cost O(log n), looking at the first O(1), amortized.
+
+    What is removed from the middle stays in the heap as a hole, until it comes to the front or holes are the majority.
     """
 
     def __init__(self, key: Callable[[Request], Any] | None = None) -> None:
         """By arrival alone without `key`."""
         self._key = key or (lambda request: 0)
         self._heap: list[tuple[Any, int, Request]] = []
-        self._members: set[int] = set()
+        self._members: dict[int, Request] = {}
 
     def __len__(self) -> int:
         return len(self._members)
 
     def __iter__(self) -> Iterator[Request]:
         """In no particular order."""
-        return (request for _, arrival, request in self._heap if arrival in self._members)
+        return iter(self._members.values())
 
     def push(self, request: Request) -> None:
-        """`request` waits from now on."""
-        self._members.add(request.arrival)
+        """`request` is in it from now on."""
+        self._members[request.arrival] = request
         heappush(self._heap, (self._key(request), request.arrival, request))
 
     def head(self) -> Request | None:
-        """The first; None: nobody waits."""
+        """The first; None: it is empty."""
         while self._heap:
             _, arrival, request = self._heap[0]
             if arrival in self._members:
@@ -41,7 +44,11 @@ class WaitingQueue:
         return None
 
     def remove(self, request: Request) -> None:
-        """`request` waits no more."""
-        self._members.remove(request.arrival)
+        """`request` is in it no more."""
+        del self._members[request.arrival]
         if self._heap[0][1] == request.arrival:
             heappop(self._heap)
+        elif len(self._heap) > 2 * len(self._members) + _SPARE:
+            kept = {entry[1]: entry for entry in self._heap if entry[1] in self._members}
+            self._heap = list(kept.values())
+            heapify(self._heap)

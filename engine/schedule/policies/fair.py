@@ -1,0 +1,187 @@
+"""Fair shares of tenants."""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush, heapreplace
+from typing import TYPE_CHECKING
+
+from engine.errors import IntegrityError
+from engine.request import Request
+from engine.schedule.heap import RequestHeap
+from engine.schedule.policies.base import Policy, PolicyTools, register
+
+if TYPE_CHECKING:
+    from engine.record import IterationRecord
+
+INPUT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
+"""What a computed prompt token and a generated one count, as in the paper."""
+_IDLE_TENANTS = 1024
+
+
+class _Tenant:
+    """What one tenant got, and what it has here."""
+
+    __slots__ = ("name", "running", "served", "waiting")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.served = 0.0
+        self.waiting = RequestHeap()
+        self.running: dict[int, int] = {}
+        """Arrival of each running request, and how many of its outputs have been counted."""
+
+
+@register("fair")
+class FairShares(Policy):
+    """The virtual token counter of 'Fairness in Serving Large Language Models' (Sheng et al., OSDI'24).
+
+    A tenant's counter grows by 1 for each prompt token that is computed for it and by 2 for each token generated. The
+    tenant with the least counter goes next, with its earliest request; work that a preemption repeats and tokens from
+    the prefix cache are not counted. A tenant that comes with nothing else waiting is lifted to the least counter of
+    those who wait (if nobody waits: to that of the tenant served last), so that nobody saves up service while away. The
+    paper's bound follows: of two tenants that both wait, none gets more than a constant ahead, however much it sends;
+    within a tenant it is first come, first served, so nothing starves.
+
+    When blocks run out, the latest request of the most served tenant is preempted. When places or memory are lacking
+    and a tenant waits that runs fewer requests than an equal share of the places, the most served of the tenants that
+    run more than theirs gives one up: the latest, if its lead is worth more than computing that one again.
+    """
+
+    def __init__(self, tools: PolicyTools) -> None:
+        super().__init__(tools)
+        self._tenants: dict[str, _Tenant] = {}
+        self._active: dict[str, _Tenant] = {}
+        """Those with running requests."""
+        self._queue: list[tuple[float, str, _Tenant]] = []
+        """Tenants with waiting requests, each once, by a counter that may have grown since: counters never fall."""
+        self._queued: set[str] = set()
+        self._requests: dict[int, Request] = {}
+        """Running requests by arrival."""
+        self._newest = -1
+        self._last: _Tenant | None = None
+        self._most_idle = _IDLE_TENANTS
+
+    # -- who waits ----------------------------------------------------------------------------------------------
+
+    def push(self, request: Request) -> None:
+        """To the others of its tenant, whose counter is lifted if this is new and nothing else of it waits."""
+        tenant = self._tenant(request.tenant)
+        if request.arrival > self._newest:
+            self._newest = request.arrival
+            if not tenant.waiting:
+                self._lift(tenant)
+        tenant.waiting.push(request)
+        if tenant.name not in self._queued:
+            self._queued.add(tenant.name)
+            heappush(self._queue, (tenant.served, tenant.name, tenant))
+
+    def _tenant(self, name: str) -> _Tenant:
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            if len(self._tenants) >= self._most_idle:
+                self._forget_idle()
+            tenant = self._tenants[name] = _Tenant(name)
+        return tenant
+
+    def _lift(self, tenant: _Tenant) -> None:
+        level = self._least() or self._last
+        if level is not None:
+            tenant.served = max(tenant.served, level.served)
+
+    def _forget_idle(self) -> None:
+        """Drop tenants with nothing here that would be lifted anyway on their return."""
+        level = self._least() or self._last
+        for tenant in list(self._tenants.values()):
+            idle = tenant.name not in self._queued and not tenant.running and tenant is not self._last
+            if idle and level is not None and tenant.served <= level.served:
+                del self._tenants[tenant.name]
+        self._most_idle = 2 * len(self._tenants) + _IDLE_TENANTS
+
+    def _least(self) -> _Tenant | None:
+        """The waiting tenant with the least counter."""
+        while self._queue:
+            served, name, tenant = self._queue[0]
+            if not tenant.waiting:
+                heappop(self._queue)
+                self._queued.remove(name)
+            elif served != tenant.served:
+                heapreplace(self._queue, (tenant.served, name, tenant))
+            else:
+                return tenant
+        return None
+
+    def head(self) -> Request | None:
+        """The earliest request of the least served tenant, of equally served ones the first by name."""
+        tenant = self._least()
+        return None if tenant is None else tenant.waiting.head()
+
+    def remove(self, request: Request) -> None:
+        """See the base class."""
+        self._tenants[request.tenant].waiting.remove(request)
+
+    # -- who runs -----------------------------------------------------------------------------------------------
+
+    def joined(self, request: Request) -> None:
+        """Its prompt is counted, where it is computed for the first time."""
+        tenant = self._tenant(request.tenant)
+        if not request.timeline.preempted_s:
+            tenant.served += INPUT_WEIGHT * (len(request.tokens) - request.cached_tokens)
+        tenant.running[request.arrival] = request.num_outputs
+        self._requests[request.arrival] = request
+        self._active[tenant.name] = self._last = tenant
+
+    def left(self, request: Request) -> None:
+        """See the base class."""
+        tenant = self._tenants[request.tenant]
+        self._count_outputs(tenant, request)
+        del tenant.running[request.arrival], self._requests[request.arrival]
+        if not tenant.running:
+            del self._active[tenant.name]
+
+    def observe(self, record: "IterationRecord") -> None:
+        """What was generated is counted."""
+        super().observe(record)
+        for request in self._requests.values():
+            self._count_outputs(self._tenants[request.tenant], request)
+
+    def _count_outputs(self, tenant: _Tenant, request: Request) -> None:
+        generated = request.num_outputs
+        tenant.served += OUTPUT_WEIGHT * (generated - tenant.running[request.arrival])
+        tenant.running[request.arrival] = generated
+
+    def order(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """Of the least served tenants first."""
+        return sorted(requests, key=self._rank)
+
+    def victim(self, running: Sequence[Request]) -> Request:
+        """The latest of the most served tenant."""
+        return max(running, key=self._rank)
+
+    def _rank(self, request: Request) -> tuple[float, str, int]:
+        return self._tenants[request.tenant].served, request.tenant, request.arrival
+
+    def makes_way(self, waiting: Request, running: Sequence[Request]) -> Request | None:
+        """See the class."""
+        tenant = self._tenants[waiting.tenant]
+        share = self.max_batch_size // (len(self._active) + (tenant.name not in self._active))
+        if len(tenant.running) + waiting.places > share:
+            return None
+        heavy = [each for each in self._active.values() if len(each.running) > share]
+        if not heavy:
+            return None
+        most = max(heavy, key=lambda each: (each.served, each.name))
+        victim = self._requests[max(most.running)]
+        lead = most.served - tenant.served
+        return victim if lead > INPUT_WEIGHT * len(victim.tokens) else None
+
+    def check_integrity(self, waiting: Sequence[Request], running: Sequence[Request]) -> None:
+        """The books hold those who wait and those who run, and no tenant is missing from the queue."""
+        tenants = self._tenants.values()
+        if {request.id for tenant in tenants for request in tenant.waiting} != {request.id for request in waiting}:
+            raise IntegrityError("the tenants' queues and the waiting requests differ")
+        arrivals = {request.arrival for request in running}
+        if {arrival for tenant in tenants for arrival in tenant.running} != arrivals or set(self._requests) != arrivals:
+            raise IntegrityError("the tenants' running requests and those that run differ")
+        if {tenant.name for tenant in tenants if tenant.running} != set(self._active):
+            raise IntegrityError("tenants with running requests and active tenants differ")
+        if not {tenant.name for tenant in tenants if tenant.waiting} <= self._queued:
+            raise IntegrityError("a tenant with waiting requests is not in the queue")

@@ -1,0 +1,79 @@
+"""Priority classes that age at different speeds."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from engine.errors import IntegrityError
+from engine.request import Request
+from engine.schedule.heap import RequestHeap
+from engine.schedule.policies.base import Policy, PolicyTools, register
+from schemas.keys import CLASSES
+
+_URGENT = CLASSES[0]
+
+_HEAD_START_S = 1.0
+"""Age that an urgent request counts as having when it asks for the place of a running one."""
+
+
+@register("priority")
+class AccumulatingPriority(Policy):
+    """By age times `class_weight` for every class below one's own, the greatest first (realtime, high, normal, low).
+
+    Priority accumulates while a request waits (Kleinrock, 1964; Stanford, Taylor and Ziedins, 2014): the mean waits of
+    two neighbouring classes keep the ratio `class_weight` however long the queue is, and nothing starves, for whatever
+    waits gains on all that arrive later. Within a class it is the order of arrival, so only the heads are compared.
+
+    When places or memory are lacking, a waiting realtime request makes the running one of a lower class leave that has
+    accumulated least, if that is less than a realtime request has after a second. So who has waited and run for long
+    is not displaced any more. Victims for want of blocks are those that have accumulated least.
+    """
+
+    def __init__(self, tools: PolicyTools) -> None:
+        super().__init__(tools)
+        self._weights = {name: self.class_weight**below for below, name in enumerate(reversed(CLASSES))}
+        self._waiting = {name: RequestHeap(_since_s) for name in CLASSES}
+
+    def push(self, request: Request) -> None:
+        """To its class, by arrival."""
+        self._waiting[request.priority_class].push(request)
+
+    def head(self) -> Request | None:
+        """The greatest of the first of each class."""
+        heads = [head for queue in self._waiting.values() if (head := queue.head()) is not None]
+        return min(heads, key=self._order_at(time.monotonic())) if heads else None
+
+    def remove(self, request: Request) -> None:
+        """See the base class."""
+        self._waiting[request.priority_class].remove(request)
+
+    def order(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """By what they have accumulated."""
+        return sorted(requests, key=self._order_at(time.monotonic()))
+
+    def makes_way(self, waiting: Request, running: Sequence[Request]) -> Request | None:
+        """See the class."""
+        if waiting.priority_class != _URGENT:
+            return None
+        now_s = time.monotonic()
+        enough = self._weights[_URGENT] * max(now_s - _since_s(waiting), _HEAD_START_S)
+        lower = [other for other in running if other.priority_class != _URGENT and not other.num_pending]
+        victim = max(lower, key=self._order_at(now_s), default=None)
+        return victim if victim is not None and self._accumulated(victim, now_s) < enough else None
+
+    def check_integrity(self, waiting: Sequence[Request], running: Sequence[Request]) -> None:
+        """The queues hold those who wait, each in its class."""
+        for name, queue in self._waiting.items():
+            if {request.id for request in queue} != {each.id for each in waiting if each.priority_class == name}:
+                raise IntegrityError(f"the queue of class {name} and the waiting requests differ")
+
+    def _accumulated(self, request: Request, now_s: float) -> float:
+        return self._weights[request.priority_class] * (now_s - _since_s(request))
+
+    def _order_at(self, now_s: float) -> Callable[[Request], tuple[float, int]]:
+        """The order at one moment, the greatest first; of equals the earlier arrival."""
+        return lambda request: (-self._accumulated(request, now_s), request.arrival)
+
+
+def _since_s(request: Request) -> float:
+    """When it began to wait, here or in the queue that it came from; seconds of `time.monotonic()`."""
+    return (request.timeline.submitted_s or 0.0) - request.waited_s

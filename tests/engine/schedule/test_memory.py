@@ -1,0 +1,73 @@
+"""The rules of memory: on demand, and Orca's reservation."""
+
+import pytest
+
+from engine.errors import IntegrityError
+from engine.schedule.memory import MEMORY_RULES, OnDemand, Reserve
+from tests.engine.schedule.pretended import add, cancel, drain, make, request, step
+
+
+def test_both_have_their_name() -> None:
+    assert MEMORY_RULES["paged"] is OnDemand
+    assert MEMORY_RULES["reserve"] is Reserve
+
+
+def test_a_prefill_under_way_keeps_its_blocks_from_newcomers() -> None:
+    scheduler = make(num_blocks=6, budget=8)
+    add(scheduler, 18, 2)
+    step(scheduler)
+    add(scheduler, 7, 1)
+    drain(scheduler)
+    assert scheduler.preemptions == 0
+
+
+def test_what_is_cached_and_held_needs_no_room() -> None:
+    scheduler = make(num_blocks=9, budget=64)
+    add(scheduler, tuple(range(24)), 6)
+    step(scheduler)
+    memory = scheduler.policy.memory
+    same, other = request((*range(20), 5, 6)), request(22)
+    for each in (same, other):
+        each.chain.extend(each.tokens, len(each.tokens), 4)
+    assert memory.fits(same, scheduler.requests.running)
+    assert not memory.fits(other, scheduler.requests.running)
+    drain(scheduler)
+
+
+def test_reservations_of_followers_come_and_go() -> None:
+    scheduler = make(admission="reserve", num_blocks=10, budget=4)
+    leader, *followers = [add(scheduler, (1,) * 8, 4, group="n") for _ in range(3)]
+    step(scheduler)
+    assert scheduler.policy.memory.slots_held() == 9 * 4
+    cancel(scheduler, followers[0])
+    scheduler.check_integrity()
+    assert scheduler.policy.memory.slots_held() == 6 * 4
+    cancel(scheduler, leader)
+    scheduler.check_integrity()
+    assert scheduler.policy.memory.slots_held() == 0
+    drain(scheduler)
+
+
+def test_a_group_that_does_not_fit_together_is_not_one() -> None:
+    scheduler = make(admission="reserve", num_blocks=10, budget=64)
+    leader, follower = (add(scheduler, (1,) * 16, 8, group="n") for _ in range(2))
+    assert leader.followers == []
+    drain(scheduler)
+    assert follower.num_outputs == 8
+
+
+def test_a_lost_reservation_is_found() -> None:
+    scheduler = make(admission="reserve")
+    each = add(scheduler, 8, 4)
+    step(scheduler)
+    scheduler.policy.memory.give_back(each)
+    with pytest.raises(IntegrityError, match="reservations"):
+        scheduler.check_integrity()
+
+
+def test_worst_cases_add_up() -> None:
+    memory = make(num_blocks=10, window=5).policy.memory
+    requests = [request(9, 4), request(3, 1)]
+    assert memory.most_blocks(requests) == [4 + 1, 4 + 1]
+    assert memory.has_blocks([10, 10])
+    assert not memory.has_blocks([1, 11])

@@ -1,0 +1,59 @@
+"""What CONTRIBUTING.md says of adding a policy and a backend, tried as written, from a module outside."""
+
+import importlib
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.attention.base import BACKENDS
+from engine.schedule.policies import POLICIES
+from tests.engine.running import MakeEngine, request, run, tokens
+
+GUIDE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Imports the example below a heading; what it registered is gone afterwards."""
+    before = dict(POLICIES), dict(BACKENDS)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def load(heading: str) -> Any:
+        section = GUIDE.read_text(encoding="utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
+        (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+        name = re.sub(r"\W", "_", heading.lower())
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(code), encoding="utf-8")
+        return importlib.import_module(name)
+
+    yield load
+    for registry, content in zip((POLICIES, BACKENDS), before, strict=True):
+        registry.clear()
+        registry.update(content)  # type: ignore[arg-type]
+
+
+def test_a_policy_from_outside(outside: Any, make_engine: MakeEngine) -> None:
+    policy = outside("How to add a scheduling policy").FewestTokens
+    assert POLICIES["fewest"] is policy
+    engine = make_engine(policy="fewest", max_batch_size=1)
+    long, short = request("long", max_tokens=6), request("short", max_tokens=2)
+    events = run(engine, long, short)
+    assert (len(events["long"]), len(events["short"])) == (6, 2)
+    assert (short.timeline.finished_s or 0) < (long.timeline.scheduled_s or 0)
+
+
+def test_a_backend_from_outside(outside: Any, make_engine: MakeEngine) -> None:
+    backend = outside("How to add an attention backend").CountingBackend
+    wanted = run(make_engine(), request("same"))["same"]
+    engine = make_engine(attention_backend="counting")
+    assert isinstance(engine._runner.backend, backend)
+    assert tokens(run(engine, request("same"))["same"]) == tokens(wanted)
+    assert engine._runner.backend.calls > 0
+
+
+def test_auto_takes_the_best_and_not_the_latest(outside: Any, make_engine: MakeEngine) -> None:
+    backend = outside("How to add an attention backend").CountingBackend
+    assert not isinstance(make_engine()._runner.backend, backend)
