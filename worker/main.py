@@ -77,7 +77,7 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
                 max_batch_size=settings.max_batch_size,
                 max_model_len=settings.max_model_len,
                 admission=settings.admission,
-                class_aging_s=settings.class_aging_s,
+                class_weight=settings.class_weight,
             )
         )
     except (UnsupportedModel, OSError, ValueError) as error:

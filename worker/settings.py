@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from broker.arrivals import CLASS_AGING_MS
+from broker.arrivals import CLASS_WEIGHT
 from broker.settings import BrokerSettings
 from telemetry.settings import LogSettings
 
@@ -47,11 +47,12 @@ class WorkerSettings(BrokerSettings, LogSettings):
         le=100_000,
         description="Requests claimed beyond the free places, for the policy to choose among. [requests]",
     )
-    class_aging_s: float = Field(
-        CLASS_AGING_MS / 1000,
-        ge=0,
-        le=604_800,
-        description="A waiting request rises by one priority class per this time; 0: classes count nothing. [s]",
+    class_weight: float = Field(
+        CLASS_WEIGHT,
+        ge=1,
+        le=1000,
+        description="A waiting request gains precedence this many times as fast as one of the class below; "
+        "1: classes count nothing.",
     )
     max_unpublished: int = Field(
         4096, ge=1, le=1_000_000, description="The engine pauses while this many tokens wait for Redis. [tokens]"
