@@ -1,38 +1,43 @@
 """Requests that nobody was given yet, and which of them goes first."""
 
+from typing import Any
+
 from redis.exceptions import ResponseError
 
 from broker.claimed import Claimed
 from broker.entry import EntryRef
-from broker.link import Link
+from broker.link import Link, time_ms
 from broker.queue import ensure_if_gone
 from broker.resp import fields_of
 from broker.scripts import CLAIM, Command
 from schemas.keys import CLASSES, GROUP, Keys
 
-CLASS_AGING_MS = 10_000
-"""Waiting time by which an entry rises to the class above it, unless set otherwise."""
+CLASS_WEIGHT = 4.0
+"""How many times as fast as one of the class below an entry gains precedence, unless set otherwise."""
 
 
 class Arrivals:
-    """Claims new entries in the order of their arrival, each class put off by `class_aging_ms` behind the one above.
+    """Claims new entries by accumulating priority: the greatest age times weight of the class goes first.
 
-    So an entry goes before those of the class above that arrived so much later, and none waits for ever, whatever
-    comes above it; 0 makes one queue of all classes. The precedence of an entry never changes, since the server's
-    clock is its id. Raises LinkLost and ResponseError.
+    A class weighs `class_weight` times the one below it, at least 1; 1 makes one queue of all classes. So while more
+    comes than is served, waits grow in one ratio, that of the weights, however long they get; and an entry waits at
+    most that ratio times as long as the longest waits of a class above. (L. Kleinrock, A delay dependent queue
+    discipline, Naval Research Logistics Quarterly 1964; D. Stanford, P. Taylor, I. Ziedins, Waiting time distributions
+    in the accumulating priority queue, Queueing Systems 2014.) Ages follow from the ids of entries and the server's
+    clock. Raises LinkLost and ResponseError.
     """
 
-    def __init__(self, link: Link, keys: Keys, worker: str, class_aging_ms: int) -> None:
+    def __init__(self, link: Link, keys: Keys, worker: str, class_weight: float) -> None:
         self._link = link
         self._keys = keys
         self._worker = worker
-        self._class_aging_ms = class_aging_ms
+        self._class_weight = class_weight
 
     async def claim(self, count: int) -> list[Claimed]:
         """At most `count` entries, the first ones of all classes; one step of the server, whatever rivals do."""
         streams = [self._keys.requests(name) for name in CLASSES]
         try:
-            reply = await self._link.run(CLAIM, streams, [GROUP, self._worker, count, self._class_aging_ms])
+            reply = await self._link.run(CLAIM, streams, [GROUP, self._worker, count, repr(self._class_weight)])
         except ResponseError as error:
             await ensure_if_gone(self._link, self._keys, error)
             return []
@@ -42,23 +47,33 @@ class Arrivals:
         ]
 
     async def wait(self, blocking_link: Link, timeout_ms: int) -> list[Claimed]:
-        """Block until something arrives: at most one entry of each class."""
-        streams = {self._keys.requests(name).encode(): name for name in CLASSES}
-        options: Command = ("GROUP", GROUP, self._worker, "COUNT", 1, "BLOCK", timeout_ms)
+        """Block until something arrives: at most one entry of each class, the first of them first."""
         try:
-            reply = await blocking_link.call("XREADGROUP", *options, "STREAMS", *streams, *(">" for _ in streams))
+            reply, now_ms = await self._read(blocking_link, timeout_ms)
         except ResponseError as error:
             await ensure_if_gone(self._link, self._keys, error)
             return []
+        classes = {self._keys.requests(name).encode(): name for name in CLASSES}
         claimed = [
-            Claimed(EntryRef(streams[key], entry_id.decode()), fields_of(flat), 1)
+            Claimed(EntryRef(classes[key], entry_id.decode()), fields_of(flat), 1)
             for key, entries in reply or ()
             for entry_id, flat in entries
             if flat is not None
         ]
-        return sorted(claimed, key=self._precedence)
+        return sorted(claimed, key=lambda one: self._order(one.ref, now_ms))
 
-    def _precedence(self, one: Claimed) -> tuple[int, int]:
-        """As claim.lua has it; of equals the more urgent class goes first."""
-        arrived_ms, _, rank = one.ref.order
-        return arrived_ms + rank * self._class_aging_ms, rank
+    async def _read(self, blocking_link: Link, timeout_ms: int) -> tuple[Any, int]:
+        """The answer of a blocking read, and the server's clock right behind it."""
+        streams = [self._keys.requests(name) for name in CLASSES]
+        read: Command = ("XREADGROUP", "GROUP", GROUP, self._worker, "COUNT", 1, "BLOCK", timeout_ms, "STREAMS")
+        replies = await blocking_link.call_many([(*read, *streams, *(">" for _ in streams)), ("TIME",)])
+        for reply in replies:
+            if isinstance(reply, ResponseError):
+                raise reply
+        return replies[0], time_ms(replies[1])
+
+    def _order(self, ref: EntryRef, now_ms: int) -> tuple[float, int]:
+        """The greatest precedence first, as claim.lua has it; of equals the more urgent class."""
+        arrived_ms, _, rank = ref.order
+        age_ms = max(now_ms - arrived_ms, 1)
+        return -age_ms * self._class_weight ** (len(CLASSES) - 1 - rank), rank

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from broker.arrivals import CLASS_AGING_MS, Arrivals
+from broker.arrivals import CLASS_WEIGHT, Arrivals
 from broker.claimed import Claimed
 from broker.entry import EntryRef
 from broker.lease import Leases, was_handed_over
@@ -40,18 +40,18 @@ class Claimer:
         lease_ms: int,
         retention_ms: int,
         not_before_ms: int = 0,
-        class_aging_ms: int = CLASS_AGING_MS,
+        class_weight: float = CLASS_WEIGHT,
     ) -> None:
         """`not_before_ms` (server clock): no takeover before it; on a reconnect, server time + lease.
 
-        `class_aging_ms` as Arrivals takes it.
+        `class_weight` as Arrivals takes it.
         """
         self._link = link
         self._keys = keys
         self._worker = worker
         self._lease_ms = lease_ms
         self._retention_ms = retention_ms
-        self._arrivals = Arrivals(link, keys, worker, class_aging_ms)
+        self._arrivals = Arrivals(link, keys, worker, class_weight)
         self._gate = TakeoverGate(link, lease_ms, not_before_ms)
         self._cursors: dict[str, str] = {}
         self._claims: dict[object, float] = {}

@@ -44,11 +44,19 @@ class Candidates:
         return next((one.cached_tokens for one in self._sequences if one.cached_tokens is not None), 0)
 
     def engine_requests(
-        self, *, max_tokens: int, seed: int, priority_class: str, deadline_s: float, ttft_slo_ms: float | None
+        self,
+        *,
+        max_tokens: int,
+        seed: int,
+        priority_class: str,
+        deadline_s: float,
+        waited_s: float,
+        ttft_slo_ms: float | None,
     ) -> list[Request]:
         """What the engine has to run: whatever has not ended, continued from its tokens.
 
-        `deadline_s` is in seconds of `time.monotonic()`; `ttft_slo_ms` is what is left of the target.
+        `deadline_s` is in seconds of `time.monotonic()`; `waited_s` is the time since the arrival in the queue, and
+        `ttft_slo_ms` what is left of the target.
         """
         payload = self._payload
         left = [(name, ones[0]) for name, ones in self.by_engine_id.items() if ones[0].ending is None]
@@ -66,6 +74,7 @@ class Candidates:
                 ttft_slo_ms=ttft_slo_ms,
                 tbt_slo_ms=payload.tbt_slo_ms,
                 deadline_s=deadline_s,
+                waited_s=waited_s,
                 group=self._attempt if len(left) > 1 else None,
                 beam=self._beam,
             )

@@ -84,6 +84,7 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
                 kv_cache_dtype=settings.kv_cache_dtype,
                 host_cache_memory=settings.host_cache_memory,
                 preemption=settings.preemption,
+                class_weight=settings.class_weight,
             )
         )
     except (UnsupportedModel, OSError, ValueError) as error:

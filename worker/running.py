@@ -107,9 +107,10 @@ class Running:
 
     def engine_requests(self) -> list[Request]:
         """What the engine has to run in the current attempt. New ones with every call."""
+        waited_s = self.times.since_arrival_s(time.monotonic())
         slo_ms = self.request.payload.ttft_slo_ms
         if slo_ms is not None:
-            slo_ms = max(slo_ms - self.times.since_arrival_s(time.monotonic()) * 1000, _LEAST_SLO_MS)
+            slo_ms = max(slo_ms - waited_s * 1000, _LEAST_SLO_MS)
         self._engine_requests = (
             []
             if self._candidates is None
@@ -118,6 +119,7 @@ class Running:
                 seed=self._seed,
                 priority_class=self.ref.priority_class,
                 deadline_s=self.deadline_s,
+                waited_s=waited_s,
                 ttft_slo_ms=slo_ms,
             )
         )

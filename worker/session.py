@@ -57,7 +57,7 @@ class Session:
                 lease_ms=settings.lease_ms,
                 retention_ms=settings.retention_ms,
                 not_before_ms=not_before_ms,
-                class_aging_ms=int(settings.class_aging_s * 1000),
+                class_weight=settings.class_weight,
             )
             session = cls(link, claim_link, control_link, keys, worker, claimer)
             session._set_clock(server_ms)

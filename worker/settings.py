@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
+from broker.arrivals import CLASS_WEIGHT
 from broker.settings import BrokerSettings
 from engine.schedule.policies import POLICIES
 from telemetry.settings import LogSettings
@@ -52,9 +53,6 @@ class WorkerSettings(BrokerSettings, LogSettings):
         description="Who runs next: by arrival, class, slack to the targets, length, shares of tenants; "
         "static: request-level batches, for comparison.",
     )
-    class_aging_s: float = Field(
-        10.0, gt=0, le=86400, description="Waiting time after which a request counts as one class higher. [s]"
-    )
     token_budget: Literal["fixed", "adaptive"] = Field(
         "fixed", description="adaptive: prefill chunks shrink so that the time between tokens stays under its target."
     )
@@ -75,6 +73,13 @@ class WorkerSettings(BrokerSettings, LogSettings):
         ge=0,
         le=100_000,
         description="Requests claimed beyond the free places, for the policy to choose among. [requests]",
+    )
+    class_weight: float = Field(
+        CLASS_WEIGHT,
+        ge=1,
+        le=1000,
+        description="A waiting request gains precedence this many times as fast as one of the class below; "
+        "1: classes count nothing.",
     )
     max_unpublished: int = Field(
         4096, ge=1, le=1_000_000, description="The engine pauses while this many tokens wait for Redis. [tokens]"

@@ -1,15 +1,20 @@
--- Claim requests that nobody was given yet: first the one whose arrival, put off by its class, is the earliest.
+-- Claim requests that nobody was given yet, each time the one of the greatest precedence: age times weight of its class
 -- KEYS request streams, most urgent class first
--- ARGV[1] group, ARGV[2] consumer, ARGV[3] how many at most, ARGV[4] ms by which each class is put off behind the one above
+-- ARGV[1] group, ARGV[2] consumer, ARGV[3] how many at most, ARGV[4] weight of a class in units of that of the next one
 -- Returns {{number of its stream in KEYS, entry id, fields} ...}; NOGROUP, with nothing claimed, where a stream or its
 -- group is missing; another error of a stream where no other stream has anything
-local group, consumer, aging_ms = ARGV[1], ARGV[2], tonumber(ARGV[4])
+local group, consumer, class_weight = ARGV[1], ARGV[2], tonumber(ARGV[4])
 
--- The entry ids are the server's clock, so that the precedence of a waiting entry never changes.
+-- The clock that made the ids, so that one glance of it ages all entries alike.
+local time = redis.call('TIME')
+local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+
+-- The first entry behind an id is the oldest that waits in its class, so no other one of the class can go before it.
 local function precedence_behind(number, id)
   local entries = redis.call('XRANGE', KEYS[number], '(' .. id, '+', 'COUNT', 1)
   if #entries == 0 then return nil end
-  return tonumber(string.match(entries[1][1], '^%d+')) + (number - 1) * aging_ms
+  local age_ms = now_ms - tonumber(string.match(entries[1][1], '^%d+'))
+  return math.max(age_ms, 1) * class_weight ^ (#KEYS - number)
 end
 
 local function last_delivered(groups)
@@ -35,7 +40,7 @@ end
 local function first()
   local found
   for number = 1, #KEYS do
-    if precedences[number] and (not found or precedences[number] < precedences[found]) then found = number end
+    if precedences[number] and (not found or precedences[number] > precedences[found]) then found = number end
   end
   return found
 end

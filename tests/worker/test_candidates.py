@@ -91,6 +91,7 @@ def test_what_policies_look_at_arrives() -> None:
     assert before_s + 59 < request.deadline_s <= time.monotonic() + 60
     assert request.ttft_slo_ms is not None
     assert 1 <= request.ttft_slo_ms <= 1000 - WAITED_MS, "what the queue took is gone"
+    assert request.waited_s == pytest.approx(1 - request.ttft_slo_ms / 1000)
 
 
 def test_a_target_that_was_missed_in_the_queue_is_the_shortest_one() -> None:

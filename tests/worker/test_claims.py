@@ -42,18 +42,18 @@ def test_a_worker_holds_what_it_runs_and_what_may_wait(
     assert all(producer.read(request_id).terminal is not None for request_id in ids)
 
 
-@pytest.mark.parametrize(("class_aging_s", "first"), [(10, "low"), (100, "realtime")])
+@pytest.mark.parametrize(("class_weight", "first"), [(4, "low"), (40, "realtime")])
 def test_a_request_that_has_waited_rises_above_its_class(
-    producer: Producer, start_worker: StartWorker, count_prompt: list[int], class_aging_s: float, first: str
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], class_weight: float, first: str
 ) -> None:
-    """One of class low that came a minute before one of class realtime."""
+    """One of class low that came a year before one of class realtime, which came a day ago."""
     epochs: dict[str, int] = {}
-    now_ms = int(time.time() * 1000)
+    now_ms, day_ms = int(time.time() * 1000), 86_400_000
     requests = {name: producer.request(count_prompt, max_tokens=20, ignore_eos=True) for name in ("low", "realtime")}
-    for name, arrived_ms in (("low", now_ms - 60_000), ("realtime", now_ms)):
+    for name, arrived_ms in (("low", now_ms - 365 * day_ms), ("realtime", now_ms - day_ms)):
         fields = replace(requests[name], priority_class=name).fields()
         producer.redis.xadd(producer.keys.requests(name), fields, id=f"{arrived_ms}-0")  # type: ignore[arg-type]
-    start_worker(max_batch_size=1, class_aging_s=class_aging_s)
+    start_worker(max_batch_size=1, class_weight=class_weight)
     for name, request in requests.items():
         producer.read(request.id)
         (entry_id, _), *_ = producer.redis.xrange(producer.keys.reply(request.id))

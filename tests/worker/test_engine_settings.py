@@ -21,7 +21,7 @@ CHANGED: dict[str, Any] = {
     "prefix_cache": False,
     "host_cache_memory": 1 << 19,
     "policy": "fair",
-    "class_aging_s": 2.5,
+    "class_weight": 2.5,
     "token_budget": "adaptive",
     "tbt_target_ms": 12.5,
     "preemption": "swap",

@@ -26,7 +26,7 @@ def test_chunks_cover_the_prompt_once_and_end_at_blocks() -> None:
 
 
 def test_a_budget_below_a_block_is_used_up() -> None:
-    scheduler = make(num_blocks=30, budget=3)
+    scheduler = make(num_blocks=30, budget=3, batch=3)
     add(scheduler, 8, 1, name="a")
     assert drain(scheduler) == [{"a": 3}, {"a": 1}, {"a": 3}, {"a": 1}]
 

@@ -1,7 +1,6 @@
 """Priority classes that accumulate priority at different speeds, against the rule said plainly."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,10 +16,10 @@ NOW_S = 2000.0
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now_s = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
-    yield now_s
+    return now_s
 
 
 def accumulated(each: Request, now_s: float = NOW_S) -> float:
