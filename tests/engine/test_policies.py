@@ -62,7 +62,7 @@ def test_policies_switched_between_engines_continue_each_others_requests(
     for _ in range(9):
         engine.step()
     left = [each for each in requests if each.finish_reason is None]
-    assert 0 < len(left)
+    assert len(left) > 0
     taken = mixed()
     again = [other for each in left for other in taken if other.id == each.id]
     for each, other in zip(left, again, strict=True):
