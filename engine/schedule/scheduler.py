@@ -1,15 +1,14 @@
 """Iteration-level scheduling: which tokens of which requests are computed next."""
 
-import time
-
 from engine.errors import IntegrityError
 from engine.kv.cache import KVCache
-from engine.kv.sequence import Sequence, SwappedSequence
 from engine.request import Request, RequestState
+from engine.schedule.leaders import GroupLeaders
 from engine.schedule.plan import Plan
 from engine.schedule.policies import Policy
 from engine.schedule.pool import RequestPool
 from engine.schedule.relief import MemoryRelief
+from engine.schedule.swap import Swapper
 
 
 class Scheduler:
@@ -28,18 +27,21 @@ class Scheduler:
         self.max_batch_size = max_batch_size
         self.relief = MemoryRelief(policy.budget.most, max_batch_size)
         self.preemptions = 0
-        self.swaps = 0
         self.cached_tokens = self.queried_tokens = 0
-        self._leaders: dict[str, list[Request]] = {}
-        """By group, its requests that follow nobody."""
+        self._swapper = Swapper(cache, policy.preemption)
+        self._leaders = GroupLeaders()
+
+    @property
+    def swaps(self) -> int:
+        """Preempted requests that went to host memory."""
+        return self._swapper.swaps
 
     def add(self, request: Request) -> None:
         """A new request waits, or follows one of its group that has not begun and knows the same tokens."""
         leader = self._leader_for(request)
         self.requests.add(request, leader)
         if leader is None:
-            if request.group is not None:
-                self._leaders.setdefault(request.group, []).append(request)
+            self._leaders.add(request)
             if self.cache.prefix_cache:
                 request.chain.extend(request.tokens, len(request.tokens), self.cache.block_size)
             self.policy.push(request)
@@ -91,19 +93,11 @@ class Scheduler:
             self.policy.memory.give_back(request)  # reserved with its leader
         orphans = self.requests.remove(request)
         self._free(request, discard)
-        self._forget_leader(request)
+        self._leaders.remove(request)
         self.policy.ended(request)
         for orphan in orphans:
-            if orphan.group is not None:
-                self._leaders.setdefault(orphan.group, []).append(orphan)
+            self._leaders.add(orphan)
             self.policy.push(orphan)
-
-    def _forget_leader(self, request: Request) -> None:
-        leaders = self._leaders.get(request.group or "", [])
-        if request in leaders:
-            leaders.remove(request)
-            if not leaders:
-                del self._leaders[request.group or ""]
 
     def split(self, leader: Request) -> list[Request]:
         """What `leader` and its followers know is computed: each goes on by itself, with shared blocks."""
@@ -141,11 +135,10 @@ class Scheduler:
     def _leader_for(self, request: Request) -> Request | None:
         if request.group is None or request.beam is not None:
             return None
-        for other in self._leaders.get(request.group, ()):
-            if other.state is RequestState.WAITING and other.tokens == request.tokens:
-                group = [other, *other.followers, request]
-                if len(group) <= self.max_batch_size and self.policy.memory.can_ever_fit(group):
-                    return other
+        for other in self._leaders.waiting(request):
+            group = [other, *other.followers, request]
+            if len(group) <= self.max_batch_size and self.policy.memory.can_ever_fit(group):
+                return other
         return None
 
     def _decodes(self) -> list[Request]:
@@ -155,7 +148,9 @@ class Scheduler:
         short = [each for each in decodes if each.num_computed >= each.kv.capacity]  # type: ignore[union-attr]
         if not short:
             return decodes
-        lacking = [each for each in self.policy.order(short) if not self._has_room(each, each.num_computed + 1)]
+        scarce = any(group.pool.num_free < len(short) for group in self.cache.groups)  # each takes one block at most
+        first = self.policy.order(short) if scarce else short
+        lacking = [each for each in first if not self._has_room(each, each.num_computed + 1)]
         if not lacking:
             return decodes
         for request in lacking:
@@ -230,7 +225,7 @@ class Scheduler:
     def _join(self, request: Request, plan: Plan, left: int) -> int:
         """Let `request` enter the batch; what that takes of the budget."""
         if request.swapped is not None:
-            self._swap_in(request, request.swapped)
+            self._swapper.back(request, request.swapped)
         else:
             kv, cached = self.cache.open(request.chain, len(request.tokens), request.tokens)
             request.initiate(kv, cached)
@@ -279,7 +274,7 @@ class Scheduler:
     def _preempt(self, victim: Request) -> None:
         """Back to the queue, to be computed again or brought back from host memory."""
         assert victim.kv is not None
-        swapped = self._swap_out(victim, victim.kv) if victim.num_computed and self.policy.swaps(victim) else None
+        swapped = self._swapper.out(victim.kv) if victim.num_computed and self.policy.swaps(victim) else None
         self._leave(victim)
         if swapped is None:
             self.cache.close(victim.kv, victim.tokens[: victim.num_computed])
@@ -287,25 +282,6 @@ class Scheduler:
         self.requests.put_back(victim)
         self.policy.push(victim)
         self.preemptions += 1
-
-    def _swap_out(self, victim: Request, kv: Sequence) -> SwappedSequence | None:
-        """What it held, in host memory; None where there is no room, or an empty cache could not take it back."""
-        could_return = all(
-            len(blocks) - first < group.pool.num_blocks
-            for blocks, first, group in zip(kv.blocks, kv.first, self.cache.groups, strict=True)
-        )
-        if not could_return or not self.cache.can_swap_out(kv):
-            return None
-        started_s = time.monotonic()
-        swapped = self.cache.swap_out(kv)
-        self.policy.preemption.copied_out(swapped.num_blocks, time.monotonic() - started_s)
-        self.swaps += 1
-        return swapped
-
-    def _swap_in(self, request: Request, swapped: SwappedSequence) -> None:
-        started_s = time.monotonic()
-        request.resume(self.cache.swap_in(swapped))
-        self.policy.preemption.copied_back(swapped.num_blocks, time.monotonic() - started_s)
 
     def _leave(self, request: Request) -> None:
         self.policy.memory.give_back(request)

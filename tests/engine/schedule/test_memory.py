@@ -71,3 +71,14 @@ def test_worst_cases_add_up() -> None:
     assert memory.most_blocks(requests) == [4 + 1, 4 + 1]
     assert memory.has_blocks([10, 10])
     assert not memory.has_blocks([1, 11])
+
+
+def test_a_swapped_request_leaves_a_prefill_under_way_its_blocks() -> None:
+    scheduler = make(num_blocks=8, host_slots=8, budget=8)
+    add(scheduler, 24, 4)
+    step(scheduler)
+    back = request(9)
+    back.swapped = scheduler.cache.swap_out(scheduler.cache.sequence_of(9))
+    # Six blocks are free: it needs four, and the prefill four more.
+    assert scheduler.policy.memory.fits(back, [])
+    assert not scheduler.policy.memory.fits(back, scheduler.requests.running)

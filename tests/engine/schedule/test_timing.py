@@ -39,6 +39,16 @@ def test_hiccups_move_little(seed: int) -> None:
     assert max(map(abs, errors(taught(machine, 400), machine))) < 0.2
 
 
+@pytest.mark.parametrize("speed", [1e-3, 1e3])
+def test_one_outlier_moves_nothing(speed: float) -> None:
+    machine = Machine(6)
+    times = taught(machine, 300)
+    machine.speed = speed
+    times.observe(machine.any_iteration())
+    machine.speed = 1
+    assert max(map(abs, errors(times, machine))) < 0.15
+
+
 @pytest.mark.parametrize("speed", [0.4, 3.0])
 def test_it_follows_a_machine_that_changes(speed: float) -> None:
     machine = Machine(1)

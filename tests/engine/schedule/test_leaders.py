@@ -1,0 +1,19 @@
+"""Leaders of groups are found by what they know."""
+
+from engine.request import RequestState
+from engine.schedule.leaders import GroupLeaders
+from tests.engine.schedule.pretended import request
+
+
+def test_those_that_know_the_same_and_have_not_begun() -> None:
+    leaders = GroupLeaders()
+    same, other, begun = (request((token,) * 3, group="g") for token in (1, 2, 1))
+    begun.state = RequestState.INITIATION
+    for each in (same, other, begun, request((1,) * 3, group="another"), request((1,) * 3)):
+        leaders.add(each)
+    assert list(leaders.waiting(request((1,) * 3, group="g"))) == [same]
+    assert list(leaders.waiting(request((1,) * 3))) == []
+    assert len(leaders) == 2
+    for each in (same, other, begun, other):
+        leaders.remove(each)
+    assert len(leaders) == 1
