@@ -1,18 +1,20 @@
 """The size of the KV cache."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
 from engine import EngineConfig, OrcaEngine
-from engine.attention import TorchBackend
-from engine.kv.size import _largest_spans, measure_num_blocks
-from engine.model.runner import ModelRunner
+from engine.attention import AttentionBackend, TorchBackend
+from engine.kv.layout import LayerGroup, group_layers
+from engine.kv.size import blocks_that_fit
+from engine.model.cache_setup import _largest_lengths, make_cache
+from engine.model.runner import ModelRunner, resolve_cache_dtype
 
-LIMITS: dict[str, Any] = {"block_size": 16, "token_budget": 64, "max_batch_size": 4, "max_model_len": 100}
+FULL, SLIDING = LayerGroup(None, (0,)), LayerGroup(20, (1,))
+ONE = {"block_size": 16, "max_batch_size": 4, "max_model_len": 100, "longest_span": 64}
 
 
 @pytest.fixture
@@ -20,27 +22,41 @@ def runner(make_model: Callable[..., PreTrainedModel]) -> ModelRunner:
     return ModelRunner(make_model(), TorchBackend())
 
 
-def test_bytes_make_blocks(runner: ModelRunner) -> None:
-    block = runner.bytes_per_block(16)
-    assert measure_num_blocks(runner, kv_cache_memory=5 * block + block // 2, **LIMITS) == 5
+def test_bytes_make_blocks() -> None:
+    assert blocks_that_fit(5 * 64 + 63, [FULL], [64], **ONE) == [5]
 
 
-def test_never_more_than_can_be_used(runner: ModelRunner) -> None:
-    assert measure_num_blocks(runner, kv_cache_memory=1 << 40, **LIMITS) == 4 * 7
+def test_never_more_than_can_be_used() -> None:
+    assert blocks_that_fit(1 << 40, [FULL], [64], **ONE) == [4 * 7]
 
 
-def test_measured_by_default(runner: ModelRunner) -> None:
-    assert 1 <= measure_num_blocks(runner, kv_cache_memory=None, **LIMITS) <= 4 * 7
+def test_groups_share_evenly_until_one_has_all_that_its_window_needs() -> None:
+    longer = {**ONE, "max_model_len": 1000}
+    assert blocks_that_fit(20 * 96, [FULL, SLIDING], [64, 32], **longer) == [20, 20]
+    sliding = 4 * 2 * 7  # 19 tokens before a span of 64: 83 tokens lie in at most 7 blocks
+    assert blocks_that_fit(100 * 64 + sliding * 32, [FULL, SLIDING], [64, 32], **longer) == [100, sliding]
 
 
-def test_not_even_one_block(runner: ModelRunner) -> None:
-    with pytest.raises(ValueError, match="kv_cache_memory: got 100 bytes, allowed: at least"):
-        measure_num_blocks(runner, kv_cache_memory=100, **LIMITS)
+def test_not_even_one_block() -> None:
+    with pytest.raises(ValueError, match="kv_cache_memory: got 95 bytes, allowed: at least 96"):
+        blocks_that_fit(95, [FULL, SLIDING], [64, 32], **ONE)
+
+
+def test_a_window_that_no_request_outgrows_is_none(make_model: Callable[..., PreTrainedModel]) -> None:
+    shapes = ModelRunner(make_model("gemma2"), TorchBackend()).shapes
+    assert group_layers(shapes, 128) == (LayerGroup(None, (1,)), LayerGroup(10, (0,)))
+    assert group_layers(shapes, 10) == (LayerGroup(None, (0, 1)),)
+
+
+@pytest.mark.parametrize("memory", [None, 1 << 40])
+def test_measured_or_given(runner: ModelRunner, memory: int | None) -> None:
+    config = EngineConfig("x", kv_cache_memory=memory, max_batch_size=4)
+    assert 1 <= make_cache(runner, config, 100).blocks_total <= 4 * 7
 
 
 def test_the_pool_is_the_limit_that_the_engine_tells(make_model: Callable[..., PreTrainedModel]) -> None:
     model = make_model()
-    block = ModelRunner(model, TorchBackend()).bytes_per_block(8)
+    block = 2 * ModelRunner(model, TorchBackend()).bytes_per_block(0, 8)
     engine = OrcaEngine(EngineConfig("x", block_size=8, kv_cache_memory=6 * block, self_check=False), model)
     assert engine.limits.max_cached_tokens == 48
     assert engine.limits.max_total_tokens == 48
@@ -48,16 +64,32 @@ def test_the_pool_is_the_limit_that_the_engine_tells(make_model: Callable[..., P
 
 @pytest.mark.parametrize(("budget", "requests"), [(64, 4), (3, 4), (1000, 4)])
 def test_the_largest_iteration_uses_the_budget_up(budget: int, requests: int) -> None:
-    spans = _largest_spans(budget, requests, 100, 16)
-    lengths = [len(span.ids) for span in spans]
+    lengths = _largest_lengths(budget, requests, 100)
     assert sum(lengths) == min(budget, requests * 100)
-    assert len(spans) == min(budget, requests)
-    blocks = [block for span in spans for block in span.table.blocks]
-    assert len(set(blocks)) == len(blocks)
+    assert len(lengths) == min(budget, requests)
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16", "int8", "fp8"])
+def test_the_format_decides_how_many_tokens_fit(name: str, make_model: Callable[..., PreTrainedModel]) -> None:
+    model = make_model(head_dim=64)
+    runner = ModelRunner(model, TorchBackend(), resolve_cache_dtype(name))
+    size = {"float32": 4 * 64, "int8": 64 + 2, "fp8": 64 + 2}.get(name, 2 * 64)
+    assert runner.bytes_per_block(0, 16) == 16 * 2 * 2 * size
+    config = EngineConfig("x", kv_cache_memory=100_000, kv_cache_dtype=name, max_batch_size=32, self_check=False)
+    assert OrcaEngine(config, model).cache.blocks_total == 100_000 // (2 * 16 * 2 * 2 * size)
+
+
+def test_a_backend_refuses_a_format_by_name(make_model: Callable[..., PreTrainedModel]) -> None:
+    class Plain(TorchBackend):
+        name = "plain"
+        cache_dtypes = AttentionBackend.cache_dtypes
+
+    with pytest.raises(ValueError, match="kv_cache_dtype: got 'fp8', allowed with attention backend plain: float32, "):
+        ModelRunner(make_model(), Plain(), torch.float8_e4m3fn)
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_profiling_leaves_room_for_activations(make_model: Callable[..., PreTrainedModel]) -> None:
     runner = ModelRunner(make_model().cuda(), TorchBackend())
-    assert measure_num_blocks(runner, kv_cache_memory=None, **LIMITS) == 4 * 7
+    assert make_cache(runner, EngineConfig("x", max_batch_size=4), 100).blocks_total == 4 * 7
