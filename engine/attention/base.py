@@ -11,7 +11,6 @@ from engine.batch.flat_batch import FlatBatch
 from engine.kv.layout import LayerShape
 from engine.kv.store import LayerCache
 
-
 PLAIN_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """What keys and values can be kept in as they are."""
 

@@ -85,7 +85,9 @@ class TorchBackend(AttentionBackend):
         runs = _runs(batch.contexts[: batch.num_single].tolist())
         plans = []
         for tables in batch.groups:
-            prefills = [_prefill_span(batch, tables, index, dtype) for index in range(batch.num_single, batch.num_spans)]
+            prefills = [
+                _prefill_span(batch, tables, index, dtype) for index in range(batch.num_single, batch.num_spans)
+            ]
             plans.append(
                 GroupPlan(
                     tables.slots,
@@ -208,9 +210,9 @@ def _decode(
     group: _DecodeGroup, all_keys: _Slots, all_values: _Slots, query: torch.Tensor, call: AttentionCall
 ) -> torch.Tensor:
     spans = group.stop - group.start
-    keys = all_keys.read(group.slots, query.dtype).unflatten(1, (spans, -1))
-    values = all_values.read(group.slots, query.dtype).unflatten(1, (spans, -1))
+    keys, values = all_keys.read(group.slots, query.dtype), all_values.read(group.slots, query.dtype)
     kv_heads, num_heads = keys.shape[0], query.shape[0]
+    keys, values = (part.view(kv_heads, spans, -1, part.shape[2]) for part in (keys, values))
     # The heads that share a key head become rows of one query: [kv_heads, spans, heads per kv head, size].
     selected = query[:, group.start : group.stop]
     folded = selected.reshape(kv_heads, -1, spans, query.shape[2]).transpose(1, 2)

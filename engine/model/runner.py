@@ -14,7 +14,6 @@ from engine.errors import UnsupportedModel
 from engine.kv.layout import LayerGroup, LayerShape
 from engine.kv.store import LayerCache
 
-
 _CACHE_DTYPES: dict[str, torch.dtype | None] = {
     "auto": None,
     "float32": torch.float32,

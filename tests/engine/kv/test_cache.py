@@ -133,9 +133,7 @@ class CacheMachine(RuleBasedStateMachine):
         del live.contents[length:], live.tokens[length:]
 
     def sees_too_little(self, live: Live, length: int) -> bool:
-        return any(
-            live.open.first[group.index] > group.first_visible(length) for group in self.cache.groups
-        )
+        return any(live.open.first[group.index] > group.first_visible(length) for group in self.cache.groups)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())

@@ -151,9 +151,7 @@ def test_a_prefix_comes_back_from_host_memory_in_one_copy(monkeypatch: pytest.Mo
     moved: list[tuple[str, int]] = []
     for name in ("to_host", "to_device"):
         original = getattr(store, name)
-        monkeypatch.setattr(
-            store, name, lambda a, b, n=name, call=original: (moved.append((n, len(a))), call(a, b))[1]
-        )
+        monkeypatch.setattr(store, name, lambda a, b, n=name, call=original: (moved.append((n, len(a))), call(a, b))[1])
     there.cache.close(compute(there, begin(there, list(range(9)))).open)
     there.cache.close(compute(there, begin(there, list(range(50, 62)))).open)
     assert moved == [("to_host", 4)]
