@@ -1,44 +1,94 @@
-"""How much KV cache a model needs per token.
+"""How much KV cache a model needs per token, and where windows bound what a sequence holds.
 
 The model is built from its configuration without weights, and the engine's own probe finds every layer that attends,
-so grouped heads, and keys and values of different sizes, are counted as the engine will allocate them.
+so grouped heads, keys and values of different sizes, and sliding windows are counted as the engine will allocate them.
+MODEL is a directory, a hub id, or `type:NAME` for the default configuration that transformers has for that model type.
 """
 
 from collections.abc import Sequence
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from bench.flags import Parser
 from cli.errors import UserError
 from engine.attention import choose_backend
 from engine.config import EngineConfig
 from engine.errors import UnsupportedModel
+from engine.kv.group import GroupCache
+from engine.kv.layout import LayerGroup, group_layers
 from engine.model.load import load_model_config
 from engine.model.quiet import quiet
-from engine.model.runner import ModelRunner
+from engine.model.runner import ModelRunner, resolve_cache_dtype
+
+FORMATS = ("float32", "bfloat16", "int8", "fp8")
+LENGTHS = (1024, 8192, 32768, 131072)
+CHUNK, BLOCK_SIZE = 512, 16
 
 
-def bytes_per_token(model: str, dtype: torch.dtype) -> int:
-    """Bytes that one token takes in the KV cache of all layers. UnsupportedModel where the engine cannot run it."""
-    config = load_model_config(EngineConfig(model))
+def make_runner(model: str, cache_dtype: str) -> ModelRunner:
+    """The model without weights. UnsupportedModel where the engine cannot run it."""
+    if model.startswith("type:"):
+        with quiet():
+            config = CONFIG_MAPPING[model.removeprefix("type:")]()
+    else:
+        config = load_model_config(EngineConfig(model))
     with quiet(), torch.device("meta"):
-        built = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager").eval()
-    runner = ModelRunner(built, choose_backend("auto", torch.device("cpu")))
+        built = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="eager").eval()
+    return ModelRunner(built, choose_backend("auto", torch.device("cpu")), resolve_cache_dtype(cache_dtype))
+
+
+def bytes_per_token(runner: ModelRunner) -> int:
+    """Bytes that one token takes in the KV cache of all layers."""
     return sum(runner.bytes_per_block(layer, 1) for layer in range(len(runner.shapes)))
 
 
+def bytes_per_sequence(runner: ModelRunner, num_tokens: int, *, windows: bool = True) -> int:
+    """Most bytes that a sequence of `num_tokens` holds at any one time, computed in chunks of CHUNK tokens."""
+    groups = group_layers(runner.shapes, num_tokens)
+    return sum(
+        _most_blocks(group if windows else LayerGroup(None, group.layers), num_tokens)
+        * sum(runner.bytes_per_block(layer, BLOCK_SIZE) for layer in group.layers)
+        for group in groups
+    )
+
+
+def _most_blocks(group: LayerGroup, num_tokens: int) -> int:
+    return GroupCache(
+        0,
+        group,
+        num_blocks=1,
+        block_size=BLOCK_SIZE,
+        num_rows=1,
+        width=1,
+        longest_span=CHUNK,
+        store=None,
+        num_host_slots=0,
+    ).most_blocks(num_tokens)
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Print the figure for each number format; returns the exit status."""
+    """Print the figures for each number format and, where there are windows, each length; returns the exit status."""
     parser = Parser("kv-memory", __doc__)
-    parser.add_argument("model", nargs="+", help="directory or hub id; the configuration is enough")
+    parser.add_argument("model", nargs="+", help="directory, hub id or type:NAME; the configuration is enough")
     options = parser.parse_args(list(arguments))
     for model in options.model:
-        for dtype in (torch.float32, torch.bfloat16):
+        for name in FORMATS:
             try:
-                size = bytes_per_token(model, dtype)
-            except (UnsupportedModel, OSError) as error:
+                runner = make_runner(model, name)
+            except (UnsupportedModel, OSError, KeyError) as error:
                 raise UserError(f"{model}: {error}") from None
-            name = str(dtype).removeprefix("torch.")
+            size = bytes_per_token(runner)
             print(f"{model} in {name}: {size:,} bytes per token, {size * 1000 / 2**20:,.1f} MiB per 1,000 tokens")
+            if name == "bfloat16" and any(shape.window is not None for shape in runner.shapes):
+                _print_windows(model, runner)
     return 0
+
+
+def _print_windows(model: str, runner: ModelRunner) -> None:
+    for length in LENGTHS:
+        held, without = bytes_per_sequence(runner, length), bytes_per_sequence(runner, length, windows=False)
+        print(
+            f"{model}: a sequence of {length:,} tokens holds {held / 2**20:,.1f} MiB in chunks of {CHUNK}; "
+            f"{without / 2**20:,.1f} MiB if windows freed nothing"
+        )

@@ -211,8 +211,8 @@ def _decode(
 ) -> torch.Tensor:
     spans = group.stop - group.start
     keys, values = all_keys.read(group.slots, query.dtype), all_values.read(group.slots, query.dtype)
-    keys, values = (part.view(part.shape[0], spans, -1, part.shape[2]) for part in (keys, values))
     kv_heads, num_heads = keys.shape[0], query.shape[0]
+    keys, values = (part.view(kv_heads, spans, -1, part.shape[2]) for part in (keys, values))
     # The heads that share a key head become rows of one query: [kv_heads, spans, heads per kv head, size].
     selected = query[:, group.start : group.stop]
     folded = selected.reshape(kv_heads, -1, spans, query.shape[2]).transpose(1, 2)

@@ -123,12 +123,12 @@ class GroupCache:
         """
         found = [self.pool.find(digest) for digest in digests]
         held = [block for block in found if block is not None]
-        for block in held:
-            self.pool.hold(block)
+        for shared in held:
+            self.pool.hold(shared)
         away = [digest for digest, block in zip(digests, found, strict=True) if block is None]
         if len(away) > self.pool.num_free:
-            for block in reversed(held):
-                self.pool.drop(block)
+            for shared in reversed(held):
+                self.pool.drop(shared)
             return False
         brought = iter(self._bring([self.host.pin_cached(digest) for digest in away], away))
         for there in found:
@@ -173,8 +173,8 @@ class GroupCache:
         away = [slot for slot, block in zip(slots, found, strict=True) if block is None]
         names = [digest for digest, block in zip(digests, found, strict=False) if block is None]
         brought = iter(self._bring(away, names))
-        for block in found:
-            self.append(sequence, next(brought) if block is None else block)
+        for known in found:
+            self.append(sequence, next(brought) if known is None else known)
 
     def forget(self, digest: bytes) -> None:
         """The content of that name may not be used again."""

@@ -20,7 +20,7 @@ class Sequence:
 
     __slots__ = ("blocks", "capacity", "chain", "first", "generation", "num_named", "num_promised", "row")
 
-    def __init__(self, row: int, num_groups: int, chain: ContentChain, generation: int) -> None:
+    def __init__(self, row: int, num_groups: int, chain: ContentChain, generation: int = 0) -> None:
         self.row = row
         self.generation = generation
         self.blocks: list[list[int]] = [[] for _ in range(num_groups)]

@@ -1,16 +1,30 @@
-"""The KV cache's size per token is found without weights."""
+"""The KV cache's size is found without weights."""
 
 import json
 from pathlib import Path
 
-import torch
+import pytest
 
 import demo
-from bench.kv_memory import bytes_per_token
+from bench.kv_memory import bytes_per_sequence, bytes_per_token, main, make_runner
+from cli.errors import UserError
 
 
-def test_kv_memory_is_what_the_configuration_says() -> None:
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
+def test_kv_memory_is_what_the_configuration_says(dtype: str, size: int) -> None:
     config = json.loads((Path(demo.MODEL_DIR) / "config.json").read_text(encoding="utf-8"))
     values = config["num_hidden_layers"] * config["num_key_value_heads"] * 2 * config["head_dim"]
-    assert bytes_per_token(str(demo.MODEL_DIR), torch.float32) == 4 * values
-    assert bytes_per_token(str(demo.MODEL_DIR), torch.bfloat16) == 2 * values
+    assert bytes_per_token(make_runner(str(demo.MODEL_DIR), dtype)) == size * values
+
+
+def test_a_window_bounds_what_a_sequence_holds() -> None:
+    runner = make_runner("type:mistral", "bfloat16")  # 32 layers, window 4,096
+    block = 16 * 32 * 2 * 8 * 128 * 2
+    assert bytes_per_sequence(runner, 1024) == 64 * block
+    assert bytes_per_sequence(runner, 32768, windows=False) == 2048 * block
+    assert bytes_per_sequence(runner, 32768) == (4096 + 512) // 16 * block + block
+
+
+def test_a_model_that_is_not_there() -> None:
+    with pytest.raises(UserError, match="nothing"):
+        main(["type:nothing"])

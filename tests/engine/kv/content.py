@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
 from engine.kv.cache import KVCache
@@ -10,6 +9,7 @@ from engine.kv.digest import ContentChain
 from engine.kv.layout import LayerGroup
 from engine.kv.sequence import Sequence, SwappedSequence
 from engine.kv.store import KVStore, LayerCache
+from engine.kv.tables import IntArray
 
 BLOCK_SIZE = 2
 LONGEST_SPAN = 6
@@ -93,12 +93,10 @@ class ContentCache:
             )
         }
 
-    def _read(
-        self, row: "np.ndarray[tuple[int], np.dtype[np.int32]]", part: torch.Tensor, first: int, live: Live
-    ) -> list[int]:
+    def _read(self, row: IntArray, part: torch.Tensor, first: int, live: Live) -> list[int]:
         flat = part.numpy().reshape(-1)
         return [int(flat[self._slot(row, position)]) for position in range(first, live.computed)]
 
     @staticmethod
-    def _slot(row: "np.ndarray[tuple[int], np.dtype[np.int32]]", position: int) -> int:
+    def _slot(row: IntArray, position: int) -> int:
         return int(row[position // BLOCK_SIZE]) * BLOCK_SIZE + position % BLOCK_SIZE
