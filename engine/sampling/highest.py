@@ -4,6 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from engine.sampling.passes import one_by_one
+
 Row = npt.NDArray[np.float32]
 
 _DEPTH = 64
@@ -18,7 +20,7 @@ def highest(scores: torch.Tensor, count: int) -> list[tuple[list[float], list[in
 
     Highest first, of equal ones the lower id first. Fewer where fewer are above -inf.
     """
-    if scores.device.type == "cpu":
+    if one_by_one(scores):
         return [_highest_of_row(row, count) for row in scores.numpy()]
     values, ids = by_rank(scores, min(count, scores.shape[1]))
     finite = (values > -torch.inf).sum(dim=-1).tolist()
