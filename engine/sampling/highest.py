@@ -4,12 +4,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from engine.sampling.passes import one_by_one
+
 Row = npt.NDArray[np.float32]
 
 _DEPTH = 64
 """Scores that are folded into their maximum when a bound is sought."""
 _SPARSE = 2
 """A bound from folded scores is close if there are this many times as many folds as scores are wanted."""
+_LEAST = np.finfo(np.float32).min
 
 
 def highest(scores: torch.Tensor, count: int) -> list[tuple[list[float], list[int]]]:
@@ -17,7 +20,7 @@ def highest(scores: torch.Tensor, count: int) -> list[tuple[list[float], list[in
 
     Highest first, of equal ones the lower id first. Fewer where fewer are above -inf.
     """
-    if scores.device.type == "cpu":
+    if one_by_one(scores):
         return [_highest_of_row(row, count) for row in scores.numpy()]
     values, ids = by_rank(scores, min(count, scores.shape[1]))
     finite = (values > -torch.inf).sum(dim=-1).tolist()
@@ -43,13 +46,31 @@ def candidates(row: Row, count: int) -> npt.NDArray[np.int64]:
     if count >= len(row):
         return np.flatnonzero(row > -np.inf)
     folds = len(row) // _DEPTH
-    if count * _SPARSE <= folds:
-        # `count` folds have a maximum at or above the count-th highest maximum, so as many scores are.
-        maxima = row[: folds * _DEPTH].reshape(_DEPTH, folds).max(axis=0)
-        bound = np.partition(maxima, folds - count)[folds - count]
-    else:
+    if count * _SPARSE > folds:
         bound = np.partition(row, len(row) - count)[len(row) - count]
-    return np.flatnonzero(row >= max(bound, np.finfo(np.float32).min))
+        return np.flatnonzero(row >= max(bound, _LEAST))
+    # `count` folds have a maximum at or above the count-th highest maximum, so as many scores are; no others can be.
+    folded = row[: folds * _DEPTH].reshape(_DEPTH, folds)
+    maxima = folded.max(axis=0)
+    bound = max(np.partition(maxima, folds - count)[folds - count], _LEAST)
+    columns = np.flatnonzero(maxima >= bound)
+    depths, places = np.nonzero(folded[:, columns] >= bound)
+    rest = np.flatnonzero(row[folds * _DEPTH :] >= bound) + folds * _DEPTH
+    return np.concatenate([depths * folds + columns[places], rest])
+
+
+def first(row: Row, count: int) -> npt.NDArray[np.int64]:
+    """Ascending ids of the `count` highest scores, of equal ones the lower; fewer where fewer are above -inf."""
+    ids = candidates(row, count)
+    surplus = len(ids) - count
+    if surplus <= 0:
+        return ids
+    scores = row[ids]
+    lowest = np.partition(scores, surplus)[surplus]
+    kept = scores > lowest
+    kept[np.flatnonzero(scores == lowest)[: count - np.count_nonzero(kept)]] = True
+    chosen: npt.NDArray[np.int64] = ids[kept]
+    return chosen
 
 
 def _highest_of_row(row: Row, count: int) -> tuple[list[float], list[int]]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 
 from engine.sampling.highest import highest
-from engine.sampling.passes import gathered, passes
-from engine.sampling.race import weights_of
+from engine.sampling.passes import gathered, passes, rows_at_once
+from engine.sampling.weights import weigh
 
 
 def likeliest(logits: torch.Tensor, row_indices: Sequence[int], count: int) -> list[list[tuple[int, float]]]:
@@ -20,30 +20,20 @@ def likeliest(logits: torch.Tensor, row_indices: Sequence[int], count: int) -> l
     """
     if count < 0:
         raise ValueError(f"count is {count}; it is at least 0")
-    return most_probable(logits, row_indices, count, log_totals(logits, row_indices))
+    return [pairs for _, pairs in ranked(logits, row_indices, count)]
 
 
-def most_probable(
-    logits: torch.Tensor, row_indices: Sequence[int], count: int, totals: Sequence[float | None]
-) -> list[list[tuple[int, float]]]:
-    """As `likeliest`, with the `log_totals` of the same rows."""
-    found: list[list[tuple[int, float]]] = [[] for _ in row_indices]
-    usable = [place for place, total in enumerate(totals) if total is not None] if count else []
-    for places in passes(usable, logits):
-        rows = gathered(logits, [row_indices[place] for place in places])
-        for place, (values, tokens) in zip(places, highest(rows, count), strict=True):
-            total = totals[place] or 0.0
-            found[place] = [(token, value - total) for token, value in zip(tokens, values, strict=True)]
-    return found
-
-
-def log_totals(logits: torch.Tensor, row_indices: Sequence[int]) -> list[float | None]:
-    """log(sum(exp(row))) of those rows, in double precision; None where the highest logit is not finite."""
-    totals: list[float | None] = []
+def ranked(logits: torch.Tensor, row_indices: Sequence[int], count: int) -> list[tuple[float, list[tuple[int, float]]]]:
+    """log(sum(exp(row))) and what `likeliest` gives, for each of those rows; not a number where it gives nothing."""
+    found: list[tuple[float, list[tuple[int, float]]]] = []
+    spare = torch.empty(min(len(row_indices), rows_at_once(logits)), logits.shape[1], device=logits.device)
     for indices in passes(row_indices, logits):
         rows = gathered(logits, indices)
-        best = rows.amax(dim=-1, keepdim=True)
-        sums = weights_of(rows - best).sum(dim=-1)
-        logs = sums.double().log() + best.squeeze(1)
-        totals += [total if math.isfinite(total) else None for total in logs.tolist()]
-    return totals
+        first = highest(rows, max(count, 1))
+        best = rows.new_tensor([values[0] if values else math.nan for values, _ in first]).unsqueeze(1)
+        sums = weigh(rows, best, (), spare[: len(rows)]).sum(dim=-1)
+        totals = (sums.double().log() + best.squeeze(1)).tolist()
+        for total, (values, tokens) in zip(totals, first, strict=True):
+            pairs = [(token, value - total) for token, value in zip(tokens[:count], values, strict=False)]
+            found.append((total, pairs) if math.isfinite(total) else (math.nan, []))
+    return found

@@ -5,17 +5,31 @@ from typing import TypeVar
 
 import torch
 
+NARROW = 8192
+"""A vocabulary up to this size costs more by the operation than by the element: rows are worked on together."""
 _CACHED = 1 << 17
-"""Elements of one pass on a CPU: with its temporaries a pass stays in the second-level cache of a core."""
+"""Elements of one pass over such rows: with its temporaries a pass stays in the second-level cache of a core."""
 _DEVICE = 1 << 28
 """Elements of one pass on an accelerator, which is to be launched few times; a bound on memory only."""
 
 Item = TypeVar("Item")
 
 
+def one_by_one(like: torch.Tensor) -> bool:
+    """Whether rows as wide as those of `like` are worked on one at a time, so that each stays in a core's cache."""
+    return like.device.type == "cpu" and like.shape[1] > NARROW
+
+
+def rows_at_once(like: torch.Tensor) -> int:
+    """The most rows of one pass; it depends on the device and the width alone."""
+    if one_by_one(like):
+        return 1
+    return max(1, (_CACHED if like.device.type == "cpu" else _DEVICE) // like.shape[1])
+
+
 def passes(items: Sequence[Item], like: torch.Tensor) -> Iterator[Sequence[Item]]:
     """`items`, one per row as wide as those of `like`, cut into pieces that are worked on together."""
-    size = max(1, (_CACHED if like.device.type == "cpu" else _DEVICE) // like.shape[1])
+    size = rows_at_once(like)
     for start in range(0, len(items), size):
         yield items[start : start + size]
 

@@ -1,86 +1,71 @@
-"""Which token a draw takes from its distribution."""
+"""Which token a draw takes from weights."""
 
 from collections.abc import Sequence
 
 import torch
 
 from engine.sampling.random import draw_keys, exponential_noise, next_keys
+from engine.sampling.weights import TILE, Weights, tiles_of
 
-_TILE = 512
-"""Tokens that enter the first race as one; the second race is among the tokens of one tile."""
-
-FAINTEST = -80.0
-"""Scores this far below the highest count as just as unlikely: exp is many times slower where results are denormal.
-
-No draw can tell: noise spans 2^-32 to 17, so that nothing less likely than e^-30 of the likeliest ever wins a race.
-"""
+_ATTEMPTS = 4
+"""Races whose winner may be one that the filters drop; a nucleus of 0.9 is missed by all with probability 10^-4."""
 
 
 class Race:
-    """One draw per row in two exponential races: over tiles of the vocabulary, then within the tile that won.
+    """One draw per row: exponential races over tiles of the vocabulary, then within the tile that won.
 
     In an exponential race the entrant with the smallest noise / weight wins, noise being Exponential(1), and each wins
     with probability weight / total: the first of independent exponential arrivals. Tiles race with the sums of their
-    tokens' weights and noise of their own, so a token wins with P(tile) · P(token | tile), its share of the whole,
-    exactly; and the noise needed is one number per tile and per token of one tile, not one per token of the vocabulary.
+    tokens' weights, then the tokens of one tile with noise of their own, so a token wins with P(tile) times
+    P(token | tile), its share of the whole, exactly; and the noise needed is one number per tile and place in a tile.
+
+    In a wide vocabulary top_p works by rejection: a winner that it keeps is an exact draw from the renormalised kept
+    tokens, and asking about one token is cheaper than finding all that are kept. If the winner is dropped, the race is
+    held again with the noise of the next attempt; after `_ATTEMPTS` races it is held among the kept tokens alone.
 
     A choice changes only if a leader is overtaken. Where rounding moves the logits by at most d, log-weights of tiles
     move by at most d too (a sum of weights moves no further than its terms), so each of the two races flips with a
     probability of the order of d, in a vocabulary of any size. The inversion of a cumulative sum would flip with the
-    sum of the errors of all tokens before the chosen one. A token that a filter lets in or drops by rounding acts on
-    the first race through its share of its tile only.
+    sum of the errors of all tokens before the chosen one. A token that a filter lets in or drops by rounding changes
+    the draws that win it, and no others.
     """
 
     def __init__(self, seeds: Sequence[int], positions: Sequence[int], vocab: int, device: torch.device) -> None:
-        """Row i draws for (seeds[i], positions[i])."""
-        self._token_keys = draw_keys(_tensor(seeds, device), _tensor(positions, device))
-        self._vocab = vocab
-        self._within = torch.arange(_TILE, device=device)
-        tiles = torch.arange(-(-vocab // _TILE), device=device).expand(len(seeds), -1)
-        self._tile_noise = exponential_noise(next_keys(self._token_keys), tiles).log_()
-        self._starts: list[torch.Tensor] = []
-        self._entrants: list[torch.Tensor] = []
-        self._entered = 0
+        """Draw i is for (seeds[i], positions[i])."""
+        self._keys = draw_keys(_tensor(seeds, device), _tensor(positions, device))
+        self._entries = torch.arange(TILE + tiles_of(vocab), device=device).unsqueeze(0)
+        self._first = exponential_noise(self._keys, self._entries)
 
-    def enter(self, scores: torch.Tensor, sizes: Sequence[int]) -> None:
-        """Run the first race of the rows that come next: as many as `sizes[i]` draw from `scores[i]`.
-
-        scores `[distributions, vocab]`: log-weights, -inf for what cannot be drawn; the highest of each row is 0.
-        """
-        rows = slice(self._entered, self._entered + sum(sizes))
-        self._entered = rows.stop
-        weights = _tile_weights(scores).log_()
-        offsets = self._within
-        if len(sizes) > 1:
-            owners = torch.arange(len(sizes), device=scores.device).repeat_interleave(_tensor(sizes, scores.device))
-            weights = weights[owners]
-            offsets = self._within + (owners * self._vocab).unsqueeze(1)
-        starts = (weights - self._tile_noise[rows]).argmax(dim=-1, keepdim=True).mul_(_TILE)
-        self._starts.append(starts)
-        # What the last tile lacks is taken from anywhere; it does not race.
-        self._entrants.append(scores.take((starts + offsets).clamp_(max=scores.numel() - 1)))
-
-    def winners(self) -> list[int]:
-        """Run the second race; the token of each row."""
-        starts = torch.cat(self._starts)
-        tokens = starts + self._within
-        arrivals = torch.cat(self._entrants) - exponential_noise(self._token_keys, tokens).log_()
-        arrivals.masked_fill_(tokens >= self._vocab, -torch.inf)
-        winners: list[int] = (starts.squeeze(1) + arrivals.argmax(dim=-1)).tolist()
+    def winners(self, weights: Weights, draws: range, owners: Sequence[int]) -> list[int]:
+        """The tokens of those draws; `draws[i]` draws from row `owners[i]` of `weights`, which it may restrict."""
+        tokens = self._run(weights, owners, self._first[draws.start : draws.stop])
+        pending = weights.dropped(owners, tokens)
+        keys = self._keys[draws.start : draws.stop]
+        attempt = 1
+        while pending:
+            keys = next_keys(keys)
+            places = _tensor(pending, keys.device)
+            rows = [owners[place] for place in pending]
+            if attempt == _ATTEMPTS:
+                weights.restrict(sorted(set(rows)))
+            tokens[places] = self._run(weights, rows, exponential_noise(keys[places], self._entries))
+            dropped = weights.dropped(rows, tokens[places]) if attempt < _ATTEMPTS else []
+            pending = [pending[index] for index in dropped]
+            attempt += 1
+        winners: list[int] = tokens.tolist()
         return winners
 
-
-def weights_of(scores: torch.Tensor) -> torch.Tensor:
-    """exp of scores at or below 0; what is fainter than `FAINTEST` weighs as much as that."""
-    return scores.clamp(min=FAINTEST).exp_()
-
-
-def _tile_weights(scores: torch.Tensor) -> torch.Tensor:
-    """The sum of the weights of each tile, `[distributions, tiles]`; the last tile may be short."""
-    weights = weights_of(scores)
-    full = weights.shape[1] // _TILE * _TILE
-    sums = weights[:, :full].reshape(len(weights), -1, _TILE).sum(dim=-1) if full else weights[:, :0]
-    return sums if full == weights.shape[1] else torch.cat([sums, weights[:, full:].sum(dim=-1, keepdim=True)], dim=1)
+    def _run(self, weights: Weights, rows: Sequence[int], noise: torch.Tensor) -> torch.Tensor:
+        """The winners `[draws]`, int64; `noise` `[draws, entries]` is for the places in a tile, then for the tiles."""
+        each, tiles = weights.sums.shape
+        if each == 1:
+            tile = (weights.sums / noise[:, TILE:]).argmax(dim=-1)
+            entrants = weights.tiles[0].index_select(0, tile)
+        else:
+            where = _tensor(rows, noise.device)
+            tile = (weights.sums.index_select(0, where) / noise[:, TILE:]).argmax(dim=-1)
+            entrants = weights.tiles.view(-1, TILE).index_select(0, where.mul_(tiles).add_(tile))
+        return (entrants / noise[:, :TILE]).argmax(dim=-1).add_(tile, alpha=TILE)
 
 
 def _tensor(values: Sequence[int], device: torch.device) -> torch.Tensor:

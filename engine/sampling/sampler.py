@@ -2,18 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from engine.sampling.filters import filtered
-from engine.sampling.likeliest import log_totals, most_probable
-from engine.sampling.passes import gathered, passes
+from engine.sampling.likeliest import ranked
+from engine.sampling.passes import gathered, passes, rows_at_once
 from engine.sampling.race import Race
+from engine.sampling.weights import Filters, Weights
 from schemas.sampling import SamplingParams
-
-_LOWEST_TEMPERATURE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +32,19 @@ class Sampled:
     logprobs: Any | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Distribution:
-    """What is drawn from: a row of the logits under some parameters. Rows with equal ones share the work."""
+class _Distribution(NamedTuple):
+    """What is drawn from: a row of the logits under some filters (None: its best). Rows with equal ones share work."""
 
     source: int
     banned: tuple[int, ...]
-    temperature: float
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
+    filters: Filters | None
 
     @classmethod
     def of(cls, source: int, row: SamplingRow) -> "_Distribution":
         params = row.params
         if params.temperature == 0:
-            return cls(source, row.banned, 0.0)
-        return cls(source, row.banned, params.temperature, params.top_k, params.top_p, params.min_p)
+            return cls(source, row.banned, None)
+        return cls(source, row.banned, Filters(params.temperature, params.top_k, params.top_p, params.min_p))
 
 
 _Draws = dict[_Distribution, list[int]]
@@ -78,9 +72,10 @@ def _sources(logits: torch.Tensor, rows: Sequence[SamplingRow], of: Sequence[int
     sources = range(len(logits)) if of is None else of
     if len(sources) != len(rows):
         raise ValueError(f"{len(rows)} rows draw from {len(sources)} rows of logits; each needs one")
+    count = len(logits)
     for source in sources:
-        if not 0 <= source < len(logits):
-            raise ValueError(f"of contains {source}; the rows of logits are 0 to {len(logits) - 1}")
+        if not 0 <= source < count:
+            raise ValueError(f"of contains {source}; the rows of logits are 0 to {count - 1}")
     return sources
 
 
@@ -112,26 +107,19 @@ def _draw(logits: torch.Tensor, draws: _Draws, rows: Sequence[SamplingRow]) -> d
         return {}
     seeds, positions = [rows[index].seed for index in drawn], [rows[index].position for index in drawn]
     race = Race(seeds, positions, logits.shape[1], logits.device)
-    usable: list[bool] = []
+    weights = Weights(min(len(draws), rows_at_once(logits)), logits.shape[1], logits.device)
+    tokens: dict[int, int] = {}
+    begin = 0
     for distributions in passes(list(draws), logits):
-        sizes = [len(draws[distribution]) for distribution in distributions]
-        scores, finite = _scores(logits, distributions)
-        race.enter(scores, sizes)
-        usable += [good for good, size in zip(finite, sizes, strict=True) for _ in range(size)]
-    return {index: token for index, token, good in zip(drawn, race.winners(), usable, strict=True) if good}
-
-
-def _scores(logits: torch.Tensor, distributions: Sequence[_Distribution]) -> tuple[torch.Tensor, list[bool]]:
-    """Log-weights `[distributions, vocab]`, the highest 0, and whether a row has any; else it means nothing."""
-    allowed = _allowed(logits, distributions)
-    best = allowed.amax(dim=-1, keepdim=True)
-    # The maximum is taken off first, so that a low temperature cannot overflow.
-    scores = allowed - best
-    temperatures = [max(each.temperature, _LOWEST_TEMPERATURE) for each in distributions]
-    if any(temperature != 1 for temperature in temperatures):
-        scores *= scores.new_tensor([1 / temperature for temperature in temperatures]).unsqueeze(1)
-    top_k, top_p, min_p = zip(*((each.top_k, each.top_p, each.min_p) for each in distributions), strict=True)
-    return filtered(scores, top_k, top_p, min_p), best.squeeze(1).isfinite().tolist()
+        finite = weights.fill(_allowed(logits, distributions), [each.filters or Filters() for each in distributions])
+        owners = [place for place, each in enumerate(distributions) for _ in draws[each]]
+        numbers = range(begin, begin + len(owners))
+        winners = race.winners(weights, numbers, owners)
+        tokens |= {
+            drawn[number]: token for number, token, owner in zip(numbers, winners, owners, strict=True) if finite[owner]
+        }
+        begin = numbers.stop
+    return tokens
 
 
 def _allowed(logits: torch.Tensor, distributions: Sequence[_Distribution]) -> torch.Tensor:
@@ -152,12 +140,10 @@ def _logprobs(
     if not asking:
         return {}
     places = {source: place for place, source in enumerate(dict.fromkeys(sources[index] for index in asking))}
-    totals = log_totals(logits, list(places))
-    top = most_probable(logits, list(places), max(rows[index].params.logprobs or 0 for index in asking), totals)
+    ranks = ranked(logits, list(places), max(rows[index].params.logprobs or 0 for index in asking))
     where = torch.tensor([[sources[index], tokens[index]] for index in asking], device=logits.device).T
     found: dict[int, Any] = {}
     for index, own in zip(asking, logits[where[0], where[1]].tolist(), strict=True):
-        place = places[sources[index]]
-        first = top[place][: rows[index].params.logprobs]
-        found[index] = [own - (totals[place] or 0.0), [list(pair) for pair in first]]
+        total, first = ranks[places[sources[index]]]
+        found[index] = [own - total, [list(pair) for pair in first[: rows[index].params.logprobs]]]
     return found

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.sampling.filters import filtered
+from engine.sampling import race
 from engine.sampling.sampler import SamplingRow, sample
 from schemas.sampling import SamplingParams
 
@@ -182,7 +182,9 @@ def test_a_wide_vocabulary_keeps_its_shares_within_and_across_tiles(params: dict
     weights[7], weights[19_999] = 60, 40
     probabilities = weights / weights.sum()
     if "top_p" in params:
-        kept = filtered(probabilities.log().unsqueeze(0), [0], [0.9], [0.0])[0].isfinite()
+        ranked, order = probabilities.double().sort(descending=True, stable=True)
+        kept = torch.zeros(vocab, dtype=torch.bool)
+        kept[order[ranked.cumsum(0) - ranked < 0.9 - 1e-6]] = True
         probabilities = torch.where(kept, probabilities, 0) / probabilities[kept].sum()
     rows = [row(index % 50, seed=index // 50, **params) for index in range(20_000)]
     sampled = sample(weights.log().unsqueeze(0), rows, of=[0] * 20_000)
@@ -193,6 +195,34 @@ def test_a_wide_vocabulary_keeps_its_shares_within_and_across_tiles(params: dict
     found = torch.zeros(23, dtype=torch.float64).index_add_(0, groups, counts)[1:]
     expected = torch.zeros(23, dtype=torch.float64).index_add_(0, groups, probabilities.double())[1:]
     assert chi_square(found, expected / expected.sum()) < 46.8  # 99.9 %, 21 degrees of freedom
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 4, 30])
+@pytest.mark.parametrize("top_p", [0.35, 0.85])
+def test_a_draw_that_is_rejected_is_repeated(attempts: int, top_p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten tokens of one weight, of which the first four, or nine, are kept; most or few draws need another race.
+
+    The last kept one shares a tile with all that are dropped: a race with the noise of the one before would favour it.
+    """
+    monkeypatch.setattr(race, "_ATTEMPTS", attempts)
+    logits = torch.full((1, 20_000), -30.0)
+    tokens = [100, 700, 1200, *range(1540, 1610, 10)]
+    logits[0, tokens] = 2.0
+    rows = [row(index % 50, seed=index // 50, top_p=top_p) for index in range(5000)]
+    sampled = sample(logits, rows, of=[0] * 5000)
+    counts = torch.bincount(torch.tensor([each.token for each in sampled]), minlength=20_000).double()
+    expected = torch.zeros(20_000)
+    number = math.ceil(top_p * 10)
+    expected[tokens[:number]] = 1 / number
+    assert chi_square(counts, expected) < {4: 16.3, 9: 26.2}[number]  # 99.9 %, one degree of freedom less
+
+
+@pytest.mark.parametrize("top_p", [0.02, 0.5])
+def test_rejected_draws_are_those_of_the_row_alone(top_p: float, device: torch.device) -> None:
+    logits = torch.randn(3, 9000, generator=torch.Generator().manual_seed(6)).to(device)
+    rows = [row(index, seed=7, top_p=top_p) for index in range(60)]
+    together = sample(logits, rows, of=[index % 3 for index in range(60)])
+    assert together == [sample(logits[index % 3].unsqueeze(0), [each])[0] for index, each in enumerate(rows)]
 
 
 def test_a_little_rounding_seldom_changes_a_choice() -> None:

@@ -1,0 +1,137 @@
+"""Unnormalised probabilities of tokens, and which of them top-k, top-p and min-p keep."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from engine.sampling.highest import first
+from engine.sampling.nucleus import ROUNDING, comes_late, keep_highest, mass_before, nucleus
+from engine.sampling.passes import NARROW, one_by_one
+
+TILE = 512
+"""Tokens that enter the first race as one; the second race is among the tokens of one tile."""
+
+_LOWEST_TEMPERATURE = 1e-6
+_FAINTEST = -80.0
+"""Scores this far below the highest count as just as unlikely: exp is many times slower where results are denormal.
+
+No draw can tell: noise spans 2^-32 to 17, so that nothing less likely than e^-30 of the likeliest ever wins a race.
+"""
+
+
+class Filters(NamedTuple):
+    """Temperature (above 0), then top_k (0: all), top_p (1: all), min_p (0: all), applied in this order."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+
+class Weights:
+    """Weights of the tokens of some rows, in memory that is used again for the rows of the next pass.
+
+    The likeliest token of a row weighs 1. What the filters drop weighs nothing, with one exception: in a wide
+    vocabulary what top_p drops keeps its weight. There a draw can be rejected for far less than it takes to find all
+    that is dropped, so that is left to `restrict`. min_p can be applied at once: what it keeps has only kept tokens
+    before it, so that top_p is asked nothing about the others.
+    """
+
+    def __init__(self, rows: int, vocab: int, device: torch.device) -> None:
+        self._places = torch.zeros(rows, tiles_of(vocab) * TILE, device=device)
+        self._vocab = vocab
+        self._spare: torch.Tensor | None = None
+
+    def fill(self, logits: torch.Tensor, filters: Sequence[Filters]) -> list[bool]:
+        """Weigh `logits` `[rows, vocab]` float32, -inf for what cannot be drawn, one of `filters` per row.
+
+        Tells of each row whether it has a finite highest logit; what is drawn from one without means nothing.
+        """
+        rows = len(filters)
+        self._logits = logits
+        self._values = self._places[:rows, : self._vocab]
+        self.tiles = self._places.view(len(self._places), -1, TILE)[:rows]
+        best = logits.amax(dim=-1, keepdim=True)
+        self._weigh(best, [each.temperature for each in filters], [each.top_k for each in filters])
+        self._targets = self._masses([each.top_p for each in filters])
+        self._drop_unlikely([each.min_p * (1 - ROUNDING) for each in filters])
+        if self._vocab <= NARROW and any(map(math.isfinite, self._targets)):
+            self.restrict(range(rows))
+            self._targets = [math.inf] * rows
+        else:
+            self.sums = self.tiles.sum(dim=-1)
+        return [math.isfinite(value) for [value] in best.tolist()]
+
+    def _weigh(self, best: torch.Tensor, temperatures: list[float], top_k: list[int]) -> None:
+        if one_by_one(self._logits) and 0 < top_k[0] < self._vocab:
+            ids = torch.from_numpy(first(self._logits[0].numpy(), top_k[0]))
+            few = self._logits[:, ids]
+            self._values.zero_()[:, ids] = weigh(few, best, temperatures, few)
+        else:
+            weigh(self._logits, best, temperatures, self._values)
+            keep_highest(self._logits, self._values, top_k)
+
+    def _drop_unlikely(self, floors: list[float]) -> None:
+        if one_by_one(self._logits) and floors[0]:
+            # It keeps what is above its bound, in a tenth of the time that a mask takes.
+            below = float(np.nextafter(np.float32(floors[0]), np.float32(0)))
+            torch.nn.functional.threshold(self._values, below, 0.0, inplace=True)
+        elif any(floors):
+            self._values *= self._values >= self._values.new_tensor(floors).unsqueeze(1)
+
+    def _masses(self, top_p: list[float]) -> list[float]:
+        """How much may come before a token that top_p keeps, per row."""
+        if min(top_p) == 1:
+            return [math.inf] * len(top_p)
+        totals: list[float] = self._values.sum(dim=-1).tolist()
+        # The first token is kept however small top_p is.
+        bounds = [max(share - ROUNDING, ROUNDING**2) if share < 1 else math.inf for share in top_p]
+        return [bound * total for bound, total in zip(bounds, totals, strict=True)]
+
+    def dropped(self, rows: Sequence[int], tokens: torch.Tensor) -> list[int]:
+        """The places i at which top_p drops `tokens[i]` of `rows[i]`, though it has a weight."""
+        asked = [place for place, row in enumerate(rows) if math.isfinite(self._targets[row])]
+        if not asked:
+            return []
+        if one_by_one(self._logits):
+            if self._spare is None:
+                self._spare = torch.empty(self._vocab)
+            ids = tokens.tolist()
+            row, values, target = self._logits[0], self._values[0], self._targets[0]
+            return [place for place in asked if comes_late(row, values, ids[place], target, self._spare)]
+        targets = self._values.new_tensor([self._targets[rows[place]] for place in asked])
+        places = torch.tensor(asked, device=tokens.device)
+        where = torch.tensor([rows[place] for place in asked], device=tokens.device)
+        late = mass_before(self._logits[where], self._values[where], tokens[places]) >= targets
+        return [place for place, gone in zip(asked, late.tolist(), strict=True) if gone]
+
+    def restrict(self, rows: Sequence[int]) -> None:
+        """Leave no weight to what top_p drops in these rows."""
+        whole = len(rows) == len(self._targets)
+        where: slice | list[int] = slice(None) if whole else list(rows)
+        targets = torch.tensor([self._targets[row] for row in rows], dtype=torch.float64, device=self._values.device)
+        values = self._values[where]
+        self._values[where] = values.mul_(nucleus(self._logits[where], values, targets))
+        self.sums = self.tiles.sum(dim=-1)
+
+
+def weigh(logits: torch.Tensor, best: torch.Tensor, temperatures: Sequence[float], out: torch.Tensor) -> torch.Tensor:
+    """exp((logits - best) / temperature) into `out`, none of it denormal; `best` `[rows, 1]`.
+
+    The maximum is taken off first, so that a low temperature cannot overflow.
+    """
+    torch.sub(logits, best, out=out)
+    factors = [1 / max(each, _LOWEST_TEMPERATURE) for each in temperatures]
+    if len(set(factors)) > 1:
+        out *= out.new_tensor(factors).unsqueeze(1)
+    elif factors and factors[0] != 1:
+        out *= factors[0]
+    return out.clamp_(min=_FAINTEST).exp_()
+
+
+def tiles_of(vocab: int) -> int:
+    """How many tiles a vocabulary takes; the last may be short."""
+    return -(-vocab // TILE)
