@@ -51,10 +51,10 @@ class Request:
     leaves. `seed` None: sampling.seed, or one derived from the id.
 
     What policies look at: `priority_class` (one of schemas.keys.CLASSES), `tenant`, the targets `ttft_slo_ms` and
-    `tbt_slo_ms` (milliseconds; None: none), `deadline_s` (seconds of `time.monotonic()`), `waited_s` (seconds that it had
-    waited before it was submitted). Cached prefixes are shared
-    among requests of equal tenant and `cache_salt` alone. Requests of one `group` that are submitted with equal known
-    tokens (the choices of one prompt) compute them once. With `beam` the request is a beam search.
+    `tbt_slo_ms` (milliseconds; None: none), `deadline_s` (seconds of `time.monotonic()`), `waited_s` (seconds that it
+    had waited before it was submitted). Cached prefixes are shared among requests of equal tenant and `cache_salt`
+    alone. Requests of one `group` that are submitted with equal known tokens (the choices of one prompt) compute them
+    once. With `beam` the request is a beam search.
 
     The state changes through the methods below alone; a change that cannot follow the present state raises
     IllegalTransition. How far a request is in its prefill follows from its state and `num_computed`, never from counts
