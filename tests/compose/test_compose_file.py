@@ -113,7 +113,7 @@ def test_env_example_knows_every_variable_and_its_default() -> None:
     for name in set(example) - set(read):
         if name.startswith("ORCASTREAM_"):
             default = fields[name].default
-            shown = {None: "", True: "true", False: "false"}.get(default, str(default))
+            shown = "" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
             assert example[name] in ("", shown), name
         else:
             assert name in COMPOSE["x-settings"], name
