@@ -162,7 +162,8 @@ class GroupCache:
     def swap_in(self, sequence: Sequence, slots: list[int], digests: Digests) -> None:
         """Append what is in pinned `slots`, which become free; there must be enough blocks.
 
-        The first of them hold the contents `digests`: what is on the device already is shared, not copied.
+        The first of them hold the contents `digests`: what is on the device already is shared, not copied. What is
+        copied stays nameless: its name may have been forgotten meanwhile because the content is not to be trusted.
         """
         found = [self.pool.find(digest) for digest in digests]
         found += [None] * (len(slots) - len(digests))
@@ -171,8 +172,7 @@ class GroupCache:
                 self.pool.hold(shared)
                 self.host.unpin(slot)
         away = [slot for slot, block in zip(slots, found, strict=True) if block is None]
-        names = [digest for digest, block in zip(digests, found, strict=False) if block is None]
-        brought = iter(self._bring(away, names))
+        brought = iter(self._bring(away, []))
         for known in found:
             self.append(sequence, next(brought) if known is None else known)
 
