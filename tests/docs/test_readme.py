@@ -142,7 +142,7 @@ def test_every_orcastream_command_exists(shell: Shell) -> None:
     """Commands that are not run here: their flags are real."""
     for kind, code in BLOCKS:
         for line in code.splitlines() if kind == "sh" else ():
-            if match := re.match(r"orcastream (\w+)\s+(.*)", line):
+            if match := re.match(r"orcastream ((?:bench )?[\w-]+)\s+(.*)", line):
                 usage = shell.run(f". .venv/bin/activate; orcastream {match[1]} --help")
                 for flag in re.findall(r"--[\w-]+", match[2]):
                     assert flag in usage, line

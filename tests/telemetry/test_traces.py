@@ -48,6 +48,8 @@ def site(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def post(site: ObservedSite, traceparent: str | None, **payload: object) -> str:
     """A direct producer's request; its id."""
     request = site.producer.request(PROMPT_TOKENS, **payload)
+    unshared = request.payload.model_copy(update={"cache_salt": request.id})  # every chunk is to be seen
+    request = replace(request, payload=unshared)
     site.producer.add(replace(request, traceparent=traceparent).fields())
     return request.id
 

@@ -181,7 +181,7 @@ async def test_hazard_23_over_claim(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, open_link: OpenLink
 ) -> None:
     """COUNT is per stream: a worker with room for three takes three, the most urgent ones."""
-    for name in reversed(CLASSES):
+    for name in CLASSES:
         for index in range(2):
             await enqueue(link, keys, make_request(f"{name}{index}", priority_class=name))
     worker, other = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2")
