@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from transformers import PreTrainedModel
@@ -29,6 +30,7 @@ from engine.record import IterationRecord, Stopwatch
 from engine.request import Request, RequestState
 from engine.sampling.sampler import Sampled
 from engine.schedule.make import make_scheduler
+from engine.schedule.policies import POLICIES
 from engine.schedule.pool import RequestPool
 from engine.totals import Totals
 from engine.validation import check_request
@@ -118,6 +120,14 @@ class OrcaEngine:
             return False
         self._end(request)
         return True
+
+    def switch_policy(self, name: str) -> None:
+        """Let another scheduling policy decide from the next iteration on; ValueError where there is none of that name.
+
+        Nobody is interrupted by the switch itself.
+        """
+        self.config = replace(self.config, policy=name)
+        self._scheduler.switch(POLICIES[name](self._scheduler.policy.tools))
 
     def step(self) -> list[TokenEvent]:
         """Compute one iteration; its tokens in order of the batch, [] when there is no work.

@@ -59,6 +59,16 @@ class Scheduler:
             self._admit(plan, left)
         return plan
 
+    def switch(self, policy: Policy) -> None:
+        """Let another policy decide from the next iteration on; it learns of everybody who waits and runs."""
+        for request in self.requests.running:
+            policy.push(request)
+            policy.remove(request)
+            policy.joined(request)
+        for request in self.requests.waiting.values():
+            policy.push(request)
+        self.policy = policy
+
     def can_plan_ahead(self) -> bool:
         """Whether an iteration can be planned before the tokens of the last one are known.
 

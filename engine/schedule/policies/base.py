@@ -43,6 +43,7 @@ class Policy(ABC):
     name: ClassVar[str]
 
     def __init__(self, tools: PolicyTools) -> None:
+        self.tools = tools
         self.memory = tools.memory
         self.budget = tools.budget
         self.max_batch_size = tools.max_batch_size
