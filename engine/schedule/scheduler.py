@@ -76,8 +76,9 @@ class Scheduler:
         """The device had no memory for `plan`, which was not launched: plan less; False: it cannot be less."""
         if not self.relief.shrink(plan.num_tokens, len(plan)):
             return False
-        for request in list(self.policy.order(plan.requests))[self.relief.requests :]:
-            if not request.num_pending and request.state is not RequestState.FINISHED:
+        left = [request for request in plan.requests if request.state is not RequestState.FINISHED]
+        for request in self.policy.order(left)[self.relief.requests :]:
+            if not request.num_pending:
                 self._preempt(request)
         return True
 
