@@ -180,3 +180,15 @@ def test_hypotheses_that_fail_end_their_search_once(
     assert (event.request_id, event.token) == ("a", None)
     engine.check_integrity()
     assert choices(run(engine, other)["other"])
+
+
+def test_hypotheses_have_the_targets_and_the_age_of_their_search(make_engine: MakeEngine) -> None:
+    engine = make_engine(policy="slo")
+    root = search("a", (3, 1, 4), Beam(3))
+    root.ttft_slo_ms, root.tbt_slo_ms, root.deadline_s, root.waited_s = 500.0, 50.0, 1e9, 30.0
+    engine.submit(root)
+    engine.step()
+    assert len(root.hypotheses) == 3
+    for each in root.hypotheses[1:]:
+        assert (each.ttft_slo_ms, each.tbt_slo_ms, each.deadline_s) == (500.0, 50.0, 1e9)
+        assert each.waited_s > 30.0
