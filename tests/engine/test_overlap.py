@@ -1,12 +1,15 @@
 """An iteration planned while the one before computes brings the same tokens, one call later."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 import torch
 
 from engine import Request, TokenEvent
+from engine.batch import executor
 from engine.batch.flat_batch import FlatBatch
+from engine.sampling.sampler import Sampled, SamplingRow, sample
 from schemas.sampling import SamplingParams
 from tests.engine.running import MakeEngine, MakeModel, crowd, request, run, tokens
 
@@ -88,6 +91,23 @@ def test_a_device_without_memory_computes_less_at_a_time(
         }
         assert max(sizes) > 10
         assert not any(event.error for events in found.values() for event in events)
+
+
+def test_a_device_without_memory_for_sampling_samples_fewer_rows_at_a_time(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = run(make_engine(num_blocks=256), *crowd())
+    counts = []
+
+    def limited(logits: torch.Tensor, rows: Sequence[SamplingRow], of: Sequence[int]) -> list[Sampled]:
+        counts.append(len(rows))
+        if len(rows) > 2:
+            raise torch.OutOfMemoryError("no memory for so many rows")
+        return sample(logits, rows, of)
+
+    monkeypatch.setattr(executor, "sample", limited)
+    assert run(make_engine(num_blocks=256), *crowd()) == expected
+    assert max(counts) > 2
 
 
 def test_a_request_that_never_fits_ends_alone(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
