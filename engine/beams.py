@@ -1,5 +1,6 @@
 """The beam searches that an engine has under way."""
 
+import time
 from collections.abc import Collection
 
 from engine.batch.executor import stop_ids
@@ -102,6 +103,10 @@ class Beams:
             priority_class=root.priority_class,
             tenant=root.tenant,
             cache_salt=root.cache_salt,
+            ttft_slo_ms=root.ttft_slo_ms,
+            tbt_slo_ms=root.tbt_slo_ms,
+            deadline_s=root.deadline_s,
+            waited_s=root.waited_s + time.monotonic() - (root.timeline.submitted_s or 0.0),
             beam=root.beam,
         )
         hypothesis.hypotheses = root.hypotheses

@@ -26,11 +26,12 @@ class EngineConfig:
 
     `policy` is the name of a scheduling policy, `admission` the rule of memory that it uses. With `token_budget`
     adaptive prefill chunks shrink so that the time between tokens stays under the tightest target of those that run, or
-    `tbt_target_ms` (milliseconds) where they name none. `kv_cache_dtype` is what keys and values are kept in; auto: the
-    model's own. `host_cache_memory` (bytes) takes swapped-out requests and evicted prefixes; `preemption` auto swaps
-    where that is measured to be cheaper than to compute again. `class_weight` is the factor by which a request of one
-    class ages faster than one of the class below. With `overlap` an iteration is planned while the one before
-    computes; auto: on a device that runs by itself.
+    `tbt_target_ms` (milliseconds, with that budget alone) where they name none. `kv_cache_dtype` is what keys and
+    values are kept in; auto: the model's own. `host_cache_memory` (bytes) takes swapped-out requests and evicted
+    prefixes; `preemption` auto swaps where that is measured to be cheaper than to compute again, and swap is refused
+    where there is no such memory. `class_weight` is the factor by which a request of one class ages faster than one of
+    the class below. With `overlap` an iteration is planned while the one before computes; auto: on a device that runs
+    by itself.
     """
 
     model: str
@@ -70,6 +71,10 @@ class EngineConfig:
             raise ValueError(f"tbt_target_ms: got {self.tbt_target_ms!r}, allowed: more than 0 milliseconds, or None")
         if not self.class_weight >= 1:
             raise ValueError(f"class_weight: got {self.class_weight!r}, allowed: 1 or more")
+        if self.preemption == "swap" and not self.host_cache_memory:
+            raise ValueError("preemption: got 'swap', allowed with host_cache_memory 0: auto, recompute")
+        if self.tbt_target_ms is not None and self.token_budget == "fixed":
+            raise ValueError(f"tbt_target_ms: got {self.tbt_target_ms!r}, allowed with token_budget fixed: None")
         if self.policy not in POLICIES:
             raise ValueError(f"policy: got {self.policy!r}, allowed: {', '.join(sorted(POLICIES))}")
         for field in fields(self):

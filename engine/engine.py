@@ -188,9 +188,13 @@ class OrcaEngine:
 
     def _collect(self, pending: Pending) -> list[TokenEvent]:
         """Wait for what was launched, and account for it; its events."""
+        events = [
+            self._fail(request, pending.failed[request.id])
+            for request in pending.plan.requests
+            # one may have been cancelled meanwhile, or have ended with another hypothesis of its search
+            if request.id in pending.failed and request.state is not RequestState.FINISHED
+        ]
         drawn = self._executor.draw(pending)
-        failed = [request for request in pending.plan.requests if request.id in pending.failed]
-        events = [self._fail(request, pending.failed[request.id]) for request in failed]
         for request, length in pending.prefills:
             self._totals.prefilled(request, length)
             request.chunk_computed(length)

@@ -20,7 +20,7 @@ class IterationRecord:
     forward_s: float
     sample_s: float
     total_s: float
-    """From select, or from the end of the iteration before where that is later, to advance."""
+    """From select, or from the end of the iteration before where that is later, until its tokens are accounted for."""
     prefill_tokens: int
     """Known tokens computed, those recomputed after a preemption among them."""
     decode_tokens: int

@@ -1,9 +1,11 @@
 """Whether a request can be computed at all."""
 
 from collections.abc import Collection, Container
+from math import inf
 
 from engine.request import Request, RequestState
 from schemas.errors import InvalidRequest
+from schemas.keys import CLASSES
 from schemas.model_limits import ModelLimits
 from schemas.stopping import first_finish
 
@@ -30,12 +32,25 @@ def check_request(request: Request, limits: ModelLimits, eos_token_ids: Collecti
     max_tokens = limits.fit(
         len(request.prompt_ids), max_tokens=request.max_tokens, min_tokens=request.sampling.min_tokens
     )
+    _check_service(request)
     if request.beam is not None:
         _check_beam(request)
     ended = first_finish(request.output_ids, request.sampling, eos_token_ids, max_tokens)
     if ended is not None:
         raise InvalidRequest("output_ids", request.output_ids, f"an output that goes on (it ended: {ended[1]})")
     return max_tokens
+
+
+def _check_service(request: Request) -> None:
+    """What policies go by."""
+    if request.priority_class not in CLASSES:
+        raise InvalidRequest("priority_class", request.priority_class, f"one of {', '.join(CLASSES)}")
+    for field in ("ttft_slo_ms", "tbt_slo_ms"):
+        target = getattr(request, field)
+        if target is not None and not 0 < target < inf:
+            raise InvalidRequest(field, target, "more than 0 milliseconds, or None")
+    if not 0 <= request.waited_s < inf:
+        raise InvalidRequest("waited_s", request.waited_s, "0 seconds or more")
 
 
 def _check_beam(request: Request) -> None:

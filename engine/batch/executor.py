@@ -108,23 +108,36 @@ class Executor:
         pending.watch.lap()
         drawn = Drawn()
         for launched in pending.launched:
-            self._draw(launched, drawn)
+            rows = [row for row, request in enumerate(launched.rows) if request.num_pending]
+            self._draw(launched, rows, drawn)
         pending.watch.sample_s += pending.watch.lap()
         return drawn
 
     @torch.inference_mode()
-    def _draw(self, launched: Launched, drawn: Drawn) -> None:
-        rows = [row for row, request in enumerate(launched.rows) if request.num_pending]
-        plain = [row for row in rows if launched.rows[row].beam is None]
-        of = [row for row in plain for _ in range(1 + len(launched.rows[row].followers))]
-        drawing = [each for row in plain for each in (launched.rows[row], *launched.rows[row].followers)]
-        if of:
-            sampled = sample(launched.logits, [self._sampling_row(each) for each in drawing], of)
-            drawn.tokens += zip(drawing, sampled, strict=True)
-        for row in rows:
-            request = launched.rows[row]
-            if request.beam is not None:
-                drawn.candidates.append((request, self._candidates(request, launched.logits, row)))
+    def _draw(self, launched: Launched, rows: list[int], drawn: Drawn) -> None:
+        """Sample from those rows of the logits, by halves where the device has no memory for all at once."""
+        beams = [row for row in rows if launched.rows[row].beam is not None]
+        try:
+            tokens = self._tokens(launched, [row for row in rows if row not in beams])
+            candidates = [self._candidates(launched.rows[row], launched.logits, row) for row in beams]
+        except torch.OutOfMemoryError:
+            if len(rows) == 1:
+                raise
+            torch.cuda.empty_cache()
+            self._draw(launched, rows[: len(rows) // 2], drawn)
+            self._draw(launched, rows[len(rows) // 2 :], drawn)
+            return
+        drawn.tokens += tokens
+        drawn.candidates += zip([launched.rows[row] for row in beams], candidates, strict=True)
+
+    def _tokens(self, launched: Launched, rows: list[int]) -> list[tuple[Request, Sampled]]:
+        """The next token of each request of `rows`, and of those that follow it."""
+        of = [row for row in rows for _ in range(1 + len(launched.rows[row].followers))]
+        if not of:
+            return []
+        drawing = [each for row in rows for each in (launched.rows[row], *launched.rows[row].followers)]
+        sampled = sample(launched.logits, [self._sampling_row(each) for each in drawing], of)
+        return list(zip(drawing, sampled, strict=True))
 
     def _candidates(self, request: Request, logits: torch.Tensor, row: int) -> list[tuple[int, float]]:
         assert request.beam is not None

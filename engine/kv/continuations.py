@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import islice
 
 _MOST_COMPARED = 64
 """Continuations of one prefix that are compared, the newest first."""
@@ -46,8 +47,8 @@ class Continuations:
         """The block after `parent` that begins with most of `tokens`, and how many of them; None: no such token."""
         found: tuple[bytes, int] | None = None
         edges = self._after.get(parent)
-        for digest in list(reversed(edges))[:_MOST_COMPARED] if edges else ():
-            shared = _shared(edges[digest], tokens) if edges else 0
+        for digest, continuation in islice(reversed(edges.items()), _MOST_COMPARED) if edges else ():
+            shared = _shared(continuation, tokens)
             if shared > (found[1] if found else 0):
                 found = digest, shared
         return found

@@ -25,10 +25,11 @@ class MemoryRule(ABC):
         """Whether all of them together find room in an empty cache."""
 
     def most_blocks(self, requests: Sequence[Request]) -> list[int]:
-        """Blocks per group that `requests` may come to hold together; a beam search needs them per hypothesis."""
+        """Blocks per group that `requests` may come to hold together; a beam search that has not begun needs them for
+        each of its hypotheses, which speak for themselves afterwards."""
         total = [0] * len(self.cache.groups)
         for request in requests:
-            times = 1 if request.beam is None else request.beam.width
+            times = request.beam.width if request.beam is not None and not request.hypotheses else 1
             most = self.cache.most_blocks(request.most_tokens)
             total = [a + times * b for a, b in zip(total, most, strict=True)]
         return total

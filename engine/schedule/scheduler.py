@@ -57,6 +57,8 @@ class Scheduler:
             left = self._continue_prefills(plan, left)
         if self.preemptions == preemptions and self.requests.waiting:
             self._admit(plan, left)
+        if not plan.requests and self.requests.running:
+            self._unblock(plan)
         return plan
 
     def switch(self, policy: Policy) -> None:
@@ -84,8 +86,9 @@ class Scheduler:
         """The device had no memory for `plan`, which was not launched: plan less; False: it cannot be less."""
         if not self.relief.shrink(plan.num_tokens, len(plan)):
             return False
-        for request in list(self.policy.order(plan.requests))[self.relief.requests :]:
-            if not request.num_pending and request.state is not RequestState.FINISHED:
+        left = [request for request in plan.requests if request.state is not RequestState.FINISHED]
+        for request in self.policy.order(left)[self.relief.requests :]:
+            if not request.num_pending:
                 self._preempt(request)
         return True
 
@@ -228,9 +231,25 @@ class Scheduler:
         for request in aside:
             self.policy.push(request)
 
+    def _unblock(self, plan: Plan) -> None:
+        """Where all that run are hypotheses that wait for others which find no room: the first search goes on alone."""
+        running = self.requests.running
+        if any(each.candidates is None for each in running):
+            return  # a token is pending
+        search = self.policy.order(running)[0].hypotheses
+        for other in [each for each in running if each.hypotheses is not search]:
+            self._preempt(other)
+        left = min(self.policy.token_budget(running), self.relief.tokens)
+        for hypothesis in search:
+            if hypothesis.state is RequestState.WAITING:
+                self.policy.remove(hypothesis)
+                left -= self._join(hypothesis, plan, left)
+
     def _can_join(self, request: Request) -> bool:
-        free = min(self.max_batch_size, self.relief.requests) - self.requests.places_taken
-        return request.places <= free and self.policy.may_join(request, self.requests.running)
+        taken = self.requests.places_taken
+        # Whoever splits needs its places at once, so that one request may run however little the device has room for.
+        most = min(self.max_batch_size, self.relief.requests) if taken else self.max_batch_size
+        return request.places <= most - taken and self.policy.may_join(request, self.requests.running)
 
     def _join(self, request: Request, plan: Plan, left: int) -> int:
         """Let `request` enter the batch; what that takes of the budget."""

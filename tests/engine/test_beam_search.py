@@ -1,5 +1,6 @@
 """Beam search equals that of transformers' generate, whatever else is in the batch and whoever is preempted."""
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from engine import Beam, OrcaEngine, Request, TokenEvent
+from engine.batch.flat_batch import FlatBatch
 from engine.model.quiet import quiet
 from schemas.errors import InvalidRequest
 from schemas.sampling import SamplingParams
@@ -137,3 +139,56 @@ def test_what_a_beam_search_cannot_be(beam: Beam, params: dict[str, Any], field:
     with pytest.raises(InvalidRequest, match=field):
         engine.submit(Request("a", (1, 2), sampling, beam=beam))
     assert not engine.has_work
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "fair", "static"])
+@pytest.mark.parametrize("admission", ["paged", "reserve"])
+def test_searches_that_do_not_fit_together_end_all_the_same(
+    policy: str, admission: str, make_engine: MakeEngine
+) -> None:
+    """The running hypotheses of each must not wait for ever for others of it that lack the blocks they hold."""
+    searches = [(f"s{number}", tuple(range(number, number + 9)), Beam(2)) for number in range(3)]
+    expected = [choices(run(make_engine(num_blocks=256), search(*each, 20))[each[0]]) for each in searches]
+    engine = make_engine(num_blocks=16, prefix_cache=False, policy=policy, admission=admission)
+    for each in searches:
+        engine.submit(search(*each, 20))
+    events: dict[str, list[TokenEvent]] = {name: [] for name, _, _ in searches}
+    for _ in range(500):
+        for event in engine.step():
+            events[event.request_id].append(event)
+        engine.check_integrity()
+    assert [choices(events[name]) for name, _, _ in searches] == expected
+
+
+@pytest.mark.parametrize("failing", [(0,), (2,), (0, 1, 2)])
+def test_hypotheses_that_fail_end_their_search_once(
+    failing: tuple[int, ...], make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    other = search("other", (9, 8, 7), Beam(1))
+    engine.submit(search("a", (3, 1, 4), Beam(3)))
+    engine.step()
+    forward, calls = engine._runner.forward, count(-1)  # all together, then one by one
+
+    def fail(batch: FlatBatch) -> torch.Tensor:
+        if next(calls) in (-1, *failing):
+            raise RuntimeError("no")
+        return forward(batch)
+
+    monkeypatch.setattr(engine._runner, "forward", fail)
+    (event,) = engine.step()
+    assert (event.request_id, event.token) == ("a", None)
+    engine.check_integrity()
+    assert choices(run(engine, other)["other"])
+
+
+def test_hypotheses_have_the_targets_and_the_age_of_their_search(make_engine: MakeEngine) -> None:
+    engine = make_engine(policy="slo")
+    root = search("a", (3, 1, 4), Beam(3))
+    root.ttft_slo_ms, root.tbt_slo_ms, root.deadline_s, root.waited_s = 500.0, 50.0, 1e9, 30.0
+    engine.submit(root)
+    engine.step()
+    assert len(root.hypotheses) == 3
+    for each in root.hypotheses[1:]:
+        assert (each.ttft_slo_ms, each.tbt_slo_ms, each.deadline_s) == (500.0, 50.0, 1e9)
+        assert each.waited_s > 30.0

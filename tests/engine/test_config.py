@@ -23,6 +23,8 @@ from engine import EngineConfig
             {"max_num_batched_tokens": 16},
             "max_batch_size: got 32, allowed: at most max_num_batched_tokens, which is 16",
         ),
+        ({"preemption": "swap"}, "preemption: got 'swap', allowed with host_cache_memory 0: auto, recompute"),
+        ({"tbt_target_ms": 5.0}, "tbt_target_ms: got 5.0, allowed with token_budget fixed: None"),
         ({"admission": "lottery"}, "admission: got 'lottery', allowed: paged, reserve"),
     ],
 )

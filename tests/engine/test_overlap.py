@@ -1,11 +1,16 @@
 """An iteration planned while the one before computes brings the same tokens, one call later."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 import torch
 
-from engine import TokenEvent
+from engine import Request, TokenEvent
+from engine.batch import executor
+from engine.batch.flat_batch import FlatBatch
+from engine.sampling.sampler import Sampled, SamplingRow, sample
+from schemas.sampling import SamplingParams
 from tests.engine.running import MakeEngine, MakeModel, crowd, request, run, tokens
 
 
@@ -88,6 +93,23 @@ def test_a_device_without_memory_computes_less_at_a_time(
         assert not any(event.error for events in found.values() for event in events)
 
 
+def test_a_device_without_memory_for_sampling_samples_fewer_rows_at_a_time(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = run(make_engine(num_blocks=256), *crowd())
+    counts = []
+
+    def limited(logits: torch.Tensor, rows: Sequence[SamplingRow], of: Sequence[int]) -> list[Sampled]:
+        counts.append(len(rows))
+        if len(rows) > 2:
+            raise torch.OutOfMemoryError("no memory for so many rows")
+        return sample(logits, rows, of)
+
+    monkeypatch.setattr(executor, "sample", limited)
+    assert run(make_engine(num_blocks=256), *crowd()) == expected
+    assert max(counts) > 2
+
+
 def test_a_request_that_never_fits_ends_alone(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine()
 
@@ -97,3 +119,43 @@ def test_a_request_that_never_fits_ends_alone(make_engine: MakeEngine, monkeypat
     monkeypatch.setattr(engine._runner, "forward", never)
     found = run(engine, request("a"), request("b"))
     assert all(len(events) == 1 and "none at all" in (events[0].error or "") for events in found.values())
+
+
+def test_a_request_that_failed_may_be_cancelled_before_its_event(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise RuntimeError("no")
+
+    engine = make_engine(overlap="on")
+    with monkeypatch.context() as patched:
+        patched.setattr(engine._runner, "forward", fail)
+        engine.submit(request("a"))
+        assert engine.step() == []
+    assert engine.cancel("a")
+    assert engine.step() == []
+    engine.check_integrity()
+    assert tokens(run(engine, request("b"))["b"])
+
+
+def test_a_group_with_more_places_than_the_device_had_memory_for_runs(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit on requests is lifted by iterations alone, so it must not keep the only work out."""
+    engine = make_engine(max_batch_size=4)
+    forward, failures = engine._runner.forward, [torch.OutOfMemoryError("for once")]
+
+    def fail_once(batch: FlatBatch) -> torch.Tensor:
+        if failures:
+            raise failures.pop()
+        return forward(batch)
+
+    monkeypatch.setattr(engine._runner, "forward", fail_once)
+    run(engine, request("a"))
+    group = [Request(f"g{number}", (5, 6), SamplingParams(max_tokens=2), group="g") for number in range(4)]
+    for each in group:
+        engine.submit(each)
+    for _ in range(10):
+        engine.step()
+        engine.check_integrity()
+    assert [each.num_outputs for each in group] == [2] * 4

@@ -1,6 +1,7 @@
 """What is refused at submit, and with which field."""
 
 from collections.abc import Callable
+from math import nan
 
 import pytest
 
@@ -23,6 +24,10 @@ from tests.engine.running import MakeEngine, request
         (lambda: request("a", outputs=(1,) * 8), "output_ids"),
         (lambda: request("a", outputs=(1, 7), stop_token_ids=(7,)), "output_ids"),
         (lambda: request("busy"), "id"),
+        (lambda: Request("a", (1,), priority_class="urgent"), "priority_class"),
+        (lambda: Request("a", (1,), ttft_slo_ms=0.0), "ttft_slo_ms"),
+        (lambda: Request("a", (1,), tbt_slo_ms=nan), "tbt_slo_ms"),
+        (lambda: Request("a", (1,), waited_s=nan), "waited_s"),
     ],
 )
 def test_what_can_never_be_computed_is_refused_at_submit(

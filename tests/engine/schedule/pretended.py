@@ -63,6 +63,7 @@ def make(
         block_size=BLOCK_SIZE,
         max_num_batched_tokens=budget,
         max_batch_size=batch,
+        host_cache_memory=max(1, host_slots),
         **settings,
     )
     cache = KVCache(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from engine.beam import Beam
 from engine.errors import IntegrityError
 from engine.schedule.memory import MEMORY_RULES, OnDemand, Reserve
 from tests.engine.schedule.pretended import add, cancel, drain, make, request, step
@@ -54,6 +55,19 @@ def test_a_group_that_does_not_fit_together_is_not_one() -> None:
     assert leader.followers == []
     drain(scheduler)
     assert follower.num_outputs == 8
+
+
+def test_hypotheses_of_a_search_reserve_no_more_than_it_did() -> None:
+    scheduler = make(admission="reserve", num_blocks=12, budget=16)
+    root = add(scheduler, 8, 4, beam=Beam(4))
+    scheduler.select()
+    assert scheduler.policy.memory.slots_held() == 4 * 12
+    scheduler.begin_beams(root)
+    for number in range(3):
+        hypothesis = request(root.prompt_ids, 4, f"hypothesis-{number}", beam=root.beam)
+        hypothesis.hypotheses = root.hypotheses
+        scheduler.spawn(hypothesis)
+    assert scheduler.policy.memory.slots_held() == 4 * 12
 
 
 def test_a_lost_reservation_is_found() -> None:

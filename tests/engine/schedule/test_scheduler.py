@@ -202,3 +202,14 @@ def test_integrity_check_sees_a_stolen_block() -> None:
     each.kv.blocks[0].clear()
     with pytest.raises(IntegrityError):
         scheduler.check_integrity()
+
+
+def test_relief_asks_nothing_of_the_policy_about_requests_that_have_ended() -> None:
+    scheduler = make("slo", budget=16)
+    one, other = add(scheduler, 4), add(scheduler, 4)
+    plan = scheduler.select()
+    cancel(scheduler, one)
+    assert scheduler.relieve(plan)
+    assert other.state is RequestState.INITIATION
+    drain(scheduler)
+    assert not scheduler.policy._latest  # type: ignore[attr-defined]  # it would keep what nobody ends any more
