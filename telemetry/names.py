@@ -261,6 +261,30 @@ KV_BLOCKS: Final = Metric(
     (WORKER,),
     (Attribute.MODEL, Attribute.STATE),
 )
+PREFIX_QUERIES: Final = Metric(
+    "orcastream.engine.prefix_cache.queries",
+    Kind.TOTAL,
+    "{token}",
+    "Prompt tokens of all admissions, which the prefix cache was asked for.",
+    (WORKER,),
+    (Attribute.MODEL,),
+)
+PREFIX_HITS: Final = Metric(
+    "orcastream.engine.prefix_cache.hits",
+    Kind.TOTAL,
+    "{token}",
+    "Those of them that it had, so that they were not computed.",
+    (WORKER,),
+    (Attribute.MODEL,),
+)
+SWAPS: Final = Metric(
+    "orcastream.engine.swaps",
+    Kind.TOTAL,
+    "{swap}",
+    "Preempted requests whose blocks went to host memory.",
+    (WORKER,),
+    (Attribute.MODEL,),
+)
 PREEMPTIONS: Final = Metric(
     "orcastream.engine.preemptions",
     Kind.TOTAL,

@@ -77,6 +77,9 @@ class WorkerMetrics:
         self._observe_each(names.PHASE_TIME, Attribute.PHASE, {**phases, "publish": publish_s})
         batched: dict[str, ReadNumber] = {name: partial(self._batched.__getitem__, name) for name in self._batched}
         self._observe_each(names.BATCHED_TOKENS, Attribute.PHASE, batched)
+        self._observe(names.PREFIX_QUERIES, lambda: stats().queried_tokens)
+        self._observe(names.PREFIX_HITS, lambda: stats().cached_tokens)
+        self._observe(names.SWAPS, lambda: stats().swaps)
         self._observe(names.PREEMPTIONS, lambda: stats().preemptions)
         self._observe(names.TOKEN_BUDGET, lambda: token_budget)
 

@@ -164,7 +164,19 @@ _CACHE: Final = Row(
             "Preemptions",
             "Requests put back into the pool per second because blocks ran out, per worker.",
             "ops",
-            (Line(total(rate("orcastream_engine_preemptions_total", MODEL), "instance"), "{{instance}}"),),
+            (
+                Line(total(rate("orcastream_engine_preemptions_total", MODEL), "instance"), "{{instance}}"),
+                Line(total(rate("orcastream_engine_swaps_total", MODEL)), "of these to host memory, all workers"),
+            ),
+        ),
+        Panel(
+            "Prefix cache",
+            "Prompt tokens per second that admitted requests came with, and those that need not be computed again.",
+            "short",
+            (
+                Line(total(rate("orcastream_engine_prefix_cache_queries_total", MODEL)), "asked for"),
+                Line(total(rate("orcastream_engine_prefix_cache_hits_total", MODEL)), "found"),
+            ),
         ),
     ),
 )
