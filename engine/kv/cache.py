@@ -5,11 +5,11 @@ from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING
 
 from engine.errors import IntegrityError, OutOfBlocks
-from engine.kv.continuations import Continuations
 from engine.kv.digest import ContentChain
 from engine.kv.group import GroupCache
 from engine.kv.layout import LayerGroup
-from engine.kv.sequence import NO_BLOCK, Sequence, SwappedSequence
+from engine.kv.prefix import PrefixCache
+from engine.kv.sequence import Sequence, SwappedSequence
 
 if TYPE_CHECKING:  # torch is not needed to look at the names of policies
     from engine.kv.store import KVStore
@@ -23,7 +23,7 @@ class KVCache:
     | which layers share tables | groups by window; a group's pool, tables and tensors are one GroupCache |
     | what a request holds | a Sequence: `open`, `grow` before tokens are computed, `computed` after, `close` |
     | who may write | the only holder of a block; `grow` copies a shared one first (copy on write) |
-    | what can be reused | full blocks by their content (ContentChain), until evicted, least recently used first |
+    | what can be reused | blocks by their content (PrefixCache), until evicted, least recently used first |
     | what is away | `swap_out` and `swap_in`; evicted named blocks go to host memory, too, where there is some |
 
     Nothing here knows requests or scheduling. Numbers of tokens count from a sequence's first one.
@@ -65,13 +65,10 @@ class KVCache:
             )
             for index, (group, blocks, slots) in enumerate(zip(groups, num_blocks, host, strict=True))
         ]
+        self._prefixes = PrefixCache(self.groups, block_size, enabled=prefix_cache)
         self._rows = list(range(max_sequences - 1, -1, -1))
         self._sequences: dict[int, Sequence] = {}
         self._swapped: set[SwappedSequence] = set()
-        self._generation = 0
-        self._promised: dict[bytes, int] = {}
-        """Content that running sequences are about to compute, and how many of them."""
-        self._continuations = Continuations(sum(num_blocks))
         self.copies = 0
         """Blocks copied because a holder of a shared one wrote to it."""
 
@@ -141,35 +138,12 @@ class KVCache:
         return bool(self._rows)
 
     def match(self, chain: ContentChain, num_tokens: int) -> int:
-        """Blocks at the start of a sequence of `num_tokens` known tokens that need not be computed again.
-
-        Never all of its tokens: one must be computed, for its logits.
-        """
-        if not self.prefix_cache:
-            return 0
-        digests = chain.digests
-        length = min(len(digests), (num_tokens - 1) // self.block_size)
-        before = -1
-        while length and length != before:
-            before = length
-            for group in self.groups:
-                length = _matched(group, digests, length, self.block_size)
-        return length
+        """See PrefixCache."""
+        return self._prefixes.match(chain, num_tokens)
 
     def awaits(self, chain: ContentChain, num_tokens: int) -> bool:
-        """Whether running sequences are about to compute blocks that `chain` could reuse, so many that it may wait.
-
-        That is at least a quarter of the tokens that it would compute by itself now.
-        """
-        if not self._promised:
-            return False
-        matched = self.match(chain, num_tokens)
-        coming = matched
-        for digest in chain.digests[matched : (num_tokens - 1) // self.block_size]:
-            if digest not in self._promised:
-                break
-            coming += 1
-        return 4 * (coming - matched) * self.block_size >= max(1, num_tokens - matched * self.block_size)
+        """See PrefixCache."""
+        return self._prefixes.awaits(chain, num_tokens)
 
     # -- the life of a sequence ---------------------------------------------------------------------------------
 
@@ -178,47 +152,15 @@ class KVCache:
 
         With `tokens` themselves the match may end inside a block, which is copied. There must be a free row: `fits`.
         """
-        sequence = self._new(chain, self._generation)
-        length = self._reuse(sequence, self.match(chain, num_tokens))
-        begun = self._begin_block(sequence, tokens[length * self.block_size : num_tokens - 1]) if tokens else 0
+        sequence = self._new(chain, self._prefixes.generation)
+        cached = self._prefixes.adopt(sequence, num_tokens, tokens)
         sequence.capacity = len(sequence) * self.block_size
-        sequence.num_named = length
-        if self.prefix_cache:
-            sequence.num_promised = len(chain.digests)
-            for digest in chain.digests[length:]:
-                self._promised[digest] = self._promised.get(digest, 0) + 1
-        return sequence, length * self.block_size + begun
+        return sequence, cached
 
     def _new(self, chain: ContentChain, generation: int) -> Sequence:
         sequence = Sequence(self._rows.pop(), len(self.groups), chain, generation)
         self._sequences[sequence.row] = sequence
         return sequence
-
-    def _reuse(self, sequence: Sequence, length: int) -> int:
-        """Fill the empty tables with the first `length` blocks of the chain; none where there is no room for all."""
-        for group in self.groups:
-            first = group.first_visible(length * self.block_size)
-            group.skip(sequence, first)
-            if not group.reuse(sequence, sequence.chain.digests[first:length]):
-                self._truncate(sequence, 0)
-                return 0
-        return length
-
-    def _begin_block(self, sequence: Sequence, tokens: Items[int]) -> int:
-        """Copy the cached block that begins with most of `tokens`, which come next; how many it shares with them."""
-        if not self.prefix_cache:
-            return 0
-        parent = sequence.chain.before(len(sequence))
-        found = self._continuations.longest(parent, tokens[: self.block_size])
-        if found is None:
-            return 0
-        digest, shared = found
-        if not all(group.can_copy(digest) for group in self.groups):
-            self._continuations.forget(digest)
-            return 0
-        for group in self.groups:
-            group.append_copy(sequence, digest)
-        return shared
 
     def grow(self, sequence: Sequence, start: int, stop: int) -> bool:
         """Let tokens `start` … `stop - 1` be written; False, and nothing changed, where blocks are lacking.
@@ -246,48 +188,18 @@ class KVCache:
 
     def computed(self, sequence: Sequence, tokens: Items[int], num_computed: int) -> None:
         """The first `num_computed` of `tokens` are in the cache: full blocks can be reused from now on."""
-        if not self.prefix_cache or num_computed // self.block_size <= sequence.num_named:
-            return
-        if sequence.generation != self._generation:
-            return
-        chain = sequence.chain
-        chain.extend(tokens, num_computed, self.block_size)
-        for index in range(sequence.num_named, num_computed // self.block_size):
-            digest = chain.digests[index]
-            for group in self.groups:
-                block = sequence.blocks[group.index][index]
-                if block != NO_BLOCK:
-                    group.pool.name(block, digest)
-            self._continuations.add(chain.before(index), digest, tokens[self._span_of(index)])
-            if index < sequence.num_promised:
-                self._unpromise(digest)
-        sequence.num_named = num_computed // self.block_size
-
-    def _span_of(self, index: int) -> slice:
-        """Where the tokens of block `index` are."""
-        return slice(index * self.block_size, (index + 1) * self.block_size)
+        self._prefixes.name(sequence, tokens, num_computed)
 
     def close(self, sequence: Sequence, computed: Items[int] = ()) -> None:
         """Give everything back; what has a name can be reused until it is evicted.
 
         So can the last block, though it is not full, where the tokens that have been `computed` are told.
         """
-        if self.prefix_cache and sequence.generation == self._generation:
-            self._name_tail(sequence, computed)
+        self._prefixes.name_tail(sequence, computed)
         self._truncate(sequence, 0)
-        self._promise_no_more(sequence, sequence.num_named)
+        self._prefixes.promise_no_more(sequence, sequence.num_named)
         del self._sequences[sequence.row]
         self._rows.append(sequence.row)
-
-    def _name_tail(self, sequence: Sequence, tokens: Items[int]) -> None:
-        index, rest = divmod(len(tokens), self.block_size)
-        if not rest or index != sequence.num_named or index >= len(sequence):
-            return
-        tail = tokens[index * self.block_size :]
-        digest = sequence.chain.tail(index, tail)
-        for group in self.groups:
-            group.pool.name(sequence.blocks[group.index][index], digest)
-        self._continuations.add(sequence.chain.before(index), digest, tail)
 
     def discard(self, sequence: Sequence) -> None:
         """Close a sequence whose keys and values are not to be trusted: nothing of it is reused."""
@@ -327,7 +239,7 @@ class KVCache:
         if full < sequence.num_named:
             raise IntegrityError(f"{num_tokens} tokens are fewer than {sequence.num_named} named blocks hold")
         self._truncate(sequence, length)
-        self._promise_no_more(sequence, full)
+        self._prefixes.promise_no_more(sequence, full)
         sequence.chain.cut(full)
         sequence.capacity = min(sequence.capacity, num_tokens)  # the last block may be shared: `grow` looks
 
@@ -378,7 +290,7 @@ class KVCache:
         """Bring a sequence back, where `can_swap_in` found room."""
         self._swapped.remove(swapped)
         sequence = self._new(swapped.chain, swapped.generation)
-        named = swapped.num_named if swapped.generation == self._generation else 0
+        named = swapped.num_named if swapped.generation == self._prefixes.generation else 0
         for group, first, slots in zip(self.groups, swapped.first, swapped.slots, strict=True):
             group.skip(sequence, first)
             group.swap_in(sequence, slots, swapped.chain.digests[first:named])
@@ -400,13 +312,7 @@ class KVCache:
 
         Sequences that are open or swapped out go on, but what they compute is not shared, as it follows from the old.
         """
-        self._generation += 1
-        for sequence in self._sequences.values():
-            self._promise_no_more(sequence, sequence.num_named)
-        for group in self.groups:
-            group.pool.forget_all()
-            group.host.forget_all()
-        self._continuations.forget_all()
+        self._prefixes.forget_all(self._sequences.values())
 
     def check_integrity(self) -> None:
         """IntegrityError where sequences, pools, tables, promises and host memory disagree."""
@@ -414,48 +320,12 @@ class KVCache:
         for group in self.groups:
             pinned = [slot for swapped in self._swapped for slot in swapped.slots[group.index]]
             group.check_integrity(sequences, pinned)
-        promised: dict[bytes, int] = {}
         for sequence in sequences:
             if len({len(blocks) for blocks in sequence.blocks}) != 1:
                 raise IntegrityError("the tables of a sequence differ in length")
             if sequence.capacity > len(sequence) * self.block_size:
                 raise IntegrityError("a sequence may write more tokens than its blocks hold")
-            for digest in sequence.chain.digests[sequence.num_named : sequence.num_promised]:
-                promised[digest] = promised.get(digest, 0) + 1
-        if promised != self._promised:
-            raise IntegrityError("promised content and running sequences differ")
+        self._prefixes.check_integrity(sequences)
         rows = self.groups[0].tables.array.shape[0]
         if sorted([*self._rows, *self._sequences]) != list(range(rows)):
             raise IntegrityError("a row of the tables is lost, or in two places")
-
-    def _promise_no_more(self, sequence: Sequence, first: int) -> None:
-        """Nobody shall wait for blocks of `sequence` from number `first` on."""
-        for digest in sequence.chain.digests[max(first, sequence.num_named) : sequence.num_promised]:
-            self._unpromise(digest)
-        sequence.num_promised = min(sequence.num_promised, max(first, sequence.num_named))
-
-    def _unpromise(self, digest: bytes) -> None:
-        left = self._promised[digest] - 1
-        if left:
-            self._promised[digest] = left
-        else:
-            del self._promised[digest]
-
-
-def _matched(group: GroupCache, digests: list[bytes], most: int, block_size: int) -> int:
-    """The most blocks, up to `most`, whose visible part is all there: a window needs only what it can look at."""
-    if group.window is None:
-        length = 0
-        while length < most and group.has(digests[length]):
-            length += 1
-        return length
-    length, first = most, most
-    while length:
-        needed = group.first_visible(length * block_size)
-        while first > needed and group.has(digests[first - 1]):
-            first -= 1
-        if first <= needed:
-            return length
-        length = first - 1  # block first - 1 is missing: no length beyond it, and within a window of it, will do
-        first = length
-    return 0

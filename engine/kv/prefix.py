@@ -1,0 +1,188 @@
+"""Which blocks hold what a new sequence needs: the prefix cache."""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Items
+
+from engine.errors import IntegrityError
+from engine.kv.continuations import Continuations
+from engine.kv.digest import ContentChain
+from engine.kv.group import GroupCache
+from engine.kv.sequence import NO_BLOCK, Sequence
+
+
+class PrefixCache:
+    """Finds cached content by name for new sequences, and names what sequences have computed.
+
+    The names stand in the pools of the groups. Beside them it knows how prefixes go on inside a block
+    (Continuations), and which content running sequences have promised to compute, so that others may wait for it.
+    With `enabled` False it never finds anything.
+    """
+
+    def __init__(self, groups: Items[GroupCache], block_size: int, *, enabled: bool) -> None:
+        self.enabled = enabled
+        self.generation = 0
+        """Counts how often everything was forgotten; sequences of an earlier generation name nothing."""
+        self._groups = groups
+        self._block_size = block_size
+        self._promised: dict[bytes, int] = {}
+        """Content that running sequences are about to compute, and how many of them."""
+        self._continuations = Continuations(sum(group.pool.num_blocks for group in groups))
+
+    def match(self, chain: ContentChain, num_tokens: int) -> int:
+        """Blocks at the start of a sequence of `num_tokens` known tokens that need not be computed again.
+
+        Never all of its tokens: one must be computed, for its logits.
+        """
+        if not self.enabled:
+            return 0
+        digests = chain.digests
+        length = min(len(digests), (num_tokens - 1) // self._block_size)
+        before = -1
+        while length and length != before:
+            before = length
+            for group in self._groups:
+                length = _matched(group, digests, length, self._block_size)
+        return length
+
+    def awaits(self, chain: ContentChain, num_tokens: int) -> bool:
+        """Whether running sequences are about to compute blocks that `chain` could reuse, so many that it may wait.
+
+        That is at least a quarter of the tokens that it would compute by itself now.
+        """
+        if not self._promised:
+            return False
+        matched = self.match(chain, num_tokens)
+        coming = matched
+        for digest in chain.digests[matched : (num_tokens - 1) // self._block_size]:
+            if digest not in self._promised:
+                break
+            coming += 1
+        return 4 * (coming - matched) * self._block_size >= max(1, num_tokens - matched * self._block_size)
+
+    def adopt(self, sequence: Sequence, num_tokens: int, tokens: Items[int]) -> int:
+        """Let a fresh `sequence` hold what is cached of its `num_tokens` known tokens; how many tokens that is.
+
+        With `tokens` themselves the match may end inside a block, which is copied.
+        """
+        length = self._reuse(sequence, self.match(sequence.chain, num_tokens))
+        begun = self._begin_block(sequence, tokens[length * self._block_size : num_tokens - 1]) if tokens else 0
+        sequence.num_named = length
+        if self.enabled:
+            sequence.num_promised = len(sequence.chain.digests)
+            for digest in sequence.chain.digests[length:]:
+                self._promised[digest] = self._promised.get(digest, 0) + 1
+        return length * self._block_size + begun
+
+    def _reuse(self, sequence: Sequence, length: int) -> int:
+        """Fill the empty tables with the first `length` blocks of the chain; none where there is no room for all."""
+        for group in self._groups:
+            first = group.first_visible(length * self._block_size)
+            group.skip(sequence, first)
+            if not group.reuse(sequence, sequence.chain.digests[first:length]):
+                for each in self._groups:
+                    each.truncate(sequence, 0)
+                return 0
+        return length
+
+    def _begin_block(self, sequence: Sequence, tokens: Items[int]) -> int:
+        """Copy the cached block that begins with most of `tokens`, which come next; how many it shares with them."""
+        if not self.enabled:
+            return 0
+        parent = sequence.chain.before(len(sequence))
+        found = self._continuations.longest(parent, tokens[: self._block_size])
+        if found is None:
+            return 0
+        digest, shared = found
+        if not all(group.can_copy(digest) for group in self._groups):
+            self._continuations.forget(digest)
+            return 0
+        for group in self._groups:
+            group.append_copy(sequence, digest)
+        return shared
+
+    def name(self, sequence: Sequence, tokens: Items[int], num_computed: int) -> None:
+        """The first `num_computed` of `tokens` are in the cache: full blocks can be reused from now on."""
+        if not self.enabled or num_computed // self._block_size <= sequence.num_named:
+            return
+        if sequence.generation != self.generation:
+            return
+        chain = sequence.chain
+        chain.extend(tokens, num_computed, self._block_size)
+        for index in range(sequence.num_named, num_computed // self._block_size):
+            digest = chain.digests[index]
+            for group in self._groups:
+                block = sequence.blocks[group.index][index]
+                if block != NO_BLOCK:
+                    group.pool.name(block, digest)
+            self._continuations.add(chain.before(index), digest, tokens[self._span_of(index)])
+            if index < sequence.num_promised:
+                self._unpromise(digest)
+        sequence.num_named = num_computed // self._block_size
+
+    def name_tail(self, sequence: Sequence, tokens: Items[int]) -> None:
+        """Name the last block, which is not full, when a sequence ends that has computed `tokens`."""
+        if not self.enabled or sequence.generation != self.generation:
+            return
+        index, rest = divmod(len(tokens), self._block_size)
+        if not rest or index != sequence.num_named or index >= len(sequence):
+            return
+        tail = tokens[index * self._block_size :]
+        digest = sequence.chain.tail(index, tail)
+        for group in self._groups:
+            group.pool.name(sequence.blocks[group.index][index], digest)
+        self._continuations.add(sequence.chain.before(index), digest, tail)
+
+    def _span_of(self, index: int) -> slice:
+        """Where the tokens of block `index` are."""
+        return slice(index * self._block_size, (index + 1) * self._block_size)
+
+    def promise_no_more(self, sequence: Sequence, first: int) -> None:
+        """Nobody shall wait for blocks of `sequence` from number `first` on."""
+        for digest in sequence.chain.digests[max(first, sequence.num_named) : sequence.num_promised]:
+            self._unpromise(digest)
+        sequence.num_promised = min(sequence.num_promised, max(first, sequence.num_named))
+
+    def _unpromise(self, digest: bytes) -> None:
+        left = self._promised[digest] - 1
+        if left:
+            self._promised[digest] = left
+        else:
+            del self._promised[digest]
+
+    def forget_all(self, sequences: Iterable[Sequence]) -> None:
+        """Nothing that was computed so far is reused; `sequences`, all that are open, name nothing any more."""
+        self.generation += 1
+        for sequence in sequences:
+            self.promise_no_more(sequence, sequence.num_named)
+        for group in self._groups:
+            group.pool.forget_all()
+            group.host.forget_all()
+        self._continuations.forget_all()
+
+    def check_integrity(self, sequences: Iterable[Sequence]) -> None:
+        """IntegrityError where promises and `sequences`, all that are open, disagree."""
+        promised: dict[bytes, int] = {}
+        for sequence in sequences:
+            for digest in sequence.chain.digests[sequence.num_named : sequence.num_promised]:
+                promised[digest] = promised.get(digest, 0) + 1
+        if promised != self._promised:
+            raise IntegrityError("promised content and running sequences differ")
+
+
+def _matched(group: GroupCache, digests: list[bytes], most: int, block_size: int) -> int:
+    """The most blocks, up to `most`, whose visible part is all there: a window needs only what it can look at."""
+    if group.window is None:
+        length = 0
+        while length < most and group.has(digests[length]):
+            length += 1
+        return length
+    length, first = most, most
+    while length:
+        needed = group.first_visible(length * block_size)
+        while first > needed and group.has(digests[first - 1]):
+            first -= 1
+        if first <= needed:
+            return length
+        length = first - 1  # block first - 1 is missing: no length beyond it, and within a window of it, will do
+        first = length
+    return 0
