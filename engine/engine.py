@@ -30,6 +30,7 @@ from engine.record import IterationRecord, Stopwatch
 from engine.request import Request, RequestState
 from engine.sampling.sampler import Sampled
 from engine.schedule.make import make_scheduler
+from engine.schedule.plan import Plan
 from engine.schedule.policies import POLICIES
 from engine.schedule.pool import RequestPool
 from engine.totals import Totals
@@ -155,7 +156,14 @@ class OrcaEngine:
         watch = Stopwatch()
         plan = self._scheduler.select()
         watch.select_s = watch.lap()
-        return self._executor.prepare(plan, watch) if plan else None
+        if not plan:
+            return None
+        try:
+            return self._executor.prepare(plan, watch)
+        except torch.OutOfMemoryError:
+            if not self._relieve(plan):
+                raise
+            return None
 
     def _launch(self, prepared: Prepared) -> Pending | None:
         """Launch an iteration, request by request if it fails; None: the device has no memory for one of this size."""
@@ -168,9 +176,7 @@ class OrcaEngine:
         except _LOST_DEVICE:
             raise
         except torch.OutOfMemoryError:
-            if self._scheduler.relieve(plan):
-                _log.warning("no memory for %d tokens of %d requests: going on with fewer", plan.num_tokens, len(plan))
-                torch.cuda.empty_cache()
+            if self._relieve(plan):
                 return None
         except Exception as error:
             _log.warning("an iteration of %d requests failed, retrying one by one: %r", len(plan), error)
@@ -182,9 +188,19 @@ class OrcaEngine:
             except _LOST_DEVICE:
                 raise
             except Exception as error:
+                if isinstance(error, torch.OutOfMemoryError) and self._relieve(plan.only(index)):
+                    continue
                 _log.exception("request %s failed alone", request.id)
                 pending.failed[request.id] = f"the model failed on this request: {error!r}"
         return pending
+
+    def _relieve(self, plan: Plan) -> bool:
+        """Go on with smaller iterations than `plan`; False: there are none."""
+        if not self._scheduler.relieve(plan):
+            return False
+        _log.warning("no memory for %d tokens of %d requests: going on with fewer", plan.num_tokens, len(plan))
+        torch.cuda.empty_cache()
+        return True
 
     def _collect(self, pending: Pending) -> list[TokenEvent]:
         """Wait for what was launched, and account for it; its events."""

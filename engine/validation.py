@@ -65,5 +65,7 @@ def _check_beam(request: Request) -> None:
     ):
         if value not in allowed:
             raise InvalidRequest(field, value, f"{' or '.join(map(str, allowed))} with a beam search")
+    if request.group is not None:
+        raise InvalidRequest("group", request.group, "none: a beam search computes its prompt once by itself")
     if request.output_ids:
         raise InvalidRequest("output_ids", request.output_ids, "none: a beam search begins with its prompt")

@@ -89,8 +89,10 @@ class Executor:
         """
         plan, batch, watch = prepared.plan, prepared.batch, prepared.watch
         watch.lap()
-        for index, request in prepared.unknown:
-            batch.input_ids[0, index] = request.tokens[-1]
+        if prepared.unknown:
+            places, known = zip(*((index, request.tokens[-1]) for index, request in prepared.unknown), strict=True)
+            device = batch.device
+            batch.input_ids[0].index_copy_(0, torch.tensor(places, device=device), torch.tensor(known, device=device))
         logits = self._runner.forward(batch)
         watch.forward_s += watch.lap()
         pending.context_tokens += int(batch.contexts.sum())

@@ -59,6 +59,14 @@ class BlockPool:
             self._references[block] = 1
         return blocks
 
+    def take_one(self) -> int:
+        """As `take(1)`: the blank block that most decode steps need, without more ado."""
+        if not self._blank:
+            return self.take(1)[0]
+        block = self._blank.popleft()
+        self._references[block] = 1
+        return block
+
     def hold(self, block: int) -> None:
         """One more holds `block`, which is held already or reusable."""
         if not self._references[block]:

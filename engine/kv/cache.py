@@ -167,13 +167,14 @@ class KVCache:
 
         Tokens before `start` that no later query can see are given up in either case.
         """
-        copied = start // self.block_size if start % self.block_size else None
-        blocks = -(-stop // self.block_size)
+        size = self.block_size
+        copied = start // size if start % size else None
+        missing = max(0, -(-stop // size) - len(sequence))
         for group in self.groups:
             if group.window is not None:
                 group.give_back(sequence, group.first_visible(start))
         for group in self.groups:
-            needed = max(0, blocks - len(sequence))
+            needed = missing
             if copied is not None and group.pool.is_shared(sequence.blocks[group.index][copied]):
                 needed += 1
             if needed > group.pool.num_free:
@@ -181,9 +182,12 @@ class KVCache:
         for group in self.groups:
             if copied is not None:
                 self.copies += group.own(sequence, copied)
-            for block in group.pool.take(max(0, blocks - len(sequence.blocks[group.index]))):
-                group.append(sequence, block)
-        sequence.capacity = len(sequence) * self.block_size
+            if missing == 1:
+                group.append(sequence, group.pool.take_one())
+            else:
+                for block in group.pool.take(missing):
+                    group.append(sequence, block)
+        sequence.capacity = len(sequence) * size
         return True
 
     def computed(self, sequence: Sequence, tokens: Items[int], num_computed: int) -> None:
@@ -203,7 +207,7 @@ class KVCache:
 
     def discard(self, sequence: Sequence) -> None:
         """Close a sequence whose keys and values are not to be trusted: nothing of it is reused."""
-        for digest in sequence.chain.digests[: sequence.num_named]:
+        for digest in [*sequence.chain.digests[: sequence.num_named], *sequence.chain.tails]:
             for group in self.groups:
                 group.forget(digest)
         self.close(sequence)

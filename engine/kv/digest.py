@@ -14,12 +14,14 @@ class ContentChain:
     different ones never share a block.
     """
 
-    __slots__ = ("_root", "digests")
+    __slots__ = ("_root", "digests", "tails")
 
     def __init__(self, tenant: str, salt: str) -> None:
         name = tenant.encode()
         self._root = sha256(b"%d:%b%b" % (len(name), name, salt.encode())).digest()
         self.digests: list[bytes] = []
+        self.tails: set[bytes] = set()
+        """Names that its last block got while it was not full."""
 
     def extend(self, tokens: Sequence[int], num_tokens: int, block_size: int) -> None:
         """Add the digests of the full blocks within the first `num_tokens` of `tokens` that it lacks."""
@@ -39,7 +41,9 @@ class ContentChain:
 
     def tail(self, index: int, tokens: Sequence[int]) -> bytes:
         """A name for block `index` when it holds no more than `tokens`, fewer than a block has room for."""
-        return sha256(self.before(index) + np.asarray(tokens, dtype="<u4").tobytes()).digest()
+        name = sha256(self.before(index) + np.asarray(tokens, dtype="<u4").tobytes()).digest()
+        self.tails.add(name)
+        return name
 
     def cut(self, num_blocks: int) -> None:
         """Forget the digests from block `num_blocks` on: other tokens may come there."""
@@ -48,5 +52,5 @@ class ContentChain:
     def copy(self, num_blocks: int) -> "ContentChain":
         """One of the first `num_blocks` that grows by itself from here on."""
         twin = object.__new__(ContentChain)
-        twin._root, twin.digests = self._root, self.digests[:num_blocks]
+        twin._root, twin.digests, twin.tails = self._root, self.digests[:num_blocks], set()
         return twin

@@ -20,8 +20,8 @@ class LeastSlack(OrderedPolicy):
 
     Slack is arrival + `ttft_slo_ms` - now - predicted time of the prefill (least laxity, Dertouzos and Mok, IEEE TSE
     1989). Now is the same for all, so the order is that of the latest time at which each prefill can begin, which is
-    worked out once per request. Without a target that is arrival + 40 s, after those that have one; and since
-    no key lies farther ahead, nothing starves.
+    worked out once per request; it is never later than the request's deadline allows. Without a target that is arrival
+    + 40 s, after those that have one; and since no key lies farther ahead, nothing starves.
 
     Who runs is protected by its target, too: decode steps with a `tbt_slo_ms` go first, the tightest first, then
     prefills and decodes without one by their key, and the last of this order is preempted first. A waiting request
@@ -42,10 +42,11 @@ class LeastSlack(OrderedPolicy):
 
     def _latest_start(self, request: Request) -> float:
         arrival_s = request.timeline.submitted_s or 0.0
-        if request.ttft_slo_ms is None:
-            return arrival_s + _PATIENCE_S
         prefill_s = self.times.prefill_s(len(request.tokens)) or 0.0
-        return arrival_s + min(_PATIENCE_S, request.ttft_slo_ms / 1000) - prefill_s
+        latest_s = arrival_s + _PATIENCE_S
+        if request.ttft_slo_ms is not None:
+            latest_s = arrival_s + min(_PATIENCE_S, request.ttft_slo_ms / 1000) - prefill_s
+        return latest_s if request.deadline_s is None else min(latest_s, request.deadline_s - prefill_s)
 
     def ended(self, request: Request) -> None:
         """See the base class."""
