@@ -48,8 +48,8 @@ def main() -> int:
         saved = whole - inside
         print(
             f"turns of {user} + {answer}: {asked:,} prompt tokens, {whole:,} computed by whole blocks in {whole_s:.2f} "
-            f"s, {inside:,} by a match inside the last one in {inside_s:.2f} s: {saved / CONVERSATIONS / TURNS:.1f} fewer "
-            "per prompt"
+            f"s, {inside:,} by a match inside the last one in {inside_s:.2f} s: {saved / CONVERSATIONS / TURNS:.1f} "
+            "fewer per prompt"
         )
     return 0
 
