@@ -6,6 +6,7 @@ Conversations on the demo model: each prompt is the one before, its answer, and 
 import random
 import sys
 import time
+from unittest.mock import patch
 
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -22,9 +23,9 @@ LENGTHS = ((8, 16), (32, 32), (64, 128), (256, 128))
 def converse(model: PreTrainedModel, user: int, answer: int, *, whole_blocks: bool) -> tuple[int, int, float]:
     """Prompt tokens, those computed, and seconds."""
     engine = OrcaEngine(EngineConfig("demo", kv_cache_memory=256 << 20, self_check=False), model)
+    matching = engine.cache.open
     if whole_blocks:  # a cache that is not told the tokens can match names alone
-        matching = engine.cache.open
-        engine.cache.open = lambda chain, num_tokens, tokens=(): matching(chain, num_tokens)  # type: ignore[method-assign]
+        patch.object(engine.cache, "open", lambda chain, num_tokens, tokens: matching(chain, num_tokens)).start()
     choose = random.Random(0)
     history: list[list[int]] = [[] for _ in range(CONVERSATIONS)]
     asked, begun = 0, time.perf_counter()

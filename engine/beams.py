@@ -32,7 +32,7 @@ class Beams:
         width, most = request.beam.width, self._scheduler.max_batch_size
         if width > most:
             raise InvalidRequest("beam_width", width, f"at most {most}, the largest batch")
-        if not self._scheduler.fits_empty(request, width):
+        if not self._scheduler.fits_empty(request):
             raise InvalidRequest("beam_width", width, "as many hypotheses of that length as fit into the KV cache")
 
     def advance(self, request: Request, candidates: list[tuple[int, float]]) -> list[TokenEvent]:

@@ -28,7 +28,7 @@ class SpanTokens:
 class GroupTables:
     """Where one layer group finds and puts the keys and values of a batch.
 
-    `tables` `[num_spans, width]` int32 on the host (and `tables_device`, the same on the device) lists the blocks of
+    `tables` `[num_spans, width]` int32 on the host (and `tables_device`, int64, on the device) lists the blocks of
     each span; entries that no query of the span sees are 0. `slots` `[num_tokens]` int64 on the device is where each
     token's key and value go: block * block_size + offset. `window` as in LayerShape.
     """

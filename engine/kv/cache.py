@@ -123,19 +123,21 @@ class KVCache:
         What it can reuse counts; of `beside`, open sequences with the tokens that each will come to, what they still
         lack is set aside.
         """
-        spoken_for = [0] * len(self.groups)
-        for sequence, tokens in beside:
-            for group in self.groups:
-                held = len(sequence.blocks[group.index]) - sequence.first[group.index]
-                spoken_for[group.index] += max(0, group.most_blocks(tokens) - held)
         matched = None
-        for group, spoken in zip(self.groups, spoken_for, strict=True):
-            free = group.pool.num_free - spoken
+        for group, free in zip(self.groups, self._free_beside(beside), strict=True):
             if group.most_blocks(num_tokens + 1) > free:
                 matched = self.match(chain, num_tokens) if matched is None else matched
                 if group.new_blocks(chain.digests, num_tokens + 1, matched) > free:
                     return False
         return bool(self._rows)
+
+    def _free_beside(self, beside: Iterable[tuple[Sequence, int]]) -> list[int]:
+        """Free blocks per group, less what `beside`, sequences with the tokens that they will come to, still lack."""
+        free = [group.pool.num_free for group in self.groups]
+        for sequence, tokens in beside:
+            for group in self.groups:
+                free[group.index] -= max(0, group.most_blocks(tokens) - group.num_held(sequence))
+        return free
 
     def match(self, chain: ContentChain, num_tokens: int) -> int:
         """See PrefixCache."""
@@ -264,10 +266,7 @@ class KVCache:
 
     def can_swap_out(self, sequence: Sequence) -> bool:
         """Whether host memory has room for all that it holds."""
-        return all(
-            len(sequence.blocks[group.index]) - sequence.first[group.index] <= group.host.num_free
-            for group in self.groups
-        )
+        return all(group.num_held(sequence) <= group.host.num_free for group in self.groups)
 
     def swap_out(self, sequence: Sequence) -> SwappedSequence:
         """Move a sequence to host memory, where `can_swap_out` found room."""
@@ -283,11 +282,14 @@ class KVCache:
         self._swapped.add(swapped)
         return swapped
 
-    def can_swap_in(self, swapped: SwappedSequence) -> bool:
-        """Whether it finds a row, its blocks, and one more to go on with unless it has all there are."""
+    def can_swap_in(self, swapped: SwappedSequence, beside: Iterable[tuple[Sequence, int]] = ()) -> bool:
+        """Whether it finds a row, its blocks, and one more to go on with unless it has all there are.
+
+        What `beside` still lack is set aside, as in `fits`.
+        """
         return bool(self._rows) and all(
-            min(len(slots) + 1, group.pool.num_blocks) <= group.pool.num_free
-            for group, slots in zip(self.groups, swapped.slots, strict=True)
+            min(len(slots) + 1, group.pool.num_blocks) <= free
+            for group, slots, free in zip(self.groups, swapped.slots, self._free_beside(beside), strict=True)
         )
 
     def swap_in(self, swapped: SwappedSequence) -> Sequence:

@@ -54,6 +54,10 @@ class GroupCache:
         blocks = -(-num_tokens // self._block_size)
         return blocks if self._bound is None else min(blocks, self._bound)
 
+    def num_held(self, sequence: Sequence) -> int:
+        """Blocks of this group that `sequence` holds."""
+        return len(sequence.blocks[self.index]) - sequence.first[self.index]
+
     def first_visible(self, start: int) -> int:
         """The first block that a query at position `start` or later can see."""
         return 0 if self.window is None else max(0, start - self.window + 1) // self._block_size
@@ -98,10 +102,7 @@ class GroupCache:
         if not self.pool.is_shared(shared):
             self.pool.unname(shared)
             return False
-        (block,) = self.pool.take(1)
-        if self.store is not None:
-            self.store.copy(shared, block)
-        self.pool.drop(shared)
+        block = self._copy(shared)
         sequence.blocks[self.index][index] = block
         self.tables.array[sequence.row, index] = block
         return True
@@ -146,11 +147,15 @@ class GroupCache:
         if source is None:
             raise IntegrityError("what is to be copied is not there")
         self.pool.hold(source)  # or the copy might take its place
-        (block,) = self.pool.take(1)
+        self.append(sequence, self._copy(source))
+
+    def _copy(self, held: int) -> int:
+        """A fresh block with the content of `held`, which has one reference fewer then."""
+        block = self.pool.take_one()
         if self.store is not None:
-            self.store.copy(source, block)
-        self.pool.drop(source)
-        self.append(sequence, block)
+            self.store.copy(held, block)
+        self.pool.drop(held)
+        return block
 
     def swap_out(self, held: list[int]) -> list[int]:
         """Copies of blocks in pinned host slots; there must be enough of them."""

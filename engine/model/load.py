@@ -72,7 +72,7 @@ def load_model(config: EngineConfig, model_config: Any, device: torch.device) ->
 
 def _read_weights(model: str, model_config: Any, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
     try:
-        return AutoModelForCausalLM.from_pretrained(  # type: ignore[no-any-return]
+        loaded: tuple[Any, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
             model,
             config=model_config,
             dtype=dtype,
@@ -86,6 +86,7 @@ def _read_weights(model: str, model_config: Any, dtype: torch.dtype) -> tuple[An
         refuse_damaged_files(model)
         refuse_unfit_parts(error)
         raise
+    return loaded
 
 
 @contextmanager

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 
 from engine.errors import IntegrityError
 from engine.kv.cache import KVCache
-from engine.kv.sequence import Sequence as KVSequence
-from engine.kv.sequence import SwappedSequence
 from engine.request import Request, RequestState
 
 
@@ -69,17 +67,7 @@ class OnDemand(MemoryRule):
         ]
         if request.swapped is None:
             return self.cache.fits(request.chain, len(request.tokens), beside)
-        return self.cache.can_swap_in(request.swapped) and self._room_to_return(request.swapped, beside)
-
-    def _room_to_return(self, swapped: SwappedSequence, beside: Sequence[tuple[KVSequence, int]]) -> bool:
-        for group, slots in zip(self.cache.groups, swapped.slots, strict=True):
-            lacking = 0
-            for sequence, tokens in beside:
-                held = len(sequence.blocks[group.index]) - sequence.first[group.index]
-                lacking += max(0, group.most_blocks(tokens) - held)
-            if len(slots) + 1 + lacking > group.pool.num_free:
-                return False
-        return True
+        return self.cache.can_swap_in(request.swapped, beside)
 
     def can_ever_fit(self, requests: Sequence[Request]) -> bool:
         """Any request that was accepted does, and those that share a prompt take turns if need be."""

@@ -125,12 +125,10 @@ class Scheduler:
             self.policy.joined(follower)
         return followers
 
-    def fits_empty(self, request: Request, times: int) -> bool:
-        """Whether `request` fits into an empty cache so many times at its full length."""
-        most = self.cache.most_blocks(request.most_tokens)
-        return all(
-            times * blocks <= group.pool.num_blocks for blocks, group in zip(most, self.cache.groups, strict=True)
-        )
+    def fits_empty(self, request: Request) -> bool:
+        """Whether `request`, with all that it will split into, fits into an empty cache at its full length."""
+        memory = self.policy.memory
+        return memory.has_blocks(memory.most_blocks([request]))
 
     def spawn(self, hypothesis: Request) -> None:
         """A hypothesis splits off from a beam search; its first request kept a place and memory for it."""
