@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.autoscaling.picture import STYLE, write_svg
+from bench.figures.svg import STYLE, write_svg
 from engine.config import EngineConfig
 from engine.kv.cache import KVCache
 from engine.kv.layout import LayerGroup

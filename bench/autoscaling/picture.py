@@ -1,29 +1,17 @@
 """The picture of an autoscaling run, from its JSON: `python -m bench.autoscaling.picture SERIES.json PICTURE.svg`."""
 
-import re
 import sys
 from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from bench.arrivals import RateProfile
 from bench.autoscaling.series import Series
+from bench.figures.svg import STYLE, write_svg
 
 _QUEUE, _RATE, _WANTED, _READY, _STARTING, _DRAINING, _TTFT = (
     "#1f5fa8", "#8a8a8a", "#222222", "#4c9f70", "#e3c567", "#c8553d", "#1f5fa8",
 )  # fmt: skip
-STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "orcastream",
-    "font.family": "sans-serif",
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.6,
-}
 
 
 def draw(series: Series, path: Path) -> None:
@@ -47,19 +35,6 @@ def draw(series: Series, path: Path) -> None:
         figure.align_ylabels()
         write_svg(figure, path, "bench.autoscaling.picture")
         pyplot.close(figure)
-
-
-def write_svg(figure: Any, path: Path, creator: str) -> None:
-    """The same bytes for the same figure, so that a picture in the repository changes with its data alone."""
-    drawn = StringIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": creator})
-    path.write_text(_rounded(drawn.getvalue()), encoding="utf-8")
-
-
-def _rounded(svg: str) -> str:
-    """Coordinates to a hundredth of a point, one path per line: a third of the size, and nobody can tell."""
-    short = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), svg)
-    return "\n".join(line.rstrip() for line in re.sub(r" ?\n(?=[LMCz])", " ", short).splitlines()) + "\n"
 
 
 def _changes(times: Sequence[float], *columns: Sequence[float]) -> list[list[float]]:

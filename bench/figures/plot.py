@@ -5,19 +5,8 @@ from typing import Any
 
 from bench.figures.medians import extremes
 from bench.figures.result import Result, Variant
+from bench.figures.svg import STYLE
 
-_STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "orcastream",
-    "font.family": "sans-serif",
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.6,
-}
 _COLORS = ("#1f5fa8", "#c8553d", "#4c9f70", "#e3a83d", "#7a5aa6", "#555555")
 _BARS = (
     ("output tokens/s", "output_tokens_per_s", None),
@@ -34,7 +23,7 @@ def draw(result: Result, path: Path) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    with pyplot.rc_context(_STYLE):
+    with pyplot.rc_context({**STYLE, "axes.axisbelow": True}):
         figure = _curves(pyplot, result) if result.curves() else _bars(pyplot, result)
         figure.suptitle(f"{result.workload['name']}, {result.model['name']}", fontsize=10)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
