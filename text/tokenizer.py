@@ -36,10 +36,8 @@ class Tokenizer:
     @classmethod
     def load(cls, model: str) -> Self:
         """The tokenizer of a directory or hub id; ModelFilesError when there is none."""
-        with _without_advice():
-            from transformers import AutoTokenizer
         try:
-            tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+            tokenizer = _read(model)
         except (OSError, ValueError, KeyError) as error:
             if "trust_remote_code" in str(error):
                 raise ModelFilesError(
@@ -127,6 +125,19 @@ class Tokenizer:
             raise InvalidRequest(
                 "messages", list(messages), f"what the model's chat template takes ({error})"
             ) from None
+
+
+def _read(model: str) -> Any:
+    """transformers' tokenizer of a model, without its log lines: errors are reported by who asked."""
+    with _without_advice():
+        from transformers import AutoTokenizer
+        from transformers.utils import logging as transformers_logging
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        return AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    finally:
+        transformers_logging.set_verbosity(verbosity)
 
 
 @contextmanager
