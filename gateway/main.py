@@ -32,8 +32,11 @@ class _Server(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._on_exit)
 
 
-async def serve(settings: GatewaySettings, name: str, telemetry: Telemetry) -> None:
-    """Serve until SIGTERM or SIGINT."""
+async def serve(settings: GatewaySettings, name: str, telemetry: Telemetry, early: list[int]) -> None:
+    """Serve until SIGTERM or SIGINT; not at all after one of the `early` ones, which came before the event loop ran."""
+    _on_stop(_leave)
+    if early:
+        return
     gateway = Gateway(settings, name=name, telemetry=telemetry)
     config = uvicorn.Config(
         create_app(gateway),
@@ -60,8 +63,10 @@ def run(settings: GatewaySettings) -> None:
     _on_stop(_leave)
     name = new_gateway_name()
     telemetry = start_telemetry("orcastream-gateway", name, prometheus=settings.metrics)
+    early: list[int] = []
+    _on_stop(lambda number, frame: early.append(number))  # an event loop that is half made cannot be left in peace
     try:
-        asyncio.run(serve(settings, name, telemetry))
+        asyncio.run(serve(settings, name, telemetry, early))
     finally:
         telemetry.shut_down()
 
