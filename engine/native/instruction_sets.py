@@ -1,0 +1,43 @@
+"""The instruction sets that the operators are compiled for."""
+
+import platform
+from collections.abc import Set
+from pathlib import Path
+
+_CPU_INFO = Path("/proc/cpuinfo")
+_AVX2 = ("avx2", "fma", "f16c")
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
+_AVX512_BF16 = (*_AVX512, "avx512_bf16", "avx512_vnni")
+
+_X86: dict[str, tuple[str, ...]] = {
+    "amx": (*_AVX512_BF16, "amx_tile", "amx_bf16", "amx_int8"),
+    "avx512_bf16": _AVX512_BF16,
+    "avx512": _AVX512,
+    "avx2": _AVX2,
+}
+
+INSTRUCTION_SETS: dict[str, tuple[str, ...]] = _X86 if platform.machine() == "x86_64" else {"generic": ()}
+"""Processor flags that each needs, the best first. Elsewhere than on x86-64 the compiler's default serves."""
+
+_COMPILER_NAMES = {flag: flag.replace("_", "-") for flag in ("amx_tile", "amx_bf16", "amx_int8")} | {
+    "avx512_bf16": "avx512bf16",
+    "avx512_vnni": "avx512vnni",
+}
+
+
+def compiler_flags(name: str) -> list[str]:
+    """What tells a compiler (GCC or Clang) to use that instruction set."""
+    return [f"-m{_COMPILER_NAMES.get(flag, flag)}" for flag in INSTRUCTION_SETS[name]]
+
+
+def supported() -> list[str]:
+    """Those that this machine's processor has, the best first."""
+    flags = _processor_flags()
+    return [name for name, needed in INSTRUCTION_SETS.items() if flags.issuperset(needed)]
+
+
+def _processor_flags() -> Set[str]:
+    if not _CPU_INFO.exists():
+        return frozenset()
+    lines = (line.split(":", 1) for line in _CPU_INFO.read_text().splitlines() if line.startswith("flags"))
+    return frozenset(next((words.split() for _, words in lines), ()))
