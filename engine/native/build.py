@@ -1,4 +1,4 @@
-"""Compile the operators: `python -m engine.native.build`. Needs a C++17 compiler with OpenMP (CXX, else c++), no torch."""
+"""Compile the operators: `python -m engine.native.build`. Needs a C++17 compiler with OpenMP (CXX, else c++)."""
 
 import os
 import subprocess

@@ -1,7 +1,6 @@
 """The instruction sets that the operators are compiled for."""
 
 import platform
-from collections.abc import Set
 from pathlib import Path
 
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -36,7 +35,7 @@ def supported() -> list[str]:
     return [name for name, needed in INSTRUCTION_SETS.items() if flags.issuperset(needed)]
 
 
-def _processor_flags() -> Set[str]:
+def _processor_flags() -> frozenset[str]:
     if not _CPU_INFO.exists():
         return frozenset()
     lines = (line.split(":", 1) for line in _CPU_INFO.read_text().splitlines() if line.startswith("flags"))
