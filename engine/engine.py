@@ -19,6 +19,7 @@ from engine.model.load import (
     load_model,
     load_model_config,
     resolve_device,
+    resolve_dtype,
     resolve_max_model_len,
 )
 from engine.model.runner import ModelRunner, resolve_cache_dtype
@@ -59,7 +60,7 @@ class OrcaEngine:
         self.model = model
         self.device: torch.device = model.device
         max_model_len = resolve_max_model_len(config, model.config)
-        backend = choose_backend(config.attention_backend, self.device)
+        backend = choose_backend(config.attention_backend, self.device, model.dtype)
         self._runner = ModelRunner(model, backend, resolve_cache_dtype(config.kv_cache_dtype))
         self.cache = make_cache(self._runner, config, max_model_len)
         self.eos_token_ids = eos_token_ids(model)
@@ -86,7 +87,7 @@ class OrcaEngine:
         model_config = load_model_config(config)
         max_model_len = resolve_max_model_len(config, model_config)
         refuse_unsupported(model_config, max_model_len)
-        backend = choose_backend(config.attention_backend, device)
+        backend = choose_backend(config.attention_backend, device, resolve_dtype(config.dtype, device, model_config))
         model = load_model(config, model_config, device)
         if config.self_check:
             check_model(model, backend, max_model_len)

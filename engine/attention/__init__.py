@@ -1,12 +1,14 @@
 """Attention over a paged KV cache: one small interface, and a registry of those who implement it."""
 
 from engine.attention.base import BACKENDS, AttentionBackend, AttentionCall, choose_backend
+from engine.attention.native_backend import NativeBackend
 from engine.attention.torch_backend import TorchBackend
 
 __all__ = [
     "BACKENDS",
     "AttentionBackend",
     "AttentionCall",
+    "NativeBackend",
     "TorchBackend",
     "choose_backend",
 ]

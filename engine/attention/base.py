@@ -36,6 +36,8 @@ class AttentionBackend(ABC):
     name: str
     rank: int = 0
     """`auto` takes the available backend of the highest rank."""
+    dtypes: tuple[torch.dtype, ...] = PLAIN_DTYPES
+    """What queries may be in."""
     cache_dtypes: tuple[torch.dtype, ...] = PLAIN_DTYPES
     """The formats in which it can keep keys and values."""
 
@@ -88,15 +90,22 @@ def register(name: str) -> Callable[[type[AttentionBackend]], type[AttentionBack
     return decorate
 
 
-def choose_backend(name: str, device: torch.device) -> AttentionBackend:
-    """The backend of that name, or the best available for `auto`; ValueError where there is none."""
+def choose_backend(name: str, device: torch.device, dtype: torch.dtype) -> AttentionBackend:
+    """The backend of that name for a model in `dtype`, or the best for `auto`; ValueError where there is none."""
     if name == "auto":
-        available = [backend for backend in BACKENDS.values() if backend.unavailable(device) is None]
-        return max(available, key=lambda backend: backend.rank)()
+        fit = [backend for backend in BACKENDS.values() if _unfit(backend, device, dtype) is None]
+        return max(fit, key=lambda backend: backend.rank)()
     backend = BACKENDS.get(name)
     if backend is None:
         raise ValueError(f"attention_backend: got {name!r}, allowed: auto, {', '.join(BACKENDS)}")
-    reason = backend.unavailable(device)
+    reason = _unfit(backend, device, dtype)
     if reason is not None:
-        raise ValueError(f"attention_backend: {name} cannot run on {device}: {reason}")
+        raise ValueError(f"attention_backend: {name} cannot run here: {reason}")
     return backend()
+
+
+def _unfit(backend: type[AttentionBackend], device: torch.device, dtype: torch.dtype) -> str | None:
+    if dtype not in backend.dtypes:
+        return f"it does not compute in {str(dtype).removeprefix('torch.')}"
+    reason = backend.unavailable(device)
+    return None if reason is None else f"{reason} (device {device})"

@@ -8,6 +8,7 @@ from engine.attention import TorchBackend, base, choose_backend
 
 class Better(TorchBackend):
     rank = 10
+    dtypes = (torch.float32, torch.bfloat16)
 
     @classmethod
     def unavailable(cls, device: torch.device) -> str | None:
@@ -16,14 +17,17 @@ class Better(TorchBackend):
 
 def test_auto_takes_the_best_that_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "BACKENDS", {"torch": TorchBackend, "better": Better})
-    assert type(choose_backend("auto", torch.device("cpu"))) is Better
-    assert type(choose_backend("auto", torch.device("meta"))) is TorchBackend
-    with pytest.raises(ValueError, match="better cannot run on meta: it was compiled for CPUs"):
-        choose_backend("better", torch.device("meta"))
+    assert type(choose_backend("auto", torch.device("cpu"), torch.float32)) is Better
+    assert type(choose_backend("auto", torch.device("meta"), torch.float32)) is TorchBackend
+    assert type(choose_backend("auto", torch.device("cpu"), torch.float16)) is TorchBackend
+    with pytest.raises(ValueError, match="better cannot run here: it does not compute in float16"):
+        choose_backend("better", torch.device("cpu"), torch.float16)
+    with pytest.raises(ValueError, match=r"better cannot run here: it was compiled for CPUs \(device meta\)"):
+        choose_backend("better", torch.device("meta"), torch.float32)
 
 
 def test_names() -> None:
     device = torch.device("cpu")
-    assert type(choose_backend("torch", device)) is TorchBackend
+    assert type(choose_backend("torch", device, torch.float16)) is TorchBackend
     with pytest.raises(ValueError, match=r"attention_backend: got 'nothing', allowed: auto, .*torch"):
-        choose_backend("nothing", device)
+        choose_backend("nothing", device, torch.float32)

@@ -1,0 +1,133 @@
+"""Attention by a compiled operator, for CPUs."""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from engine.attention.base import AttentionBackend, AttentionCall, register
+from engine.attention.quantize import LARGEST, SCALE_DTYPE
+from engine.batch.flat_batch import FlatBatch
+from engine.kv.layout import LayerShape
+from engine.kv.store import LayerCache
+from engine.native.library import library, why_unavailable
+
+_FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.float8_e4m3fn: 3}
+_TILE = 16
+"""Token slots that lie together."""
+
+
+class _Call(ctypes.Structure):
+    """OrcaAttention of native/src/attention.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("query", "key", "value", "output", "keys", "values")),
+        *((name, ctypes.c_void_p) for name in ("key_scales", "value_scales")),
+        *((name, ctypes.c_void_p) for name in ("tables", "slots", "offsets", "contexts", "sinks")),
+        *((f"{name}_{what}_stride", ctypes.c_int64) for name in ("query", "key", "value") for what in ("head", "token")),
+        *((name, ctypes.c_int64) for name in ("table_width", "num_spans", "num_tokens", "num_heads", "num_kv_heads")),
+        *((name, ctypes.c_int64) for name in ("key_size", "value_size", "num_blocks", "block_size", "window")),
+        ("scale", ctypes.c_float),
+        ("softcap", ctypes.c_float),
+        ("query_format", ctypes.c_int32),
+        ("cache_format", ctypes.c_int32),
+    ]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """An iteration: its batch, whose arrays the operator reads, and the call of each group as far as layers share it."""
+
+    batch: FlatBatch
+    calls: list[_Call]
+    threads: int
+
+
+@register("native")
+class NativeBackend(AttentionBackend):
+    """Keys and values are read where they lie, nothing is gathered; see native/src/attention.h for their layout."""
+
+    rank = 10
+    dtypes = (torch.float32, torch.bfloat16)
+    cache_dtypes = (torch.float32, torch.bfloat16, *LARGEST)
+
+    @classmethod
+    def unavailable(cls, device: torch.device) -> str | None:
+        """See the base class."""
+        return "it is for CPUs" if device.type != "cpu" else why_unavailable()
+
+    def allocate(
+        self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> LayerCache:
+        """See the base class; sizes are rounded up to what the layout wants."""
+        blocks = (shape.num_kv_heads, num_blocks, _round_up(block_size, _TILE))
+        scales = [torch.empty(blocks, dtype=SCALE_DTYPE, device=device) for _ in range(2)] if dtype in LARGEST else []
+        return LayerCache(
+            torch.empty(*blocks, _round_up(shape.key_size, 2), dtype=dtype, device=device),
+            torch.empty(*blocks, _round_up(shape.value_size, _TILE), dtype=dtype, device=device),
+            *scales,
+        )
+
+    def plan(self, batch: FlatBatch, dtype: torch.dtype) -> _Plan:
+        """See the base class."""
+        return _Plan(batch, [_shared(batch, index) for index in range(len(batch.groups))], torch.get_num_threads())
+
+    def attend(
+        self,
+        plan: _Plan,
+        cache: LayerCache,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        call: AttentionCall,
+    ) -> torch.Tensor:
+        """See the base class."""
+        num_heads, num_tokens, key_size = query.shape
+        output = query.new_empty(num_tokens, num_heads, value.shape[2])
+        args = plan.calls[call.group]
+        kept = [_place(args, name, part) for name, part in (("query", query), ("key", key), ("value", value))]
+        args.output = output.data_ptr()
+        args.keys, args.values = cache.keys.data_ptr(), cache.values.data_ptr()
+        args.key_scales, args.value_scales = _address(cache.key_scales), _address(cache.value_scales)
+        sinks = None if call.sinks is None else call.sinks.float().contiguous()
+        args.sinks = _address(sinks)
+        args.num_tokens, args.num_heads, args.num_kv_heads = num_tokens, num_heads, key.shape[0]
+        args.key_size, args.value_size, args.num_blocks = key_size, value.shape[2], cache.keys.shape[1]
+        args.scale, args.softcap = call.scale, call.softcap or 0.0
+        args.query_format, args.cache_format = _FORMATS[query.dtype], _FORMATS[cache.keys.dtype]
+        library().orca_attend(ctypes.byref(args), plan.threads)
+        del kept  # until here the operator reads them
+        return output
+
+
+def _shared(batch: FlatBatch, index: int) -> _Call:
+    group = batch.groups[index]
+    return _Call(
+        tables=group.tables.ctypes.data,
+        slots=group.slots.data_ptr(),
+        offsets=batch.offsets.ctypes.data,
+        contexts=batch.contexts.ctypes.data,
+        table_width=group.tables.shape[1],
+        num_spans=batch.num_spans,
+        block_size=batch.block_size,
+        window=group.window or 0,
+    )
+
+
+def _place(call: _Call, name: str, part: torch.Tensor) -> torch.Tensor:
+    """Tell where `part` lies; what has to live until the call is over."""
+    if part.stride(2) != 1:
+        part = part.contiguous()
+    setattr(call, name, part.data_ptr())
+    setattr(call, f"{name}_head_stride", part.stride(0))
+    setattr(call, f"{name}_token_stride", part.stride(1))
+    return part
+
+
+def _address(part: torch.Tensor | None) -> Any:
+    return None if part is None else part.data_ptr()
+
+
+def _round_up(number: int, step: int) -> int:
+    return -(-number // step) * step

@@ -1,0 +1,479 @@
+#include "attention.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <vector>
+
+#include "cache_tile.h"
+#include "vector.h"
+
+namespace orca {
+namespace {
+
+constexpr int64_t kChunk = 128;     // token slots whose scores are computed before the values are weighted by them
+constexpr int64_t kRows = 32;       // query vectors that one piece of work aims at
+constexpr int64_t kSplit = 512;     // fewest token slots of one part of a context
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+int64_t context_start(const OrcaAttention& call, int64_t span) {
+  return call.contexts[span] - (call.offsets[span + 1] - call.offsets[span]);
+}
+
+int64_t first_visible(const OrcaAttention& call, int64_t position) {
+  return call.window ? std::max<int64_t>(0, position - call.window + 1) : 0;
+}
+
+void add_pieces(const OrcaAttention& call, int64_t span, int64_t tokens, int64_t parts_wanted, AttentionWork& work) {
+  const int64_t group = call.num_heads / call.num_kv_heads;
+  const int64_t length = call.offsets[span + 1] - call.offsets[span], start = context_start(call, span);
+  for (int64_t first = 0; first < length; first += tokens) {
+    const int64_t last = std::min(first + tokens, length);
+    const int64_t begin = first_visible(call, start + first), end = start + last;
+    const int64_t parts = std::max<int64_t>(1, std::min(parts_wanted, (end - begin) / kSplit));
+    const int64_t share = round_up((end - begin + parts - 1) / parts, kTile);
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t from = std::min(begin + part * share, end), to = std::min(from + share, end);
+      work.pieces.push_back({span, first, last, from, to, part, parts, work.vectors});
+      if (parts > 1) work.vectors += (last - first) * group;
+    }
+  }
+}
+
+// The longest work first, so that no thread is left with it alone.
+void divide(const OrcaAttention& call, int threads, AttentionWork& work) {
+  work.pieces.clear();
+  work.vectors = 0;
+  const int64_t group = call.num_heads / call.num_kv_heads;
+  const int64_t tokens = std::max<int64_t>(1, kRows / group);
+  int64_t pieces = 0;
+  for (int64_t span = 0; span < call.num_spans; ++span) {
+    pieces += (call.offsets[span + 1] - call.offsets[span] + tokens - 1) / tokens;
+  }
+  const int64_t parts = (4 * threads + pieces * call.num_kv_heads - 1) / (pieces * call.num_kv_heads);
+  for (int64_t span = 0; span < call.num_spans; ++span) add_pieces(call, span, tokens, threads > 1 ? parts : 1, work);
+  std::stable_sort(work.pieces.begin(), work.pieces.end(),
+                   [](const Piece& a, const Piece& b) { return a.end - a.begin > b.end - b.begin; });
+}
+
+// A running softmax: the largest score, the sum of the weights, and the weighted sum of the values.
+struct Running {
+  float* most;
+  float* sum;
+  float* values;  // [rows, size]
+};
+
+struct Tile {
+  const char* keys;
+  const char* values;
+  const uint16_t* key_scales;
+  const uint16_t* value_scales;
+  int64_t position;  // of its first slot
+  int64_t slots;     // that are in use
+};
+
+// What a thread computes in; it keeps its memory from call to call.
+struct Scratch {
+  std::vector<Tile> tiles;
+  std::vector<float> query, scores, weights, most, sum, sums, wide;
+};
+
+Scratch& scratch() {
+  thread_local Scratch own;
+  return own;
+}
+
+template <int kFormat, bool kDot>
+class Attention {
+ public:
+  Attention(const OrcaAttention& call)
+      : call_(call),
+        keys_(call, false),
+        values_(call, true),
+        group_(call.num_heads / call.num_kv_heads),
+        steps_(kFormat == kFloat32 ? keys_.size : keys_.size / 2) {}
+
+  void write(int64_t token) const {
+    const int64_t block = call_.slots[token] / call_.block_size, offset = call_.slots[token] % call_.block_size;
+    const int64_t lane = offset % kTile;
+    std::vector<float>& wide = scratch_.wide;
+    wide.resize(std::max(call_.key_size, call_.value_size));
+    for (int64_t head = 0; head < call_.num_kv_heads; ++head) {
+      widen(call_.key, head * call_.key_head_stride + token * call_.key_token_stride, call_.key_size, wide.data());
+      int64_t tile = keys_.tile_of(head, block, offset / kTile);
+      write_vector<kFormat>(at(keys_, call_.keys, tile), wide.data(), call_.key_size, keys_.size,
+                            scale_at(call_.key_scales, tile, lane), [&](int64_t i) {
+                              return kFormat == kFloat32 ? i * kTile + lane : (i / 2 * kTile + lane) * 2 + i % 2;
+                            });
+      widen(call_.value, head * call_.value_head_stride + token * call_.value_token_stride, call_.value_size,
+            wide.data());
+      tile = values_.tile_of(head, block, offset / kTile);
+      write_vector<kFormat>(at(values_, call_.values, tile), wide.data(), call_.value_size, values_.size,
+                            scale_at(call_.value_scales, tile, lane), [&](int64_t i) {
+                              return kFormat == kFloat32 ? lane * values_.size + i
+                                                         : (lane / 2 * values_.size + i) * 2 + lane % 2;
+                            });
+    }
+  }
+
+  void compute(const Piece& piece, int64_t head, float* partials) {
+    rows_ = (piece.last - piece.first) * group_;
+    prepare(piece, head);
+    Running running{most_.data(), sum_.data(), sums_.data()};
+    if (piece.parts > 1) running = partial(partials, piece.partial, rows_);
+    std::fill_n(running.most, rows_, kNothing);
+    std::fill_n(running.sum, rows_, 0.0f);
+    std::fill_n(running.values, rows_ * values_.size, 0.0f);
+    for (int64_t position = piece.begin; position < piece.end;) {
+      position = collect_tiles(piece, head, position);
+      for (int64_t row = 0; row < rows_;) row += score_rows(row);
+      for (int64_t row = 0; row < rows_; ++row) weigh(piece, row, running);
+      for (int64_t row = 0; row < rows_;) row += add_values(row, running.values);
+    }
+    if (piece.parts == 1) finish(piece, head, running);
+  }
+
+  // Put the parts of a context together; `piece` is the first of them.
+  void combine(const Piece& piece, int64_t head, float* partials) {
+    rows_ = (piece.last - piece.first) * group_;
+    Running whole = partial(partials, piece.partial, rows_);
+    for (int64_t part = 1; part < piece.parts; ++part) {
+      const Running other = partial(partials, piece.partial + part * rows_, rows_);
+      for (int64_t row = 0; row < rows_; ++row) {
+        const float most = std::max(whole.most[row], other.most[row]);
+        if (most == kNothing) continue;
+        const float mine = std::exp(whole.most[row] - most), its = std::exp(other.most[row] - most);
+        whole.sum[row] = whole.sum[row] * mine + other.sum[row] * its;
+        for (int64_t i = 0; i < values_.size; ++i) {
+          float& value = whole.values[row * values_.size + i];
+          value = value * mine + other.values[row * values_.size + i] * its;
+        }
+        whole.most[row] = most;
+      }
+    }
+    finish(piece, head, whole);
+  }
+
+  // Floats that the parts of one key head take.
+  int64_t partial_floats(int64_t vectors) const { return vectors * (values_.size + 2); }
+
+ private:
+  static char* at(const CacheShape& shape, void* cache, int64_t tile) {
+    return const_cast<char*>(shape.tile_at(cache, tile));
+  }
+  static uint16_t* scale_at(uint16_t* scales, int64_t tile, int64_t lane) {
+    return scales ? scales + tile * kTile + lane : nullptr;
+  }
+
+  void widen(const void* from, int64_t offset, int64_t size, float* to) const {
+    if (call_.query_format == kFloat32) {
+      std::memcpy(to, static_cast<const float*>(from) + offset, size * sizeof(float));
+      return;
+    }
+    const uint16_t* halves = static_cast<const uint16_t*>(from) + offset;
+    for (int64_t i = 0; i < size; ++i) to[i] = from_bf16(halves[i]);
+  }
+
+  Running partial(float* partials, int64_t first, int64_t rows) const {
+    float* place = partials + partial_floats(first);
+    return {place, place + rows, place + 2 * rows};
+  }
+
+  // The query vectors of a piece, one per row: the heads of a token side by side.
+  void prepare(const Piece& piece, int64_t head) {
+    query_.resize(rows_ * keys_.size);
+    scores_.resize(rows_ * kChunk);
+    weights_.resize(rows_ * kChunk);
+    most_.resize(rows_);
+    sum_.resize(rows_);
+    sums_.resize(rows_ * values_.size);
+    wide_.resize(keys_.size);
+    wide_[keys_.size - 1] = 0;
+    for (int64_t row = 0; row < rows_; ++row) {
+      const int64_t token = call_.offsets[piece.span] + piece.first + row / group_;
+      widen(call_.query, (head * group_ + row % group_) * call_.query_head_stride + token * call_.query_token_stride,
+            call_.key_size, wide_.data());
+      put_row(query_.data(), row, keys_.size, wide_.data());
+    }
+  }
+
+  // A row of `size` factors, as the dot product takes them: bfloat16, or as they are.
+  static void put_row(float* rows, int64_t row, int64_t size, const float* factors) {
+    if constexpr (kDot) {
+      uint16_t* halves = reinterpret_cast<uint16_t*>(rows) + row * size;
+      int64_t i = 0;
+      for (; i + kLanes <= size; i += kLanes) store_bf16(halves + i, load<f32x16>(factors + i));
+      for (; i < size; ++i) halves[i] = to_bf16(factors[i]);
+    } else {
+      std::memcpy(rows + row * size, factors, size * sizeof(float));
+    }
+  }
+
+  // The tiles from `position` on, as many as a chunk holds; the position behind them.
+  int64_t collect_tiles(const Piece& piece, int64_t head, int64_t position) {
+    tiles_.clear();
+    const int32_t* table = call_.tables + piece.span * call_.table_width;
+    while (position < piece.end && int64_t(tiles_.size()) < kChunk / kTile) {
+      const int64_t place = position % call_.block_size, within = place / kTile;
+      const int64_t tile = keys_.tile_of(head, table[position / call_.block_size], within);
+      const int64_t start = position - place % kTile;
+      const int64_t slots = std::min({kTile, call_.block_size - within * kTile, piece.end - start});
+      tiles_.push_back({keys_.tile_at(call_.keys, tile), values_.tile_at(call_.values, tile),
+                        scale_at(call_.key_scales, tile, 0), scale_at(call_.value_scales, tile, 0), start, slots});
+      position = start + slots;
+    }
+    return position;
+  }
+
+  int64_t score_rows(int64_t row) {
+    const int64_t left = rows_ - row;
+    if (left >= 8) return score<8, 1>(row);
+    if (left >= 4) return score<4, 2>(row);
+    if (left >= 2) return score<2, 4>(row);
+    return score<1, 4>(row);
+  }
+
+  // Products of `kCount` rows with all keys of the chunk. Sums are kept `kWays` apart, to hide the products' latency.
+  template <int kCount, int kWays>
+  int64_t score(int64_t row) {
+    for (size_t index = 0; index < tiles_.size(); ++index) {
+      f32x16 sums[kCount][kWays] = {};
+      const char* keys = tiles_[index].keys;
+      int64_t step = 0;
+      for (; step + kWays <= steps_; step += kWays) {
+        for (int way = 0; way < kWays; ++way) accumulate<kCount, kWays>(sums, way, keys, row, step + way);
+      }
+      for (; step < steps_; ++step) accumulate<kCount, kWays>(sums, 0, keys, row, step);
+      for (int r = 0; r < kCount; ++r) {
+        f32x16 total = sums[r][0];
+        for (int way = 1; way < kWays; ++way) total += sums[r][way];
+        store(&scores_[(row + r) * kChunk + index * kTile], total);
+      }
+    }
+    return kCount;
+  }
+
+  template <int kCount, int kWays>
+  inline void accumulate(f32x16 (&sums)[kCount][kWays], int way, const char* keys, int64_t row, int64_t step) const {
+    if constexpr (kFormat == kFloat32) {
+      const f32x16 key = load<f32x16>(keys + step * kTile * 4);
+      for (int r = 0; r < kCount; ++r) sums[r][way] += key * query_[(row + r) * steps_ + step];
+    } else {
+      const u32x16 pairs = load_pairs<kFormat>(keys + step * kTile * 2 * (kFormat == kBfloat16 ? 2 : 1));
+      for (int r = 0; r < kCount; ++r) multiply(sums[r][way], pairs, query_.data(), (row + r) * steps_ + step);
+    }
+  }
+
+  // sum += the products of pairs with the pair of factors at `index`, lane by lane.
+  static inline void multiply(f32x16& sum, u32x16 pairs, const float* factors, int64_t index) {
+#if defined(__AVX512BF16__)
+    if constexpr (kDot) {
+      const __m512 factor = _mm512_set1_ps(factors[index]);
+      sum = (f32x16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)pairs, (__m512bh)factor);
+      return;
+    }
+#endif
+    sum += even_half(pairs) * factors[2 * index] + odd_half(pairs) * factors[2 * index + 1];
+  }
+
+  // Scores become weights, and what has been summed up is scaled to the new largest score.
+  void weigh(const Piece& piece, int64_t row, Running& running) {
+    const int64_t position = context_start(call_, piece.span) + piece.first + row / group_;
+    const int64_t first = first_visible(call_, position);
+    float* scores = &scores_[row * kChunk];
+    f32x16 high = splat(kNothing);
+    for (size_t index = 0; index < tiles_.size(); ++index) {
+      const f32x16 score = finished_score(tiles_[index], load<f32x16>(scores + index * kTile), first, position);
+      store(scores + index * kTile, score);
+      high = largest(high, score);
+    }
+    const float most = std::max(running.most[row], largest_of(high));
+    float* weights = scores;
+    f32x16 total{};
+    for (size_t index = 0; index < tiles_.size(); ++index) {
+      const f32x16 score = load<f32x16>(scores + index * kTile);
+      f32x16 weight = exp_of(score - (most == kNothing ? 0.0f : most));
+      total += weight;
+      if (tiles_[index].value_scales) weight *= load_bf16(tiles_[index].value_scales);
+      store(weights + index * kTile, in_use(tiles_[index], weight));
+    }
+    const float shrink = most == kNothing ? 1.0f : std::exp(running.most[row] - most);
+    running.most[row] = most;
+    running.sum[row] = running.sum[row] * shrink + sum_of(total);
+    if (shrink != 1.0f) {
+      float* values = running.values + row * values_.size;
+      for (int64_t i = 0; i < values_.size; i += kLanes) store(values + i, load<f32x16>(values + i) * shrink);
+    }
+    put_row(weights_.data(), row, kChunk, weights);
+  }
+
+  // Slots that nobody wrote may hold anything.
+  static f32x16 in_use(const Tile& tile, f32x16 numbers) {
+    return tile.slots == kTile ? numbers : (lane_numbers() < int32_t(tile.slots) ? numbers : f32x16{});
+  }
+
+  f32x16 finished_score(const Tile& tile, f32x16 score, int64_t first, int64_t last) const {
+    score *= call_.scale;
+    if (tile.key_scales) score *= load_bf16(tile.key_scales);
+    if (call_.softcap != 0) score = tanh_of(score / call_.softcap) * call_.softcap;
+    const int64_t from = first - tile.position, to = std::min(tile.slots, last - tile.position + 1);
+    if (from <= 0 && to >= kTile) return score;
+    const i32x16 lanes = lane_numbers();
+    const int32_t low = int32_t(std::clamp<int64_t>(from, 0, kTile)), high = int32_t(std::max<int64_t>(to, 0));
+    return ((lanes >= low) & (lanes < high)) ? score : splat(kNothing);
+  }
+
+  int64_t add_values(int64_t row, float* values) {
+    const int64_t left = rows_ - row;
+    if (left >= 6) return add_columns<6>(row, values);
+    if (left >= 4) return add_columns<4>(row, values);
+    if (left >= 2) return add_columns<2>(row, values);
+    return add_columns<1>(row, values);
+  }
+
+  template <int kCount>
+  int64_t add_columns(int64_t row, float* values) {
+    int64_t column = 0;
+    for (; column + 4 * kLanes <= values_.size; column += 4 * kLanes) add<kCount, 4>(row, column, values);
+    for (; column < values_.size; column += kLanes) add<kCount, 1>(row, column, values);
+    return kCount;
+  }
+
+  template <int kCount, int kVectors>
+  void add(int64_t row, int64_t column, float* values) {
+    f32x16 sums[kCount][kVectors];
+    for (int r = 0; r < kCount; ++r) {
+      for (int v = 0; v < kVectors; ++v) {
+        sums[r][v] = load<f32x16>(values + (row + r) * values_.size + column + v * kLanes);
+      }
+    }
+    for (size_t index = 0; index < tiles_.size(); ++index) {
+      if constexpr (kFormat == kFloat32) {
+        add_plain(sums, tiles_[index], row, index, column);
+      } else {
+        add_pairs(sums, tiles_[index], row, index, column);
+      }
+    }
+    for (int r = 0; r < kCount; ++r) {
+      for (int v = 0; v < kVectors; ++v) {
+        store(values + (row + r) * values_.size + column + v * kLanes, sums[r][v]);
+      }
+    }
+  }
+
+  template <int kCount, int kVectors>
+  void add_plain(f32x16 (&sums)[kCount][kVectors], const Tile& tile, int64_t row, int64_t index, int64_t column) const {
+    for (int64_t slot = 0; slot < tile.slots; ++slot) {
+      const char* from = tile.values + (slot * values_.size + column) * 4;
+      for (int v = 0; v < kVectors; ++v) {
+        const f32x16 value = load<f32x16>(from + v * kLanes * 4);
+        for (int r = 0; r < kCount; ++r) sums[r][v] += value * weights_[(row + r) * kChunk + index * kTile + slot];
+      }
+    }
+  }
+
+  template <int kCount, int kVectors>
+  void add_pairs(f32x16 (&sums)[kCount][kVectors], const Tile& tile, int64_t row, int64_t index, int64_t column) const {
+    for (int64_t pair = 0; 2 * pair < tile.slots; ++pair) {
+      // The second slot of the last pair may never have been written.
+      const uint32_t used = 2 * pair + 1 < tile.slots ? 0xffffffffu : 0x0000ffffu;
+      const char* from = tile.values + (pair * values_.size + column) * 2 * values_.bytes;
+      for (int v = 0; v < kVectors; ++v) {
+        const u32x16 value = load_pairs<kFormat>(from + v * kLanes * 2 * values_.bytes) & used;
+        for (int r = 0; r < kCount; ++r) {
+          multiply(sums[r][v], value, weights_.data(), ((row + r) * kChunk + index * kTile) / 2 + pair);
+        }
+      }
+    }
+  }
+
+  void finish(const Piece& piece, int64_t head, const Running& running) const {
+    for (int64_t row = 0; row < rows_; ++row) {
+      const int64_t token = call_.offsets[piece.span] + piece.first + row / group_;
+      const int64_t query_head = head * group_ + row % group_;
+      float sum = running.sum[row], shrink = 1.0f;
+      if (call_.sinks) {
+        const float most = std::max(running.most[row], call_.sinks[query_head]);
+        shrink = std::exp(running.most[row] - most);
+        sum = sum * shrink + std::exp(call_.sinks[query_head] - most);
+      }
+      const float factor = shrink / sum;
+      const float* values = running.values + row * values_.size;
+      const int64_t place = (token * call_.num_heads + query_head) * call_.value_size;
+      if (call_.query_format == kFloat32) {
+        float* output = static_cast<float*>(call_.output) + place;
+        for (int64_t i = 0; i < call_.value_size; ++i) output[i] = values[i] * factor;
+      } else {
+        uint16_t* output = static_cast<uint16_t*>(call_.output) + place;
+        for (int64_t i = 0; i < call_.value_size; ++i) output[i] = to_bf16(values[i] * factor);
+      }
+    }
+  }
+
+  const OrcaAttention& call_;
+  const CacheShape keys_, values_;
+  const int64_t group_, steps_;
+  int64_t rows_ = 0;
+  Scratch& scratch_ = scratch();
+  std::vector<Tile>& tiles_ = scratch_.tiles;
+  std::vector<float>&query_ = scratch_.query, &scores_ = scratch_.scores, &weights_ = scratch_.weights;
+  std::vector<float>&most_ = scratch_.most, &sum_ = scratch_.sum, &sums_ = scratch_.sums, &wide_ = scratch_.wide;
+};
+
+template <int kFormat, bool kDot>
+void attend_as(const OrcaAttention& call, AttentionWork& work, Team& team, int thread) {
+  Attention<kFormat, kDot> attention(call);
+  if (thread == 0) {
+    divide(call, team.size, work);
+    work.partials.resize(attention.partial_floats(work.vectors) * call.num_kv_heads);
+  }
+  for (int64_t token = thread; token < call.num_tokens; token += team.size) attention.write(token);
+  team.barrier();
+  const int64_t heads = call.num_kv_heads, total = int64_t(work.pieces.size()) * heads;
+  const int64_t stride = attention.partial_floats(work.vectors);
+  for (int64_t index = team.take(); index < total; index = team.take()) {
+    const int64_t head = index % heads;
+    attention.compute(work.pieces[index / heads], head, work.partials.data() + head * stride);
+  }
+  team.barrier();
+  if (!work.vectors) return;
+  for (int64_t index = team.take(); index < total; index = team.take()) {
+    const int64_t head = index % heads;
+    const Piece& piece = work.pieces[index / heads];
+    if (piece.parts > 1 && piece.part == 0) attention.combine(piece, head, work.partials.data() + head * stride);
+  }
+  team.barrier();
+}
+
+}  // namespace
+
+void attend(const OrcaAttention& call, AttentionWork& work, Team& team, int thread) {
+#if defined(__AVX512BF16__)
+  constexpr bool kHasDot = true;
+#else
+  constexpr bool kHasDot = false;
+#endif
+  const bool dot = kHasDot && call.query_format == kBfloat16;
+  switch (call.cache_format) {
+    case kFloat32:
+      return attend_as<kFloat32, false>(call, work, team, thread);
+    case kBfloat16:
+      return dot ? attend_as<kBfloat16, kHasDot>(call, work, team, thread)
+                 : attend_as<kBfloat16, false>(call, work, team, thread);
+    case kInt8:
+      return dot ? attend_as<kInt8, kHasDot>(call, work, team, thread)
+                 : attend_as<kInt8, false>(call, work, team, thread);
+    default:
+      return dot ? attend_as<kFloat8, kHasDot>(call, work, team, thread)
+                 : attend_as<kFloat8, false>(call, work, team, thread);
+  }
+}
+
+}  // namespace orca
+
+// For callers in Python: by at most `threads` threads.
+extern "C" void orca_attend(const OrcaAttention* call, int threads) {
+  thread_local orca::AttentionWork shared;
+  orca::AttentionWork& work = shared;
+  orca::run_team(threads, [&](orca::Team& team, int thread) { orca::attend(*call, work, team, thread); });
+}

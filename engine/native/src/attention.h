@@ -1,0 +1,61 @@
+// Attention of a flat batch over block tables.
+
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "team.h"
+
+// How numbers are kept. 8-bit ones have a bfloat16 scale for each token and head.
+enum OrcaFormat : int32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2, kFloat8 = 3 };
+
+// One layer's attention in one iteration; strides count numbers, the last dimension is contiguous.
+//
+// The cache of a layer is [num_kv_heads, num_blocks] blocks of ceil(block_size / 16) tiles of 16 token slots. A tile of
+// keys is [size / 2][16 slots][2], a tile of values [16 slots / 2][size][2]: what a dot product of pairs reads in order.
+// With float32 numbers a tile is [size][16 slots] and [16 slots][size]. Key sizes are even, value sizes multiples of 16.
+struct OrcaAttention {
+  const void* query;  // [num_heads, num_tokens, key_size] float32 or bfloat16
+  const void* key;    // [num_kv_heads, num_tokens, key_size]
+  const void* value;  // [num_kv_heads, num_tokens, value_size]
+  void* output;       // [num_tokens, num_heads, value_size], contiguous
+  void* keys;
+  void* values;
+  uint16_t* key_scales;  // [num_kv_heads, num_blocks, tiles * 16]
+  uint16_t* value_scales;
+  const int32_t* tables;    // [num_spans, table_width]
+  const int64_t* slots;     // [num_tokens]: block * block_size + offset
+  const int64_t* offsets;   // [num_spans + 1] into the stream
+  const int64_t* contexts;  // [num_spans]: tokens that the last token of a span sees
+  const float* sinks;       // [num_heads] or null
+  int64_t query_head_stride, query_token_stride;
+  int64_t key_head_stride, key_token_stride;
+  int64_t value_head_stride, value_token_stride;
+  int64_t table_width, num_spans, num_tokens, num_heads, num_kv_heads, key_size, value_size;
+  int64_t num_blocks, block_size;
+  int64_t window;  // 0: none
+  float scale, softcap;  // softcap 0: none
+  int32_t query_format, cache_format;
+};
+
+namespace orca {
+
+// Tokens `first` ... `last - 1` of a span against the slots `begin` ... `end - 1`, for each key head.
+struct Piece {
+  int64_t span, first, last, begin, end;
+  int64_t part, parts;  // of the context
+  int64_t partial;      // where its part of the result goes, in vectors, for key head 0
+};
+
+// What the threads of a team share while they attend.
+struct AttentionWork {
+  std::vector<Piece> pieces;
+  int64_t vectors = 0;  // of partial results, per key head
+  std::vector<float> partials;
+};
+
+// Called by all threads of `team` with the same `work`; the output is complete when it returns.
+void attend(const OrcaAttention& call, AttentionWork& work, Team& team, int thread);
+
+}  // namespace orca

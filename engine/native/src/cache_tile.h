@@ -1,0 +1,92 @@
+// Where keys and values lie in the cache, and how they are written.
+
+#pragma once
+
+#include "attention.h"
+#include "vector.h"
+
+namespace orca {
+
+constexpr int64_t kTile = 16;  // token slots
+
+inline int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+
+// The shape of one layer's cache, of keys or of values.
+struct CacheShape {
+  CacheShape(const OrcaAttention& call, bool of_values)
+      : size(of_values ? round_up(call.value_size, kLanes) : round_up(call.key_size, 2)),
+        block_size(call.block_size),
+        tiles(round_up(call.block_size, kTile) / kTile),
+        num_blocks(call.num_blocks),
+        bytes(call.cache_format == kFloat32 ? 4 : call.cache_format == kBfloat16 ? 2 : 1) {}
+
+  int64_t tile_of(int64_t head, int64_t block, int64_t tile) const { return (head * num_blocks + block) * tiles + tile; }
+  const char* tile_at(const void* cache, int64_t index) const {
+    return static_cast<const char*>(cache) + index * kTile * size * bytes;
+  }
+
+  int64_t size, block_size, tiles, num_blocks, bytes;
+};
+
+inline float from_f8(uint8_t code) {
+  float magnitude = bits<float>(uint32_t(code & 0x7f) << 20) * 0x1p120f;
+  return code & 0x80 ? -magnitude : magnitude;
+}
+
+// E4M3 to the nearest, ties to even, at most 448 in magnitude.
+inline uint8_t to_f8(float value) {
+  const uint8_t sign = bits<uint32_t>(value) >> 24 & 0x80;
+  const float magnitude = std::fabs(value);
+  if (magnitude >= 448.0f) return sign | 0x7e;
+  if (magnitude < 0x1p-6f) return sign | uint8_t(std::nearbyint(magnitude * 512.0f));
+  uint32_t raw = bits<uint32_t>(magnitude);
+  raw += 0x7ffff + (raw >> 20 & 1);
+  return sign | uint8_t((raw >> 20) - (120 << 3));
+}
+
+// Pairs of numbers of a tile as pairs of bfloat16, which hold all of these formats exactly.
+template <int kFormat>
+inline u32x16 load_pairs(const char* from) {
+  if constexpr (kFormat == kBfloat16) {
+    return load<u32x16>(from);
+  } else if constexpr (kFormat == kInt8) {
+    i32x16 both = __builtin_convertvector(load<u16x16>(from), i32x16);
+    f32x16 even = __builtin_convertvector(both << 24 >> 24, f32x16);
+    f32x16 odd = __builtin_convertvector(both << 16 >> 24, f32x16);
+    return bits<u32x16>(even) >> 16 | bits<u32x16>(odd);
+  } else {
+    u32x16 both = __builtin_convertvector(load<u16x16>(from), u32x16);
+    f32x16 even = bits<f32x16>((both & 0x7fu) << 20) * 0x1p120f;
+    f32x16 odd = bits<f32x16>((both & 0x7f00u) << 12) * 0x1p120f;
+    u32x16 even_bits = bits<u32x16>(even) | (both & 0x80u) << 24;
+    u32x16 odd_bits = bits<u32x16>(odd) | (both & 0x8000u) << 16;
+    return even_bits >> 16 | odd_bits;
+  }
+}
+
+// Put one vector of `size` numbers where `place` says; the padding up to `padded` becomes 0.
+template <int kFormat, class Place>
+inline void write_vector(void* tile, const float* vector, int64_t size, int64_t padded, uint16_t* scale, Place place) {
+  if constexpr (kFormat == kFloat32) {
+    for (int64_t i = 0; i < padded; ++i) static_cast<float*>(tile)[place(i)] = i < size ? vector[i] : 0.0f;
+  } else if constexpr (kFormat == kBfloat16) {
+    for (int64_t i = 0; i < padded; ++i) static_cast<uint16_t*>(tile)[place(i)] = i < size ? to_bf16(vector[i]) : 0;
+  } else {
+    constexpr float kMost = kFormat == kInt8 ? 127.0f : 448.0f;
+    float magnitude = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      const float each = std::fabs(vector[i]);
+      magnitude = each > magnitude || each != each ? each : magnitude;
+    }
+    const float wanted = magnitude / kMost;
+    *scale = to_bf16(wanted < 0x1p-126f ? 0x1p-126f : wanted);
+    const float unit = from_bf16(*scale);
+    for (int64_t i = 0; i < padded; ++i) {
+      float number = i < size ? vector[i] / unit : 0.0f;
+      number = number > kMost ? kMost : number < -kMost ? -kMost : number;
+      static_cast<uint8_t*>(tile)[place(i)] = kFormat == kInt8 ? uint8_t(int8_t(std::nearbyint(number))) : to_f8(number);
+    }
+  }
+}
+
+}  // namespace orca

@@ -1,0 +1,62 @@
+// Threads that work on one operator together.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <omp.h>
+#include <sched.h>
+
+namespace orca {
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// What the threads of one parallel region share.
+class Team {
+ public:
+  // All threads arrive before any goes on. Short waits spin; where cores are scarce the others get their turn.
+  void barrier() {
+    const uint32_t now = phase_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
+      arrived_.store(0, std::memory_order_relaxed);
+      next_.store(0, std::memory_order_relaxed);
+      phase_.store(now + 1, std::memory_order_release);
+      return;
+    }
+    for (int spins = 0; phase_.load(std::memory_order_acquire) == now; ++spins) {
+      if (spins < 4096) {
+        pause();
+      } else {
+        sched_yield();
+      }
+    }
+  }
+
+  // The next piece of work that nobody has taken; counts from 0 again after each barrier.
+  int64_t take() { return next_.fetch_add(1, std::memory_order_relaxed); }
+
+  int size = 1;
+
+ private:
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<uint32_t> phase_{0};
+  alignas(64) std::atomic<int64_t> next_{0};
+};
+
+// Have `work(team, thread)` done by at most `threads` threads.
+template <class Work>
+inline void run_team(int threads, Work work) {
+  Team team;
+#pragma omp parallel num_threads(threads)
+  {
+#pragma omp single
+    team.size = omp_get_num_threads();
+    work(team, omp_get_thread_num());
+  }
+}
+
+}  // namespace orca

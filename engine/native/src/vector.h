@@ -1,0 +1,115 @@
+// Sixteen numbers at a time, by the compiler's vector extension: one source for AVX2, AVX-512 and what comes.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace orca {
+
+typedef float f32x16 __attribute__((vector_size(64)));
+typedef int32_t i32x16 __attribute__((vector_size(64)));
+typedef uint32_t u32x16 __attribute__((vector_size(64)));
+typedef int8_t i8x32 __attribute__((vector_size(32)));
+typedef uint16_t u16x16 __attribute__((vector_size(32)));
+
+constexpr int kLanes = 16;
+
+template <class Vector>
+inline Vector load(const void* from) {
+  Vector loaded;
+  std::memcpy(&loaded, from, sizeof loaded);
+  return loaded;
+}
+
+template <class Vector>
+inline void store(void* to, Vector vector) {
+  std::memcpy(to, &vector, sizeof vector);
+}
+
+template <class To, class From>
+inline To bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+inline f32x16 splat(float value) { return f32x16{} + value; }
+
+inline i32x16 lane_numbers() { return i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
+
+// Halves of a pair of bfloat16: the even one is the lower.
+inline f32x16 even_half(u32x16 pairs) { return bits<f32x16>(pairs << 16); }
+inline f32x16 odd_half(u32x16 pairs) { return bits<f32x16>(pairs & 0xffff0000u); }
+
+inline float from_bf16(uint16_t half) { return bits<float>(uint32_t{half} << 16); }
+
+// To the nearest, ties to even; what is not a number stays that.
+inline uint16_t to_bf16(float value) {
+  uint32_t raw = bits<uint32_t>(value);
+  if (value != value) return uint16_t(raw >> 16 | 0x40);
+  return uint16_t((raw + 0x7fff + (raw >> 16 & 1)) >> 16);
+}
+
+inline u32x16 to_bf16(f32x16 values) {
+  u32x16 raw = bits<u32x16>(values);
+  u32x16 rounded = (raw + 0x7fffu + (raw >> 16 & 1u)) >> 16;
+  return values != values ? (raw >> 16 | 0x40u) : rounded;
+}
+
+inline f32x16 load_bf16(const uint16_t* from) {
+  return bits<f32x16>(__builtin_convertvector(load<u16x16>(from), u32x16) << 16);
+}
+
+inline void store_bf16(uint16_t* to, f32x16 values) {
+#if defined(__AVX512BF16__)
+  store(to, _mm512_cvtneps_pbh((__m512)values));
+#else
+  store(to, __builtin_convertvector(to_bf16(values), u16x16));
+#endif
+}
+
+inline f32x16 largest(f32x16 a, f32x16 b) { return a > b ? a : b; }
+
+inline float largest_of(f32x16 values) {
+  float most = values[0];
+  for (int lane = 1; lane < kLanes; ++lane) most = values[lane] > most ? values[lane] : most;
+  return most;
+}
+
+inline float sum_of(f32x16 values) {
+  float total = 0;
+  for (int lane = 0; lane < kLanes; ++lane) total += values[lane];
+  return total;
+}
+
+// e^x to about one unit in the last place; 0 below -87, and no larger than e^88.
+inline f32x16 exp_of(f32x16 x) {
+  const f32x16 low = splat(-87.0f), high = splat(88.0f);
+  f32x16 inside = x < low ? low : x;
+  inside = inside > high ? high : inside;
+  const float kRound = 12582912.0f;  // adding it leaves the nearest integer in the low bits
+  f32x16 shifted = inside * 1.44269504088896341f + kRound;
+  f32x16 whole = shifted - kRound;
+  f32x16 rest = inside - whole * 0.693359375f + whole * 2.12194440e-4f;
+  f32x16 series = splat(1.9875691500e-4f);
+  series = series * rest + 1.3981999507e-3f;
+  series = series * rest + 8.3334519073e-3f;
+  series = series * rest + 4.1665795894e-2f;
+  series = series * rest + 1.6666665459e-1f;
+  series = series * rest + 5.0000001201e-1f;
+  series = series * rest * rest + rest + 1.0f;
+  i32x16 exponent = bits<i32x16>(shifted) - bits<int32_t>(kRound);
+  f32x16 scaled = series * bits<f32x16>((exponent + 127) << 23);
+  return x < low ? f32x16{} : scaled;
+}
+
+inline f32x16 tanh_of(f32x16 x) { return 1.0f - 2.0f / (exp_of(x + x) + 1.0f); }
+
+}  // namespace orca

@@ -1,0 +1,96 @@
+"""The compiled operator against attention written out in float64, with every instruction set of this machine."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from engine.attention import AttentionCall, NativeBackend, native_backend
+from engine.kv.layout import LayerShape
+from engine.native.instruction_sets import supported
+from engine.native.library import library, why_unavailable
+from tests.engine.attention.one_layer import QUANTIZED, OneLayer, mixed_iterations
+
+pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=f"no compiled operators: {why_unavailable()}")
+
+SHAPES = [
+    LayerShape(num_heads=6, num_kv_heads=2, key_size=8, value_size=5),
+    LayerShape(num_heads=4, num_kv_heads=4, key_size=64, value_size=64),
+    LayerShape(num_heads=16, num_kv_heads=1, key_size=80, value_size=96),
+    LayerShape(num_heads=3, num_kv_heads=3, key_size=7, value_size=33),
+]
+CALLS: list[dict[str, Any]] = [
+    {},
+    {"window": 1},
+    {"window": 7},
+    {"softcap": 2.0},
+    {"sinks": True},
+    {"window": 5, "softcap": 2.0, "sinks": True},
+]
+
+
+@pytest.fixture(params=supported(), autouse=True)
+def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = library(request.param)
+    monkeypatch.setattr(native_backend, "library", lambda: chosen)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def one_layer(shape: LayerShape = SHAPES[0], *, window: int | None = None, **options: Any) -> OneLayer:
+    sinks = torch.randn(shape.num_heads) if options.pop("sinks", False) else None
+    call = AttentionCall(1 / math.sqrt(shape.key_size), softcap=options.pop("softcap", None), sinks=sinks)
+    return OneLayer(NativeBackend(), call, shape=shape, window=window, **options)
+
+
+@pytest.mark.parametrize("options", CALLS, ids=str)
+def test_mixed_iterations(options: dict[str, Any]) -> None:
+    mixed_iterations(one_layer(**options))
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 16, 24, 32])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_shapes_and_block_sizes(shape: LayerShape, block_size: int) -> None:
+    mixed_iterations(one_layer(shape, block_size=block_size))
+
+
+@pytest.mark.parametrize("window", [None, 6])
+@pytest.mark.parametrize("cache_dtype", [*QUANTIZED, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_formats_of_the_cache(shape: LayerShape, cache_dtype: torch.dtype, window: int | None) -> None:
+    mixed_iterations(one_layer(shape, window=window, cache_dtype=cache_dtype, block_size=16))
+
+
+@pytest.mark.parametrize("cache_dtype", [torch.float32, torch.bfloat16, *QUANTIZED], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_queries_in_bfloat16(shape: LayerShape, cache_dtype: torch.dtype) -> None:
+    mixed_iterations(one_layer(shape, dtype=torch.bfloat16, cache_dtype=cache_dtype, tolerance=0.03))
+
+
+@pytest.mark.parametrize("window", [None, 200])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_long_contexts_are_split(dtype: torch.dtype, window: int | None) -> None:
+    tolerance = 1e-5 if dtype is torch.float32 else 0.02
+    layer = one_layer(
+        LayerShape(4, 1, 32, 32), window=window, dtype=dtype, cache_dtype=dtype, tolerance=tolerance, max_model_len=2048
+    )
+    layer.iterate({"a": 1700})
+    layer.iterate({"a": 1})
+    layer.iterate({"a": 30, "b": 1})
+
+
+def test_a_poisoned_request_stays_alone() -> None:
+    """What is not a number reaches those who see it, and nobody else."""
+    layer = one_layer(block_size=4)
+    layer.iterate({"a": 7, "b": 6})
+    layer.random = lambda heads, tokens, size: torch.stack(  # type: ignore[method-assign]
+        [torch.full((heads, size), torch.nan), *torch.randn(tokens - 1, heads, size)], dim=1
+    )
+    with pytest.raises(AssertionError, match="a"):
+        layer.iterate({"a": 1, "b": 1})
+    del layer.random
+    layer.iterate({"b": 5})
