@@ -17,14 +17,16 @@ class LibraryUnavailable(RuntimeError):
 
 @cache
 def library(instruction_set: str | None = None) -> ctypes.CDLL:
-    """The operators for `instruction_set`, by default the best that the processor has; LibraryUnavailable if none."""
+    """The operators for `instruction_set`, by default the best that runs here; LibraryUnavailable if there is none."""
     if instruction_set is not None:
         return _load(library_path(instruction_set))
-    names = supported()
-    if not names:
-        raise LibraryUnavailable("they are compiled for x86-64 processors with AVX2")
-    built = (name for name in names if library_path(name).exists())
-    return _load(library_path(next(built, names[0])))
+    reasons = ["they are compiled for x86-64 processors with AVX2"]
+    for name in supported():
+        try:
+            return _load(library_path(name))
+        except LibraryUnavailable as error:
+            reasons.append(str(error))
+    raise LibraryUnavailable(reasons[-1])
 
 
 @cache
@@ -45,4 +47,6 @@ def _load(path: Path) -> ctypes.CDLL:
     found.orca_fingerprint.restype = ctypes.c_char_p
     if SOURCES.is_dir() and found.orca_fingerprint().decode() != fingerprint():
         raise LibraryUnavailable("they were built from other sources: python -m engine.native.build")
+    if not found.orca_usable():
+        raise LibraryUnavailable(f"the kernel does not let this process use the registers of {path.stem}")
     return found

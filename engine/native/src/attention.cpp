@@ -5,14 +5,16 @@
 #include <limits>
 #include <vector>
 
+#include "amx.h"
 #include "cache_tile.h"
 #include "vector.h"
 
 namespace orca {
 namespace {
 
-constexpr int64_t kChunk = 128;     // token slots whose scores are computed before the values are weighted by them
-constexpr int64_t kRows = 32;       // query vectors that one piece of work aims at
+constexpr int64_t kChunk = 512;     // token slots whose scores are computed before the values are weighted by them
+constexpr int64_t kRows = 64;       // query vectors that one piece of work aims at
+constexpr int64_t kRowsForTiles = 8;  // from so many on the tile unit is faster than products of vectors
 constexpr int64_t kSplit = 512;     // fewest token slots of one part of a context
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
@@ -35,7 +37,7 @@ void add_pieces(const OrcaAttention& call, int64_t span, int64_t tokens, int64_t
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t from = std::min(begin + part * share, end), to = std::min(from + share, end);
       work.pieces.push_back({span, first, last, from, to, part, parts, work.vectors});
-      if (parts > 1) work.vectors += (last - first) * group;
+      if (parts > 1) work.vectors += round_up((last - first) * group, kLanes);
     }
   }
 }
@@ -76,6 +78,7 @@ struct Tile {
 struct Scratch {
   std::vector<Tile> tiles;
   std::vector<float> query, scores, weights, most, sum, sums, wide;
+  std::vector<uint32_t> keys, values;  // bfloat16, for the tile unit
 };
 
 Scratch& scratch() {
@@ -126,9 +129,9 @@ class Attention {
     std::fill_n(running.values, rows_ * values_.size, 0.0f);
     for (int64_t position = piece.begin; position < piece.end;) {
       position = collect_tiles(piece, head, position);
-      for (int64_t row = 0; row < rows_;) row += score_rows(row);
+      score_all();
       for (int64_t row = 0; row < rows_; ++row) weigh(piece, row, running);
-      for (int64_t row = 0; row < rows_;) row += add_values(row, running.values);
+      add_all(running.values);
     }
     if (piece.parts == 1) finish(piece, head, running);
   }
@@ -138,7 +141,7 @@ class Attention {
     rows_ = (piece.last - piece.first) * group_;
     Running whole = partial(partials, piece.partial, rows_);
     for (int64_t part = 1; part < piece.parts; ++part) {
-      const Running other = partial(partials, piece.partial + part * rows_, rows_);
+      const Running other = partial(partials, piece.partial + part * round_up(rows_, kLanes), rows_);
       for (int64_t row = 0; row < rows_; ++row) {
         const float most = std::max(whole.most[row], other.most[row]);
         if (most == kNothing) continue;
@@ -158,6 +161,8 @@ class Attention {
   int64_t partial_floats(int64_t vectors) const { return vectors * (values_.size + 2); }
 
  private:
+  static constexpr int64_t kPairBytes = kFormat <= kBfloat16 ? 4 : 2;  // of one step of a dot product
+
   static char* at(const CacheShape& shape, void* cache, int64_t tile) {
     return const_cast<char*>(shape.tile_at(cache, tile));
   }
@@ -181,12 +186,13 @@ class Attention {
 
   // The query vectors of a piece, one per row: the heads of a token side by side.
   void prepare(const Piece& piece, int64_t head) {
-    query_.resize(rows_ * keys_.size);
-    scores_.resize(rows_ * kChunk);
-    weights_.resize(rows_ * kChunk);
+    const int64_t rows = round_up(rows_, kLanes);  // whole tiles
+    query_.resize(rows * keys_.size);
+    scores_.resize(rows * kChunk);
+    weights_.resize(rows * kChunk);
     most_.resize(rows_);
     sum_.resize(rows_);
-    sums_.resize(rows_ * values_.size);
+    sums_.resize(rows * values_.size);
     wide_.resize(keys_.size);
     wide_[keys_.size - 1] = 0;
     for (int64_t row = 0; row < rows_; ++row) {
@@ -225,6 +231,80 @@ class Attention {
     return position;
   }
 
+#if defined(__AMX_BF16__)
+  bool by_tiles() const { return kDot && rows_ >= kRowsForTiles && keys_.size % kTileDepth == 0; }
+
+  // Keys lie as the tile unit takes them, but for those that have to be widened.
+  void score_by_tiles() {
+    const int64_t tile_bytes = kTile * keys_.size * 2;
+    if constexpr (kFormat != kBfloat16) {
+      scratch_.keys.resize(tiles_.size() * tile_bytes / 4);
+      for (size_t index = 0; index < tiles_.size(); ++index) {
+        char* wide = reinterpret_cast<char*>(scratch_.keys.data()) + index * tile_bytes;
+        for (int64_t step = 0; step < steps_; ++step) {
+          store(wide + step * 64, load_pairs<kFormat>(tiles_[index].keys + step * kTile * 2));
+        }
+        tiles_[index].keys = wide;
+      }
+    }
+    for (int64_t row = 0; row < rows_; row += 2 * kTileRows) {
+      const Blocks left{reinterpret_cast<const char*>(query_.data()) + row * keys_.size * 2,
+                        kTileRows * keys_.size * 2, keys_.size * 2, row + kTileRows < rows_};
+      for (size_t index = 0; index < tiles_.size(); index += 2) {
+        const bool two = index + 1 < tiles_.size();
+        const Blocks right{tiles_[index].keys, two ? tiles_[index + 1].keys - tiles_[index].keys : 0, 64, two};
+        const Blocks sums{reinterpret_cast<const char*>(&scores_[row * kChunk + index * kTile]),
+                          kTileRows * kChunk * 4, kChunk * 4, left.two};
+        multiply_tiles(left, right, keys_.size / kTileDepth, 64 * kTileRows, sums, kTile * 4, true);
+      }
+    }
+  }
+
+  // Values are laid side by side first: the tile unit wants 32 token slots at once.
+  void add_by_tiles(float* values) {
+    const int64_t pair_numbers = values_.size;  // of uint32_t
+    const int64_t slots = round_up(int64_t(tiles_.size()) * kTile, kTileDepth);
+    scratch_.values.resize(slots / 2 * pair_numbers);
+    std::fill(scratch_.values.end() - kTile / 2 * pair_numbers, scratch_.values.end(), 0);
+    for (size_t index = 0; index < tiles_.size(); ++index) {
+      uint32_t* to = scratch_.values.data() + index * kTile / 2 * pair_numbers;
+      for (int64_t pair = 0; pair < kTile / 2; ++pair) {
+        const Tile& tile = tiles_[index];
+        const uint32_t used = 2 * pair + 1 < tile.slots ? 0xffffffffu : 2 * pair < tile.slots ? 0x0000ffffu : 0;
+        for (int64_t i = 0; i < pair_numbers; i += kLanes) {
+          const char* from = tile.values + (pair * pair_numbers + i) * 2 * values_.bytes;
+          store(to + pair * pair_numbers + i, load_pairs<kFormat>(from) & used);
+        }
+      }
+    }
+    for (int64_t row = 0; row < rows_; row += 2 * kTileRows) {
+      const Blocks left{reinterpret_cast<const char*>(weights_.data()) + row * kChunk * 2, kTileRows * kChunk * 2,
+                        kChunk * 2, row + kTileRows < rows_};
+      for (int64_t column = 0; column < values_.size; column += 2 * kLanes) {
+        const Blocks right{reinterpret_cast<const char*>(scratch_.values.data() + column), kLanes * 4,
+                           pair_numbers * 4, column + kLanes < values_.size};
+        const Blocks sums{reinterpret_cast<const char*>(values + row * values_.size + column),
+                          kTileRows * values_.size * 4, values_.size * 4, left.two};
+        multiply_tiles(left, right, slots / kTileDepth, kTileRows * pair_numbers * 4, sums, kLanes * 4, false);
+      }
+    }
+  }
+#else
+  static constexpr bool by_tiles() { return false; }
+  void score_by_tiles() {}
+  void add_by_tiles(float*) {}
+#endif
+
+  void score_all() {
+    if (by_tiles()) return score_by_tiles();
+    for (int64_t row = 0; row < rows_;) row += score_rows(row);
+  }
+
+  void add_all(float* values) {
+    if (by_tiles()) return add_by_tiles(values);
+    for (int64_t row = 0; row < rows_;) row += add_values(row, values);
+  }
+
   int64_t score_rows(int64_t row) {
     const int64_t left = rows_ - row;
     if (left >= 8) return score<8, 1>(row);
@@ -239,8 +319,10 @@ class Attention {
     for (size_t index = 0; index < tiles_.size(); ++index) {
       f32x16 sums[kCount][kWays] = {};
       const char* keys = tiles_[index].keys;
+      const char* next = tiles_[std::min(index + 1, tiles_.size() - 1)].keys;
       int64_t step = 0;
       for (; step + kWays <= steps_; step += kWays) {
+        for (int way = 0; way < kWays; ++way) __builtin_prefetch(next + (step + way) * kTile * kPairBytes);
         for (int way = 0; way < kWays; ++way) accumulate<kCount, kWays>(sums, way, keys, row, step + way);
       }
       for (; step < steps_; ++step) accumulate<kCount, kWays>(sums, 0, keys, row, step);
@@ -259,7 +341,7 @@ class Attention {
       const f32x16 key = load<f32x16>(keys + step * kTile * 4);
       for (int r = 0; r < kCount; ++r) sums[r][way] += key * query_[(row + r) * steps_ + step];
     } else {
-      const u32x16 pairs = load_pairs<kFormat>(keys + step * kTile * 2 * (kFormat == kBfloat16 ? 2 : 1));
+      const u32x16 pairs = load_pairs<kFormat>(keys + step * kTile * kPairBytes);
       for (int r = 0; r < kCount; ++r) multiply(sums[r][way], pairs, query_.data(), (row + r) * steps_ + step);
     }
   }
@@ -304,7 +386,9 @@ class Attention {
       float* values = running.values + row * values_.size;
       for (int64_t i = 0; i < values_.size; i += kLanes) store(values + i, load<f32x16>(values + i) * shrink);
     }
-    put_row(weights_.data(), row, kChunk, weights);
+    const int64_t slots = tiles_.size() * kTile;
+    if (slots % (2 * kTile)) store(weights + slots, f32x16{});
+    put_row(weights_.data() + row * kChunk / (kDot ? 2 : 1), 0, round_up(slots, 2 * kTile), weights);
   }
 
   // Slots that nobody wrote may hold anything.
@@ -423,6 +507,9 @@ class Attention {
 template <int kFormat, bool kDot>
 void attend_as(const OrcaAttention& call, AttentionWork& work, Team& team, int thread) {
   Attention<kFormat, kDot> attention(call);
+#if defined(__AMX_BF16__)
+  const Tiles tiles;
+#endif
   if (thread == 0) {
     divide(call, team.size, work);
     work.partials.resize(attention.partial_floats(work.vectors) * call.num_kv_heads);

@@ -28,11 +28,6 @@ struct CacheShape {
   int64_t size, block_size, tiles, num_blocks, bytes;
 };
 
-inline float from_f8(uint8_t code) {
-  float magnitude = bits<float>(uint32_t(code & 0x7f) << 20) * 0x1p120f;
-  return code & 0x80 ? -magnitude : magnitude;
-}
-
 // E4M3 to the nearest, ties to even, at most 448 in magnitude.
 inline uint8_t to_f8(float value) {
   const uint8_t sign = bits<uint32_t>(value) >> 24 & 0x80;
@@ -55,12 +50,10 @@ inline u32x16 load_pairs(const char* from) {
     f32x16 odd = __builtin_convertvector(both << 16 >> 24, f32x16);
     return bits<u32x16>(even) >> 16 | bits<u32x16>(odd);
   } else {
-    u32x16 both = __builtin_convertvector(load<u16x16>(from), u32x16);
-    f32x16 even = bits<f32x16>((both & 0x7fu) << 20) * 0x1p120f;
-    f32x16 odd = bits<f32x16>((both & 0x7f00u) << 12) * 0x1p120f;
-    u32x16 even_bits = bits<u32x16>(even) | (both & 0x80u) << 24;
-    u32x16 odd_bits = bits<u32x16>(odd) | (both & 0x8000u) << 16;
-    return even_bits >> 16 | odd_bits;
+    const u16x16 both = load<u16x16>(from);
+    const f32x16 even = from_f16((both & 0x7f) << 7 | (both & 0x80) << 8) * 256.0f;
+    const f32x16 odd = from_f16((both & 0x7f00) >> 1 | (both & 0x8000)) * 256.0f;
+    return bits<u32x16>(even) >> 16 | bits<u32x16>(odd);
   }
 }
 

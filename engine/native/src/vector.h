@@ -75,6 +75,16 @@ inline void store_bf16(uint16_t* to, f32x16 values) {
 #endif
 }
 
+// Finite float16 numbers.
+inline f32x16 from_f16(u16x16 halves) {
+#if defined(__AVX512F__)
+  return (f32x16)_mm512_cvtph_ps((__m256i)halves);
+#else
+  const u32x16 wide = __builtin_convertvector(halves, u32x16);
+  return bits<f32x16>((wide & 0x7fffu) << 13 | (wide & 0x8000u) << 16) * 0x1p112f;
+#endif
+}
+
 inline f32x16 largest(f32x16 a, f32x16 b) { return a > b ? a : b; }
 
 inline float largest_of(f32x16 values) {
