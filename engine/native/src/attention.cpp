@@ -161,6 +161,7 @@ class Attention {
   int64_t partial_floats(int64_t vectors) const { return vectors * (values_.size + 2); }
 
  private:
+  static constexpr bool kScaled = kFormat >= kInt8;
   static constexpr int64_t kPairBytes = kFormat <= kBfloat16 ? 4 : 2;  // of one step of a dot product
 
   static char* at(const CacheShape& shape, void* cache, int64_t tile) {
@@ -360,25 +361,18 @@ class Attention {
 
   // Scores become weights, and what has been summed up is scaled to the new largest score.
   void weigh(const Piece& piece, int64_t row, Running& running) {
-    const int64_t position = context_start(call_, piece.span) + piece.first + row / group_;
-    const int64_t first = first_visible(call_, position);
-    float* scores = &scores_[row * kChunk];
-    f32x16 high = splat(kNothing);
-    for (size_t index = 0; index < tiles_.size(); ++index) {
-      const f32x16 score = finished_score(tiles_[index], load<f32x16>(scores + index * kTile), first, position);
-      store(scores + index * kTile, score);
-      high = largest(high, score);
-    }
-    const float most = std::max(running.most[row], largest_of(high));
-    float* weights = scores;
+    const float most = std::max(running.most[row], finish_scores(piece, row));
+    const float* scores = &scores_[row * kChunk];
+    const float base = most == kNothing ? 0.0f : most;
+    const int64_t slots = tiles_.size() * kTile;
     f32x16 total{};
-    for (size_t index = 0; index < tiles_.size(); ++index) {
-      const f32x16 score = load<f32x16>(scores + index * kTile);
-      f32x16 weight = exp_of(score - (most == kNothing ? 0.0f : most));
+    for (int64_t slot = 0; slot < slots; slot += kTile) {
+      f32x16 weight = exp_of(load<f32x16>(scores + slot) - base);
       total += weight;
-      if (tiles_[index].value_scales) weight *= load_bf16(tiles_[index].value_scales);
-      store(weights + index * kTile, in_use(tiles_[index], weight));
+      if constexpr (kScaled) weight = scaled(tiles_[slot / kTile], weight);
+      put_weights(row, slot, weight);
     }
+    if (slots % (2 * kTile)) put_weights(row, slots, f32x16{});
     const float shrink = most == kNothing ? 1.0f : std::exp(running.most[row] - most);
     running.most[row] = most;
     running.sum[row] = running.sum[row] * shrink + sum_of(total);
@@ -386,25 +380,47 @@ class Attention {
       float* values = running.values + row * values_.size;
       for (int64_t i = 0; i < values_.size; i += kLanes) store(values + i, load<f32x16>(values + i) * shrink);
     }
-    const int64_t slots = tiles_.size() * kTile;
-    if (slots % (2 * kTile)) store(weights + slots, f32x16{});
-    put_row(weights_.data() + row * kChunk / (kDot ? 2 : 1), 0, round_up(slots, 2 * kTile), weights);
   }
 
-  // Slots that nobody wrote may hold anything.
-  static f32x16 in_use(const Tile& tile, f32x16 numbers) {
-    return tile.slots == kTile ? numbers : (lane_numbers() < int32_t(tile.slots) ? numbers : f32x16{});
+  void put_weights(int64_t row, int64_t slot, f32x16 weights) {
+    if constexpr (kDot) {
+      store_bf16(reinterpret_cast<uint16_t*>(weights_.data()) + row * kChunk + slot, weights);
+    } else {
+      store(&weights_[row * kChunk + slot], weights);
+    }
   }
 
-  f32x16 finished_score(const Tile& tile, f32x16 score, int64_t first, int64_t last) const {
-    score *= call_.scale;
-    if (tile.key_scales) score *= load_bf16(tile.key_scales);
-    if (call_.softcap != 0) score = tanh_of(score / call_.softcap) * call_.softcap;
-    const int64_t from = first - tile.position, to = std::min(tile.slots, last - tile.position + 1);
-    if (from <= 0 && to >= kTile) return score;
+  // The final scores of a row, and the largest of them.
+  float finish_scores(const Piece& piece, int64_t row) {
+    const int64_t position = context_start(call_, piece.span) + piece.first + row / group_;
+    const int64_t first = first_visible(call_, position);
+    float* scores = &scores_[row * kChunk];
+    const int64_t count = tiles_.size();
+    f32x16 high = splat(kNothing);
+    for (int64_t index = 0; index < count; ++index) {
+      const Tile& tile = tiles_[index];
+      f32x16 score = load<f32x16>(scores + index * kTile) * call_.scale;
+      if constexpr (kScaled) score *= load_bf16(tile.key_scales);
+      if (call_.softcap != 0) score = tanh_of(score / call_.softcap) * call_.softcap;
+      const bool whole = tile.slots == kTile && tile.position >= first && tile.position + kTile - 1 <= position;
+      if (!whole) score = visible(tile, score, first, position);
+      store(scores + index * kTile, score);
+      high = largest(high, score);
+    }
+    return largest_of(high);
+  }
+
+  static f32x16 visible(const Tile& tile, f32x16 score, int64_t first, int64_t last) {
     const i32x16 lanes = lane_numbers();
-    const int32_t low = int32_t(std::clamp<int64_t>(from, 0, kTile)), high = int32_t(std::max<int64_t>(to, 0));
-    return ((lanes >= low) & (lanes < high)) ? score : splat(kNothing);
+    const int32_t from = int32_t(std::clamp<int64_t>(first - tile.position, 0, kTile));
+    const int32_t to = int32_t(std::clamp<int64_t>(std::min(tile.slots, last - tile.position + 1), 0, kTile));
+    return ((lanes >= from) & (lanes < to)) ? score : splat(kNothing);
+  }
+
+  // The scales of slots that nobody wrote may be anything.
+  static f32x16 scaled(const Tile& tile, f32x16 weights) {
+    const f32x16 product = weights * load_bf16(tile.value_scales);
+    return tile.slots == kTile ? product : (lane_numbers() < int32_t(tile.slots) ? product : f32x16{});
   }
 
   int64_t add_values(int64_t row, float* values) {

@@ -101,6 +101,18 @@ inline float sum_of(f32x16 values) {
 
 // e^x to about one unit in the last place; 0 below -87, and no larger than e^88.
 inline f32x16 exp_of(f32x16 x) {
+#if defined(__AVX512F__)
+  // Taken this way round the limits let through what is not a number.
+  const __m512 inside = _mm512_min_ps(_mm512_set1_ps(88.0f), _mm512_max_ps(_mm512_set1_ps(-120.0f), (__m512)x));
+  const __m512 whole = _mm512_roundscale_ps(_mm512_mul_ps(inside, _mm512_set1_ps(1.44269504088896341f)), 0);
+  __m512 rest = _mm512_fnmadd_ps(whole, _mm512_set1_ps(0.693359375f), inside);
+  rest = _mm512_fmadd_ps(whole, _mm512_set1_ps(2.12194440e-4f), rest);
+  __m512 power = _mm512_set1_ps(1.3981999507e-3f);
+  for (float factor : {8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f, 1.0f, 1.0f}) {
+    power = _mm512_fmadd_ps(power, rest, _mm512_set1_ps(factor));
+  }
+  return (f32x16)_mm512_scalef_ps(power, whole);
+#else
   const f32x16 low = splat(-87.0f), high = splat(88.0f);
   f32x16 inside = x < low ? low : x;
   inside = inside > high ? high : inside;
@@ -118,6 +130,7 @@ inline f32x16 exp_of(f32x16 x) {
   i32x16 exponent = bits<i32x16>(shifted) - bits<int32_t>(kRound);
   f32x16 scaled = series * bits<f32x16>((exponent + 127) << 23);
   return x < low ? f32x16{} : scaled;
+#endif
 }
 
 inline f32x16 tanh_of(f32x16 x) { return 1.0f - 2.0f / (exp_of(x + x) + 1.0f); }
