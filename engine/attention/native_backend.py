@@ -1,6 +1,7 @@
 """Attention by a compiled operator, for CPUs."""
 
 import ctypes
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,8 @@ from engine.kv.store import LayerCache
 from engine.native.library import library, why_unavailable
 
 _FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.float8_e4m3fn: 3}
-_TILE = 16
-"""Token slots that lie together."""
+_READ_BEHIND = 64
+"""Numbers."""
 
 
 class _Call(ctypes.Structure):
@@ -60,12 +61,13 @@ class NativeBackend(AttentionBackend):
     def allocate(
         self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> LayerCache:
-        """See the base class; sizes are rounded up to what the layout wants."""
-        blocks = (shape.num_kv_heads, num_blocks, _round_up(block_size, _TILE))
-        scales = [torch.empty(blocks, dtype=SCALE_DTYPE, device=device) for _ in range(2)] if dtype in LARGEST else []
+        """See the base class; odd key and block sizes are rounded up to what the layout wants."""
+        blocks = (shape.num_kv_heads, num_blocks)
+        pairs = dtype is not torch.float32
+        scales = [_empty((*blocks, block_size), SCALE_DTYPE, device) for _ in range(2)] if dtype in LARGEST else []
         return LayerCache(
-            torch.empty(*blocks, _round_up(shape.key_size, 2), dtype=dtype, device=device),
-            torch.empty(*blocks, _round_up(shape.value_size, _TILE), dtype=dtype, device=device),
+            _empty((*blocks, block_size, shape.key_size + shape.key_size % 2), dtype, device),
+            _empty((*blocks, block_size + pairs * (block_size % 2), shape.value_size), dtype, device),
             *scales,
         )
 
@@ -129,5 +131,7 @@ def _address(part: torch.Tensor | None) -> Any:
     return None if part is None else part.data_ptr()
 
 
-def _round_up(number: int, step: int) -> int:
-    return -(-number // step) * step
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Uninitialised, with room behind its end that may be read."""
+    numbers = math.prod(shape)
+    return torch.empty(numbers + _READ_BEHIND, dtype=dtype, device=device)[:numbers].view(shape)

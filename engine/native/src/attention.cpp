@@ -91,30 +91,28 @@ class Attention {
  public:
   Attention(const OrcaAttention& call)
       : call_(call),
-        keys_(call, false),
-        values_(call, true),
+        keys_(call),
+        values_(call),
         group_(call.num_heads / call.num_kv_heads),
         steps_(kFormat == kFloat32 ? keys_.size : keys_.size / 2) {}
 
   void write(int64_t token) const {
-    const int64_t block = call_.slots[token] / call_.block_size, offset = call_.slots[token] % call_.block_size;
-    const int64_t lane = offset % kTile;
+    const int64_t block = call_.slots[token] / call_.block_size, slot = call_.slots[token] % call_.block_size;
     std::vector<float>& wide = scratch_.wide;
     wide.resize(std::max(call_.key_size, call_.value_size));
     for (int64_t head = 0; head < call_.num_kv_heads; ++head) {
+      const int64_t index = head * call_.num_blocks + block, scale = index * call_.block_size + slot;
       widen(call_.key, head * call_.key_head_stride + token * call_.key_token_stride, call_.key_size, wide.data());
-      int64_t tile = keys_.tile_of(head, block, offset / kTile);
-      write_vector<kFormat>(at(keys_, call_.keys, tile), wide.data(), call_.key_size, keys_.size,
-                            scale_at(call_.key_scales, tile, lane), [&](int64_t i) {
-                              return kFormat == kFloat32 ? i * kTile + lane : (i / 2 * kTile + lane) * 2 + i % 2;
-                            });
-      widen(call_.value, head * call_.value_head_stride + token * call_.value_token_stride, call_.value_size,
-            wide.data());
-      tile = values_.tile_of(head, block, offset / kTile);
-      write_vector<kFormat>(at(values_, call_.values, tile), wide.data(), call_.value_size, values_.size,
-                            scale_at(call_.value_scales, tile, lane), [&](int64_t i) {
-                              return kFormat == kFloat32 ? lane * values_.size + i
-                                                         : (lane / 2 * values_.size + i) * 2 + lane % 2;
+      write_vector<kFormat>(
+          static_cast<char*>(call_.keys) + index * keys_.block_bytes, wide.data(), call_.key_size, keys_.size,
+          call_.key_scales + scale, [&](int64_t i) {
+            return kFormat == kFloat32 ? i * call_.block_size + slot : (i / 2 * call_.block_size + slot) * 2 + i % 2;
+          });
+      widen(call_.value, head * call_.value_head_stride + token * call_.value_token_stride, values_.size, wide.data());
+      write_vector<kFormat>(static_cast<char*>(call_.values) + index * values_.block_bytes, wide.data(), values_.size,
+                            values_.size, call_.value_scales + scale, [&](int64_t i) {
+                              return kFormat == kFloat32 ? slot * values_.size + i
+                                                         : (slot / 2 * values_.size + i) * 2 + slot % 2;
                             });
     }
   }
@@ -126,7 +124,7 @@ class Attention {
     if (piece.parts > 1) running = partial(partials, piece.partial, rows_);
     std::fill_n(running.most, rows_, kNothing);
     std::fill_n(running.sum, rows_, 0.0f);
-    std::fill_n(running.values, rows_ * values_.size, 0.0f);
+    std::fill_n(running.values, rows_ * values_.padded, 0.0f);
     for (int64_t position = piece.begin; position < piece.end;) {
       position = collect_tiles(piece, head, position);
       score_all();
@@ -147,9 +145,9 @@ class Attention {
         if (most == kNothing) continue;
         const float mine = std::exp(whole.most[row] - most), its = std::exp(other.most[row] - most);
         whole.sum[row] = whole.sum[row] * mine + other.sum[row] * its;
-        for (int64_t i = 0; i < values_.size; ++i) {
-          float& value = whole.values[row * values_.size + i];
-          value = value * mine + other.values[row * values_.size + i] * its;
+        for (int64_t i = 0; i < values_.padded; ++i) {
+          float& value = whole.values[row * values_.padded + i];
+          value = value * mine + other.values[row * values_.padded + i] * its;
         }
         whole.most[row] = most;
       }
@@ -158,18 +156,10 @@ class Attention {
   }
 
   // Floats that the parts of one key head take.
-  int64_t partial_floats(int64_t vectors) const { return vectors * (values_.size + 2); }
+  int64_t partial_floats(int64_t vectors) const { return vectors * (values_.padded + 2); }
 
  private:
   static constexpr bool kScaled = kFormat >= kInt8;
-  static constexpr int64_t kPairBytes = kFormat <= kBfloat16 ? 4 : 2;  // of one step of a dot product
-
-  static char* at(const CacheShape& shape, void* cache, int64_t tile) {
-    return const_cast<char*>(shape.tile_at(cache, tile));
-  }
-  static uint16_t* scale_at(uint16_t* scales, int64_t tile, int64_t lane) {
-    return scales ? scales + tile * kTile + lane : nullptr;
-  }
 
   void widen(const void* from, int64_t offset, int64_t size, float* to) const {
     if (call_.query_format == kFloat32) {
@@ -193,7 +183,7 @@ class Attention {
     weights_.resize(rows * kChunk);
     most_.resize(rows_);
     sum_.resize(rows_);
-    sums_.resize(rows * values_.size);
+    sums_.resize(rows * values_.padded);
     wide_.resize(keys_.size);
     wide_[keys_.size - 1] = 0;
     for (int64_t row = 0; row < rows_; ++row) {
@@ -221,12 +211,14 @@ class Attention {
     tiles_.clear();
     const int32_t* table = call_.tables + piece.span * call_.table_width;
     while (position < piece.end && int64_t(tiles_.size()) < kChunk / kTile) {
-      const int64_t place = position % call_.block_size, within = place / kTile;
-      const int64_t tile = keys_.tile_of(head, table[position / call_.block_size], within);
-      const int64_t start = position - place % kTile;
-      const int64_t slots = std::min({kTile, call_.block_size - within * kTile, piece.end - start});
-      tiles_.push_back({keys_.tile_at(call_.keys, tile), values_.tile_at(call_.values, tile),
-                        scale_at(call_.key_scales, tile, 0), scale_at(call_.value_scales, tile, 0), start, slots});
+      const int64_t block = head * call_.num_blocks + table[position / call_.block_size];
+      const int64_t slot = position % call_.block_size / kTile * kTile, scale = block * call_.block_size + slot;
+      const int64_t start = position - position % call_.block_size + slot;
+      const int64_t slots = std::min({kTile, call_.block_size - slot, piece.end - start});
+      tiles_.push_back({static_cast<char*>(call_.keys) + block * keys_.block_bytes + slot * keys_.slot_bytes,
+                        static_cast<char*>(call_.values) + block * values_.block_bytes +
+                            slot * values_.size * values_.bytes,
+                        call_.key_scales + scale, call_.value_scales + scale, start, slots});
       position = start + slots;
     }
     return position;
@@ -238,12 +230,13 @@ class Attention {
   // Keys lie as the tile unit takes them, but for those that have to be widened.
   void score_by_tiles() {
     const int64_t tile_bytes = kTile * keys_.size * 2;
+    const int64_t row_bytes = kFormat == kBfloat16 ? keys_.step_bytes : 64;
     if constexpr (kFormat != kBfloat16) {
       scratch_.keys.resize(tiles_.size() * tile_bytes / 4);
       for (size_t index = 0; index < tiles_.size(); ++index) {
         char* wide = reinterpret_cast<char*>(scratch_.keys.data()) + index * tile_bytes;
         for (int64_t step = 0; step < steps_; ++step) {
-          store(wide + step * 64, load_pairs<kFormat>(tiles_[index].keys + step * kTile * 2));
+          store(wide + step * 64, load_pairs<kFormat>(tiles_[index].keys + step * keys_.step_bytes));
         }
         tiles_[index].keys = wide;
       }
@@ -253,17 +246,17 @@ class Attention {
                         kTileRows * keys_.size * 2, keys_.size * 2, row + kTileRows < rows_};
       for (size_t index = 0; index < tiles_.size(); index += 2) {
         const bool two = index + 1 < tiles_.size();
-        const Blocks right{tiles_[index].keys, two ? tiles_[index + 1].keys - tiles_[index].keys : 0, 64, two};
+        const Blocks right{tiles_[index].keys, two ? tiles_[index + 1].keys - tiles_[index].keys : 0, row_bytes, two};
         const Blocks sums{reinterpret_cast<const char*>(&scores_[row * kChunk + index * kTile]),
                           kTileRows * kChunk * 4, kChunk * 4, left.two};
-        multiply_tiles(left, right, keys_.size / kTileDepth, 64 * kTileRows, sums, kTile * 4, true);
+        multiply_tiles(left, right, keys_.size / kTileDepth, row_bytes * kTileRows, sums, kTile * 4, true);
       }
     }
   }
 
   // Values are laid side by side first: the tile unit wants 32 token slots at once.
   void add_by_tiles(float* values) {
-    const int64_t pair_numbers = values_.size;  // of uint32_t
+    const int64_t pair_numbers = values_.padded;  // of uint32_t
     const int64_t slots = round_up(int64_t(tiles_.size()) * kTile, kTileDepth);
     scratch_.values.resize(slots / 2 * pair_numbers);
     std::fill(scratch_.values.end() - kTile / 2 * pair_numbers, scratch_.values.end(), 0);
@@ -273,7 +266,7 @@ class Attention {
         const Tile& tile = tiles_[index];
         const uint32_t used = 2 * pair + 1 < tile.slots ? 0xffffffffu : 2 * pair < tile.slots ? 0x0000ffffu : 0;
         for (int64_t i = 0; i < pair_numbers; i += kLanes) {
-          const char* from = tile.values + (pair * pair_numbers + i) * 2 * values_.bytes;
+          const char* from = tile.values + (pair * values_.size + i) * 2 * values_.bytes;
           store(to + pair * pair_numbers + i, load_pairs<kFormat>(from) & used);
         }
       }
@@ -281,11 +274,11 @@ class Attention {
     for (int64_t row = 0; row < rows_; row += 2 * kTileRows) {
       const Blocks left{reinterpret_cast<const char*>(weights_.data()) + row * kChunk * 2, kTileRows * kChunk * 2,
                         kChunk * 2, row + kTileRows < rows_};
-      for (int64_t column = 0; column < values_.size; column += 2 * kLanes) {
+      for (int64_t column = 0; column < values_.padded; column += 2 * kLanes) {
         const Blocks right{reinterpret_cast<const char*>(scratch_.values.data() + column), kLanes * 4,
-                           pair_numbers * 4, column + kLanes < values_.size};
-        const Blocks sums{reinterpret_cast<const char*>(values + row * values_.size + column),
-                          kTileRows * values_.size * 4, values_.size * 4, left.two};
+                           pair_numbers * 4, column + kLanes < values_.padded};
+        const Blocks sums{reinterpret_cast<const char*>(values + row * values_.padded + column),
+                          kTileRows * values_.padded * 4, values_.padded * 4, left.two};
         multiply_tiles(left, right, slots / kTileDepth, kTileRows * pair_numbers * 4, sums, kLanes * 4, false);
       }
     }
@@ -323,7 +316,7 @@ class Attention {
       const char* next = tiles_[std::min(index + 1, tiles_.size() - 1)].keys;
       int64_t step = 0;
       for (; step + kWays <= steps_; step += kWays) {
-        for (int way = 0; way < kWays; ++way) __builtin_prefetch(next + (step + way) * kTile * kPairBytes);
+        for (int way = 0; way < kWays; ++way) __builtin_prefetch(next + (step + way) * keys_.step_bytes);
         for (int way = 0; way < kWays; ++way) accumulate<kCount, kWays>(sums, way, keys, row, step + way);
       }
       for (; step < steps_; ++step) accumulate<kCount, kWays>(sums, 0, keys, row, step);
@@ -339,10 +332,10 @@ class Attention {
   template <int kCount, int kWays>
   inline void accumulate(f32x16 (&sums)[kCount][kWays], int way, const char* keys, int64_t row, int64_t step) const {
     if constexpr (kFormat == kFloat32) {
-      const f32x16 key = load<f32x16>(keys + step * kTile * 4);
+      const f32x16 key = load<f32x16>(keys + step * keys_.step_bytes);
       for (int r = 0; r < kCount; ++r) sums[r][way] += key * query_[(row + r) * steps_ + step];
     } else {
-      const u32x16 pairs = load_pairs<kFormat>(keys + step * kTile * kPairBytes);
+      const u32x16 pairs = load_pairs<kFormat>(keys + step * keys_.step_bytes);
       for (int r = 0; r < kCount; ++r) multiply(sums[r][way], pairs, query_.data(), (row + r) * steps_ + step);
     }
   }
@@ -377,8 +370,8 @@ class Attention {
     running.most[row] = most;
     running.sum[row] = running.sum[row] * shrink + sum_of(total);
     if (shrink != 1.0f) {
-      float* values = running.values + row * values_.size;
-      for (int64_t i = 0; i < values_.size; i += kLanes) store(values + i, load<f32x16>(values + i) * shrink);
+      float* values = running.values + row * values_.padded;
+      for (int64_t i = 0; i < values_.padded; i += kLanes) store(values + i, load<f32x16>(values + i) * shrink);
     }
   }
 
@@ -434,8 +427,8 @@ class Attention {
   template <int kCount>
   int64_t add_columns(int64_t row, float* values) {
     int64_t column = 0;
-    for (; column + 4 * kLanes <= values_.size; column += 4 * kLanes) add<kCount, 4>(row, column, values);
-    for (; column < values_.size; column += kLanes) add<kCount, 1>(row, column, values);
+    for (; column + 4 * kLanes <= values_.padded; column += 4 * kLanes) add<kCount, 4>(row, column, values);
+    for (; column < values_.padded; column += kLanes) add<kCount, 1>(row, column, values);
     return kCount;
   }
 
@@ -444,7 +437,7 @@ class Attention {
     f32x16 sums[kCount][kVectors];
     for (int r = 0; r < kCount; ++r) {
       for (int v = 0; v < kVectors; ++v) {
-        sums[r][v] = load<f32x16>(values + (row + r) * values_.size + column + v * kLanes);
+        sums[r][v] = load<f32x16>(values + (row + r) * values_.padded + column + v * kLanes);
       }
     }
     for (size_t index = 0; index < tiles_.size(); ++index) {
@@ -456,7 +449,7 @@ class Attention {
     }
     for (int r = 0; r < kCount; ++r) {
       for (int v = 0; v < kVectors; ++v) {
-        store(values + (row + r) * values_.size + column + v * kLanes, sums[r][v]);
+        store(values + (row + r) * values_.padded + column + v * kLanes, sums[r][v]);
       }
     }
   }
@@ -498,7 +491,7 @@ class Attention {
         sum = sum * shrink + std::exp(call_.sinks[query_head] - most);
       }
       const float factor = shrink / sum;
-      const float* values = running.values + row * values_.size;
+      const float* values = running.values + row * values_.padded;
       const int64_t place = (token * call_.num_heads + query_head) * call_.value_size;
       if (call_.query_format == kFloat32) {
         float* output = static_cast<float*>(call_.output) + place;
@@ -511,7 +504,8 @@ class Attention {
   }
 
   const OrcaAttention& call_;
-  const CacheShape keys_, values_;
+  const KeyShape keys_;
+  const ValueShape values_;
   const int64_t group_, steps_;
   int64_t rows_ = 0;
   Scratch& scratch_ = scratch();

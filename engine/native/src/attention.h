@@ -12,9 +12,10 @@ enum OrcaFormat : int32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2, kFloat8 = 3 
 
 // One layer's attention in one iteration; strides count numbers, the last dimension is contiguous.
 //
-// The cache of a layer is [num_kv_heads, num_blocks] blocks of ceil(block_size / 16) tiles of 16 token slots. A tile of
-// keys is [size / 2][16 slots][2], a tile of values [16 slots / 2][size][2]: what a dot product of pairs reads in order.
-// With float32 numbers a tile is [size][16 slots] and [16 slots][size]. Key sizes are even, value sizes multiples of 16.
+// The cache of a layer is [num_kv_heads, num_blocks] blocks. A block of keys is [size / 2][block_size][2], one of values
+// [block_size / 2][size][2]: what a dot product of pairs, or the tile unit, reads in order. In float32 they are
+// [size][block_size] and [block_size][size]. Odd key and block sizes are rounded up. Behind the end of each array 64
+// more bytes may be read.
 struct OrcaAttention {
   const void* query;  // [num_heads, num_tokens, key_size] float32 or bfloat16
   const void* key;    // [num_kv_heads, num_tokens, key_size]
@@ -22,7 +23,7 @@ struct OrcaAttention {
   void* output;       // [num_tokens, num_heads, value_size], contiguous
   void* keys;
   void* values;
-  uint16_t* key_scales;  // [num_kv_heads, num_blocks, tiles * 16]
+  uint16_t* key_scales;  // [num_kv_heads, num_blocks, block_size]
   uint16_t* value_scales;
   const int32_t* tables;    // [num_spans, table_width]
   const int64_t* slots;     // [num_tokens]: block * block_size + offset

@@ -7,25 +7,32 @@
 
 namespace orca {
 
-constexpr int64_t kTile = 16;  // token slots
+constexpr int64_t kTile = 16;  // token slots that are computed together
 
 inline int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
-// The shape of one layer's cache, of keys or of values.
-struct CacheShape {
-  CacheShape(const OrcaAttention& call, bool of_values)
-      : size(of_values ? round_up(call.value_size, kLanes) : round_up(call.key_size, 2)),
-        block_size(call.block_size),
-        tiles(round_up(call.block_size, kTile) / kTile),
-        num_blocks(call.num_blocks),
-        bytes(call.cache_format == kFloat32 ? 4 : call.cache_format == kBfloat16 ? 2 : 1) {}
+inline int64_t bytes_of(int32_t format) { return format == kFloat32 ? 4 : format == kBfloat16 ? 2 : 1; }
 
-  int64_t tile_of(int64_t head, int64_t block, int64_t tile) const { return (head * num_blocks + block) * tiles + tile; }
-  const char* tile_at(const void* cache, int64_t index) const {
-    return static_cast<const char*>(cache) + index * kTile * size * bytes;
-  }
+// The keys of one layer. Those of a block are [size / 2][block_size][2], or [size][block_size] in float32.
+struct KeyShape {
+  explicit KeyShape(const OrcaAttention& call)
+      : size(round_up(call.key_size, 2)),
+        step_bytes(call.block_size * (call.cache_format == kFloat32 ? 4 : 2 * bytes_of(call.cache_format))),
+        block_bytes(call.block_size * size * bytes_of(call.cache_format)),
+        slot_bytes(step_bytes / call.block_size) {}
 
-  int64_t size, block_size, tiles, num_blocks, bytes;
+  int64_t size, step_bytes, block_bytes, slot_bytes;
+};
+
+// The values of one layer. Those of a block are [block_size / 2][size][2], or [block_size][size] in float32.
+struct ValueShape {
+  explicit ValueShape(const OrcaAttention& call)
+      : size(call.value_size),
+        padded(round_up(call.value_size, kLanes)),
+        bytes(bytes_of(call.cache_format)),
+        block_bytes((call.cache_format == kFloat32 ? call.block_size : round_up(call.block_size, 2)) * size * bytes) {}
+
+  int64_t size, padded, bytes, block_bytes;
 };
 
 // E4M3 to the nearest, ties to even, at most 448 in magnitude.
