@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from bench.flags import Parser
 from cli.errors import UserError
-from engine.attention import choose_backend
+from engine.attention import TorchBackend
 from engine.config import EngineConfig
 from engine.errors import UnsupportedModel
 from engine.kv.group import GroupCache
@@ -35,7 +35,7 @@ def make_runner(model: str, cache_dtype: str) -> ModelRunner:
         config = load_model_config(EngineConfig(model))
     with quiet(), torch.device("meta"):
         built = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="eager").eval()
-    return ModelRunner(built, choose_backend("auto", torch.device("cpu")), resolve_cache_dtype(cache_dtype))
+    return ModelRunner(built, TorchBackend(), resolve_cache_dtype(cache_dtype))
 
 
 def bytes_per_token(runner: ModelRunner) -> int:

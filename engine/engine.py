@@ -60,8 +60,9 @@ class OrcaEngine:
         self.model = model
         self.device: torch.device = model.device
         max_model_len = resolve_max_model_len(config, model.config)
-        backend = choose_backend(config.attention_backend, self.device, model.dtype)
-        self._runner = ModelRunner(model, backend, resolve_cache_dtype(config.kv_cache_dtype))
+        cache_dtype = resolve_cache_dtype(config.kv_cache_dtype)
+        backend = choose_backend(config.attention_backend, self.device, model.dtype, cache_dtype)
+        self._runner = ModelRunner(model, backend, cache_dtype)
         self.cache = make_cache(self._runner, config, max_model_len)
         self.eos_token_ids = eos_token_ids(model)
         self._executor = Executor(self._runner, self.cache, self.eos_token_ids)
@@ -87,7 +88,8 @@ class OrcaEngine:
         model_config = load_model_config(config)
         max_model_len = resolve_max_model_len(config, model_config)
         refuse_unsupported(model_config, max_model_len)
-        backend = choose_backend(config.attention_backend, device, resolve_dtype(config.dtype, device, model_config))
+        dtype = resolve_dtype(config.dtype, device, model_config)
+        backend = choose_backend(config.attention_backend, device, dtype, resolve_cache_dtype(config.kv_cache_dtype))
         model = load_model(config, model_config, device)
         if config.self_check:
             check_model(model, backend, max_model_len)

@@ -90,11 +90,17 @@ def register(name: str) -> Callable[[type[AttentionBackend]], type[AttentionBack
     return decorate
 
 
-def choose_backend(name: str, device: torch.device, dtype: torch.dtype) -> AttentionBackend:
-    """The backend of that name for a model in `dtype`, or the best for `auto`; ValueError where there is none."""
+def choose_backend(
+    name: str, device: torch.device, dtype: torch.dtype, cache_dtype: torch.dtype | None = None
+) -> AttentionBackend:
+    """The backend of that name, or for `auto` the best that keeps a model's keys and values in `cache_dtype`.
+
+    `dtype` is that of the model, and of the cache unless said otherwise. ValueError where there is none.
+    """
     if name == "auto":
-        fit = [backend for backend in BACKENDS.values() if _unfit(backend, device, dtype) is None]
-        return max(fit, key=lambda backend: backend.rank)()
+        wanted = cache_dtype or dtype
+        fit = [each for each in BACKENDS.values() if _unfit(each, device, dtype) is None]
+        return max(fit, key=lambda each: (wanted in each.cache_dtypes, each.rank))()
     backend = BACKENDS.get(name)
     if backend is None:
         raise ValueError(f"attention_backend: got {name!r}, allowed: auto, {', '.join(BACKENDS)}")

@@ -26,7 +26,11 @@ class _Call(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "output", "keys", "values")),
         *((name, ctypes.c_void_p) for name in ("key_scales", "value_scales")),
         *((name, ctypes.c_void_p) for name in ("tables", "slots", "offsets", "contexts", "sinks")),
-        *((f"{name}_{what}_stride", ctypes.c_int64) for name in ("query", "key", "value") for what in ("head", "token")),
+        *(
+            (f"{name}_{what}_stride", ctypes.c_int64)
+            for name in ("query", "key", "value")
+            for what in ("head", "token")
+        ),
         *((name, ctypes.c_int64) for name in ("table_width", "num_spans", "num_tokens", "num_heads", "num_kv_heads")),
         *((name, ctypes.c_int64) for name in ("key_size", "value_size", "num_blocks", "block_size", "window")),
         ("scale", ctypes.c_float),
@@ -38,7 +42,7 @@ class _Call(ctypes.Structure):
 
 @dataclass(slots=True)
 class _Plan:
-    """An iteration: its batch, whose arrays the operator reads, and the call of each group as far as layers share it."""
+    """An iteration: its batch, whose arrays the operator reads, and of each group what its layers share."""
 
     batch: FlatBatch
     calls: list[_Call]

@@ -8,6 +8,7 @@ from engine.attention import TorchBackend, base, choose_backend
 
 class Better(TorchBackend):
     rank = 10
+    cache_dtypes = (torch.float32, torch.bfloat16)
     dtypes = (torch.float32, torch.bfloat16)
 
     @classmethod
@@ -20,6 +21,7 @@ def test_auto_takes_the_best_that_is_available(monkeypatch: pytest.MonkeyPatch) 
     assert type(choose_backend("auto", torch.device("cpu"), torch.float32)) is Better
     assert type(choose_backend("auto", torch.device("meta"), torch.float32)) is TorchBackend
     assert type(choose_backend("auto", torch.device("cpu"), torch.float16)) is TorchBackend
+    assert type(choose_backend("auto", torch.device("cpu"), torch.float32, torch.int8)) is TorchBackend
     with pytest.raises(ValueError, match="better cannot run here: it does not compute in float16"):
         choose_backend("better", torch.device("cpu"), torch.float16)
     with pytest.raises(ValueError, match=r"better cannot run here: it was compiled for CPUs \(device meta\)"):

@@ -37,9 +37,7 @@ class Layer(OneLayer):
         window: int | None = None,
         cache_dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(
-            TorchBackend(), call, shape=SHAPE, window=window, cache_dtype=cache_dtype, device=device
-        )
+        super().__init__(TorchBackend(), call, shape=SHAPE, window=window, cache_dtype=cache_dtype, device=device)
 
     def attend(self, batch: FlatBatch, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         plan = self.backend.plan(batch, self.dtype)
