@@ -190,7 +190,7 @@ def test_the_choices_of_two_prompts_of_one_group_find_their_own_leader() -> None
     late = add(scheduler, (1,) * 5, 3, group="n")
     assert pairs[2].followers == [late]
     drain(scheduler)
-    assert len(scheduler._leaders) == 0
+    assert len(scheduler._admission.leaders) == 0
 
 
 def test_integrity_check_sees_a_stolen_block() -> None:
