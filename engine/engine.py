@@ -64,15 +64,15 @@ class OrcaEngine:
         self._requests = RequestPool()
         self._scheduler = make_scheduler(config, self._requests, self.cache)
         self._launcher = Launcher(self._scheduler, self._executor)
-        self._beams = Beams(self._scheduler, self.cache, self.eos_token_ids)
-        self._overlaps = config.overlap == "on" or (config.overlap == "auto" and self.device.type != "cpu")
-        self._pending: Pending | None = None
-        self._collected_s = 0.0
         self.limits = ModelLimits(
             vocab_size=model.config.get_text_config().vocab_size,
             max_model_len=max_model_len,
             max_cached_tokens=self.cache.max_tokens,
         )
+        self._beams = Beams(self._scheduler, self.cache, self.eos_token_ids, vocab_size=self.limits.vocab_size)
+        self._overlaps = config.overlap == "on" or (config.overlap == "auto" and self.device.type != "cpu")
+        self._pending: Pending | None = None
+        self._collected_s = 0.0
         self._totals = Totals()
         self.last_iteration: IterationRecord | None = None
         """What the last iteration was made of; None before the first."""
@@ -107,9 +107,10 @@ class OrcaEngine:
 
     def submit(self, request: Request) -> None:
         """Take a new request in; InvalidRequest, and no change, where it can never be computed."""
-        request.max_tokens = check_request(request, self.limits, self.eos_token_ids, self._requests)
+        max_tokens = check_request(request, self.limits, self.eos_token_ids, self._requests)
         if request.beam is not None:
-            self._beams.check(request)
+            self._beams.check(request, max_tokens)
+        request.max_tokens = max_tokens
         self._scheduler.add(request)
 
     def cancel(self, request_id: str) -> bool:

@@ -142,10 +142,10 @@ class Scheduler:
             self.policy.joined(follower)
         return followers
 
-    def fits_empty(self, request: Request) -> bool:
-        """Whether `request`, with all that it will split into, fits into an empty cache at its full length."""
-        memory = self.policy.memory
-        return memory.has_blocks(memory.most_blocks([request]))
+    def fits_empty(self, request: Request, max_tokens: int) -> bool:
+        """Whether new `request`, with all that it will split into, fits into an empty cache with that many outputs."""
+        blocks = self.cache.most_blocks(len(request.prompt_ids) + max_tokens)
+        return self.policy.memory.has_blocks([request.places * each for each in blocks])
 
     def spawn(self, hypothesis: Request) -> None:
         """A hypothesis splits off from a beam search; its first request kept a place and memory for it."""
@@ -156,8 +156,7 @@ class Scheduler:
     def begin_beams(self, request: Request) -> None:
         """`request` is a single hypothesis from now on; the places that it held go to those that are spawned."""
         self.policy.memory.give_back(request)
-        self.requests.places_held -= request.places - 1
-        request.hypotheses = [request]
+        self.requests.begin_search(request)
         self.policy.memory.take(request)
 
     def _decodes(self) -> list[Request]:
