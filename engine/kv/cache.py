@@ -30,7 +30,7 @@ class KVCache(CacheSpace):
 
         With `tokens` themselves the match may end inside a block, which is copied. There must be a free row: `fits`.
         """
-        sequence = self._new(chain, self._prefixes.generation)
+        sequence = self._new(chain, self._prefixes.generation(chain))
         cached = self._prefixes.adopt(sequence, num_tokens, tokens)
         sequence.capacity = len(sequence) * self.block_size
         return sequence, cached
@@ -59,7 +59,7 @@ class KVCache(CacheSpace):
                 return False
         for group in self.groups:
             if copied is not None:
-                self.copies += group.own(sequence, copied)
+                group.own(sequence, copied)
             if missing == 1:
                 group.append(sequence, group.pool.take_one())
             else:
@@ -84,10 +84,11 @@ class KVCache(CacheSpace):
         self._rows.append(sequence.row)
 
     def discard(self, sequence: Sequence) -> None:
-        """Close a sequence whose keys and values are not to be trusted: nothing of it is reused."""
-        for digest in [*sequence.chain.digests[: sequence.num_named], *sequence.chain.tails]:
-            for group in self.groups:
-                group.forget(digest)
+        """Close a sequence whose keys and values are not to be trusted.
+
+        Nothing that may follow from them is reused, which is all that its tenant and salt have in the cache.
+        """
+        self._prefixes.distrust(sequence.chain.root, self._sequences.values())
         self.close(sequence)
 
     def sequence_of(self, num_tokens: int) -> Sequence:
@@ -115,7 +116,11 @@ class KVCache(CacheSpace):
         return twin
 
     def truncate(self, sequence: Sequence, num_tokens: int) -> None:
-        """Take tokens back: only the first `num_tokens` stay. They must not have been named."""
+        """Take tokens back, as a verifier of drafts does with those that were wrong: only the first `num_tokens` stay.
+
+        Of those that go none may have been named; IntegrityError, too, where the next query can see what a window has
+        given up.
+        """
         length = self._blocks_seen_from(sequence, num_tokens)
         full = num_tokens // self.block_size
         if full < sequence.num_named:
@@ -163,7 +168,7 @@ class KVCache(CacheSpace):
     def swap_in(self, swapped: SwappedSequence) -> Sequence:
         """Bring a sequence back, where `can_swap_in` found room."""
         sequence = self._new(swapped.chain, swapped.generation)
-        named = swapped.num_named if swapped.generation == self._prefixes.generation else 0
+        named = swapped.num_named if self._prefixes.trusts(swapped) else 0
         self._swap_space.restore(swapped, sequence, named)
         sequence.num_named = sequence.num_promised = swapped.num_named
         sequence.capacity = swapped.length * self.block_size
@@ -174,13 +179,6 @@ class KVCache(CacheSpace):
         self._swap_space.drop(swapped)
 
     # -- the rest -----------------------------------------------------------------------------------------------
-
-    def forget_prefixes(self) -> None:
-        """Nothing that was computed so far is reused any more, on the device or in host memory.
-
-        Sequences that are open or swapped out go on, but what they compute is not shared, as it follows from the old.
-        """
-        self._prefixes.forget_all(self._sequences.values())
 
     def check_integrity(self) -> None:
         """IntegrityError where sequences, pools, tables, promises and host memory disagree."""

@@ -61,8 +61,6 @@ class CacheSpace:
         self._rows = list(range(max_sequences - 1, -1, -1))
         self._sequences: dict[int, Sequence] = {}
         self._swap_space = SwapSpace(self.groups)
-        self.copies = 0
-        """Blocks copied because a holder of a shared one wrote to it."""
 
     @property
     def blocks_total(self) -> int:
