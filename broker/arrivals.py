@@ -10,10 +10,7 @@ from broker.link import Link, time_ms
 from broker.queue import ensure_if_gone
 from broker.resp import fields_of
 from broker.scripts import CLAIM, Command
-from schemas.keys import CLASSES, GROUP, Keys
-
-CLASS_WEIGHT = 4.0
-"""How many times as fast as one of the class below an entry gains precedence, unless set otherwise."""
+from schemas.keys import CLASSES, GROUP, Keys, class_weights
 
 
 class Arrivals:
@@ -32,6 +29,7 @@ class Arrivals:
         self._keys = keys
         self._worker = worker
         self._class_weight = class_weight
+        self._weights = class_weights(class_weight)
 
     async def claim(self, count: int) -> list[Claimed]:
         """At most `count` entries, the first ones of all classes; one step of the server, whatever rivals do."""
@@ -76,4 +74,4 @@ class Arrivals:
         """The greatest precedence first, as claim.lua has it; of equals the more urgent class."""
         arrived_ms, _, rank = ref.order
         age_ms = max(now_ms - arrived_ms, 1)
-        return -age_ms * self._class_weight ** (len(CLASSES) - 1 - rank), rank
+        return -age_ms * self._weights[ref.priority_class], rank

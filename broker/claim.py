@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from broker.arrivals import CLASS_WEIGHT, Arrivals
+from broker.arrivals import Arrivals
 from broker.claimed import Claimed
 from broker.entry import EntryRef
 from broker.lease import Leases, was_handed_over
@@ -16,7 +16,7 @@ from broker.queue import ensure_if_gone
 from broker.resp import fields_of
 from broker.scripts import Command
 from broker.takeover_gate import TakeoverGate
-from schemas.keys import CLASSES, GROUP, Keys
+from schemas.keys import CLASS_WEIGHT, CLASSES, GROUP, Keys
 from schemas.limits import ID_PATTERN
 
 PAGES = 4

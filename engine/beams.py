@@ -8,7 +8,7 @@ from engine.beam_search import BeamSearch, Branch, Hypothesis
 from engine.kv.cache import KVCache
 from engine.kv.sequence import Sequence
 from engine.output import TokenEvent
-from engine.request import Request
+from engine.request import INTERNAL, Request
 from engine.schedule.scheduler import Scheduler
 from schemas.errors import InvalidRequest
 
@@ -20,19 +20,26 @@ class Beams:
     is the request that was submitted. Hypotheses of one parent share its blocks, copy on write.
     """
 
-    def __init__(self, scheduler: Scheduler, cache: KVCache, eos_token_ids: Collection[int]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, cache: KVCache, eos_token_ids: Collection[int], *, vocab_size: int
+    ) -> None:
         self._scheduler = scheduler
         self._cache = cache
         self._eos_token_ids = eos_token_ids
+        self._vocab_size = vocab_size
         self._searches: dict[str, BeamSearch] = {}
 
-    def check(self, request: Request) -> None:
-        """InvalidRequest where all hypotheses together find no place or no room."""
+    def check(self, request: Request, max_tokens: int) -> None:
+        """InvalidRequest where the hypotheses of `request`, of up to `max_tokens`, find no place, room or token."""
         assert request.beam is not None
         width, most = request.beam.width, self._scheduler.max_batch_size
         if width > most:
             raise InvalidRequest("beam_width", width, f"at most {most}, the largest batch")
-        if not self._scheduler.fits_empty(request):
+        stops = stop_ids(request, self._eos_token_ids)
+        others = self._vocab_size - sum(0 <= token < self._vocab_size for token in stops)
+        if width > others:
+            raise InvalidRequest("beam_width", width, f"at most {others}, the tokens that do not end an output")
+        if not self._scheduler.fits_empty(request, max_tokens):
             raise InvalidRequest("beam_width", width, "as many hypotheses of that length as fit into the KV cache")
 
     def advance(self, request: Request, candidates: list[tuple[int, float]]) -> list[TokenEvent]:
@@ -96,7 +103,7 @@ class Beams:
 
     def _spawn(self, root: Request, number: int) -> Request:
         hypothesis = Request(
-            f"{root.id}#beam{number}",
+            f"{root.id}{INTERNAL}{number}",
             root.prompt_ids,
             root.sampling,
             max_tokens=root.max_tokens,

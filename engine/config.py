@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_origin
 
 from engine.schedule.policies import POLICIES
+from schemas.keys import CLASS_WEIGHT
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
@@ -46,7 +47,7 @@ class EngineConfig:
     admission: Admission = "paged"
     token_budget: BudgetName = "fixed"
     tbt_target_ms: float | None = None
-    class_weight: float = 4.0
+    class_weight: float = CLASS_WEIGHT
     prefix_cache: bool = True
     kv_cache_dtype: CacheDTypeName = "auto"
     host_cache_memory: int = 0

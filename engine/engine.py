@@ -1,6 +1,5 @@
 """The engine: requests in, one iteration at a time, tokens out."""
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +8,8 @@ import torch
 from transformers import PreTrainedModel
 
 from engine.attention import choose_backend
-from engine.batch.executor import Executor, Pending, Prepared
+from engine.batch.executor import Executor, Pending
+from engine.batch.launcher import Launcher
 from engine.beam import Beam
 from engine.beams import Beams
 from engine.config import EngineConfig
@@ -27,11 +27,10 @@ from engine.model.self_check import check_model
 from engine.model.support import refuse_unsupported
 from engine.offline import generate
 from engine.output import Completion, EngineStats, TokenEvent
-from engine.record import IterationRecord, Stopwatch
+from engine.record import IterationRecord
 from engine.request import Request, RequestState
 from engine.sampling.sampler import Sampled
 from engine.schedule.make import make_scheduler
-from engine.schedule.plan import Plan
 from engine.schedule.policies import POLICIES
 from engine.schedule.pool import RequestPool
 from engine.totals import Totals
@@ -39,8 +38,6 @@ from engine.validation import check_request
 from schemas.model_limits import ModelLimits
 from schemas.sampling import SamplingParams
 from schemas.stopping import finish_reason
-
-_log = logging.getLogger(__name__)
 
 
 class OrcaEngine:
@@ -68,15 +65,16 @@ class OrcaEngine:
         self._executor = Executor(self._runner, self.cache, self.eos_token_ids)
         self._requests = RequestPool()
         self._scheduler = make_scheduler(config, self._requests, self.cache)
-        self._beams = Beams(self._scheduler, self.cache, self.eos_token_ids)
-        self._overlaps = config.overlap == "on" or (config.overlap == "auto" and self.device.type != "cpu")
-        self._pending: Pending | None = None
-        self._collected_s = 0.0
+        self._launcher = Launcher(self._scheduler, self._executor)
         self.limits = ModelLimits(
             vocab_size=model.config.get_text_config().vocab_size,
             max_model_len=max_model_len,
             max_cached_tokens=self.cache.max_tokens,
         )
+        self._beams = Beams(self._scheduler, self.cache, self.eos_token_ids, vocab_size=self.limits.vocab_size)
+        self._overlaps = config.overlap == "on" or (config.overlap == "auto" and self.device.type != "cpu")
+        self._pending: Pending | None = None
+        self._collected_s = 0.0
         self._totals = Totals()
         self.last_iteration: IterationRecord | None = None
         """What the last iteration was made of; None before the first."""
@@ -112,9 +110,10 @@ class OrcaEngine:
 
     def submit(self, request: Request) -> None:
         """Take a new request in; InvalidRequest, and no change, where it can never be computed."""
-        request.max_tokens = check_request(request, self.limits, self.eos_token_ids, self._requests)
+        max_tokens = check_request(request, self.limits, self.eos_token_ids, self._requests)
         if request.beam is not None:
-            self._beams.check(request)
+            self._beams.check(request, max_tokens)
+        request.max_tokens = max_tokens
         self._scheduler.add(request)
 
     def cancel(self, request_id: str) -> bool:
@@ -142,68 +141,17 @@ class OrcaEngine:
         """
         pending, self._pending = self._pending, None
         if pending is None:
-            prepared = self._prepare()
-            pending = None if prepared is None else self._launch(prepared)
+            prepared = self._launcher.prepare()
+            pending = None if prepared is None else self._launcher.launch(prepared)
             if pending is None or not self._overlaps:
                 return [] if pending is None else self._collect(pending)
             self._pending = pending
             return []
-        ahead = self._prepare() if self._scheduler.can_plan_ahead() else None
+        ahead = self._launcher.prepare() if self._scheduler.can_plan_ahead() else None
         events = self._collect(pending)
         if ahead is not None:
-            self._pending = self._launch(ahead)
+            self._pending = self._launcher.launch(ahead)
         return events
-
-    def _prepare(self) -> Prepared | None:
-        """The next iteration, laid out; None: there is nothing to compute."""
-        watch = Stopwatch()
-        plan = self._scheduler.select()
-        watch.select_s = watch.lap()
-        if not plan:
-            return None
-        try:
-            return self._executor.prepare(plan, watch)
-        except torch.OutOfMemoryError:
-            if not self._relieve(plan):
-                raise
-            return None
-
-    def _launch(self, prepared: Prepared) -> Pending | None:
-        """Launch an iteration, request by request if it fails; None: the device has no memory for one of this size."""
-        plan, watch = prepared.plan, prepared.watch
-        pending = Pending(plan, watch)
-        try:
-            self._executor.launch(prepared, pending)
-            self._scheduler.relief.succeeded()
-            return pending
-        except _LOST_DEVICE:
-            raise
-        except torch.OutOfMemoryError:
-            if self._relieve(plan):
-                return None
-        except Exception as error:
-            _log.warning("an iteration of %d requests failed, retrying one by one: %r", len(plan), error)
-        for index, request in enumerate(plan.requests):
-            if request.state is RequestState.FINISHED:
-                continue
-            try:
-                self._executor.launch(self._executor.prepare(plan.only(index), watch), pending)
-            except _LOST_DEVICE:
-                raise
-            except Exception as error:
-                if isinstance(error, torch.OutOfMemoryError) and self._relieve(plan.only(index)):
-                    continue
-                _log.exception("request %s failed alone", request.id)
-                pending.failed[request.id] = f"the model failed on this request: {error!r}"
-        return pending
-
-    def _relieve(self, plan: Plan) -> bool:
-        """Go on with smaller iterations than `plan`; False: there are none."""
-        if not self._scheduler.relieve(plan):
-            return False
-        _log.warning("no memory for %d tokens of %d requests: going on with fewer", plan.num_tokens, len(plan))
-        torch.cuda.empty_cache()
-        return True
 
     def _collect(self, pending: Pending) -> list[TokenEvent]:
         """Wait for what was launched, and account for it; its events."""
@@ -229,7 +177,7 @@ class OrcaEngine:
         self._totals.iterations += 1
         self._totals.output_tokens += sum(event.token is not None for event in events)
         now = time.monotonic()
-        self.last_iteration = record = _record(pending, now - max(pending.watch.started_s, self._collected_s))
+        self.last_iteration = record = pending.record(now - max(pending.watch.started_s, self._collected_s))
         self._collected_s = now
         self._scheduler.policy.observe(record)
         return events
@@ -314,26 +262,3 @@ class OrcaEngine:
             logprobs=result.logprobs,
             cached_tokens=request.cached_tokens,
         )
-
-
-def _record(pending: Pending, total_s: float) -> IterationRecord:
-    watch, plan = pending.watch, pending.plan
-    return IterationRecord(
-        started_s=watch.started_s,
-        select_s=watch.select_s,
-        build_s=watch.build_s,
-        forward_s=watch.forward_s,
-        sample_s=watch.sample_s,
-        total_s=total_s,
-        prefill_tokens=plan.prefill_tokens,
-        decode_tokens=plan.num_decodes,
-        context_tokens=pending.context_tokens,
-        request_ids=[request.id for request in plan.requests],
-        prefill_attention=pending.prefill_attention,
-    )
-
-
-_LOST_DEVICE: tuple[type[Exception], ...] = tuple(
-    getattr(torch, name) for name in ("AcceleratorError",) if hasattr(torch, name)
-)
-"""Errors after which the device computes nothing more: they are no single request's fault, and `step` raises them."""

@@ -27,6 +27,10 @@ class RequestState(StrEnum):
     """Ended, cancelled or failed; holds no KV blocks."""
 
 
+INTERNAL = "\0"
+"""In no id of a request that is submitted: the engine names with it what it makes of one."""
+
+
 @dataclass(slots=True)
 class Timeline:
     """When a request changed its state, in seconds of `time.monotonic()`; None: not yet."""
@@ -49,6 +53,8 @@ class Request:
     `output_ids` given here are tokens that were generated elsewhere before: generation goes on behind them, and
     positions, `min_tokens` and `max_tokens` count them. `max_tokens` None: sampling.max_tokens, or what the context
     leaves. `seed` None: sampling.seed, or one derived from the id.
+
+    An `id` is any text without INTERNAL, and that of no other unfinished request.
 
     What policies look at: `priority_class` (one of schemas.keys.CLASSES), `tenant`, the targets `ttft_slo_ms` and
     `tbt_slo_ms` (milliseconds; None: none), `deadline_s` (seconds of `time.monotonic()`), `waited_s` (seconds that it

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Container
 from math import inf
 
-from engine.request import Request, RequestState
+from engine.request import INTERNAL, Request, RequestState
 from schemas.errors import InvalidRequest
 from schemas.keys import CLASSES
 from schemas.model_limits import ModelLimits
@@ -14,6 +14,8 @@ def check_request(request: Request, limits: ModelLimits, eos_token_ids: Collecti
     """The resolved max_tokens of a request that may be submitted; InvalidRequest names what is wrong."""
     if request.id in known:
         raise InvalidRequest("id", request.id, "an id that no unfinished request has")
+    if INTERNAL in request.id:
+        raise InvalidRequest("id", request.id, f"an id without {INTERNAL!r}")
     if request.state is not RequestState.WAITING or request.arrival >= 0:
         raise InvalidRequest("id", request.id, "a request that was never submitted before")
     if not request.prompt_ids:

@@ -10,10 +10,18 @@ from schemas.limits import ID_PATTERN, ID_RULE, NAME_PATTERN, NAME_RULE
 CLASSES: Final = ("realtime", "high", "normal", "low")
 """Priority classes, most urgent first; each has a request stream of its own."""
 
+CLASS_WEIGHT: Final = 4.0
+"""How many times as fast as a request of the class below one gains precedence, unless set otherwise."""
+
 GROUP: Final = "workers"
 """The consumer group of every request stream, created at 0 so that nothing posted before it is skipped."""
 
 DEFAULT_NAMESPACE: Final = "orca"
+
+
+def class_weights(class_weight: float) -> dict[str, float]:
+    """By class: how fast a request of it gains precedence, in units of the lowest class."""
+    return {name: class_weight**below for below, name in enumerate(reversed(CLASSES))}
 
 
 def lane(request_id: str) -> str:

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from broker.arrivals import CLASS_WEIGHT
 from broker.settings import BrokerSettings
 from engine.schedule.policies import POLICIES
+from schemas.keys import CLASS_WEIGHT
 from telemetry.settings import LogSettings
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch
 from engine.batch.flat_batch import FlatBatch, SpanTokens
 from engine.kv.cache import KVCache
 from engine.model.runner import ModelRunner
-from engine.record import Stopwatch
+from engine.record import IterationRecord, Stopwatch
 from engine.request import Request, RequestState
 from engine.sampling.likeliest import likeliest
 from engine.sampling.sampler import Sampled, SamplingRow, sample
@@ -45,6 +45,23 @@ class Pending:
     launched: list[Launched] = field(default_factory=list)
     prefills: list[tuple[Request, int]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+
+    def record(self, total_s: float) -> IterationRecord:
+        """What the iteration was made of, once it is over."""
+        watch, plan = self.watch, self.plan
+        return IterationRecord(
+            started_s=watch.started_s,
+            select_s=watch.select_s,
+            build_s=watch.build_s,
+            forward_s=watch.forward_s,
+            sample_s=watch.sample_s,
+            total_s=total_s,
+            prefill_tokens=plan.prefill_tokens,
+            decode_tokens=plan.num_decodes,
+            context_tokens=self.context_tokens,
+            request_ids=[request.id for request in plan.requests],
+            prefill_attention=self.prefill_attention,
+        )
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """The pool of KV cache blocks: who may write where, and what stays for reuse."""
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from engine.errors import IntegrityError, OutOfBlocks
 
@@ -105,6 +105,10 @@ class BlockPool:
             self._names[block] = name
             self._by_name[name] = block
 
+    def names(self) -> Collection[bytes]:
+        """All names that blocks have."""
+        return self._by_name.keys()
+
     def unname(self, block: int) -> None:
         """Its content is of no use any more."""
         name = self._names[block]
@@ -114,11 +118,6 @@ class BlockPool:
             if block in self._reusable:
                 del self._reusable[block]
                 self._blank.append(block)
-
-    def forget_all(self) -> None:
-        """Nothing that was computed so far may be used again."""
-        for block in list(self._by_name.values()):
-            self.unname(block)
 
     def check_integrity(self, held: Sequence[int]) -> None:
         """IntegrityError unless `held`, every block once per holder, accounts for every reference."""

@@ -53,11 +53,6 @@ class Continuations:
                 found = digest, shared
         return found
 
-    def forget_all(self) -> None:
-        """Nothing is known of any prefix."""
-        self._after.clear()
-        self._parents.clear()
-
 
 def _shared(left: Sequence[int], right: Sequence[int]) -> int:
     """How many tokens both begin with."""

@@ -35,6 +35,11 @@ class ContentChain:
             parent = sha256(parent + packed[start : start + width]).digest()
             self.digests.append(parent)
 
+    @property
+    def root(self) -> bytes:
+        """What all chains of one tenant and salt begin with, and no other."""
+        return self._root
+
     def before(self, index: int) -> bytes:
         """The digest of all that comes before block `index`."""
         return self.digests[index - 1] if index else self._root

@@ -75,6 +75,10 @@ class GroupCache:
         """Whether content of that name is on the device or in host memory."""
         return self.pool.find(digest) is not None or self.host.find(digest) is not None
 
+    def names(self) -> list[bytes]:
+        """Names of all content on the device and in host memory."""
+        return [*self.pool.names(), *self.host.names()]
+
     def give_back(self, sequence: Sequence, first: int) -> None:
         """Drop what `sequence` holds in front of block `first`."""
         blocks, row = sequence.blocks[self.index], self.tables.array[sequence.row]
@@ -95,17 +99,15 @@ class GroupCache:
         sequence.blocks[self.index].extend([NO_BLOCK] * count)
         sequence.first[self.index] = count
 
-    def own(self, sequence: Sequence, index: int) -> bool:
-        """Let `sequence` write into block `index` of its table; whether it got a copy, for others hold that (copy on
-        write)."""
+    def own(self, sequence: Sequence, index: int) -> None:
+        """Let `sequence` write into block `index` of its table: into a copy, if others hold it (copy on write)."""
         shared = sequence.blocks[self.index][index]
         if not self.pool.is_shared(shared):
             self.pool.unname(shared)
-            return False
+            return
         block = self._copy(shared)
         sequence.blocks[self.index][index] = block
         self.tables.array[sequence.row, index] = block
-        return True
 
     def truncate(self, sequence: Sequence, length: int) -> None:
         """Drop all blocks of the table from number `length` on, the last one first: it is the first to be evicted."""

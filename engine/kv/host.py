@@ -1,6 +1,7 @@
 """Block slots in host memory: for swapped-out sequences, and for cached blocks that left the device."""
 
 from collections import OrderedDict
+from collections.abc import Collection
 
 from engine.errors import IntegrityError
 
@@ -45,6 +46,10 @@ class HostSlots:
         self._cached[name] = slot
         return slot
 
+    def names(self) -> Collection[bytes]:
+        """All names that slots have."""
+        return self._cached.keys()
+
     def find(self, name: bytes) -> int | None:
         """The slot with that content."""
         return self._cached.get(name)
@@ -60,11 +65,6 @@ class HostSlots:
         slot = self._cached.pop(name, None)
         if slot is not None:
             self._blank.append(slot)
-
-    def forget_all(self) -> None:
-        """Nothing that is cached may be used again."""
-        self._blank.extend(self._cached.values())
-        self._cached.clear()
 
     def check_integrity(self, pinned: list[int]) -> None:
         """IntegrityError unless `pinned` are the pinned slots, and every slot is in one place."""

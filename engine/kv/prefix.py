@@ -7,7 +7,7 @@ from engine.errors import IntegrityError
 from engine.kv.continuations import Continuations
 from engine.kv.digest import ContentChain
 from engine.kv.group import GroupCache
-from engine.kv.sequence import NO_BLOCK, Sequence
+from engine.kv.sequence import NO_BLOCK, Sequence, SwappedSequence
 
 
 class PrefixCache:
@@ -20,13 +20,17 @@ class PrefixCache:
 
     def __init__(self, groups: Items[GroupCache], block_size: int, *, enabled: bool) -> None:
         self.enabled = enabled
-        self.generation = 0
-        """Counts how often everything was forgotten; sequences of an earlier generation name nothing."""
         self._groups = groups
         self._block_size = block_size
         self._promised: dict[bytes, int] = {}
         """Content that running sequences are about to compute, and how many of them."""
-        self._continuations = Continuations(sum(group.pool.num_blocks for group in groups))
+        self._most_named = sum(group.pool.num_blocks + group.host.num_slots for group in groups)
+        self._continuations = Continuations(self._most_named)
+        self._named: dict[bytes, set[bytes]] = {}
+        """By the root of their chains: all names that are in use, and some that are not any more."""
+        self._num_named = 0
+        self._generations: dict[bytes, int] = {}
+        """By root: how often its content was distrusted; sequences of an earlier generation name nothing."""
 
     def match(self, chain: ContentChain, num_tokens: int) -> int:
         """Blocks at the start of a sequence of `num_tokens` known tokens that need not be computed again.
@@ -104,7 +108,7 @@ class PrefixCache:
         """The first `num_computed` of `tokens` are in the cache: full blocks can be reused from now on."""
         if not self.enabled or num_computed // self._block_size <= sequence.num_named:
             return
-        if sequence.generation != self.generation:
+        if not self.trusts(sequence):
             return
         chain = sequence.chain
         chain.extend(tokens, num_computed, self._block_size)
@@ -114,6 +118,7 @@ class PrefixCache:
                 block = sequence.blocks[group.index][index]
                 if block != NO_BLOCK:
                     group.pool.name(block, digest)
+            self._note(chain, digest)
             self._continuations.add(chain.before(index), digest, tokens[self._span_of(index)])
             if index < sequence.num_promised:
                 self._unpromise(digest)
@@ -121,7 +126,7 @@ class PrefixCache:
 
     def name_tail(self, sequence: Sequence, tokens: Items[int]) -> None:
         """Name the last block, which is not full, when a sequence ends that has computed `tokens`."""
-        if not self.enabled or sequence.generation != self.generation:
+        if not self.enabled or not self.trusts(sequence):
             return
         index, rest = divmod(len(tokens), self._block_size)
         if not rest or index != sequence.num_named or index >= len(sequence):
@@ -130,6 +135,7 @@ class PrefixCache:
         digest = sequence.chain.tail(index, tail)
         for group in self._groups:
             group.pool.name(sequence.blocks[group.index][index], digest)
+        self._note(sequence.chain, digest)
         self._continuations.add(sequence.chain.before(index), digest, tail)
 
     def _span_of(self, index: int) -> slice:
@@ -149,15 +155,43 @@ class PrefixCache:
         else:
             del self._promised[digest]
 
-    def forget_all(self, sequences: Iterable[Sequence]) -> None:
-        """Nothing that was computed so far is reused; `sequences`, all that are open, name nothing any more."""
-        self.generation += 1
+    def generation(self, chain: ContentChain) -> int:
+        """What a sequence of `chain` that begins now is told, for `trusts`."""
+        return self._generations.get(chain.root, 0)
+
+    def trusts(self, sequence: Sequence | SwappedSequence) -> bool:
+        """Whether nothing was distrusted since it began that its content may follow from."""
+        return sequence.generation == self.generation(sequence.chain)
+
+    def distrust(self, root: bytes, sequences: Iterable[Sequence]) -> None:
+        """Nothing that was computed so far in chains of `root` is reused; of `sequences`, all open ones, those name
+        nothing any more.
+
+        Whatever shared, copied or continued a block that is not to be trusted is of the same root, so that nothing has
+        to be known of who did; and other tenants keep what they have.
+        """
+        self._generations[root] = self._generations.get(root, 0) + 1
         for sequence in sequences:
-            self.promise_no_more(sequence, sequence.num_named)
-        for group in self._groups:
-            group.pool.forget_all()
-            group.host.forget_all()
-        self._continuations.forget_all()
+            if sequence.chain.root == root:
+                self.promise_no_more(sequence, sequence.num_named)
+        names = self._named.pop(root, set())
+        self._num_named -= len(names)
+        for digest in names:
+            self._continuations.forget(digest)
+            for group in self._groups:
+                group.forget(digest)
+
+    def _note(self, chain: ContentChain, digest: bytes) -> None:
+        names = self._named.setdefault(chain.root, set())
+        self._num_named += digest not in names
+        names.add(digest)
+        if self._num_named > 2 * self._most_named:
+            self._named = {
+                root: used
+                for root, names in self._named.items()
+                if (used := {name for name in names if any(group.has(name) for group in self._groups)})
+            }
+            self._num_named = sum(map(len, self._named.values()))
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """IntegrityError where promises and `sequences`, all that are open, disagree."""
@@ -167,6 +201,11 @@ class PrefixCache:
                 promised[digest] = promised.get(digest, 0) + 1
         if promised != self._promised:
             raise IntegrityError("promised content and running sequences differ")
+        known = set().union(*self._named.values())
+        if any(name not in known for group in self._groups for name in group.names()):
+            raise IntegrityError("a name in use is not known by its root")
+        if self._num_named != len(known):
+            raise IntegrityError(f"{self._num_named} names were counted, there are {len(known)}")
 
 
 def _matched(group: GroupCache, digests: list[bytes], most: int, block_size: int) -> int:

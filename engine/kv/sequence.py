@@ -14,8 +14,7 @@ class Sequence:
     All groups have tables of equal length; a group with a window has given back the blocks in front of `first`.
     `capacity` is how many tokens may be written without another call of `KVCache.grow`. Of the blocks named by
     `chain`, the first `num_named` are known to the pools, and up to `num_promised` to those who wait for them. `row`
-    is its row in the block tables. Its content is nothing to share once the cache has forgotten those of its
-    `generation`.
+    is its row in the block tables. Its content is nothing to share once the cache distrusts those of its `generation`.
     """
 
     __slots__ = ("blocks", "capacity", "chain", "first", "generation", "num_named", "num_promised", "row")

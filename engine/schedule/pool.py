@@ -69,6 +69,11 @@ class RequestPool:
         self._leave(follower, self._following[follower.id])
         insort(self.running, follower, key=_arrival)
 
+    def begin_search(self, request: Request) -> None:
+        """A running beam search is a single hypothesis now: the places it held are free for those that `spawn` adds."""
+        self.places_held -= request.places - 1
+        request.hypotheses = [request]
+
     def spawn(self, hypothesis: Request) -> None:
         """One more hypothesis of a running beam search, in a place that was held for it."""
         hypothesis.arrive(self._arrivals)

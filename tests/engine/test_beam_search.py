@@ -10,9 +10,11 @@ from transformers import PreTrainedModel
 from engine import Beam, OrcaEngine, Request, TokenEvent
 from engine.batch.flat_batch import FlatBatch
 from engine.model.quiet import quiet
+from engine.request import INTERNAL
 from schemas.errors import InvalidRequest
 from schemas.sampling import SamplingParams
 from schemas.stopping import FinishReason
+from tests.engine.conftest import VOCAB_SIZE
 from tests.engine.running import MakeEngine, MakeModel, crowd, run, tokens
 
 EOS = 7
@@ -136,9 +138,39 @@ def test_a_cancelled_search_leaves_nothing(make_engine: MakeEngine) -> None:
 def test_what_a_beam_search_cannot_be(beam: Beam, params: dict[str, Any], field: str, make_engine: MakeEngine) -> None:
     engine: OrcaEngine = make_engine()
     sampling = SamplingParams(**{"temperature": 0, "max_tokens": 8, **params})
+    refused = Request("a", (1, 2), sampling, beam=beam)
+    refused.max_tokens = None
     with pytest.raises(InvalidRequest, match=field):
-        engine.submit(Request("a", (1, 2), sampling, beam=beam))
+        engine.submit(refused)
     assert not engine.has_work
+    assert refused.max_tokens is None
+
+
+def test_no_more_hypotheses_than_tokens_that_do_not_end_an_output(
+    make_model: MakeModel, make_engine: MakeEngine
+) -> None:
+    model = make_model()
+    model.generation_config.eos_token_id = list(range(2, VOCAB_SIZE))
+    engine = make_engine(model)
+    with pytest.raises(InvalidRequest, match="beam_width: got 3, allowed: at most 2, the tokens that do not end"):
+        engine.submit(search("a", (1, 2), Beam(3)))
+    events = run(engine, search("a", (1, 2), Beam(2, 2)))["a"]
+    assert [event.choice for event in events if event.finish_reason is not None] == [0, 1]
+
+
+def test_hypotheses_never_take_the_name_of_another_request(make_engine: MakeEngine) -> None:
+    names = ["X#beam1", f"X{INTERNAL}", "X.1"]
+    engine = make_engine()
+    expected = choices(run(make_engine(), search("X", (3, 1, 4), Beam(3, 3)))["X"])
+    engine.submit(crowding := search("X", (3, 1, 4), Beam(3, 3)))
+    engine.step()
+    inner = [each.id for each in crowding.hypotheses[1:]]
+    for name in (names[1], *inner):
+        with pytest.raises(InvalidRequest, match="id: got"):
+            engine.submit(search(name, (5,), Beam(1)))
+    assert engine.cancel("X")
+    found = run(engine, *(search(name, (3, 1, 4), Beam(3, 3)) for name in ("X", names[0], names[2])))
+    assert all(choices(events) == expected for events in found.values())
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "fair", "static"])

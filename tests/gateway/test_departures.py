@@ -124,7 +124,8 @@ async def test_a_repeated_post_cannot_say_anew_what_leaving_means(stage: Stage, 
     await eventually(lambda: noticed(second))
     await departed(second)
     assert await cancel_key(stage, "cmpl-twin") == (accepted == "cancel")
-    await gate.open()
+    if accepted == "continue":  # the cancel opens it by itself, once the worker has seen it
+        await gate.open()
     assert (await ending(stage, "cmpl-twin")).error is (ErrorCode.CANCELLED if accepted == "cancel" else None)
     assert len(worker.requests) == 1
 

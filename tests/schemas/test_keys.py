@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from schemas.errors import InvalidRequest
-from schemas.keys import CLASSES, GROUP, Keys, check_id, check_name, lane
+from schemas.keys import CLASSES, GROUP, Keys, check_id, check_name, class_weights, lane
 from schemas.limits import ID_PATTERN, NAME_PATTERN
 
 IDS = st.from_regex(ID_PATTERN, fullmatch=True)
@@ -80,3 +80,8 @@ def test_keys_check_their_names() -> None:
         Keys("a}b")
     with pytest.raises(InvalidRequest, match=r"^namespace:"):
         Keys("a", "b:c")
+
+
+def test_each_class_weighs_as_much_more_than_the_one_below() -> None:
+    assert class_weights(3.0) == {"realtime": 27.0, "high": 9.0, "normal": 3.0, "low": 1.0}
+    assert set(class_weights(1.0).values()) == {1.0}

@@ -10,6 +10,7 @@ from engine.schedule.budget import TokenBudget
 from engine.schedule.memory import MemoryRule
 from engine.schedule.preemption import PreemptionChoice
 from engine.schedule.timing import IterationTimes
+from schemas.keys import CLASS_WEIGHT
 
 if TYPE_CHECKING:
     from engine.record import IterationRecord
@@ -26,7 +27,7 @@ class PolicyTools:
     memory: MemoryRule
     budget: TokenBudget
     max_batch_size: int
-    class_weight: float = 4.0
+    class_weight: float = CLASS_WEIGHT
     times: IterationTimes = field(default_factory=IterationTimes)
     preemption: PreemptionChoice = field(default_factory=PreemptionChoice)
 

@@ -7,7 +7,7 @@ from engine.errors import IntegrityError
 from engine.request import Request
 from engine.schedule.heap import RequestHeap
 from engine.schedule.policies.base import Policy, PolicyTools, register
-from schemas.keys import CLASSES
+from schemas.keys import CLASSES, class_weights
 
 _URGENT = CLASSES[0]
 
@@ -30,7 +30,7 @@ class AccumulatingPriority(Policy):
 
     def __init__(self, tools: PolicyTools) -> None:
         super().__init__(tools)
-        self._weights = {name: self.class_weight**below for below, name in enumerate(reversed(CLASSES))}
+        self._weights = class_weights(self.class_weight)
         self._waiting = {name: RequestHeap(_since_s) for name in CLASSES}
 
     def push(self, request: Request) -> None:

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.attention import AttentionCall, TorchBackend
-from engine.attention import torch_backend as backend_module
+from engine.attention import AttentionCall, TorchBackend, torch_plan
 from engine.batch.flat_batch import FlatBatch
 from engine.kv.layout import LayerShape
 from tests.engine.attention.one_layer import QUANTIZED, OneLayer, mixed_iterations
@@ -80,22 +79,8 @@ def test_the_spy_sees_a_copy() -> None:
 
 
 def test_decodes_of_very_different_lengths(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend_module, "_PADDING_FREE_SLOTS", 0)
+    monkeypatch.setattr(torch_plan, "_PADDING_FREE_SLOTS", 0)
     torch.manual_seed(0)
     layer = Layer(device, AttentionCall(0.3))
     layer.iterate({"a": 100, "b": 3, "c": 4, "d": 50})
     layer.iterate({"a": 1, "b": 1, "c": 1, "d": 1})
-
-
-@pytest.mark.parametrize(
-    ("contexts", "runs"),
-    [
-        ([], []),
-        ([5], [(0, 1)]),
-        ([9000, 9000, 10], [(0, 2), (2, 3)]),
-        ([100, 90, 10, 1], [(0, 4)]),
-        ([20_000, 100, 90, 80], [(0, 1), (1, 4)]),
-    ],
-)
-def test_runs_bound_the_padding(contexts: list[int], runs: list[tuple[int, int]]) -> None:
-    assert backend_module._runs(contexts) == runs

@@ -27,7 +27,6 @@ class Live:
     contents: list[int] = field(default_factory=list)
     kv: Sequence | None = None
     swapped: SwappedSequence | None = None
-    forked: bool = False
 
     @property
     def computed(self) -> int:
@@ -39,9 +38,9 @@ class Live:
         return self.kv
 
 
-def content(tenant: str, before: int, token: int, weights: int) -> int:
-    """What the keys of a token follow from: everything in front of it, and the weights."""
-    return hash((tenant, before, token, weights))
+def content(tenant: str, before: int, token: int) -> int:
+    """What the keys of a token follow from: everything in front of it."""
+    return hash((tenant, before, token))
 
 
 class ContentCache:
@@ -62,17 +61,25 @@ class ContentCache:
             stores=[KVStore([layer], slots) for layer, slots in zip(self.layers, host, strict=True)],
             num_host_slots=host,
         )
-        self.weights = 0
 
     def write(self, live: Live, count: int) -> None:
         """Compute `count` known tokens: fill their slots in all groups."""
         for position in range(live.computed, live.computed + count):
             before = live.contents[-1] if live.contents else 0
-            live.contents.append(content(live.tenant, before, live.tokens[position], self.weights))
+            live.contents.append(content(live.tenant, before, live.tokens[position]))
             for group, layer in zip(self.cache.groups, self.layers, strict=True):
                 slot = self._slot(group.tables.array[live.open.row], position)
                 layer.keys.view(-1)[slot] = live.contents[-1]
                 layer.values.view(-1)[slot] = live.writer
+
+    def count_copies(self) -> list[tuple[int, int]]:
+        """Grows by source and target of each block that is copied on the device from here on."""
+        copied: list[tuple[int, int]] = []
+        for group in self.cache.groups:
+            assert group.store is not None
+            copy = group.store.copy
+            group.store.copy = lambda a, b, copy=copy: (copied.append((a, b)), copy(a, b))[1]  # type: ignore[method-assign, misc]
+        return copied
 
     def check(self, live: Live) -> None:
         """The next query sees its own tokens, in every group."""

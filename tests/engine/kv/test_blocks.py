@@ -133,12 +133,6 @@ class BlockMachine(RuleBasedStateMachine):
         if block in self.reusable:
             self.reusable.remove(block)
 
-    @rule()
-    def forget_all(self) -> None:
-        self.pool.forget_all()
-        self.names.clear()
-        self.reusable.clear()
-
     @invariant()
     def agrees(self) -> None:
         self.pool.check_integrity(self.held)

@@ -27,10 +27,10 @@ class CacheMachine(RuleBasedStateMachine):
         super().__init__()
         self.live: list[Live] = []
         self.away: list[Live] = []
-        self.distrusted: set[int] = set()
+        self.distrusted = {"a": 0, "b": 0}
+        """By tenant the last writer of which nothing may be reused."""
         self.known: list[tuple[str, list[int]]] = []
         self.writers = 0
-        self.copied = False
 
     @initialize(shape=st.sampled_from(SHAPES))
     def build(self, shape: tuple[tuple[int | None, ...], tuple[int, ...], tuple[int, ...]]) -> None:
@@ -50,10 +50,8 @@ class CacheMachine(RuleBasedStateMachine):
         live = Live(tenant, chain, tokens, self.writers, kv=kv)
         for token in tokens[:cached]:
             before = live.contents[-1] if live.contents else 0
-            live.contents.append(content(tenant, before, token, self.world.weights))
-        if cached == matched * BLOCK_SIZE and not self.copied:
-            assert not self.world.writers(live) & self.distrusted
-        self.copied |= cached > matched * BLOCK_SIZE  # a copy outlives the trust in what it was copied from
+            live.contents.append(content(tenant, before, token))
+        assert min(self.world.writers(live), default=self.writers) > self.distrusted[tenant]
         self.live.append(live)
         return live
 
@@ -105,12 +103,9 @@ class CacheMachine(RuleBasedStateMachine):
             return
         twin = self.cache.fork(live.open, length)
         if twin is not None:
-            live.forked = True
             self.writers += 1
             known = live.tokens[:length]
-            self.live.append(
-                Live(live.tenant, twin.chain, known, self.writers, live.contents[:length], kv=twin, forked=True)
-            )
+            self.live.append(Live(live.tenant, twin.chain, known, self.writers, live.contents[:length], kv=twin))
             self.go_on(data.draw(st.permutations([live, self.live[-1]])), data.draw(st.booleans()))
 
     def go_on(self, both: list[Live], named: bool) -> None:
@@ -176,13 +171,8 @@ class CacheMachine(RuleBasedStateMachine):
             self.cache.discard(live.open)
         else:
             self.cache.close(live.open, live.tokens[: live.computed] if told else ())
-        if discard and not live.forked:
-            self.distrusted.add(live.writer)
-
-    @rule()
-    def new_weights(self) -> None:
-        self.world.weights += 1
-        self.cache.forget_prefixes()
+        if discard:
+            self.distrusted[live.tenant] = self.writers
 
     @invariant()
     def everybody_sees_their_own_tokens(self) -> None:

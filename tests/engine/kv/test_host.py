@@ -90,11 +90,6 @@ class HostMachine(RuleBasedStateMachine):
         self.host.forget(name)
         self.cached.pop(name, None)
 
-    @rule()
-    def forget_all(self) -> None:
-        self.host.forget_all()
-        self.cached.clear()
-
     @invariant()
     def agrees(self) -> None:
         self.host.check_integrity(self.pinned)

@@ -11,11 +11,11 @@ def world(windows: tuple[int | None, ...] = (None,), blocks: int = 12, host: int
     return ContentCache(windows, (blocks,) * len(windows), (host,) * len(windows))
 
 
-def begin(world: ContentCache, tokens: list[int], tenant: str = "a") -> Live:
+def begin(world: ContentCache, tokens: list[int], tenant: str = "a", *, inside: bool = False) -> Live:
     """Open it; nothing is computed yet but what is cached."""
     chain = ContentChain(tenant, "")
     chain.extend(tokens, len(tokens), BLOCK_SIZE)
-    kv, cached = world.cache.open(chain, len(tokens))
+    kv, cached = world.cache.open(chain, len(tokens), tokens if inside else ())
     live = Live(tenant, chain, list(tokens), 1, kv=kv)
     live.contents = expected(tokens[:cached], tenant)
     return live
@@ -50,13 +50,14 @@ def fork(world: ContentCache, live: Live, length: int, more: list[int]) -> Live:
 
 def test_the_first_writer_of_a_shared_block_gets_a_copy() -> None:
     there = world()
+    copied = there.count_copies()
     one = compute(there, begin(there, [1, 2, 3]))
     two = fork(there, one, 3, [8])
     assert there.cache.blocks_used == 2
     compute(there, two)
     one.tokens.append(9)
     compute(there, one)  # alone by now: no second copy
-    assert there.cache.copies == 1
+    assert len(copied) == 1
     there.check(two)
 
 
@@ -118,14 +119,45 @@ def test_named_tokens_and_those_behind_a_window_cannot_be_taken_back() -> None:
         there.cache.truncate(one.open, 7)
 
 
-def test_what_follows_from_old_weights_is_never_shared() -> None:
-    there = world((3,))
-    one = compute(there, begin(there, [1, 2, 3, 4, 5, 6]))
-    there.weights += 1
-    there.cache.forget_prefixes()
-    one.tokens += [1, 1, 1, 1]
-    compute(there, one)
-    assert begin(there, one.tokens).computed == 0
+def test_what_copied_shared_or_follows_from_a_discarded_sequence_is_never_reused() -> None:
+    there = world(blocks=30)
+    spoilt = compute(there, begin(there, [1, 2, 3, 4, 5]))
+    sharing = compute(there, begin(there, [1, 2, 3, 4, 6, 6, 6]))
+    copying = begin(there, [1, 2, 3, 9, 9], inside=True)
+    assert copying.computed == 3
+    compute(there, copying)
+    ended = compute(there, begin(there, [1, 2, 3, 8, 8], inside=True))
+    there.cache.close(ended.open, ended.tokens)
+    other = compute(there, begin(there, [1, 2, 3, 4, 5], "b"))
+    there.cache.discard(spoilt.open)
+    for live in (sharing, copying):
+        live.tokens += [7, 7, 7, 7]
+        compute(there, live)
+        there.cache.close(live.open, live.tokens)
+    for live in (spoilt, sharing, copying, ended):
+        again = begin(there, live.tokens, inside=True)
+        assert again.computed == 0
+        there.cache.close(again.open)
+    assert begin(there, other.tokens, "b").computed == 4
+
+
+def test_what_was_in_host_memory_when_it_was_distrusted_names_nothing_later() -> None:
+    there = world(blocks=12, host=12)
+    spoilt = compute(there, begin(there, [1, 2, 3, 4, 5]))
+    away = compute(there, begin(there, [1, 2, 3, 4, 6]))
+    swapped = there.cache.swap_out(away.open)
+    there.cache.discard(spoilt.open)
+    away.kv = there.cache.swap_in(swapped)
+    away.tokens += [7, 7, 7, 7]
+    there.cache.close(compute(there, away).open, away.tokens)
+    assert begin(there, away.tokens).computed == 0
+
+
+def test_what_is_computed_after_it_was_distrusted_is_reused() -> None:
+    there = world()
+    there.cache.discard(compute(there, begin(there, [1, 2, 3, 4, 5])).open)
+    there.cache.close(compute(there, begin(there, [1, 2, 3, 4, 5])).open)
+    assert begin(there, [1, 2, 3, 4, 5]).computed == 4
 
 
 def test_nothing_of_a_discarded_sequence_is_reused_not_even_from_host_memory() -> None:
@@ -183,10 +215,17 @@ def test_a_swapped_sequence_shares_again_what_is_still_there() -> None:
 
 def test_promises_end_with_the_sequence_that_made_them() -> None:
     there = world()
-    begun = begin(there, [1, 2, 3, 4, 5])
-    chain = begin(there, [1, 2, 3, 4, 5]).chain
-    assert there.cache.awaits(chain, 5)
+    begun, other = begin(there, [1, 2, 3, 4, 5]), begin(there, [1, 2, 3, 4, 5])
     there.cache.truncate(begun.open, 0)
     there.cache.check_integrity()
-    there.cache.forget_prefixes()
-    assert not there.cache.awaits(chain, 5)
+    assert there.cache.awaits(other.chain, 5)
+    there.cache.close(other.open)
+    assert not there.cache.awaits(other.chain, 5)
+
+
+def test_nobody_waits_for_what_is_distrusted_before_it_is_computed() -> None:
+    there = world()
+    spoilt, begun = begin(there, [1, 2, 3, 4, 5]), begin(there, [1, 2, 3, 4, 5])
+    there.cache.discard(spoilt.open)
+    assert not there.cache.awaits(begun.chain, 5)
+    there.cache.check_integrity()

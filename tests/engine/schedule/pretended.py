@@ -32,9 +32,11 @@ class TokenStore:
     def __init__(self, num_blocks: int, num_host_slots: int) -> None:
         self.tokens = np.full((num_blocks, BLOCK_SIZE), -1)
         self.host = np.full((num_host_slots, BLOCK_SIZE), -1)
+        self.copies = 0
 
     def copy(self, source: int, target: int) -> None:
         self.tokens[target] = self.tokens[source]
+        self.copies += 1
 
     def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> None:
         self.host[list(slots)] = self.tokens[list(blocks)]

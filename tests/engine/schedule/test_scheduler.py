@@ -178,7 +178,7 @@ def test_choices_of_one_prompt_compute_it_once() -> None:
     choices = [add(scheduler, prompt, 3, group="n", name=f"choice-{index}") for index in range(3)]
     assert step(scheduler) == {"choice-0": 18}
     assert step(scheduler) == {each.id: 1 for each in choices}
-    assert scheduler.cache.copies == 2
+    assert scheduler.cache.groups[0].store.copies == 2  # type: ignore[union-attr]
     drain(scheduler)
 
 
@@ -190,7 +190,7 @@ def test_the_choices_of_two_prompts_of_one_group_find_their_own_leader() -> None
     late = add(scheduler, (1,) * 5, 3, group="n")
     assert pairs[2].followers == [late]
     drain(scheduler)
-    assert len(scheduler._leaders) == 0
+    assert len(scheduler._admission.leaders) == 0
 
 
 def test_integrity_check_sees_a_stolen_block() -> None:

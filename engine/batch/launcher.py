@@ -1,0 +1,89 @@
+"""One iteration on its way to the device: planned, laid out, launched, and tried again smaller or one by one."""
+
+import logging
+
+import torch
+
+from engine.batch.executor import Executor, Pending, Prepared
+from engine.record import Stopwatch
+from engine.request import RequestState
+from engine.schedule.plan import Plan
+from engine.schedule.scheduler import Scheduler
+
+_log = logging.getLogger(__name__)
+
+
+class Launcher:
+    """Brings what the scheduler plans to the device.
+
+    Where the device has no memory for an iteration the next one is smaller; where an iteration fails for another
+    reason its requests are launched one by one, and those that fail alone are noted.
+    """
+
+    def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+
+    def prepare(self) -> Prepared | None:
+        """The next iteration, laid out; None: there is nothing to compute, or no memory for so much."""
+        watch = Stopwatch()
+        plan = self._scheduler.select()
+        watch.select_s = watch.lap()
+        if not plan:
+            return None
+        try:
+            return self._executor.prepare(plan, watch)
+        except torch.OutOfMemoryError:
+            if not self._relieve(plan):
+                raise
+            return None
+
+    def launch(self, prepared: Prepared) -> Pending | None:
+        """Launch an iteration, request by request if it fails; None: the device has no memory for one of this size.
+
+        An error that is no single request's fault is raised: the device is lost.
+        """
+        plan, watch = prepared.plan, prepared.watch
+        pending = Pending(plan, watch)
+        try:
+            self._executor.launch(prepared, pending)
+            self._scheduler.relief.succeeded()
+            return pending
+        except _LOST_DEVICE:
+            raise
+        except torch.OutOfMemoryError:
+            if self._relieve(plan):
+                return None
+        except Exception as error:
+            _log.warning("an iteration of %d requests failed, retrying one by one: %r", len(plan), error)
+        for index, request in enumerate(plan.requests):
+            if request.state is not RequestState.FINISHED:
+                self._launch_alone(plan.only(index), pending)
+        return pending
+
+    def _launch_alone(self, plan: Plan, pending: Pending) -> None:
+        """Launch the one request of `plan` as part of `pending`."""
+        try:
+            self._executor.launch(self._executor.prepare(plan, pending.watch), pending)
+        except _LOST_DEVICE:
+            raise
+        except Exception as error:
+            if isinstance(error, torch.OutOfMemoryError) and self._relieve(plan):
+                return
+            (request,) = plan.requests
+            _log.exception("request %s failed alone", request.id)
+            pending.failed[request.id] = f"the model failed on this request: {error!r}"
+
+    def _relieve(self, plan: Plan) -> bool:
+        """Go on with smaller iterations than `plan`; False: there are none."""
+        if not self._scheduler.relieve(plan):
+            return False
+        _log.warning("no memory for %d tokens of %d requests: going on with fewer", plan.num_tokens, len(plan))
+        torch.cuda.empty_cache()
+        return True
+
+
+_LOST_DEVICE: tuple[type[Exception], ...] = tuple(
+    getattr(torch, name) for name in ("AcceleratorError",) if hasattr(torch, name)
+)
+"""Errors after which the device computes nothing more: they are no single request's fault, and `launch` raises them."""

@@ -1,0 +1,49 @@
+"""Sequences that are in host memory instead of on the device."""
+
+from collections.abc import Sequence as Items
+
+from engine.kv.group import GroupCache
+from engine.kv.sequence import Sequence, SwappedSequence
+
+
+class SwapSpace:
+    """Keeps whole sequences in pinned host slots of all layer groups until they come back or are dropped."""
+
+    def __init__(self, groups: Items[GroupCache]) -> None:
+        self._groups = groups
+        self._swapped: set[SwappedSequence] = set()
+
+    def has_room(self, sequence: Sequence) -> bool:
+        """Whether all blocks that `sequence` holds find a slot."""
+        return all(group.num_held(sequence) <= group.host.num_free for group in self._groups)
+
+    def store(self, sequence: Sequence) -> SwappedSequence:
+        """Copy what `sequence` holds, for which there is room; it still holds it, too."""
+        swapped = SwappedSequence(
+            len(sequence),
+            list(sequence.first),
+            [group.swap_out(sequence.blocks[group.index][sequence.first[group.index] :]) for group in self._groups],
+            sequence.chain,
+            sequence.num_named,
+            sequence.generation,
+        )
+        self._swapped.add(swapped)
+        return swapped
+
+    def restore(self, swapped: SwappedSequence, sequence: Sequence, num_named: int) -> None:
+        """Fill the empty tables of `sequence`; of the first `num_named` blocks those still on the device are shared."""
+        self._swapped.remove(swapped)
+        for group, first, slots in zip(self._groups, swapped.first, swapped.slots, strict=True):
+            group.skip(sequence, first)
+            group.swap_in(sequence, slots, swapped.chain.digests[first:num_named])
+
+    def drop(self, swapped: SwappedSequence) -> None:
+        """Free its slots."""
+        self._swapped.remove(swapped)
+        for group, slots in zip(self._groups, swapped.slots, strict=True):
+            for slot in slots:
+                group.host.unpin(slot)
+
+    def pinned(self, index: int) -> list[int]:
+        """The slots that sequences hold in group `index`."""
+        return [slot for swapped in self._swapped for slot in swapped.slots[index]]

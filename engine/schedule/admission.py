@@ -1,0 +1,113 @@
+"""How waiting requests join the batch."""
+
+from engine.kv.cache import KVCache
+from engine.request import Request, RequestState
+from engine.schedule.leaders import GroupLeaders
+from engine.schedule.plan import Plan, chunk_length
+from engine.schedule.policies import Policy
+from engine.schedule.pool import RequestPool
+from engine.schedule.preemptor import Preemptor
+from engine.schedule.relief import MemoryRelief
+from engine.schedule.swap import Swapper
+
+
+class Admission:
+    """Lets requests in while places, memory and the token budget last, in the order of the policy in force.
+
+    Every call is told that policy.
+    """
+
+    def __init__(
+        self,
+        requests: RequestPool,
+        cache: KVCache,
+        preemptor: Preemptor,
+        swapper: Swapper,
+        relief: MemoryRelief,
+        *,
+        max_batch_size: int,
+    ) -> None:
+        self._requests = requests
+        self._cache = cache
+        self._preemptor = preemptor
+        self._swapper = swapper
+        self._relief = relief
+        self._max_batch_size = max_batch_size
+        self.leaders = GroupLeaders()
+        self.cached_tokens = self.queried_tokens = 0
+        """Of the prompts of all that joined: tokens that the cache had, and all tokens."""
+
+    def leader_for(self, request: Request, policy: Policy) -> Request | None:
+        """Whom new `request` may follow: one of its group that waits and can split into all of them at once."""
+        if request.group is None or request.beam is not None:
+            return None
+        for other in self.leaders.waiting(request):
+            group = [other, *other.followers, request]
+            if len(group) <= self._max_batch_size and policy.memory.can_ever_fit(group):
+                return other
+        return None
+
+    def admit(self, plan: Plan, left: int, policy: Policy) -> None:
+        """Let waiting requests join, and `plan`, while the `left` tokens of the budget, places and memory last."""
+        aside: list[Request] = []
+        while left > 0 or not plan.requests:
+            request = policy.head()
+            if request is None or len(aside) == self._max_batch_size:
+                break
+            if not self._can_join(request, policy):
+                victim = policy.makes_way(request, self._requests.running)
+                if victim is None or victim.num_pending:
+                    break
+                self._preemptor.preempt(victim, policy)
+                left += plan.drop_preempted()
+                continue
+            policy.remove(request)
+            if request.swapped is None and self._cache.awaits(request.chain, len(request.tokens)):
+                aside.append(request)  # a running prefill is about to compute what this one can reuse
+                continue
+            left -= self._join(request, plan, left, policy)
+        for request in aside:
+            policy.push(request)
+
+    def unblock(self, plan: Plan, policy: Policy) -> None:
+        """Where all that run are hypotheses that wait for others which find no room: the first search goes on alone."""
+        running = self._requests.running
+        if any(each.candidates is None for each in running):
+            return  # a token is pending
+        search = policy.order(running)[0].hypotheses
+        for other in [each for each in running if each.hypotheses is not search]:
+            self._preemptor.preempt(other, policy)
+        left = min(policy.token_budget(running), self._relief.tokens)
+        for hypothesis in search:
+            if hypothesis.state is RequestState.WAITING:
+                policy.remove(hypothesis)
+                left -= self._join(hypothesis, plan, left, policy)
+
+    def count(self, request: Request, cached: int) -> None:
+        """`request` has joined the batch with `cached` tokens computed already."""
+        self.queried_tokens += len(request.prompt_ids)
+        self.cached_tokens += min(cached, len(request.prompt_ids))
+
+    def _can_join(self, request: Request, policy: Policy) -> bool:
+        taken = self._requests.places_taken
+        # Whoever splits needs its places at once, so that one request may run however little the device has room for.
+        most = min(self._max_batch_size, self._relief.requests) if taken else self._max_batch_size
+        return request.places <= most - taken and policy.may_join(request, self._requests.running)
+
+    def _join(self, request: Request, plan: Plan, left: int, policy: Policy) -> int:
+        """Let `request` enter the batch; what that takes of the budget."""
+        if request.swapped is not None:
+            self._swapper.back(request, request.swapped)
+        else:
+            kv, cached = self._cache.open(request.chain, len(request.tokens), request.tokens)
+            request.initiate(kv, cached)
+            self.count(request, cached)
+        self._requests.run(request)
+        policy.memory.take(request)
+        policy.joined(request)
+        budget = max(left, int(not plan.requests))
+        length = chunk_length(request, budget, self._cache.block_size, alone=not plan.num_prefills)
+        if not length or not self._preemptor.has_room(request, request.num_computed + length):
+            return left  # it has its place, and nobody joins behind it in this iteration
+        plan.add(request, length)
+        return length
