@@ -10,6 +10,8 @@ import torch  # noqa: F401
 from engine.native.build import SOURCES, fingerprint, library_path
 from engine.native.instruction_sets import supported
 
+_BUILD = "python -m engine.native.build"
+
 
 class LibraryUnavailable(RuntimeError):
     """The operators are not there, or not for this machine; the message says why."""
@@ -18,13 +20,7 @@ class LibraryUnavailable(RuntimeError):
 @cache
 def library(instruction_set: str | None = None) -> ctypes.CDLL:
     """The operators for `instruction_set`, by default the best that the processor has; LibraryUnavailable if none."""
-    if instruction_set is not None:
-        return _load(library_path(instruction_set))
-    names = supported()
-    if not names:
-        raise LibraryUnavailable("they are compiled for x86-64 processors with AVX2")
-    built = (name for name in names if library_path(name).exists())
-    return _load(library_path(next(built, names[0])))
+    return _load(library_path(instruction_set or _best()))
 
 
 @cache
@@ -37,12 +33,27 @@ def why_unavailable() -> str | None:
     return None
 
 
+def instruction_set() -> str:
+    """The name of what `library()` is compiled for; LibraryUnavailable where there is none."""
+    library()
+    return _best()
+
+
+def _best() -> str:
+    names = supported()
+    if not names:
+        raise LibraryUnavailable("they are compiled for x86-64 processors with AVX2")
+    return next((name for name in names if library_path(name).exists()), names[0])
+
+
 def _load(path: Path) -> ctypes.CDLL:
+    if not path.exists():
+        raise LibraryUnavailable(f"they were not built: {_BUILD}")
     try:
         found = ctypes.CDLL(str(path))
     except OSError as error:
-        raise LibraryUnavailable(f"they were not built (python -m engine.native.build): {error}") from None
+        raise LibraryUnavailable(f"they cannot be loaded: {error}") from None
     found.orca_fingerprint.restype = ctypes.c_char_p
     if SOURCES.is_dir() and found.orca_fingerprint().decode() != fingerprint():
-        raise LibraryUnavailable("they were built from other sources: python -m engine.native.build")
+        raise LibraryUnavailable(f"they were built from other sources: {_BUILD}")
     return found

@@ -125,7 +125,7 @@ def test_the_image_has_every_package_and_its_build_context_has_no_more() -> None
     copied = set(re.findall(r"^COPY (\w+) \1$", DOCKERFILE, re.MULTILINE))
     assert copied == packages
     allowed = set(re.findall(r"^!(.*)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE))
-    assert allowed == packages | {"deploy", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
+    assert allowed == packages | {"deploy", "pyproject.toml", "setup.py", "constraints.txt", "README.md", "LICENSE"}
     assert all((ROOT / name).exists() for name in allowed)
 
 
