@@ -76,9 +76,8 @@ class Steps:
         program = "import importlib.util as u; print(u.find_spec('torch'))"
         check(docker("exec", gateway, "python3", "-c", program) == "None", "the gateway has torch")
         for service in ("gateway", "worker"):
-            program = (
-                "import shutil; print([name for name in ('c++', 'g++', 'gcc', 'cc', 'clang') if shutil.which(name)])"
-            )
+            names = "('c++', 'g++', 'gcc', 'cc', 'clang')"
+            program = f"import shutil; print([name for name in {names} if shutil.which(name)])"
             found = docker("exec", self._stack.containers(service)[0], "python3", "-c", program)
             check(found == "[]", f"{service}: has compilers: {found}")
         program = "from engine.native.library import why_unavailable; print(why_unavailable())"
