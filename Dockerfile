@@ -40,7 +40,7 @@ ARG PIP_FIND_LINKS=
 COPY --from=requirements /lists/setuptools.txt /lists/
 RUN pip install --no-cache-dir --requirement /lists/setuptools.txt
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY schemas schemas
 COPY engine engine
 COPY text text
@@ -51,7 +51,7 @@ COPY gateway gateway
 COPY cli cli
 COPY demo demo
 COPY bench bench
-RUN pip install --no-cache-dir --no-deps --no-build-isolation --no-compile --target /opt/code . \
+RUN ORCASTREAM_NATIVE=0 pip install --no-cache-dir --no-deps --no-build-isolation --no-compile --target /opt/code . \
     && python -m compileall -q --invalidation-mode unchecked-hash /opt/code
 
 
@@ -67,7 +67,7 @@ RUN pip install --no-cache-dir --requirement /lists/gateway.txt --constraint /li
 
 FROM ${BASE_IMAGE} AS runtime
 ARG APT_MIRROR=
-COPY deploy/prepare.sh deploy/health.py /opt/
+COPY deploy/apt.sh deploy/prepare.sh deploy/health.py /opt/
 RUN sh /opt/prepare.sh
 ENV PATH=/opt/venv/bin:/opt/code/bin:$PATH \
     PYTHONPATH=/opt/code \
@@ -92,6 +92,19 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python3", "-I",
 CMD ["gateway"]
 
 
+# The CPU operators. The compiler stays in this stage; torch brings the OpenMP runtime that they need.
+FROM ${BASE_IMAGE} AS operators
+ARG APT_MIRROR=
+COPY deploy/apt.sh /opt/
+RUN command -v c++ > /dev/null || sh /opt/apt.sh g++
+WORKDIR /source
+COPY engine/__init__.py engine/
+COPY engine/native engine/native
+RUN python3 -m engine.native.build --into /tmp/built \
+    && install --directory /opt/operators \
+    && install --mode=644 /tmp/built/*.so /opt/operators/
+
+
 FROM python AS worker-cpu-packages
 ARG PIP_INDEX_URL=
 ARG PIP_EXTRA_INDEX_URL=
@@ -108,6 +121,7 @@ RUN pip install --no-cache-dir --requirement /lists/worker.txt --constraint /lis
 FROM runtime AS worker-cpu
 COPY --from=worker-cpu-packages /opt/venv /opt/venv
 COPY --from=code /opt/code /opt/code
+COPY --from=operators /opt/operators /opt/code/engine/native/built
 ENV ORCASTREAM_ADMIN_HOST=0.0.0.0 \
     ORCASTREAM_ADMIN_PORT=8001
 EXPOSE 8001
@@ -132,10 +146,11 @@ RUN pip install --no-cache-dir --requirement /lists/worker.txt --constraint /lis
 
 FROM ${CUDA_BASE_IMAGE} AS worker-cuda
 ARG APT_MIRROR=
-COPY deploy/prepare.sh deploy/health.py /opt/
+COPY deploy/apt.sh deploy/prepare.sh deploy/health.py /opt/
 RUN sh /opt/prepare.sh
 COPY --from=worker-cuda-packages /opt/venv /opt/venv
 COPY --from=code /opt/code /opt/code
+COPY --from=operators /opt/operators /opt/code/engine/native/built
 ENV PATH=/opt/venv/bin:/opt/code/bin:$PATH \
     PYTHONPATH=/opt/code \
     PYTHONUNBUFFERED=1 \

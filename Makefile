@@ -15,11 +15,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UNFINISHED := $(VENV)/.unfinished
+NATIVE := engine/native/built/.made
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --progress-bar off
 
 .PHONY: demo test compose-test k8s-test lint setup clean
 
-demo: $(READY)
+demo: $(READY) $(NATIVE)
 	@$(BIN)/python -m cli.demo
 
 # Test processes side by side: one per core, but a few services run for each, so memory ends before a large machine's
@@ -31,7 +32,7 @@ TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores : 8)))
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist worksteal
 
 # What needs no server comes first: a mistake in the thick of it shows within a minute or two.
-test: $(READY)
+test: $(READY) $(NATIVE)
 	$(PYTEST) -m 'not server'
 	$(PYTEST) -m server
 
@@ -58,7 +59,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-setup: $(READY)
+setup: $(READY) $(NATIVE)
 
 # A set-up that was interrupted leaves UNFINISHED behind and is begun anew. PIP_CONSTRAINT and PIP_BUILD_CONSTRAINT
 # pin what builds the package, too; which of them counts depends on pip's version.
@@ -74,8 +75,13 @@ $(READY): pyproject.toml constraints.txt
 		'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=5)' $(CPU_TORCH_INDEX)/torch/ 2>/dev/null; \
 	then index=$(CPU_TORCH_INDEX); fi; \
 	test -z "$$index" || $(PIP) --no-deps --index-url "$$index" "$$(grep '^torch==' constraints.txt)"
-	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PIP) --constraint constraints.txt --editable '.[dev]'
+	@ORCASTREAM_NATIVE=0 PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PIP) --constraint constraints.txt --editable '.[dev]'
 	@touch $@ && rm $(UNFINISHED)
 
+# The operators for this machine's CPU. Without a compiler (exit status 3) torch's own serve, and the next make asks anew.
+$(NATIVE): engine/native/src $(wildcard engine/native/*.py engine/native/src/*) | $(READY)
+	@echo "Compiling the CPU operators ..."
+	@$(BIN)/python -m engine.native.build && touch $@ || test $$? = 3
+
 clean:
-	rm -rf $(VENV) $(K8S_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) engine/native/built $(K8S_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

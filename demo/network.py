@@ -1,11 +1,13 @@
 """The network: a small Qwen3 with grouped-query attention and tied embeddings."""
 
+import json
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
+from transformers.utils import CONFIG_NAME
 
 from demo.tokenizer import END, PAD
 
@@ -49,14 +51,19 @@ def _match_own_token(attention: Qwen3Attention) -> None:
 
 
 def save_network(network: Qwen3ForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write config.json, generation_config.json and the weights, rounded to bfloat16."""
+    """Write config.json, generation_config.json and the weights, rounded to bfloat16.
+
+    The configuration says float32: in what the model is computed by default, so that its answers stay exact.
+    """
     rounded = Qwen3ForCausalLM(network.config)
     rounded.load_state_dict(network.state_dict())
     rounded.to(torch.bfloat16)
-    rounded.config.dtype = torch.bfloat16
     rounded.generation_config = GenerationConfig(
         do_sample=False,
         eos_token_id=tokenizer.token_to_id(END),
         pad_token_id=tokenizer.token_to_id(PAD),
     )
     rounded.save_pretrained(folder)
+    path = folder / CONFIG_NAME
+    told = json.loads(path.read_text(encoding="utf-8")) | {"dtype": "float32"}
+    path.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -19,7 +19,8 @@ BudgetName = Literal["fixed", "adaptive"]
 class EngineConfig:
     """Settings of one engine; ValueError names the field that is wrong.
 
-    `model` is a directory or a hub id. `dtype` auto is float32 on a CPU and the checkpoint's own on CUDA.
+    `model` is a directory or a hub id. `dtype` auto is the checkpoint's own on CUDA, and on a CPU with
+    instructions for bfloat16 if that is what it is; else float32.
     `kv_cache_memory` is in bytes; without it the cache takes what a profiling pass leaves on CUDA, and a modest share
     of the available memory on a CPU. `max_num_batched_tokens` is the token budget of an iteration, `max_batch_size` the
     most requests that run at once, at most as many as that budget has tokens. `max_model_len` (tokens of prompt and

@@ -26,6 +26,7 @@ from engine.model.runner import ModelRunner, resolve_cache_dtype
 from engine.model.self_check import check_model
 from engine.model.support import refuse_unsupported
 from engine.offline import generate
+from engine.operators import Operators
 from engine.output import Completion, EngineStats, TokenEvent
 from engine.record import IterationRecord
 from engine.request import Request, RequestState
@@ -92,6 +93,11 @@ class OrcaEngine:
         if config.self_check:
             check_model(model, backend, max_model_len)
         return cls(config, model)
+
+    @property
+    def operators(self) -> Operators:
+        """Which operators compute: the attention backend, and what is compiled for this processor."""
+        return Operators.of(self.device, self.model.dtype, self._runner.backend.name)
 
     @property
     def has_work(self) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET6
@@ -31,6 +31,10 @@ class Watched(Protocol):
     def state(self) -> str:
         """`connecting`, `serving` or `draining`."""
 
+    @property
+    def operators(self) -> Mapping[str, str]:
+        """Which operators the engine computes with."""
+
     def stalled_for_s(self) -> float:
         """Seconds since the engine last made progress; 0 while it has nothing to do."""
 
@@ -39,7 +43,8 @@ class Admin:
     """A small server in threads of its own: it answers while the model loads and while the event loop is busy.
 
     `/health/live` says 503 once the engine has stood still for `stall_timeout_s`, and 200 whatever Redis does;
-    `/health/ready` says 200 while the worker serves: not while it loads, first connects, or drains.
+    `/health/ready` says 200 while the worker serves: not while it loads, first connects, or drains. Once the model is
+    loaded, both tell which operators compute.
     """
 
     def __init__(self, host: str, port: int, registry: "CollectorRegistry", *, stall_timeout_s: float) -> None:
@@ -79,14 +84,18 @@ class Admin:
                 return self._live()
             case "/health/ready":
                 state = "loading" if self._worker is None else self._worker.state
-                return _json(HTTPStatus.OK if state == "serving" else HTTPStatus.SERVICE_UNAVAILABLE, state)
+                status = HTTPStatus.OK if state == "serving" else HTTPStatus.SERVICE_UNAVAILABLE
+                return _json(status, state, **self._loaded())
         return _json(HTTPStatus.NOT_FOUND, "not found")
 
     def _live(self) -> Answer:
         stalled_s = 0.0 if self._worker is None else self._worker.stalled_for_s()
         if stalled_s > self._stall_timeout_s:
-            return _json(HTTPStatus.SERVICE_UNAVAILABLE, "stalled", seconds=round(stalled_s, 1))
-        return _json(HTTPStatus.OK, "live")
+            return _json(HTTPStatus.SERVICE_UNAVAILABLE, "stalled", seconds=round(stalled_s, 1), **self._loaded())
+        return _json(HTTPStatus.OK, "live", **self._loaded())
+
+    def _loaded(self) -> dict[str, Mapping[str, str]]:
+        return {} if self._worker is None else {"operators": self._worker.operators}
 
 
 def _json(status: HTTPStatus, state: str, **more: object) -> Answer:

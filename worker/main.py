@@ -130,6 +130,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, worker.drain)
+    log.info("operators", extra=dict(worker.operators))
     log.info("serving", extra={"model": keys.model, "pid": os.getpid()})
     try:
         await worker.run()

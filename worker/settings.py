@@ -20,7 +20,9 @@ class WorkerSettings(BrokerSettings, LogSettings):
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the model runs.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Number format of weights and cache; auto: float32 on a CPU, the checkpoint's on a GPU."
+        "auto",
+        description="Number format of weights and cache; auto: the checkpoint's on a GPU, and on a CPU with bfloat16 "
+        "instructions if that is its format; else float32.",
     )
     torch_threads: int = Field(0, ge=0, le=1024, description="CPU threads of torch; 0: all cores. [threads]")
     max_batch_size: int = Field(

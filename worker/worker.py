@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from redis.exceptions import ResponseError
 
@@ -40,6 +41,7 @@ class Worker:
         self._url = url
         self._draining = asyncio.Event()
         self._connected = False
+        self._operators = engine.operators.as_dict()
         roster = Roster(engine.config.max_batch_size + settings.max_waiting)
         metrics = WorkerMetrics(keys.model)
         lifecycle = Lifecycle(keys, name, metrics)
@@ -82,6 +84,11 @@ class Worker:
         if self._draining.is_set():
             return "draining"
         return "serving" if self._connected else "connecting"
+
+    @property
+    def operators(self) -> Mapping[str, str]:
+        """Which operators the engine computes with."""
+        return self._operators
 
     def stalled_for_s(self) -> float:
         """Seconds since the engine last made progress; 0 while it has nothing to do. Any thread may ask."""

@@ -170,8 +170,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _load(config: EngineConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
     """The model, checked by the engine that loads it."""
-    model = OrcaEngine.load(config).model
-    return model, model_card(config.model, model)
+    engine = OrcaEngine.load(config)
+    return engine.model, {**model_card(config.model, engine.model), "operators": engine.operators.as_dict()}
 
 
 def _set_threads(threads: int | None) -> int:

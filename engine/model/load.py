@@ -17,6 +17,7 @@ from engine.model.checkpoint import (
     refuse_unknown_quantization,
 )
 from engine.model.quiet import quiet
+from engine.native.instruction_sets import computes_bfloat16
 from schemas.model_limits import context_length
 
 
@@ -30,13 +31,16 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, device: torch.device, model_config: Any) -> torch.dtype:
-    """The dtype of that name; `auto` is float32 on a CPU and the checkpoint's own elsewhere."""
+    """The dtype of that name; `auto` is the checkpoint's own where the device computes in it, else float32.
+
+    A CPU computes in bfloat16 if it has the instructions, and in float16 never: it would be slower than float32.
+    """
     if name != "auto":
         dtype: torch.dtype = getattr(torch, name)
         return dtype
-    if device.type == "cpu":
-        return torch.float32
     own = getattr(model_config, "dtype", None) or getattr(model_config.get_text_config(), "dtype", None)
+    if device.type == "cpu" and not (own is torch.bfloat16 and computes_bfloat16()):
+        return torch.float32
     return own if isinstance(own, torch.dtype) else torch.float32
 
 

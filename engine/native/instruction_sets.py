@@ -35,6 +35,11 @@ def supported() -> list[str]:
     return [name for name, needed in INSTRUCTION_SETS.items() if flags.issuperset(needed)]
 
 
+def computes_bfloat16() -> bool:
+    """Whether this machine's processor multiplies bfloat16 numbers by instructions of its own."""
+    return any("avx512_bf16" in INSTRUCTION_SETS[name] for name in supported())
+
+
 def _processor_flags() -> frozenset[str]:
     if not _CPU_INFO.exists():
         return frozenset()

@@ -10,6 +10,8 @@ import torch  # noqa: F401
 from engine.native.build import SOURCES, fingerprint, library_path
 from engine.native.instruction_sets import supported
 
+_BUILD = "python -m engine.native.build"
+
 
 class LibraryUnavailable(RuntimeError):
     """The operators are not there, or not for this machine; the message says why."""
@@ -18,15 +20,7 @@ class LibraryUnavailable(RuntimeError):
 @cache
 def library(instruction_set: str | None = None) -> ctypes.CDLL:
     """The operators for `instruction_set`, by default the best that runs here; LibraryUnavailable if there is none."""
-    if instruction_set is not None:
-        return _load(library_path(instruction_set))
-    reasons = ["they are compiled for x86-64 processors with AVX2"]
-    for name in supported():
-        try:
-            return _load(library_path(name))
-        except LibraryUnavailable as error:
-            reasons.append(str(error))
-    raise LibraryUnavailable(reasons[-1])
+    return _best()[1] if instruction_set is None else _load(library_path(instruction_set))
 
 
 @cache
@@ -39,14 +33,35 @@ def why_unavailable() -> str | None:
     return None
 
 
+def instruction_set() -> str:
+    """The name of what `library()` is compiled for; LibraryUnavailable where there is none."""
+    return _best()[0]
+
+
+@cache
+def _best() -> tuple[str, ctypes.CDLL]:
+    names = supported()
+    if not names:
+        raise LibraryUnavailable("they are compiled for x86-64 processors with AVX2")
+    refused = None
+    for name in names:
+        try:
+            return name, _load(library_path(name))
+        except LibraryUnavailable as error:
+            refused = refused or error
+    raise LibraryUnavailable(str(refused))
+
+
 def _load(path: Path) -> ctypes.CDLL:
+    if not path.exists():
+        raise LibraryUnavailable(f"they were not built: {_BUILD}")
     try:
         found = ctypes.CDLL(str(path))
     except OSError as error:
-        raise LibraryUnavailable(f"they were not built (python -m engine.native.build): {error}") from None
+        raise LibraryUnavailable(f"they cannot be loaded: {error}") from None
     found.orca_fingerprint.restype = ctypes.c_char_p
     if SOURCES.is_dir() and found.orca_fingerprint().decode() != fingerprint():
-        raise LibraryUnavailable("they were built from other sources: python -m engine.native.build")
+        raise LibraryUnavailable(f"they were built from other sources: {_BUILD}")
     if not found.orca_usable():
         raise LibraryUnavailable(f"the kernel does not let this process use the registers of {path.stem}")
     return found

@@ -92,6 +92,7 @@ def test_variants_take_turns_and_stand_in_one_result(tmp_path: Path, capsys: pyt
     assert set(second["ratio_to_first"]["ttft_ms"]) >= {"mean", "p50", "p95", "p99"}
     assert set(saved["by_group"]) == {"short", "long"}
     assert saved["model"]["parameters"] > 10**6
+    assert saved["model"]["operators"]["dtype"] == "float32"
     assert "block_size=8,max_num_batched_tokens=16: median of 2 runs, 4 requests, 4 complete" in capsys.readouterr().out
 
 

@@ -75,10 +75,21 @@ class Steps:
         [gateway] = self._stack.containers("gateway")
         program = "import importlib.util as u; print(u.find_spec('torch'))"
         check(docker("exec", gateway, "python3", "-c", program) == "None", "the gateway has torch")
+        for service in ("gateway", "worker"):
+            names = "('c++', 'g++', 'gcc', 'cc', 'clang')"
+            program = f"import shutil; print([name for name in {names} if shutil.which(name)])"
+            found = docker("exec", self._stack.containers(service)[0], "python3", "-c", program)
+            check(found == "[]", f"{service}: has compilers: {found}")
+        program = "from engine.native.library import why_unavailable; print(why_unavailable())"
+        why = docker("exec", self._stack.containers("worker")[0], "python3", "-c", program)
+        check(why == "None", f"worker: no compiled operators: {why}")
         [redis] = self._stack.containers("redis")
         policy = docker("exec", redis, "redis-cli", "CONFIG", "GET", "maxmemory-policy").split()[-1]
         check(policy == "noeviction", f"maxmemory-policy: got {policy}, allowed: noeviction")
-        return "no root, no capability, read-only root file system; no torch in the gateway; Redis evicts nothing"
+        return (
+            "no root, no capability, read-only root file system; no torch in the gateway; the worker loads the CPU "
+            "operators; no compiler; Redis evicts nothing"
+        )
 
     def completion(self) -> str:
         """One answer of the demo model through the published port."""

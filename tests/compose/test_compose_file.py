@@ -68,6 +68,17 @@ def test_images_run_as_a_fixed_user() -> None:
     assert re.findall(r"^USER (.*)$", DOCKERFILE, re.MULTILINE) == ["10001:10001", "10001:10001"]
 
 
+def test_workers_carry_the_cpu_operators_and_only_their_stage_has_a_compiler() -> None:
+    stages = dict(re.findall(r"^FROM \S+ AS (\S+)$(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
+    copied = "COPY --from=operators /opt/operators /opt/code/engine/native/built\n"
+    assert {name for name, steps in stages.items() if copied in steps} == {"worker-cpu", "worker-cuda"}
+    assert {name for name, steps in stages.items() if "g++" in steps} == {"operators"}
+    assert not re.search(r"^FROM operators\b", DOCKERFILE, re.MULTILINE)
+    assert "ORCASTREAM_NATIVE=0 pip install" in stages["code"]
+    names = list(stages)
+    assert names.index("gateway") < names.index("operators"), "the classic builder builds all that stands above"
+
+
 @pytest.mark.parametrize("name", LONG_LIVED)
 def test_every_service_says_whether_it_is_well(name: str) -> None:
     assert SERVICES[name]["healthcheck"]["test"][0] in ("CMD", "CMD-SHELL")
@@ -125,7 +136,7 @@ def test_the_image_has_every_package_and_its_build_context_has_no_more() -> None
     copied = set(re.findall(r"^COPY (\w+) \1$", DOCKERFILE, re.MULTILINE))
     assert copied == packages
     allowed = set(re.findall(r"^!(.*)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE))
-    assert allowed == packages | {"deploy", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
+    assert allowed == packages | {"deploy", "pyproject.toml", "setup.py", "constraints.txt", "README.md", "LICENSE"}
     assert all((ROOT / name).exists() for name in allowed)
 
 

@@ -1,5 +1,7 @@
 """The wheel, built once."""
 
+import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -8,15 +10,27 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+COMPILER = shutil.which(shlex.split(os.environ.get("CXX") or "c++")[0])
+"""The C++ compiler of this machine, if there is one."""
 
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project's wheel, built from a copy of the sources, where nothing is left from earlier builds."""
-    sources = tmp_path_factory.mktemp("sources") / "orcastream"
-    shutil.copytree(ROOT, sources, ignore=shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__"))
-    out = sources.parent / "out"
-    command = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(sources))
-    subprocess.run(command, check=True, capture_output=True)
-    (built,) = out.glob("*.whl")
-    return built
+    sources = copy_of_the_sources(tmp_path_factory.mktemp("sources"))
+    built = build_wheel(sources, ORCASTREAM_NATIVE="1" if COMPILER else "0")
+    assert built.returncode == 0, built.stderr
+    (found,) = (sources / "dist").glob("*.whl")
+    return found
+
+
+def copy_of_the_sources(folder: Path) -> Path:
+    """All but what earlier builds left; compiled files stay, for whatever of them is still right is taken again."""
+    ignored = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules")
+    return Path(shutil.copytree(ROOT, folder / "orcastream", ignore=ignored))
+
+
+def build_wheel(sources: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Build into the folder `dist` of the sources."""
+    command = (sys.executable, "-m", "build", "--wheel", "--no-isolation", str(sources))
+    return subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, **environment})

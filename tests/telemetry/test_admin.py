@@ -4,11 +4,13 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
+from engine.native.library import instruction_set, why_unavailable
 from tests.ports import free_port
 from tests.redis_server import RedisServer, one_server
 from tests.worker.worker_process import WorkerProcess
@@ -20,6 +22,7 @@ class Standing:
 
     state = "serving"
     stalled_s = 0.0
+    operators: ClassVar = {"attention_backend": "torch", "compiled": "avx2"}
 
     def stalled_for_s(self) -> float:
         return self.stalled_s
@@ -57,6 +60,16 @@ def test_health_follows_the_worker(admin: Admin) -> None:
     assert (head.status_code, head.content) == (200, b"")
 
 
+def test_health_tells_which_operators_compute_once_the_model_is_loaded(admin: Admin) -> None:
+    urls = [f"http://127.0.0.1:{admin.port}/health/{what}" for what in ("live", "ready")]
+    assert ["operators" in httpx.get(url, timeout=10).json() for url in urls] == [False, False]
+    worker = Standing()
+    admin.watch(worker)
+    for stalled_s in (0.0, 61.0):
+        worker.stalled_s = stalled_s
+        assert [httpx.get(url, timeout=10).json()["operators"] for url in urls] == [worker.operators] * 2
+
+
 @one_server("embedded")
 def test_a_worker_answers_while_it_loads_and_while_redis_is_away(redis_binary: str, tmp_path: Path) -> None:
     redis = RedisServer(redis_binary, tmp_path / "redis")
@@ -67,6 +80,12 @@ def test_a_worker_answers_while_it_loads_and_while_redis_is_away(redis_binary: s
         assert _get(port, "/health/live") == (200, "live")
         redis.start()
         assert _until(worker, port, 200)[-1] == "serving"
+        operators = httpx.get(f"http://127.0.0.1:{port}/health/ready", timeout=10).json()["operators"]
+        assert {name: operators[name] for name in ("device", "dtype")} == {"device": "cpu", "dtype": "float32"}
+        why = why_unavailable()
+        assert operators["compiled"] == (instruction_set() if why is None else f"none: {why}")
+        told = f"info operators device=cpu dtype=float32 attention_backend={operators['attention_backend']} compiled="
+        assert told in worker.log
         page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10)
         assert page.headers["content-type"].startswith("text/plain")
         assert 'service_name="orcastream-worker"' in page.text

@@ -9,8 +9,11 @@ import pytest
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
+import demo
 from engine import EngineConfig, OrcaEngine, UnsupportedModel
 from engine.model.load import eos_token_ids, load_model, load_model_config, resolve_dtype, resolve_max_model_len
+from engine.native import instruction_sets
+from engine.native.instruction_sets import INSTRUCTION_SETS
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -22,18 +25,44 @@ def config(**values: Any) -> Any:
     return made
 
 
-def test_auto_dtype() -> None:
-    assert resolve_dtype("auto", CPU, config(dtype=torch.bfloat16)) is torch.float32
+@pytest.fixture(params=[False, True], ids=["without bfloat16", "with bfloat16"])
+def bfloat16(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the processor says that it has instructions for bfloat16."""
+    told = tmp_path / "cpuinfo"
+    needed = [flag for flags in INSTRUCTION_SETS.values() for flag in flags]
+    told.write_text("flags\t: " + " ".join(flag for flag in needed if request.param or "bf16" not in flag) + "\n")
+    monkeypatch.setattr(instruction_sets, "_CPU_INFO", told)
+    return bool(request.param) and "avx512_bf16" in needed
+
+
+def test_auto_dtype_on_a_cpu_is_what_it_computes_in(bfloat16: bool) -> None:
+    expected = torch.bfloat16 if bfloat16 else torch.float32
+    assert resolve_dtype("auto", CPU, config(dtype=torch.bfloat16)) is expected
+    assert resolve_dtype("auto", CPU, config(dtype=torch.float16)) is torch.float32
+    assert resolve_dtype("auto", CPU, config(dtype=torch.float32)) is torch.float32
+    assert resolve_dtype("auto", CPU, config(dtype=None)) is torch.float32
+    assert resolve_dtype("float32", CPU, config(dtype=torch.bfloat16)) is torch.float32
+    assert resolve_dtype("bfloat16", CPU, config(dtype=torch.float32)) is torch.bfloat16
+
+
+def test_auto_dtype_on_a_gpu_is_the_checkpoints() -> None:
     assert resolve_dtype("auto", CUDA, config(dtype=torch.bfloat16)) is torch.bfloat16
     assert resolve_dtype("auto", CUDA, config(dtype=None)) is torch.float32
     assert resolve_dtype("float16", CPU, config(dtype=torch.bfloat16)) is torch.float16
 
 
-def test_a_bfloat16_checkpoint_is_computed_in_float32_on_a_cpu(saved_llama: Path) -> None:
+def test_a_bfloat16_checkpoint_is_computed_as_the_processor_can(saved_llama: Path, bfloat16: bool) -> None:
     settings = EngineConfig(str(saved_llama), device="cpu")
     model = load_model(settings, load_model_config(settings), CPU)
-    assert model.dtype is torch.float32
+    assert model.dtype is (torch.bfloat16 if bfloat16 else torch.float32)
     assert not model.training
+
+
+def test_the_demo_model_is_computed_in_float32_everywhere(bfloat16: bool) -> None:
+    settings = EngineConfig(str(demo.MODEL_DIR), device="cpu")
+    model_config = load_model_config(settings)
+    assert load_model(settings, model_config, CPU).dtype is torch.float32
+    assert resolve_dtype("auto", CUDA, model_config) is torch.float32
 
 
 def test_max_model_len() -> None:

@@ -1,0 +1,148 @@
+"""Building the operators: only what is out of date, and only for what the compiler knows."""
+
+import ctypes
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from engine.native import build as build_module
+from engine.native.build import NO_COMPILER, build, fingerprint, library_path, main
+from engine.native.compiler import BuildError, NoCompiler
+from engine.native.instruction_sets import INSTRUCTION_SETS, supported
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which(shlex.split(os.environ.get("CXX") or "c++")[0]) is None, reason="needs a C++ compiler"
+)
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A few short sources in place of the operators."""
+    folder = tmp_path / "src"
+    folder.mkdir()
+    shutil.copy(build_module.SOURCES / "fingerprint.cpp", folder)
+    (folder / "half.h").write_text("inline float half(float x) { return x / 2; }\n")
+    (folder / "quarter.h").write_text('#pragma once\n#include "half.h"\n')
+    (folder / "a.cpp").write_text('#include "quarter.h"\nextern "C" float a(float x) { return half(half(x)); }\n')
+    (folder / "b.cpp").write_text('extern "C" int b() { return 2; }\n')
+    monkeypatch.setattr(build_module, "SOURCES", folder)
+    return folder
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    """Where libraries go; object files are in `objects` beneath."""
+    return tmp_path / "built"
+
+
+def rebuild(built: Path) -> list[Path]:
+    return build(built, built / "objects")
+
+
+def objects(built: Path) -> set[str]:
+    return {path.name for path in (built / "objects").iterdir()}
+
+
+def stems(names: set[str]) -> list[str]:
+    return sorted(name.rpartition("-")[0] for name in names)
+
+
+def of_every_set(*sources: str) -> list[str]:
+    return sorted(f"{name}-{source}" for name in INSTRUCTION_SETS for source in sources)
+
+
+@needs_compiler
+def test_every_instruction_set_gets_a_library_that_knows_its_sources(sources: Path, built: Path) -> None:
+    assert rebuild(built) == [library_path(name, built) for name in INSTRUCTION_SETS]
+    assert stems(objects(built)) == of_every_set("a", "b", "fingerprint")
+    for name in supported():
+        library = ctypes.CDLL(str(library_path(name, built)))
+        library.orca_fingerprint.restype = ctypes.c_char_p
+        library.a.argtypes, library.a.restype = [ctypes.c_float], ctypes.c_float
+        assert (library.orca_fingerprint().decode(), library.a(10), library.b()) == (fingerprint(), 2.5, 2)
+
+
+@needs_compiler
+def test_nothing_is_done_where_nothing_changed(sources: Path, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    libraries = rebuild(built)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert rebuild(built) == libraries
+
+
+@needs_compiler
+@pytest.mark.parametrize(("changed", "compiled"), [("b.cpp", ["b"]), ("half.h", ["a"]), ("quarter.h", ["a"])])
+def test_only_what_depends_on_a_change_is_compiled_again(
+    changed: str, compiled: list[str], sources: Path, built: Path
+) -> None:
+    rebuild(built)
+    before, stamp = objects(built), fingerprint()
+    with (sources / changed).open("a") as file:
+        file.write("// changed\n")
+    rebuild(built)
+    assert stems(objects(built) - before) == of_every_set(*compiled, "fingerprint")
+    assert len(objects(built)) == len(before), "what is out of date goes"
+    assert fingerprint() != stamp
+    assert all(fingerprint().encode() in library_path(name, built).read_bytes() for name in INSTRUCTION_SETS)
+
+
+@needs_compiler
+def test_another_compiler_compiles_everything_anew(sources: Path, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rebuild(built)
+    before = objects(built)
+    library_path(next(iter(INSTRUCTION_SETS)), built).unlink()
+    monkeypatch.setenv("CXX", f"env {os.environ.get('CXX') or 'c++'}")
+    rebuild(built)
+    assert objects(built).isdisjoint(before)
+
+
+@needs_compiler
+@pytest.mark.skipif("amx" not in INSTRUCTION_SETS, reason="needs more than one instruction set")
+def test_what_the_compiler_does_not_know_is_left_out_by_name(
+    sources: Path, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rebuild(built)
+    older = tmp_path / "older"
+    refusal = '*-mamx-tile*) echo "error: unrecognized option -mamx-tile" >&2; exit 1'
+    older.write_text(f'#!/bin/sh\ncase "$*" in {refusal};; esac\nexec {os.environ.get("CXX") or "c++"} "$@"\n')
+    older.chmod(0o755)
+    monkeypatch.setenv("CXX", str(older))
+    (sources / "b.cpp").write_text('extern "C" int b() { return 3; }\n')
+    rest = [library_path(name, built) for name in INSTRUCTION_SETS if name != "amx"]
+    assert rebuild(built) == rest
+    assert capsys.readouterr().err == "compiled operators: not for amx: error: unrecognized option -mamx-tile\n"
+    assert not library_path("amx", built).exists(), "one of other sources must not be found"
+
+
+@needs_compiler
+def test_a_compiler_without_openmp_is_none(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = tmp_path / "bare"
+    refusal = '*-fopenmp*) echo "fatal error: omp.h: No such file" >&2; exit 1'
+    bare.write_text(f'#!/bin/sh\ncase "$*" in {refusal};; esac\nexec c++ "$@"\n')
+    bare.chmod(0o755)
+    monkeypatch.setenv("CXX", str(bare))
+    with pytest.raises(NoCompiler, match=r"bare: fatal error: omp\.h: No such file"):
+        rebuild(built)
+
+
+@needs_compiler
+def test_refused_sources_are_told_with_what_the_compiler_says(
+    sources: Path, built: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (sources / "b.cpp").write_text("int b() { return nothing; }\n")
+    with pytest.raises(BuildError, match="nothing"):
+        rebuild(built)
+    assert not list(built.rglob("*.tmp"))
+    assert main(["--into", str(built)]) == 1
+    assert "b.cpp:1" in capsys.readouterr().err
+
+
+def test_the_command_says_in_one_line_that_there_is_no_compiler(
+    sources: Path, built: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert main(["--into", str(built)]) == NO_COMPILER
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("the slower ones of torch serve (no-such-compiler: No such file or directory)")

@@ -1,0 +1,81 @@
+"""Loading the compiled operators, and the reason where that cannot be."""
+
+import os
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.native import build as build_module
+from engine.native import instruction_sets
+from engine.native import library as library_module
+from engine.native.build import build, fingerprint, library_path
+from engine.native.instruction_sets import supported
+from engine.native.library import LibraryUnavailable, instruction_set, library, why_unavailable
+
+needs_operators = pytest.mark.skipif(
+    shutil.which(shlex.split(os.environ.get("CXX") or "c++")[0]) is None or not supported(),
+    reason="needs a C++ compiler, and a processor that the operators are compiled for",
+)
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where libraries are looked for, of one short source; no library is there yet."""
+    sources, folder = tmp_path / "src", tmp_path / "built"
+    sources.mkdir()
+    shutil.copy(build_module.SOURCES / "fingerprint.cpp", sources)
+    for module in (build_module, library_module):
+        monkeypatch.setattr(module, "SOURCES", sources)
+    monkeypatch.setattr(library_module, "library_path", lambda name: library_path(name, folder))
+    forget()
+    yield folder
+    forget()
+
+
+def forget() -> None:
+    library.cache_clear()
+    why_unavailable.cache_clear()
+
+
+@needs_operators
+def test_the_best_that_was_built_is_loaded(built: Path) -> None:
+    build(built, built / "objects")
+    assert why_unavailable() is None
+    assert instruction_set() == supported()[0]
+    assert library().orca_fingerprint().decode() == fingerprint()
+    assert library(supported()[-1]).orca_fingerprint().decode() == fingerprint()
+
+
+@needs_operators
+@pytest.mark.skipif(len(supported()) < 2, reason="needs a processor with a choice")
+def test_the_next_best_serves_where_the_best_was_not_built(built: Path) -> None:
+    build(built, built / "objects")
+    library_path(supported()[0], built).unlink()
+    assert instruction_set() == supported()[1]
+
+
+@pytest.mark.skipif(not supported(), reason="needs a processor that the operators are compiled for")
+def test_what_is_missing_or_damaged_is_told_apart(built: Path) -> None:
+    assert why_unavailable() == "they were not built: python -m engine.native.build"
+    with pytest.raises(LibraryUnavailable, match="they were not built"):
+        instruction_set()
+    forget()
+    built.mkdir()
+    library_path(supported()[0], built).write_bytes(b"no library")
+    assert str(why_unavailable()).startswith("they cannot be loaded: ")
+
+
+@needs_operators
+def test_operators_of_other_sources_are_refused(built: Path) -> None:
+    build(built, built / "objects")
+    (build_module.SOURCES / "newer.h").write_text("// newer\n")
+    assert why_unavailable() == "they were built from other sources: python -m engine.native.build"
+
+
+def test_a_processor_that_they_are_not_for(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instruction_sets, "_CPU_INFO", tmp_path / "missing")
+    monkeypatch.setattr(instruction_sets, "INSTRUCTION_SETS", {"avx2": ("avx2",)})
+    assert why_unavailable() == "they are compiled for x86-64 processors with AVX2"

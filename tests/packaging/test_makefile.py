@@ -1,0 +1,72 @@
+"""`make` compiles the operators once, and again when their sources change."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.native.instruction_sets import INSTRUCTION_SETS
+from tests.packaging.conftest import COMPILER, ROOT
+
+STAMP = "engine/native/built/.made"
+NOTICE = "Compiling the CPU operators ..."
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What the rule needs of a checkout, with a source that compiles at once, and an environment that is ready."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    ignored = shutil.ignore_patterns("built", "src", "__pycache__")
+    shutil.copytree(ROOT / "engine/native", tmp_path / "engine/native", ignore=ignored)
+    shutil.copy(ROOT / "engine/__init__.py", tmp_path / "engine")
+    (tmp_path / "engine/native/src").mkdir()
+    shutil.copy(ROOT / "engine/native/src/fingerprint.cpp", tmp_path / "engine/native/src")
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
+    (tmp_path / ".venv/.ready").touch()
+    return tmp_path
+
+
+def make(checkout: Path, **environment: str) -> str:
+    """What `make` prints while it brings the operators up to date."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "PYTHONPATH"))}
+    command = ["make", "--no-print-directory", STAMP]
+    return subprocess.run(
+        command, cwd=checkout, env={**known, **environment}, check=True, text=True, stderr=subprocess.STDOUT, stdout=-1
+    ).stdout
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+def test_make_compiles_once_and_again_when_a_source_changes(checkout: Path) -> None:
+    every = f"{NOTICE}\ncompiled operators: {', '.join(INSTRUCTION_SETS)}\n"
+    assert make(checkout) == every
+    assert NOTICE not in make(checkout)
+    built = {path: path.stat().st_mtime_ns for path in (checkout / "engine/native/built").glob("*.so")}
+    source = checkout / "engine/native/src/more.cpp"
+    source.write_text('extern "C" int more() { return 1; }\n', encoding="utf-8")
+    stamp = checkout / STAMP
+    os.utime(stamp, ns=(0, 0))
+    assert make(checkout) == every
+    assert all(path.stat().st_mtime_ns > before for path, before in built.items())
+    assert len(built) == len(INSTRUCTION_SETS)
+
+
+def test_make_goes_on_without_a_compiler_and_asks_again(checkout: Path) -> None:
+    for _ in range(2):
+        _, told = make(checkout, CXX="no-such-compiler").splitlines()
+        assert told == (
+            "compiled operators: none, the slower ones of torch serve (no-such-compiler: No such file or directory)"
+        )
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+def test_make_stops_where_a_source_is_wrong(checkout: Path) -> None:
+    (checkout / "engine/native/src/wrong.cpp").write_text("int wrong() { return nothing; }\n", encoding="utf-8")
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        make(checkout)
+    assert "'nothing' was not declared" in failed.value.stdout.replace("‘", "'").replace("’", "'")
