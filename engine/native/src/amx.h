@@ -21,9 +21,9 @@ inline bool may_use_amx() {
 }
 
 // While it lives, its thread's eight tiles have 16 rows of 64 bytes.
-class Tiles {
+class TileRegisters {
  public:
-  Tiles() {
+  TileRegisters() {
     alignas(64) struct {
       uint8_t palette = 1, start = 0, reserved[14] = {};
       uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -31,9 +31,9 @@ class Tiles {
     } shape;
     _tile_loadconfig(&shape);
   }
-  ~Tiles() { _tile_release(); }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
+  ~TileRegisters() { _tile_release(); }
+  TileRegisters(const TileRegisters&) = delete;
+  TileRegisters& operator=(const TileRegisters&) = delete;
 };
 
 // One or two blocks of 16 rows of a matrix, `step` bytes apart; rows are `stride` bytes apart.

@@ -518,7 +518,7 @@ template <int kFormat, bool kDot>
 void attend_as(const OrcaAttention& call, AttentionWork& work, Team& team, int thread) {
   Attention<kFormat, kDot> attention(call);
 #if defined(__AMX_BF16__)
-  const Tiles tiles;
+  const TileRegisters tiles;
 #endif
   if (thread == 0) {
     divide(call, team.size, work);

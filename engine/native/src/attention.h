@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "team.h"
+#include "parallel.h"
 
 // How numbers are kept. 8-bit ones have a bfloat16 scale for each token and head.
 enum OrcaFormat : int32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2, kFloat8 = 3 };
