@@ -1,0 +1,93 @@
+// Packing weights, and rows of them back.
+
+#include <sys/mman.h>
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "linear.h"
+#include "number.h"
+#include "team.h"
+
+namespace orca {
+namespace {
+
+// Where value (row, i) of a weight is, counted in values: `row` is the column of the panel layout.
+inline int64_t place(int32_t format, int64_t k, int64_t row, int64_t i) {
+    const int64_t group = packing(format);
+    return row / PANEL * PANEL * padded_depth(format, k) + (i / group * PANEL + row % PANEL) * group + i % group;
+}
+
+template <class T> void pack(const T* from, int64_t n, int64_t k, int32_t format, T* to, int thread, int threads) {
+    const int64_t depth = padded_depth(format, k);
+    const Range part = share(panels(n), thread, threads);
+    for (int64_t panel = part.begin; panel < part.end; panel++) {
+        T* at = to + panel * PANEL * depth;
+        const int64_t rows = std::min(PANEL, n - panel * PANEL);
+        if (rows < PANEL || k < depth) std::memset(at, 0, PANEL * depth * sizeof(T));
+        for (int64_t row = panel * PANEL; row < panel * PANEL + rows; row++) {
+            for (int64_t i = 0; i < k; i++) to[place(format, k, row, i)] = from[row * k + i];
+        }
+    }
+}
+
+template <class T> void gather_row(const Linear& linear, int64_t row, T* to) {
+    for (int64_t i = 0; i < linear.k; i++) {
+        const int64_t at = place(linear.format, linear.k, row, i);
+        float value;
+        if (linear.format == BF16) {
+            value = widen(static_cast<const bf16*>(linear.weight)[at]);
+        } else if (linear.format == F32) {
+            value = static_cast<const float*>(linear.weight)[at];
+        } else {
+            value = static_cast<const int8_t*>(linear.weight)[at] * linear.scales[row];
+        }
+        store(to + i, value);
+    }
+}
+
+}  // namespace
+
+void gather_team(const Linear& linear, const int64_t* ids, const Rows& y, int thread, int threads) {
+    const Range rows = share(y.m, thread, threads);
+    for (int64_t row = rows.begin; row < rows.end; row++) {
+        if (y.format == BF16) {
+            gather_row(linear, ids[row], static_cast<bf16*>(y.data) + row * y.stride);
+        } else {
+            gather_row(linear, ids[row], static_cast<float*>(y.data) + row * y.stride);
+        }
+    }
+}
+
+}  // namespace orca
+
+extern "C" int64_t orca_linear_bytes(int32_t format, int64_t n, int64_t k) {
+    return orca::panels(n) * orca::panel_bytes(format, k);
+}
+
+// From [n, k], contiguous, in the format that it is packed in.
+extern "C" void orca_linear_pack(int32_t format, const void* from, int64_t n, int64_t k, void* to, int threads) {
+    const uintptr_t page = 2 << 20, begin = (reinterpret_cast<uintptr_t>(to) + page - 1) / page * page;
+    const uintptr_t end = (reinterpret_cast<uintptr_t>(to) + orca_linear_bytes(format, n, k)) / page * page;
+    // Large pages, where the system gives them: a weight is read from end to end. Refusal costs nothing but speed.
+    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#pragma omp parallel num_threads(threads)
+    {
+        const int thread = omp_get_thread_num(), team = omp_get_num_threads();
+        if (format == orca::BF16) {
+            orca::pack(static_cast<const uint16_t*>(from), n, k, format, static_cast<uint16_t*>(to), thread, team);
+        } else if (format == orca::F32) {
+            orca::pack(static_cast<const float*>(from), n, k, format, static_cast<float*>(to), thread, team);
+        } else {
+            orca::pack(static_cast<const int8_t*>(from), n, k, format, static_cast<int8_t*>(to), thread, team);
+        }
+    }
+}
+
+extern "C" void orca_linear_gather(
+    const orca::Linear* linear, const int64_t* ids, const orca::Rows* y, int threads) {
+#pragma omp parallel num_threads(threads)
+    orca::gather_team(*linear, ids, *y, omp_get_thread_num(), omp_get_num_threads());
+}

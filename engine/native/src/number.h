@@ -1,0 +1,32 @@
+// bfloat16 and float32.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace orca {
+
+using bf16 = uint16_t;
+
+inline float widen(bf16 value) {
+    const uint32_t bits = static_cast<uint32_t>(value) << 16;
+    float wide;
+    std::memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
+
+// To the nearest, ties to even; NaN stays NaN.
+inline bf16 narrow(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return static_cast<bf16>((bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16) | 0x40 : rounded);
+}
+
+inline float load(const float* from) { return *from; }
+inline float load(const bf16* from) { return widen(*from); }
+inline void store(float* to, float value) { *to = value; }
+inline void store(bf16* to, float value) { *to = narrow(value); }
+
+}  // namespace orca

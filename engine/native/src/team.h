@@ -1,0 +1,44 @@
+// Sharing work among the threads of a team, and memory of their own.
+
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+
+namespace orca {
+
+struct Range {
+    int64_t begin;
+    int64_t end;
+};
+
+// The part of `total` things that falls to one of `threads`.
+inline Range share(int64_t total, int64_t thread, int64_t threads) {
+    return {total * thread / threads, total * (thread + 1) / threads};
+}
+
+// Memory of one thread, aligned to cache lines, kept from call to call; its content is not.
+class Scratch {
+  public:
+    Scratch() = default;
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+    ~Scratch() { std::free(memory_); }
+
+    template <class T> T* get(int64_t count) {
+        const int64_t bytes = (count * static_cast<int64_t>(sizeof(T)) + 4095) / 4096 * 4096;
+        if (bytes > size_) {
+            std::free(memory_);
+            memory_ = std::aligned_alloc(4096, bytes);
+            if (memory_ == nullptr) std::abort();
+            size_ = bytes;
+        }
+        return static_cast<T*>(memory_);
+    }
+
+  private:
+    void* memory_ = nullptr;
+    int64_t size_ = 0;
+};
+
+}  // namespace orca
