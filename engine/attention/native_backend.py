@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +42,7 @@ class _Call(ctypes.Structure):
 
 
 @dataclass(slots=True)
-class _Plan:
+class NativePlan:
     """An iteration: its batch, whose arrays the operator reads, and of each group what its layers share."""
 
     batch: FlatBatch
@@ -75,13 +76,35 @@ class NativeBackend(AttentionBackend):
             *scales,
         )
 
-    def plan(self, batch: FlatBatch, dtype: torch.dtype) -> _Plan:
+    def plan(self, batch: FlatBatch, dtype: torch.dtype) -> NativePlan:
         """See the base class."""
-        return _Plan(batch, [_shared(batch, index) for index in range(len(batch.groups))], torch.get_num_threads())
+        return NativePlan(batch, [_shared(batch, index) for index in range(len(batch.groups))], torch.get_num_threads())
+
+    @staticmethod
+    def layer_calls(
+        plan: NativePlan,
+        caches: Sequence[LayerCache],
+        groups: Sequence[int],
+        *,
+        num_heads: int,
+        num_kv_heads: int,
+        key_size: int,
+        scale: float,
+        dtype: torch.dtype,
+    ) -> ctypes.Array[_Call]:
+        """The calls of layers of one shape, but for their queries, keys, values and outputs; keys and values alike."""
+        for call in plan.calls:
+            call.num_tokens, call.num_heads, call.num_kv_heads = plan.batch.input_ids.shape[1], num_heads, num_kv_heads
+            call.key_size = call.value_size = key_size
+            call.scale, call.query_format = scale, _FORMATS[dtype]
+        calls = (_Call * len(caches))(*(plan.calls[group] for group in groups))
+        for call, cache in zip(calls, caches, strict=True):
+            _put_cache(call, cache)
+        return calls
 
     def attend(
         self,
-        plan: _Plan,
+        plan: NativePlan,
         cache: LayerCache,
         query: torch.Tensor,
         key: torch.Tensor,
@@ -94,14 +117,13 @@ class NativeBackend(AttentionBackend):
         args = plan.calls[call.group]
         kept = [_place(args, name, part) for name, part in (("query", query), ("key", key), ("value", value))]
         args.output = output.data_ptr()
-        args.keys, args.values = cache.keys.data_ptr(), cache.values.data_ptr()
-        args.key_scales, args.value_scales = _address(cache.key_scales), _address(cache.value_scales)
+        _put_cache(args, cache)
         sinks = None if call.sinks is None else call.sinks.float().contiguous()
         args.sinks = _address(sinks)
         args.num_tokens, args.num_heads, args.num_kv_heads = num_tokens, num_heads, key.shape[0]
-        args.key_size, args.value_size, args.num_blocks = key_size, value.shape[2], cache.keys.shape[1]
+        args.key_size, args.value_size = key_size, value.shape[2]
         args.scale, args.softcap = call.scale, call.softcap or 0.0
-        args.query_format, args.cache_format = _FORMATS[query.dtype], _FORMATS[cache.keys.dtype]
+        args.query_format = _FORMATS[query.dtype]
         library().orca_attend(ctypes.byref(args), plan.threads)
         del kept  # until here the operator reads them
         return output
@@ -119,6 +141,12 @@ def _shared(batch: FlatBatch, index: int) -> _Call:
         block_size=batch.block_size,
         window=group.window or 0,
     )
+
+
+def _put_cache(call: _Call, cache: LayerCache) -> None:
+    call.keys, call.values = cache.keys.data_ptr(), cache.values.data_ptr()
+    call.key_scales, call.value_scales = _address(cache.key_scales), _address(cache.value_scales)
+    call.num_blocks, call.cache_format = cache.keys.shape[1], _FORMATS[cache.keys.dtype]
 
 
 def _place(call: _Call, name: str, part: torch.Tensor) -> torch.Tensor:

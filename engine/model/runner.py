@@ -13,6 +13,7 @@ from engine.batch.flat_batch import FlatBatch
 from engine.errors import UnsupportedModel
 from engine.kv.layout import LayerGroup, LayerShape
 from engine.kv.store import LayerCache
+from engine.model.compiled_decoder import CompiledDecoder
 
 _CACHE_DTYPES: dict[str, torch.dtype | None] = {
     "auto": None,
@@ -56,6 +57,7 @@ class ModelRunner:
         self._context = AttentionContext(backend, model.dtype)
         self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.probe()
+        self._decoder = CompiledDecoder.of(model, backend)
 
     @property
     def device(self) -> torch.device:
@@ -97,6 +99,9 @@ class ModelRunner:
     @torch.inference_mode()
     def forward(self, batch: FlatBatch) -> torch.Tensor:
         """Logits `[len(batch.logit_rows), vocab]`."""
+        if self._decoder is not None:
+            plan = self.backend.plan(batch, self.model.dtype)
+            return self._decoder.forward(batch, plan, self._context.caches, self._context.groups)
         with self._context.computing(self.model, batch):
             return self._call(batch.input_ids, batch.position_ids, batch.logit_rows)
 

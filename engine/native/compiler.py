@@ -18,6 +18,7 @@ COMPILING = (
     "-fno-trapping-math",
     "-Wall",
     "-Wextra",
+    "-Wno-maybe-uninitialized",  # GCC 12 warns of its own intrinsics
 )
 LINKING = ("-shared", "-fopenmp", "-static-libstdc++", "-static-libgcc")
 """libgomp.so.1 is found in the process at load time, where torch has brought it; nothing else is needed."""

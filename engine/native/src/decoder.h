@@ -1,0 +1,46 @@
+// A whole decoder of the common kind, computed by one call: per layer a norm, merged projections, rotary positions,
+// attention over block tables, and a gated MLP behind a second norm; norm and head for the rows that are asked for.
+
+#pragma once
+
+#include "attention.h"
+#include "linear.h"
+
+struct OrcaDecoderLayer {
+  const orca::Linear* projections;  // queries, keys and values side by side
+  const orca::Linear* output;
+  const orca::Linear* gate_up;  // side by side
+  const orca::Linear* down;
+  const float* input_norm;  // [hidden_size]
+  const float* post_norm;
+  const float* query_norm;  // [head_size] or null
+  const float* key_norm;
+};
+
+// All sizes are multiples of 16, half the rotary size too.
+struct OrcaDecoder {
+  const OrcaDecoderLayer* layers;
+  const float* final_norm;
+  const orca::Linear* head;
+  int64_t num_layers, hidden_size, num_heads, num_kv_heads, head_size, rotary_size, intermediate_size;
+  float epsilon;
+  int32_t activation;
+  int32_t format;  // of all rows: orca::Format
+};
+
+// One iteration. Rows are contiguous.
+struct OrcaDecoderCall {
+  void* hidden;         // [num_tokens, hidden_size]: the embeddings; overwritten
+  const float* angles;  // [num_tokens, 2 * rotary_size]: cosines, then sines
+  const int64_t* rows;  // [num_rows] of the stream, whose logits are wanted
+  void* logits;         // [num_rows, head->n]
+  void* normed;         // [num_tokens, hidden_size], like what follows only memory to compute in
+  void* projected;      // [num_tokens, (num_heads + 2 * num_kv_heads) * head_size]
+  void* attended;       // [num_tokens, num_heads * head_size]
+  void* gate_up;        // [num_tokens, 2 * intermediate_size]
+  void* gated;          // [num_tokens, intermediate_size]
+  void* change;         // [num_tokens, hidden_size]
+  // Of each layer, but for query, key, value and output with their strides, which are set here.
+  const OrcaAttention* attention;
+  int64_t num_tokens, num_rows;
+};
