@@ -11,7 +11,7 @@ from engine.native.library import library
 PANEL = 32
 """Columns of a panel."""
 
-_FORMATS = {torch.bfloat16: 0, torch.float32: 1}
+FORMATS = {torch.bfloat16: 0, torch.float32: 1}
 
 
 class _Linear(ctypes.Structure):
@@ -25,7 +25,9 @@ class _Linear(ctypes.Structure):
     )
 
 
-class _Rows(ctypes.Structure):
+class Rows(ctypes.Structure):
+    """A matrix of bfloat16 or float32 as the operators take it; it does not keep the memory alive."""
+
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("m", ctypes.c_int64),
@@ -33,12 +35,17 @@ class _Rows(ctypes.Structure):
         ("format", ctypes.c_int32),
     )
 
+    @classmethod
+    def of(cls, rows: torch.Tensor) -> "Rows":
+        """Of `[m, width]` with values side by side."""
+        return cls(rows.data_ptr(), rows.shape[0], rows.stride(0), FORMATS[rows.dtype])
+
 
 @cache
 def _functions(instruction_set: str | None) -> ctypes.CDLL:
     found = library(instruction_set)
     pointer, integer, size = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
-    rows = ctypes.POINTER(_Rows)
+    rows = ctypes.POINTER(Rows)
     found.orca_linear.argtypes = (pointer, rows, rows, integer)
     found.orca_linear_gather.argtypes = (pointer, pointer, rows, integer)
     found.orca_linear_pack.argtypes = (integer, pointer, size, size, pointer, integer)
@@ -68,7 +75,7 @@ class PackedLinear:
         self.memory = memory
         self.bias = bias
         address = None if bias is None else bias.data_ptr()
-        self._linear = _Linear(memory.data_ptr(), None, address, n, k, _FORMATS[dtype])
+        self._linear = _Linear(memory.data_ptr(), None, address, n, k, FORMATS[dtype])
         self._pointer = ctypes.addressof(self._linear)
 
     @classmethod
@@ -77,7 +84,7 @@ class PackedLinear:
     ) -> "PackedLinear":
         """A copy of `weight`, `[n, k]`, in its own format, and of `bias`, `[n]`."""
         functions = _functions(instruction_set)
-        (n, k), form = weight.shape, _FORMATS[weight.dtype]
+        (n, k), form = weight.shape, FORMATS[weight.dtype]
         memory = torch.empty(functions.orca_linear_bytes(form, n, k), dtype=torch.uint8)
         source = weight.detach().contiguous()
         functions.orca_linear_pack(form, source.data_ptr(), n, k, memory.data_ptr(), torch.get_num_threads())
@@ -110,7 +117,7 @@ class PackedLinear:
         if rows.stride(1) != 1:
             rows = rows.contiguous()
         y = torch.empty(rows.shape[0], self.n, dtype=dtype or x.dtype)
-        self._functions.orca_linear(self._pointer, _rows(rows), _rows(y), torch.get_num_threads())
+        self._functions.orca_linear(self._pointer, Rows.of(rows), Rows.of(y), torch.get_num_threads())
         return y.view(*x.shape[:-1], self.n)
 
     def gather(self, ids: torch.Tensor) -> torch.Tensor:
@@ -119,9 +126,5 @@ class PackedLinear:
             raise IndexError(f"ids: got {int(ids.min())} to {int(ids.max())}, allowed: 0 to {self.n - 1}")
         y = torch.empty(ids.numel(), self.k, dtype=self.dtype)
         ids = ids.to(torch.int64).contiguous()
-        self._functions.orca_linear_gather(self._pointer, ids.data_ptr(), _rows(y), torch.get_num_threads())
+        self._functions.orca_linear_gather(self._pointer, ids.data_ptr(), Rows.of(y), torch.get_num_threads())
         return y.view(*ids.shape, self.k)
-
-
-def _rows(rows: torch.Tensor) -> _Rows:
-    return _Rows(rows.data_ptr(), rows.shape[0], rows.stride(0), _FORMATS[rows.dtype])

@@ -6,13 +6,15 @@ import torch
 from transformers import PreTrainedModel
 
 from engine.model.passes.base import Pass
+from engine.model.passes.fuse_gated_mlp import FuseGatedMLP
+from engine.model.passes.fuse_norm import FuseNorm
 from engine.model.passes.merge_projections import MergeProjections
 from engine.model.passes.pack_linears import PackLinears
 from engine.native.library import why_unavailable
 
 _log = logging.getLogger(__name__)
 
-PASSES: tuple[type[Pass], ...] = (PackLinears, MergeProjections)
+PASSES: tuple[type[Pass], ...] = (PackLinears, MergeProjections, FuseGatedMLP, FuseNorm)
 """In their order."""
 
 
