@@ -38,7 +38,7 @@ def systems(weight: torch.Tensor, m: int, instruction_sets: Sequence[str | None]
     """What computes a linear layer, by name."""
     found: dict[str, Compute] = {}
     for name in instruction_sets:
-        found[f"ours {name or 'best'}"] = PackedLinear(weight, instruction_set=name)
+        found[f"ours {name or 'best'}"] = PackedLinear.pack(weight, instruction_set=name)
     found["torch"] = lambda x: torch.nn.functional.linear(x, weight)
     if weight.dtype == torch.bfloat16:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, m)

@@ -12,6 +12,7 @@ CacheDTypeName = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"
 Admission = Literal["paged", "reserve"]
 Preemption = Literal["auto", "recompute", "swap"]
 Overlap = Literal["auto", "on", "off"]
+ModelPasses = Literal["auto", "off"]
 BudgetName = Literal["fixed", "adaptive"]
 
 
@@ -33,7 +34,8 @@ class EngineConfig:
     prefixes; `preemption` auto swaps where that is measured to be cheaper than to compute again, and swap is refused
     where there is no such memory. `class_weight` is the factor by which a request of one class ages faster than one of
     the class below. With `overlap` an iteration is planned while the one before computes; auto: on a device that runs
-    by itself.
+    by itself. `model_passes` auto replaces modules of a model that `OrcaEngine.load` brings into a CPU's memory by
+    faster ones, where there are compiled operators.
     """
 
     model: str
@@ -55,6 +57,7 @@ class EngineConfig:
     preemption: Preemption = "auto"
     overlap: Overlap = "auto"
     attention_backend: str = "auto"
+    model_passes: ModelPasses = "auto"
     self_check: bool = True
 
     def __post_init__(self) -> None:

@@ -16,14 +16,13 @@ from engine.config import EngineConfig
 from engine.model.cache_setup import make_cache
 from engine.model.load import (
     eos_token_ids,
-    load_model,
     load_model_config,
     resolve_device,
     resolve_dtype,
     resolve_max_model_len,
 )
+from engine.model.prepare import prepare_model
 from engine.model.runner import ModelRunner, resolve_cache_dtype
-from engine.model.self_check import check_model
 from engine.model.support import refuse_unsupported
 from engine.offline import generate
 from engine.operators import Operators
@@ -89,10 +88,7 @@ class OrcaEngine:
         refuse_unsupported(model_config, max_model_len)
         dtype = resolve_dtype(config.dtype, device, model_config)
         backend = choose_backend(config.attention_backend, device, dtype, resolve_cache_dtype(config.kv_cache_dtype))
-        model = load_model(config, model_config, device)
-        if config.self_check:
-            check_model(model, backend, max_model_len)
-        return cls(config, model)
+        return cls(config, prepare_model(config, model_config, device, backend, max_model_len))
 
     @property
     def operators(self) -> Operators:

@@ -85,7 +85,7 @@ class _Model(ctypes.Structure):
 
 class _Call(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("hidden", "angles", "rows", "logits")),
+        *((name, ctypes.c_void_p) for name in ("hidden", "cosines", "sines", "rows", "logits")),
         *((name, ctypes.c_void_p) for name in ("normed", "projected", "attended", "gate_up", "gated", "change")),
         ("attention", ctypes.c_void_p),
         ("num_tokens", ctypes.c_int64),
@@ -130,7 +130,7 @@ class CompiledDecoder:
             "change": model.hidden_size,
         }
         self._memory = torch.empty(0, dtype=dtype)
-        self._angles = torch.empty(0, 2 * model.rotary_size)
+        self._cosines = self._sines = torch.empty(0, model.rotary_size)
 
     def forward(
         self, batch: FlatBatch, plan: NativePlan, caches: Sequence[LayerCache], groups: Sequence[int]
@@ -138,7 +138,7 @@ class CompiledDecoder:
         """Logits `[len(batch.logit_rows), vocab]`; `groups` has the group of each layer."""
         model, num_tokens = self.model, batch.input_ids.shape[1]
         hidden = model.embed(batch.input_ids[0])
-        angles = self._angles_of(batch)
+        cosines, sines = self._angles_of(batch)
         logits = torch.empty(len(batch.logit_rows), model.head.n, dtype=hidden.dtype)
         attention = NativeBackend.layer_calls(
             plan,
@@ -152,7 +152,8 @@ class CompiledDecoder:
         )
         call = _Call(
             hidden=hidden.data_ptr(),
-            angles=angles.data_ptr(),
+            cosines=cosines.data_ptr(),
+            sines=sines.data_ptr(),
             rows=batch.logit_rows.data_ptr(),
             logits=logits.data_ptr(),
             attention=ctypes.addressof(attention),
@@ -174,13 +175,14 @@ class CompiledDecoder:
             at += num_tokens * width * self._memory.element_size()
         return places
 
-    def _angles_of(self, batch: FlatBatch) -> torch.Tensor:
-        """Those of the batch's positions, from a table that grows with the longest context."""
+    def _angles_of(self, batch: FlatBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines of the batch's positions, from tables that grow with the longest context."""
         longest = int(batch.contexts.max())
-        if longest > len(self._angles):
-            positions = torch.arange(max(longest, 2 * len(self._angles), 256))
-            self._angles = torch.cat(self.model.rotary(positions), dim=-1).contiguous()
-        return self._angles[batch.position_ids[0]]
+        if longest > len(self._cosines):
+            positions = torch.arange(max(longest, 2 * len(self._cosines), 256))
+            self._cosines, self._sines = (part.float().contiguous() for part in self.model.rotary(positions))
+        positions = batch.position_ids[0]
+        return self._cosines[positions], self._sines[positions]
 
 
 def _layer(layer: DecoderLayer) -> _Layer:

@@ -1,6 +1,7 @@
 """Does the model compute in a flat batch what it computes by itself? Found out before the first request."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,7 @@ def check_model(model: PreTrainedModel, backend: AttentionBackend, max_model_len
     """All that can be found out before the first request; UnsupportedModel says what speaks against the model."""
     refuse_unsupported(model.config, max_model_len)
     check_small_copy(model, backend, max_model_len)
-    check_loaded(model, backend, max_model_len)
+    check_loaded(model, backend, Reference.of(model, max_model_len))
 
 
 def check_small_copy(model: PreTrainedModel, backend: AttentionBackend, max_model_len: int) -> None:
@@ -58,7 +59,8 @@ def check_small_copy(model: PreTrainedModel, backend: AttentionBackend, max_mode
     crossed = {threshold.name: threshold.tokens for threshold in thresholds(model.config, max_model_len)}
 
     def error(shrunk: Collection[str]) -> float:
-        return _largest_error(tiny_copy(model, shrunk), backend, longest, _LONG).of_all
+        tiny = tiny_copy(model, shrunk)
+        return _largest_error(tiny, backend, Reference.of(tiny, longest, _LONG), _LONG).of_all
 
     found = error(crossed)
     if found <= _TINY_TOLERANCE:
@@ -77,9 +79,32 @@ def check_small_copy(model: PreTrainedModel, backend: AttentionBackend, max_mode
     )
 
 
-def check_loaded(model: PreTrainedModel, backend: AttentionBackend, max_model_len: int) -> None:
-    """Compare on the loaded weights; UnsupportedModel where the logits differ by more than rounding."""
-    error = _largest_error(model, backend, max_model_len, _SHORT)
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Random sequences, and what a model by itself computes for them: its logits, `[len(sequence), vocab]` each."""
+
+    sequences: list[list[int]]
+    logits: list[torch.Tensor]
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, max_model_len: int, schedule: _Schedule = _SHORT) -> "Reference":
+        """Of `model`, by its own eager attention; UnsupportedModel where it does not run."""
+        vocab_size = model.config.get_text_config().vocab_size
+        generator = torch.Generator().manual_seed(1)
+        sequences = [
+            torch.randint(vocab_size, (min(sum(chunks), max_model_len),), generator=generator).tolist()
+            for _, chunks in schedule
+        ]
+        with _unsupported(model):
+            return cls(sequences, [_own_logits(model, sequence) for sequence in sequences])
+
+
+def check_loaded(model: PreTrainedModel, backend: AttentionBackend, reference: Reference) -> None:
+    """Compare on the loaded weights; UnsupportedModel where the logits differ by more than rounding.
+
+    `reference` is of the same weights. Modules of `model` may have been replaced since by others.
+    """
+    error = _largest_error(model, backend, reference, _SHORT)
     tolerance = _TOLERANCE.get(model.dtype, _LOW_PRECISION_TOLERANCE)
     # In 16 bits a router may decide otherwise on single tokens: there the typical row has to match.
     measured = error.of_all if model.dtype in _TOLERANCE else error.of_median
@@ -98,22 +123,21 @@ class _Error:
     of_median: float
 
 
-def _largest_error(
-    model: PreTrainedModel, backend: AttentionBackend, max_model_len: int, schedule: _Schedule
-) -> _Error:
-    vocab_size = model.config.get_text_config().vocab_size
-    generator = torch.Generator().manual_seed(1)
-    sequences = [
-        torch.randint(vocab_size, (min(sum(chunks), max_model_len),), generator=generator).tolist()
-        for _, chunks in schedule
-    ]
+@contextmanager
+def _unsupported(model: PreTrainedModel) -> Iterator[None]:
     try:
-        own = [_own_logits(model, sequence) for sequence in sequences]
-        pairs = _compare(ModelRunner(model, backend), schedule, sequences, own)
+        yield
     except UnsupportedModel:
         raise
     except Exception as error:
         raise UnsupportedModel(f"{type(model).__name__} does not run in a flat batch: {error!r}") from error
+
+
+def _largest_error(
+    model: PreTrainedModel, backend: AttentionBackend, reference: Reference, schedule: _Schedule
+) -> _Error:
+    with _unsupported(model):
+        pairs = _compare(ModelRunner(model, backend), schedule, reference.sequences, reference.logits)
     flat, expected = (torch.stack(rows).float() for rows in zip(*pairs, strict=True))
     spread = (expected - expected.mean(dim=-1, keepdim=True)).norm(dim=-1).clamp(min=1e-6)
     errors = (flat - expected).norm(dim=-1) / spread

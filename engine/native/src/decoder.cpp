@@ -1,8 +1,8 @@
 #include "decoder.h"
 
-#include <algorithm>
-
-#include "decoder_rows.h"
+#include "elementwise.h"
+#include "number.h"
+#include "parallel.h"
 #include "team.h"
 
 namespace orca {
@@ -17,8 +17,7 @@ class Decoder {
         work_(work),
         team_(team),
         thread_(thread),
-        heads_(model.num_heads + 2 * model.num_kv_heads),
-        width_(heads_ * model.head_size) {}
+        width_((model.num_heads + 2 * model.num_kv_heads) * model.head_size) {}
 
   void compute() {
     for (int64_t index = 0; index < model_.num_layers; ++index) {
@@ -40,37 +39,43 @@ class Decoder {
  private:
   static T* row(void* rows, int64_t index, int64_t width) { return static_cast<T*>(rows) + index * width; }
 
-  Range own(int64_t total) const { return share(total, thread_, team_.size); }
-
   void linear(const Linear& layer, void* x, void* y, int64_t rows) {
     linear_team(layer, {x, rows, layer.k, model_.format}, {y, rows, layer.n, model_.format}, thread_, team_.size);
     team_.barrier();
   }
 
+  Vectors stream(void* rows, int64_t count) const {
+    return {rows, count, model_.hidden_size, 1, model_.hidden_size, model_.format};
+  }
+
+  // Heads number `first` ... of all tokens.
+  Vectors heads(int64_t first, int64_t count) const {
+    T* data = static_cast<T*>(call_.projected) + first * model_.head_size;
+    return {data, call_.num_tokens, width_, count, model_.head_size, model_.format};
+  }
+
   // What the last part of a layer computed is added to the stream, and the stream is normalized for the next one.
   void norm_rows(const float* weight, bool changed) {
-    const int64_t size = model_.hidden_size;
-    const Range range = own(call_.num_tokens);
-    for (int64_t token = range.begin; token < range.end; ++token) {
-      T* hidden = row(call_.hidden, token, size);
-      if (changed) add(hidden, row(call_.change, token, size), size);
-      normalize(hidden, weight, model_.epsilon, size, row(call_.normed, token, size));
-    }
+    const Vectors hidden = stream(call_.hidden, call_.num_tokens), change = stream(call_.change, call_.num_tokens);
+    rms_norm_team(changed ? change : hidden, changed ? &hidden : nullptr, stream(call_.normed, call_.num_tokens), weight,
+                  model_.hidden_size, model_.epsilon, thread_, team_.size);
     team_.barrier();
   }
 
   void position_heads(const OrcaDecoderLayer& layer) {
-    const int64_t turned = model_.num_heads + model_.num_kv_heads;
-    const Range range = own(call_.num_tokens * turned);
-    for (int64_t index = range.begin; index < range.end; ++index) {
-      const int64_t token = index / turned, number = index % turned;
-      T* head = row(call_.projected, token, width_) + number * model_.head_size;
-      const float* weight = number < model_.num_heads ? layer.query_norm : layer.key_norm;
-      if (weight) normalize(head, weight, model_.epsilon, model_.head_size, head);
-      const float* angles = call_.angles + 2 * token * model_.rotary_size;
-      rotate(head, angles, angles + model_.rotary_size, model_.rotary_size / 2);
+    const Vectors queries = heads(0, model_.num_heads), keys = heads(model_.num_heads, model_.num_kv_heads);
+    if (layer.query_norm) {
+      norm_heads(queries, layer.query_norm);
+      norm_heads(keys, layer.key_norm);
+      team_.barrier();  // the shares of what follows are others
     }
+    rotary_team(heads(0, model_.num_heads + model_.num_kv_heads), call_.cosines, call_.sines, model_.rotary_size,
+                thread_, team_.size);
     team_.barrier();
+  }
+
+  void norm_heads(const Vectors& vectors, const float* weight) {
+    rms_norm_team(vectors, nullptr, vectors, weight, model_.head_size, model_.epsilon, thread_, team_.size);
   }
 
   void attend_layer(OrcaAttention attention) {
@@ -86,26 +91,21 @@ class Decoder {
   }
 
   void gate_rows() {
-    const int64_t size = model_.intermediate_size, pieces = size / kLanes;
-    const Range range = own(call_.num_tokens * pieces);
-    for (int64_t index = range.begin; index < range.end;) {
-      const int64_t token = index / pieces, first = index % pieces;
-      const int64_t count = std::min(pieces - first, range.end - index);
-      const T* gate = row(call_.gate_up, token, 2 * size) + first * kLanes;
-      T* to = row(call_.gated, token, size) + first * kLanes;
-      gated(gate, gate + size, model_.activation, count * kLanes, to);
-      index += count;
-    }
+    const int64_t size = model_.intermediate_size;
+    T* gate = static_cast<T*>(call_.gate_up);
+    gated_team({gate, call_.num_tokens, 2 * size, model_.format}, {gate + size, call_.num_tokens, 2 * size, model_.format},
+               {call_.gated, call_.num_tokens, size, model_.format}, size, model_.activation, thread_, team_.size);
     team_.barrier();
   }
 
   void final_rows() {
     const int64_t size = model_.hidden_size;
-    const Range range = own(call_.num_rows);
+    const Range range = share(call_.num_rows, thread_, team_.size);
     for (int64_t index = range.begin; index < range.end; ++index) {
-      T* hidden = row(call_.hidden, call_.rows[index], size);
-      add(hidden, row(call_.change, call_.rows[index], size), size);
-      normalize(hidden, model_.final_norm, model_.epsilon, size, row(call_.normed, index, size));
+      const int64_t token = call_.rows[index];
+      const Vectors hidden = stream(row(call_.hidden, token, size), 1), change = stream(row(call_.change, token, size), 1);
+      rms_norm_team(change, &hidden, stream(row(call_.normed, index, size), 1), model_.final_norm, size, model_.epsilon, 0,
+                    1);
     }
     team_.barrier();
   }
@@ -115,7 +115,7 @@ class Decoder {
   AttentionWork& work_;
   Team& team_;
   const int thread_;
-  const int64_t heads_, width_;
+  const int64_t width_;
 };
 
 }  // namespace

@@ -17,7 +17,6 @@ struct OrcaDecoderLayer {
   const float* key_norm;
 };
 
-// All sizes are multiples of 16, half the rotary size too.
 struct OrcaDecoder {
   const OrcaDecoderLayer* layers;
   const float* final_norm;
@@ -31,7 +30,8 @@ struct OrcaDecoder {
 // One iteration. Rows are contiguous.
 struct OrcaDecoderCall {
   void* hidden;         // [num_tokens, hidden_size]: the embeddings; overwritten
-  const float* angles;  // [num_tokens, 2 * rotary_size]: cosines, then sines
+  const float* cosines;  // [num_tokens, rotary_size]
+  const float* sines;
   const int64_t* rows;  // [num_rows] of the stream, whose logits are wanted
   void* logits;         // [num_rows, head->n]
   void* normed;         // [num_tokens, hidden_size], like what follows only memory to compute in

@@ -19,7 +19,7 @@ namespace orca {
 constexpr int64_t TILE_ROWS = 16;
 constexpr int64_t TILE_BYTES = 64;  // of a row of a tile
 constexpr int64_t TILE = TILE_ROWS * TILE_BYTES;
-constexpr int64_t BLOCK_BYTES = 1 << 20;  // of packed x: half of the second-level cache
+constexpr int64_t BLOCK_BYTES = 1 << 19;  // of packed x: it stays in the second-level cache
 
 // Linux hands the tile registers out on request only, for the whole process.
 inline bool tiles_permitted() {

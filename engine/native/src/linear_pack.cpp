@@ -27,8 +27,13 @@ template <class T> void pack(const T* from, int64_t n, int64_t k, int32_t format
         T* at = to + panel * PANEL * depth;
         const int64_t rows = std::min(PANEL, n - panel * PANEL);
         if (rows < PANEL || k < depth) std::memset(at, 0, PANEL * depth * sizeof(T));
-        for (int64_t row = panel * PANEL; row < panel * PANEL + rows; row++) {
-            for (int64_t i = 0; i < k; i++) to[place(format, k, row, i)] = from[row * k + i];
+        const T* rows_at = from + panel * PANEL * k;
+        const int64_t group = packing(format), whole = k / group * group;
+        for (int64_t i = 0; i < whole; i += group, at += PANEL * group) {
+            for (int64_t row = 0; row < rows; row++) std::memcpy(at + row * group, rows_at + row * k + i, 4);
+        }
+        for (int64_t i = whole; i < k; i++) {
+            for (int64_t row = 0; row < rows; row++) at[row * group + i - whole] = rows_at[row * k + i];
         }
     }
 }

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from engine import EngineConfig, OrcaEngine, UnsupportedModel
 from engine.attention import TorchBackend
 from engine.batch.flat_batch import FlatBatch
-from engine.model.self_check import check_loaded, check_model, check_small_copy
+from engine.model.self_check import Reference, check_loaded, check_model, check_small_copy
 from engine.model.tiny_copy import thresholds, tiny_copy
 
 MakeModel = Callable[..., PreTrainedModel]
@@ -135,10 +135,10 @@ def test_accepted_where_max_model_len_stays_below_the_threshold(
 def test_loaded_weights_alone_can_give_it_away(make_model: MakeModel) -> None:
     """A module that mixes neighbouring tokens of the stream, which no configuration tells."""
     model = make_model()
-    check_loaded(model, TorchBackend(), 128)
+    check_loaded(model, TorchBackend(), Reference.of(model, 128))
     model.get_input_embeddings().register_forward_hook(lambda module, args, output: output + output.roll(1, dims=1))
     with pytest.raises(UnsupportedModel, match="on the loaded weights"):
-        check_loaded(model, TorchBackend(), 128)
+        check_loaded(model, TorchBackend(), Reference.of(model, 128))
 
 
 def test_a_backend_that_forgets_the_window_is_found_by_the_small_copy(make_model: MakeModel) -> None:
@@ -150,7 +150,7 @@ def test_a_backend_that_forgets_the_window_is_found_by_the_small_copy(make_model
 
     model = make_model("mistral", sliding_window=100)
     # The check is shorter than the window: the loaded weights cannot tell.
-    check_loaded(model, Forgetful(), 128)
+    check_loaded(model, Forgetful(), Reference.of(model, 128))
     with pytest.raises(UnsupportedModel, match="sliding_window=100"):
         check_small_copy(model, Forgetful(), 128)
 

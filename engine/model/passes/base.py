@@ -1,0 +1,63 @@
+"""What a pass does, and how a module that takes another's place is checked."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+_log = logging.getLogger(__name__)
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+"""Largest distance of two outputs over the size of one, of what is only computed in another order."""
+
+CHECKED_ROWS = (1, 5, 40)
+
+
+class Pass(ABC):
+    """One kind of replacement. What does not fit a model changes nothing of it."""
+
+    name: str
+
+    @abstractmethod
+    def apply(self, model: PreTrainedModel) -> int:
+        """Replace what can be replaced; how many modules it was."""
+
+
+Replacement = Callable[[torch.Tensor], torch.Tensor]
+
+
+def same(name: str, own: Replacement, other: Replacement, inputs: Iterator[torch.Tensor]) -> bool:
+    """Whether `other` computes what `own` does; a log line where it does not."""
+    for x in inputs:
+        expected = own(x).float()
+        try:
+            found = other(x).float()
+        except (RuntimeError, ValueError, TypeError) as error:
+            _log.warning("%s stays as it is: %r", name, error)
+            return False
+        distance = float((found - expected).norm() / expected.norm().clamp(min=1e-30))
+        if found.shape != expected.shape or not distance <= TOLERANCE[x.dtype]:
+            _log.warning("%s stays as it is: its replacement is off by %.2g", name, distance)
+            return False
+    return True
+
+
+def random_inputs(width: int, dtype: torch.dtype) -> Iterator[torch.Tensor]:
+    """Some rows of normal numbers, `[1, rows, width]`."""
+    generator = torch.Generator().manual_seed(0)
+    for rows in CHECKED_ROWS:
+        yield torch.randn(1, rows, width, generator=generator).to(dtype)
+
+
+def plain(module: nn.Module) -> bool:
+    """Whether nothing hangs on the module that a replacement would lose."""
+    return not any((module._forward_hooks, module._forward_pre_hooks, module.__dict__.get("forward")))
+
+
+def replace(model: nn.Module, name: str, module: nn.Module) -> None:
+    """Put `module` where `name` is."""
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, module)

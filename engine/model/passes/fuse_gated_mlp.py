@@ -1,0 +1,66 @@
+"""Gated MLPs: the activation and the product in one pass over memory."""
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from engine.model.passes.base import Pass, plain, random_inputs, replace, same
+from engine.model.passes.merge_projections import MergedLinearLayer
+from engine.model.passes.pack_linears import PackedLinearLayer
+from engine.native.elementwise import ACTIVATIONS, ActivationName, gated
+from engine.native.linear import PackedLinear
+
+
+class FusedGatedMLP(nn.Module):
+    """down(activation(gate(x)) * up(x)), gate and up in one packed weight."""
+
+    def __init__(self, gate_up: PackedLinear, down: nn.Module, activation: ActivationName) -> None:
+        super().__init__()
+        self.gate_up = gate_up
+        self.down_proj = down
+        self.activation: ActivationName = activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x `[..., hidden]`; returns the same shape."""
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        y: torch.Tensor = self.down_proj(gated(gate, up, self.activation))
+        return y
+
+
+class FuseGatedMLP(Pass):
+    """Every module of merged gate and up, in whatever order, and down: Llama's, Gemma's, Phi 3's and the like."""
+
+    name = "fuse_gated_mlp"
+
+    def apply(self, model: PreTrainedModel) -> int:
+        """Replace those that compute what a fused one does."""
+        return sum(_fuse(model, name, module) for name, module in list(model.named_modules()))
+
+
+def _fuse(model: PreTrainedModel, name: str, module: nn.Module) -> bool:
+    gate_up = _gate_up(module)
+    down = getattr(module, "down_proj", None)
+    if gate_up is None or not isinstance(down, PackedLinearLayer) or not plain(module):
+        return False
+    if gate_up.n != 2 * down.in_features:
+        return False
+    inputs = list(random_inputs(gate_up.k, gate_up.dtype))
+    expected = module(inputs[0]).float()
+    errors = {}
+    for activation in ACTIVATIONS:
+        found = FusedGatedMLP(gate_up, down, activation)(inputs[0]).float()
+        errors[activation] = float((found - expected).norm())
+    fused = FusedGatedMLP(gate_up, down, min(errors, key=lambda each: errors[each]))
+    if not same(name, module, fused, iter(inputs)):
+        return False
+    replace(model, name, fused)
+    return True
+
+
+def _gate_up(module: nn.Module) -> PackedLinear | None:
+    """Its packed weight of gate and up, side by side."""
+    gate, up = getattr(module, "gate_proj", None), getattr(module, "up_proj", None)
+    if isinstance(gate, MergedLinearLayer) and isinstance(up, MergedLinearLayer) and gate.merged is up.merged:
+        return gate.merged.packed if (gate.index, up.index, len(gate.merged.widths)) == (0, 1, 2) else None
+    both = getattr(module, "gate_up_proj", None)
+    return both.packed if isinstance(both, PackedLinearLayer) else None

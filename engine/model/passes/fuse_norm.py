@@ -1,0 +1,56 @@
+"""RMSNorm in one pass over memory."""
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from engine.model.passes.base import Pass, plain, random_inputs, replace, same
+from engine.native.elementwise import rms_norm
+
+_EPSILONS = ("variance_epsilon", "eps", "epsilon", "norm_eps")
+
+
+class FusedRMSNorm(nn.Module):
+    """In place of an RMSNorm; `factor`, float32, is what the normed values are multiplied by."""
+
+    def __init__(self, weight: nn.Parameter, factor: torch.Tensor, eps: float) -> None:
+        super().__init__()
+        self.weight = weight
+        self.eps = eps
+        self._factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x `[..., width]`, normed over the last dimension."""
+        return rms_norm(x, self._factor, self.eps)
+
+
+class FuseNorm(Pass):
+    """Every module with RMSNorm in its class's name, whichever of w and 1 + w it multiplies by."""
+
+    name = "fuse_norm"
+
+    def apply(self, model: PreTrainedModel) -> int:
+        """Replace those that compute what a fused one does."""
+        return sum(_fuse(model, name, module) for name, module in list(model.named_modules()))
+
+
+def _fuse(model: PreTrainedModel, name: str, module: nn.Module) -> bool:
+    weight = getattr(module, "weight", None)
+    eps = next((value for at in _EPSILONS if isinstance(value := getattr(module, at, None), float)), None)
+    if "RMSNorm" not in type(module).__name__ or not plain(module) or eps is None:
+        return False
+    if weight is None or weight.dim() != 1 or weight.device.type != "cpu" or weight.dtype not in _DTYPES:
+        return False
+    width = weight.shape[0]
+    for factor in (weight.float().clone(), 1 + weight.float()):
+        fused = FusedRMSNorm(weight, factor, eps)
+        x = next(random_inputs(width, weight.dtype))
+        if torch.allclose(module(x).float(), fused(x).float(), rtol=0.02, atol=1e-3):
+            if not same(name, module, fused, random_inputs(width, weight.dtype)):
+                return False
+            replace(model, name, fused)
+            return True
+    return False
+
+
+_DTYPES = (torch.bfloat16, torch.float32)

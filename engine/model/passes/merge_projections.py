@@ -1,0 +1,94 @@
+"""Linear layers of one module that are called with the same input, computed at once."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from engine.model.passes.base import Pass, random_inputs, replace, same
+from engine.model.passes.pack_linears import PackedLinearLayer
+from engine.native.linear import PANEL, PackedLinear
+
+
+class MergedLinear:
+    """Several linear layers of one input. It remembers the last one, for those that ask later.
+
+    Engines on several threads may share it: what is remembered is one tuple, and another input is computed anew.
+    """
+
+    def __init__(self, packed: PackedLinear, widths: list[int]) -> None:
+        self.packed = packed
+        self.widths = widths
+        self._last: tuple[torch.Tensor, tuple[torch.Tensor, ...]] | None = None
+
+    def part(self, index: int, x: torch.Tensor) -> torch.Tensor:
+        """What layer `index` computes from x, a view of `[..., sum of widths]`."""
+        last = self._last
+        if last is None or last[0] is not x:
+            last = x, torch.split(self.packed(x), self.widths, dim=-1)
+            self._last = last
+        if index == len(self.widths) - 1:
+            self._last = None
+        return last[1][index]
+
+
+class MergedLinearLayer(nn.Module):
+    """In place of one of the merged layers."""
+
+    def __init__(self, merged: MergedLinear, index: int) -> None:
+        super().__init__()
+        self.merged = merged
+        self.index = index
+        self.in_features, self.out_features = merged.packed.k, merged.widths[index]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x `[..., in_features]`; returns `[..., out_features]`."""
+        return self.merged.part(self.index, x)
+
+
+class MergeProjections(Pass):
+    """Query, key and value; gate and up: found by the calls of one forward pass, whatever their names are."""
+
+    name = "merge_projections"
+
+    def apply(self, model: PreTrainedModel) -> int:
+        """Merge them; the parts' own memory is freed."""
+        return sum(_merge(model, names) for names in _groups(model))
+
+
+def _groups(model: PreTrainedModel) -> Iterator[list[str]]:
+    """Names of packed layers of one parent that were called with one and the same tensor, in order of the calls."""
+    calls: list[tuple[str, torch.Tensor]] = []
+    handles = [
+        module.register_forward_pre_hook(lambda _, arguments, name=name: calls.append((name, arguments[0])))
+        for name, module in model.named_modules()
+        if isinstance(module, PackedLinearLayer)
+    ]
+    try:
+        ids = torch.zeros(1, 2, dtype=torch.long)
+        with torch.inference_mode():
+            model(input_ids=ids, position_ids=torch.arange(2).unsqueeze(0), use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    names = [name for name, _ in calls]
+    groups: dict[tuple[str, int], list[str]] = {}
+    for name, x in calls:
+        if names.count(name) == 1:
+            groups.setdefault((name.rpartition(".")[0], id(x)), []).append(name)
+    yield from (group for group in groups.values() if len(group) > 1)
+
+
+def _merge(model: PreTrainedModel, names: list[str]) -> int:
+    parts = [model.get_submodule(name).packed for name in names]
+    if any(part.n % PANEL for part in parts[:-1]) or len({(part.k, part.dtype) for part in parts}) > 1:
+        return 0
+    merged = MergedLinear(PackedLinear.merge(parts), [part.n for part in parts])
+    for index, (name, part) in enumerate(zip(names, parts, strict=True)):
+        layer = MergedLinearLayer(merged, index)
+        if not same(name, part, layer, random_inputs(part.k, part.dtype)):
+            return 0
+    for index, name in enumerate(names):
+        replace(model, name, MergedLinearLayer(merged, index))
+    return len(names)

@@ -1,0 +1,83 @@
+"""Linear layers with packed weights, and embeddings that share one."""
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from engine.model.passes.base import Pass, plain, random_inputs, replace, same
+from engine.native.linear import PackedLinear
+
+_SAMPLED_IDS = 64
+
+
+class PackedLinearLayer(nn.Module):
+    """In place of nn.Linear."""
+
+    def __init__(self, packed: PackedLinear) -> None:
+        super().__init__()
+        self.packed = packed
+        self.in_features, self.out_features = packed.k, packed.n
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x `[..., in_features]`; returns `[..., out_features]`."""
+        return self.packed(x)
+
+
+class PackedEmbedding(nn.Module):
+    """In place of nn.Embedding: rows of a linear layer's weight, times `scale`."""
+
+    def __init__(self, packed: PackedLinear, scale: torch.Tensor | None) -> None:
+        super().__init__()
+        self.packed = packed
+        self.scale = scale
+        self.num_embeddings, self.embedding_dim = packed.n, packed.k
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """ids `[...]`; returns `[..., embedding_dim]`."""
+        rows = self.packed.gather(ids)
+        return rows if self.scale is None else rows * self.scale
+
+
+class PackLinears(Pass):
+    """Every linear layer of a CPU model in bfloat16 or float32; the original weights are freed."""
+
+    name = "pack_linears"
+
+    def apply(self, model: PreTrainedModel) -> int:
+        """Replace them one after another, so that at most one is held twice."""
+        count = 0
+        embeddings = {module.weight: name for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
+        for name, module in list(model.named_modules()):
+            if not _fits(module):
+                continue
+            weight = module.weight.T if isinstance(module, Conv1D) else module.weight
+            packed = PackedLinear.pack(weight, module.bias)
+            if same(name, module, packed, random_inputs(packed.k, packed.dtype)):
+                replace(model, name, PackedLinearLayer(packed))
+                _share(model, embeddings.get(module.weight), packed)
+                count += 1
+        return count
+
+
+def _fits(module: nn.Module) -> bool:
+    return (
+        type(module) in (nn.Linear, Conv1D)
+        and plain(module)
+        and module.weight.device.type == "cpu"
+        and module.weight.dtype in (torch.bfloat16, torch.float32)
+    )
+
+
+def _share(model: PreTrainedModel, name: str | None, packed: PackedLinear) -> None:
+    """Let the embedding of that name look up in the packed weight, with which it is tied."""
+    if name is None:
+        return
+    own = model.get_submodule(name)
+    ids = torch.linspace(0, packed.n - 1, _SAMPLED_IDS).long().unsqueeze(0)
+    scale = getattr(own, "embed_scale", None)
+    if scale is not None:
+        scale = torch.as_tensor(scale, dtype=packed.dtype)
+    shared = PackedEmbedding(packed, scale)
+    if plain(own) and torch.equal(own(ids), shared(ids)):
+        replace(model, name, shared)

@@ -1,0 +1,76 @@
+"""A model from its checkpoint to ready: loaded, made faster, checked."""
+
+import logging
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from engine.attention import AttentionBackend
+from engine.config import EngineConfig
+from engine.errors import UnsupportedModel
+from engine.model.compiled_decoder import ATTRIBUTE
+from engine.model.load import load_model
+from engine.model.passes import apply_passes, passes_unavailable
+from engine.model.self_check import Reference, check_loaded, check_small_copy
+
+_log = logging.getLogger(__name__)
+
+
+def prepare_model(
+    config: EngineConfig, model_config: Any, device: torch.device, backend: AttentionBackend, max_model_len: int
+) -> PreTrainedModel:
+    """Load the model and let the passes run over it; UnsupportedModel where it would not be computed right.
+
+    The self-check compares what is then computed with the model as it was loaded. Where it fails because of the passes,
+    the model is loaded anew and goes without them, with a log line.
+    """
+    model = load_model(config, model_config, device)
+    if not config.self_check:
+        _run_passes(config, model)
+        return model
+    check_small_copy(model, backend, max_model_len)
+    reference = Reference.of(model, max_model_len)
+    if not _run_passes(config, model):
+        check_loaded(model, backend, reference)
+        return model
+    for give_up in (_without_decoder, _loaded_anew):
+        try:
+            check_loaded(model, backend, reference)
+        except UnsupportedModel as error:
+            model = give_up(config, model_config, device, model, error)
+        else:
+            return model
+    check_loaded(model, backend, reference)
+    return model
+
+
+def _without_decoder(
+    config: EngineConfig, model_config: Any, device: torch.device, model: PreTrainedModel, error: UnsupportedModel
+) -> PreTrainedModel:
+    if hasattr(model, ATTRIBUTE):
+        delattr(model, ATTRIBUTE)
+        _log.warning("the compiled decoder does not fit this model, which is computed by its modules: %s", error.reason)
+    return model
+
+
+def _loaded_anew(
+    config: EngineConfig, model_config: Any, device: torch.device, model: PreTrainedModel, error: UnsupportedModel
+) -> PreTrainedModel:
+    _log.warning("the model passes do not fit this model, which is computed without them: %s", error.reason)
+    del model
+    return load_model(config, model_config, device)
+
+
+def _run_passes(config: EngineConfig, model: PreTrainedModel) -> bool:
+    """Whether there is any module that they replaced."""
+    if config.model_passes == "off":
+        return False
+    reason = passes_unavailable(model.device)
+    if reason is not None:
+        if model.device.type == "cpu":
+            _log.warning("model passes left out: no compiled operators: %s", reason)
+        return False
+    replaced = apply_passes(model)
+    _log.info("model passes: %s", ", ".join(f"{name} {count}" for name, count in replaced.items()))
+    return any(replaced.values())

@@ -1,0 +1,103 @@
+"""What lies between the linear layers: RMSNorm, gated activations, rotary positions."""
+
+import ctypes
+from functools import cache
+from typing import Literal
+
+import torch
+
+from engine.native.library import library
+from engine.native.linear import FORMATS, Rows
+
+ActivationName = Literal["silu", "gelu_tanh", "gelu"]
+ACTIVATIONS: dict[ActivationName, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
+
+_VALUES_PER_THREAD = 16384
+"""Fewer are computed sooner than a second thread starts."""
+
+
+class _Vectors(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        ("row_stride", ctypes.c_int64),
+        ("parts", ctypes.c_int64),
+        ("part_stride", ctypes.c_int64),
+        ("format", ctypes.c_int32),
+    )
+
+
+@cache
+def _functions(instruction_set: str | None) -> ctypes.CDLL:
+    found = library(instruction_set)
+    pointer, integer, size = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+    rows, vectors = ctypes.POINTER(Rows), ctypes.POINTER(_Vectors)
+    found.orca_rms_norm.argtypes = (vectors, vectors, vectors, pointer, size, ctypes.c_float, integer)
+    found.orca_gated.argtypes = (rows, rows, rows, size, integer, integer)
+    found.orca_rotary.argtypes = (vectors, pointer, pointer, size, integer)
+    for name in ("orca_rms_norm", "orca_gated", "orca_rotary"):
+        getattr(found, name).restype = None
+    return found
+
+
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    residual: torch.Tensor | None = None,
+    instruction_set: str | None = None,
+) -> torch.Tensor:
+    """x `[..., width]` in bfloat16 or float32, normed over its last dimension, times `weight`, float32 `[width]`.
+
+    With `residual`, contiguous and of the shape of x, x is added to it in place first, and the sum is normed.
+    """
+    given = _vectors(x)
+    y = torch.empty(x.shape, dtype=x.dtype)
+    added = None if residual is None else _vectors(residual)[0]
+    threads = _threads(x.numel())
+    found = _functions(instruction_set)
+    found.orca_rms_norm(given[0], added, _vectors(y)[0], weight.data_ptr(), x.shape[-1], eps, threads)
+    return y
+
+
+def gated(
+    gate: torch.Tensor, up: torch.Tensor, activation: ActivationName, instruction_set: str | None = None
+) -> torch.Tensor:
+    """activation(gate) * up, both `[..., width]` in one of bfloat16 and float32."""
+    width = gate.shape[-1]
+    left, right = gate.reshape(-1, width), up.reshape(-1, width)
+    y = torch.empty(left.shape, dtype=gate.dtype)
+    _functions(instruction_set).orca_gated(
+        Rows.of(left), Rows.of(right), Rows.of(y), width, ACTIVATIONS[activation], _threads(y.numel())
+    )
+    return y.view(gate.shape)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, instruction_set: str | None = None) -> None:
+    """Turn the vectors of x, `[tokens, heads, size]`, in place by the angles of their token, float32 `[tokens, width]`.
+
+    Value i goes with value i + width / 2, as in Llama; what lies behind `width` stays.
+    """
+    given, kept = _vectors(x)
+    if kept is not x:
+        raise ValueError(f"x: got strides {x.stride()}, allowed: 1 in the last dimension")
+    angles = cos.contiguous(), sin.contiguous()
+    _functions(instruction_set).orca_rotary(
+        given, angles[0].data_ptr(), angles[1].data_ptr(), cos.shape[-1], _threads(x.numel())
+    )
+
+
+def _threads(values: int) -> int:
+    return max(1, min(torch.get_num_threads(), values // _VALUES_PER_THREAD))
+
+
+def _vectors(x: torch.Tensor) -> tuple[_Vectors, torch.Tensor]:
+    """x as rows of parts, and the tensor that holds them: a copy where x is laid out otherwise."""
+    if x.stride(-1) != 1 or (x.dim() > 3 and x.shape[:-3].numel() != 1):
+        x = x.contiguous()
+    if x.dim() == 1 or (x.is_contiguous() and x.dim() != 3):
+        width = x.shape[-1]
+        return _Vectors(x.data_ptr(), x.numel() // max(width, 1), width, 1, 0, FORMATS[x.dtype]), x
+    rows, parts = (x.shape[-3], x.shape[-2]) if x.dim() > 2 else (x.shape[-2], 1)
+    row_stride, part_stride = (x.stride(-3), x.stride(-2)) if x.dim() > 2 else (x.stride(-2), 0)
+    return _Vectors(x.data_ptr(), rows, row_stride, parts, part_stride, FORMATS[x.dtype]), x

@@ -1,0 +1,121 @@
+"""A model computes with all passes what it computes without."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+import demo
+from engine import EngineConfig, OrcaEngine
+from engine.errors import UnsupportedModel
+from engine.model import prepare
+from engine.model.passes import apply_passes, passes_unavailable
+from engine.model.passes.pack_linears import PackedEmbedding
+from schemas.sampling import SamplingParams
+
+pytestmark = pytest.mark.skipif(
+    passes_unavailable(torch.device("cpu")) is not None, reason="no compiled operators: python -m engine.native.build"
+)
+
+FAMILIES = ("llama", "qwen3", "gemma2", "mistral", "phi3", "gpt2")
+MakeModel = Callable[..., PreTrainedModel]
+
+
+@torch.inference_mode()
+def logits(model: PreTrainedModel, tokens: int) -> torch.Tensor:
+    """Of a random sequence."""
+    model.set_attn_implementation("eager")
+    vocabulary = model.config.get_text_config().vocab_size
+    ids = torch.randint(vocabulary, (1, tokens), generator=torch.Generator().manual_seed(tokens))
+    found: torch.Tensor = model(input_ids=ids, use_cache=False).logits
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_computes_the_same(make_model: MakeModel, family: str, dtype: torch.dtype) -> None:
+    """Linear layers are replaced in every architecture, and logits differ by rounding."""
+    model = make_model(family).to("cpu", dtype)
+    expected = [logits(model, tokens) for tokens in (1, 3, 40)]
+    replaced = apply_passes(model)
+    assert replaced["pack_linears"] >= 2 * model.config.num_hidden_layers + 1
+    for tokens, plain in zip((1, 3, 40), expected, strict=True):
+        error = (logits(model, tokens) - plain).float().norm() / (plain - plain.mean(-1, keepdim=True)).float().norm()
+        assert error < (1e-4 if dtype == torch.float32 else 0.05)
+
+
+def test_what_a_qwen3_becomes(make_model: MakeModel) -> None:
+    """All linear layers packed, those of one input merged, norms and MLPs fused."""
+    model = make_model("qwen3").to("cpu")
+    layers = model.config.num_hidden_layers
+    replaced = apply_passes(model)
+    assert replaced["pack_linears"] == 7 * layers + 1
+    assert replaced["fuse_norm"] == 4 * layers + 1
+    assert not any(isinstance(module, nn.Linear) for module in model.modules())
+
+
+def test_a_tied_embedding_shares_the_packed_weight(make_model: MakeModel) -> None:
+    """So that there is one copy of it."""
+    model = make_model("qwen3", tie_word_embeddings=True).to("cpu")
+    apply_passes(model)
+    embedding = model.get_input_embeddings()
+    assert isinstance(embedding, PackedEmbedding)
+    assert embedding.packed is model.lm_head.packed
+
+
+def test_what_a_hook_hangs_on_is_left_alone(make_model: MakeModel) -> None:
+    """Its replacement would not call it."""
+    model = make_model("llama").to("cpu")
+    model.lm_head.register_forward_hook(lambda *_: None)
+    apply_passes(model)
+    assert type(model.lm_head) is nn.Linear
+
+
+def generated(**settings: Any) -> list[tuple[int, ...]]:
+    """Greedy answers of the demo model."""
+    engine = OrcaEngine.load(EngineConfig(str(demo.MODEL_DIR), dtype="float32", device="cpu", **settings))
+    prompts = [[1, 17, 42], [1, 9], list(range(5, 60))]
+    done = engine.generate(prompts, SamplingParams(max_tokens=24, temperature=0, ignore_eos=True))
+    return [tuple(each.output_ids) for each in done]
+
+
+def test_an_engine_generates_the_same_with_and_without() -> None:
+    """In float32."""
+    assert generated(model_passes="auto") == generated(model_passes="off")
+
+
+def test_passes_that_do_not_fit_are_left_out(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A replacement that computes something else is found by the self-check, and the model loaded anew."""
+    expected = generated(model_passes="off")
+
+    def spoil(model: PreTrainedModel) -> dict[str, int]:
+        with torch.no_grad():
+            model.lm_head.weight.mul_(torch.rand(model.lm_head.weight.shape))
+        return {"spoil": 1}
+
+    monkeypatch.setattr(prepare, "apply_passes", spoil)
+    assert generated() == expected
+    assert "computed without them" in caplog.text
+
+
+def test_a_model_from_outside_stays_as_it_is(make_model: MakeModel, make_engine: Callable[..., OrcaEngine]) -> None:
+    """It is somebody else's."""
+    model = make_model("llama")
+    make_engine(model)
+    assert type(model.lm_head) is nn.Linear
+
+
+def test_the_setting_is_checked() -> None:
+    """By name."""
+    with pytest.raises(ValueError, match="model_passes: got 'on', allowed: auto, off"):
+        EngineConfig("x", model_passes="on")  # type: ignore[arg-type]
+
+
+def test_a_damaged_checkpoint_is_still_refused(tmp_path: Path) -> None:
+    """Before any pass."""
+    with pytest.raises((UnsupportedModel, OSError)):
+        OrcaEngine.load(EngineConfig(str(tmp_path)))

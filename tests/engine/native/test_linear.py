@@ -1,0 +1,112 @@
+"""Packed linear layers against a product in float64."""
+
+import pytest
+import torch
+
+from engine.native.linear import PANEL, PackedLinear
+
+SHAPES = [
+    (1, 32, 32),
+    (3, 70, 65),
+    (5, 1, 1),
+    (8, 33, 63),
+    (12, 64, 130),
+    (13, 320, 1024),
+    (16, 64, 128),
+    (33, 100, 96),
+    (70, 45, 257),
+    (300, 160, 2080),
+]
+"""m, n, k; the last needs several blocks of rows."""
+
+
+def operands(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x with a row stride of its own, weight, bias."""
+    generator = torch.Generator().manual_seed(m * n * k)
+    x = torch.randn(m, k + 3, generator=generator).to(dtype)[:, :k]
+    weight, bias = torch.randn(n, k, generator=generator), torch.randn(n, generator=generator)
+    return x, weight.to(dtype), bias.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_product(instruction_set: str, m: int, n: int, k: int, dtype: torch.dtype) -> None:
+    """Up to the rounding of float32 sums, and of the output."""
+    x, weight, bias = operands(m, n, k, dtype)
+    expected = x.double() @ weight.double().T
+    packed = PackedLinear.pack(weight, instruction_set=instruction_set)
+    biased = PackedLinear.pack(weight, bias, instruction_set)
+    scale = k**0.5
+    torch.testing.assert_close(packed(x, torch.float32).double(), expected, rtol=1e-5, atol=1e-5 * scale)
+    found = biased(x)
+    assert found.dtype == dtype
+    rounding = 2**-8 if dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(found.double(), expected + bias.double(), rtol=rounding, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize(("m", "n"), [(1, 96), (7, 40), (300, 96), (1, 20)])
+def test_any_number_of_threads_computes_the_same(instruction_set: str, threads: int, m: int, n: int) -> None:
+    """Also more threads than panels, and threads that share rows."""
+    x, weight, _ = operands(m, n, 64, torch.bfloat16)
+    packed = PackedLinear.pack(weight, instruction_set=instruction_set)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        expected = packed(x)
+        torch.set_num_threads(threads)
+        assert torch.equal(packed(x), expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_row_does_not_depend_on_the_others_but_for_rounding(instruction_set: str, dtype: torch.dtype) -> None:
+    """Whichever kernel computes that many rows."""
+    x, weight, _ = operands(40, 64, 96, dtype)
+    packed = PackedLinear.pack(weight, instruction_set=instruction_set)
+    together = packed(x, torch.float32)
+    for rows in (1, 2, 7, 8, 15, 31):
+        torch.testing.assert_close(packed(x[:rows], torch.float32), together[:rows], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_gather_returns_rows_of_the_weight(instruction_set: str, dtype: torch.dtype) -> None:
+    """Bit by bit, in the shape of the ids; ids that are not there are refused."""
+    _, weight, _ = operands(1, 70, 45, dtype)
+    packed = PackedLinear.pack(weight, instruction_set=instruction_set)
+    ids = torch.tensor([[0, 69, 31], [32, 5, 0]])
+    assert torch.equal(packed.gather(ids), weight[ids])
+    with pytest.raises(IndexError, match="allowed: 0 to 69"):
+        packed.gather(torch.tensor([70]))
+
+
+def test_merged_layers_compute_side_by_side(instruction_set: str) -> None:
+    """With a bias where only one has one."""
+    x, first, bias = operands(9, 2 * PANEL, 80, torch.bfloat16)
+    _, second, _ = operands(9, 17, 80, torch.bfloat16)
+    parts = [PackedLinear.pack(first, bias, instruction_set), PackedLinear.pack(second, None, instruction_set)]
+    merged = PackedLinear.merge(parts)
+    assert torch.equal(merged(x), torch.cat([part(x) for part in parts], dim=-1))
+    with pytest.raises(ValueError, match="multiples of 32"):
+        PackedLinear.merge(parts[::-1])
+
+
+def test_infinite_and_missing_numbers_show(instruction_set: str) -> None:
+    """NaN in a row makes that row NaN, and no other."""
+    x, weight, _ = operands(20, 40, 64, torch.bfloat16)
+    packed = PackedLinear.pack(weight, instruction_set=instruction_set)
+    x = x.clone()
+    x[3, 5] = torch.nan
+    found = packed(x)
+    assert found[3].isnan().all()
+    assert not found[[0, 1, 2, *range(4, 20)]].isnan().any()
+
+
+def test_another_format_is_refused(instruction_set: str) -> None:
+    """Rather than read as if it were the weight's."""
+    packed = PackedLinear.pack(torch.zeros(4, 8), instruction_set=instruction_set)
+    with pytest.raises(ValueError, match="allowed"):
+        packed(torch.zeros(2, 8, dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match="allowed"):
+        packed(torch.zeros(2, 9))
