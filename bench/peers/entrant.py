@@ -45,7 +45,7 @@ class Place:
         if dtype not in system.dtypes:
             return f"has no {dtype}"
         environment = self.environment(system)
-        return environment and environment.lack()
+        return None if environment is None else environment.lack()
 
 
 class Entrant:

@@ -104,4 +104,4 @@ def _shown(spread: Mapping[str, float] | None, share: str) -> str:
 
 
 def _speed(row: Row) -> float:
-    return statistics.median(run["output_tokens_per_s"] for run in row.runs)
+    return float(statistics.median(run["output_tokens_per_s"] for run in row.runs))

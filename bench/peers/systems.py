@@ -56,6 +56,8 @@ class System:
 _TRANSFORMERS = {"cpu": "transformers", "cuda": "transformers"}
 _ALL = ("bfloat16", "float32", "int8")
 _VLLM = {
+    # As its documentation advises; the loader passes over the first where the system has none.
+    "LD_PRELOAD": "libtcmalloc_minimal.so.4:{environment}/lib/libiomp5.so",
     "VLLM_CPU_OMP_THREADS_BIND": "{cores}",
     "VLLM_CPU_KVCACHE_SPACE": "{kv_gib}",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

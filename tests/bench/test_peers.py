@@ -154,13 +154,19 @@ serve("noisy")
             process.ask(60.0, do="load", **asdict(LOAD))
 
 
-def test_a_stopped_child_does_not_outlive_its_parent() -> None:
-    code = """
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_child_does_not_outlive_its_parent(stopped: bool) -> None:
+    code = f"""
 import os, sys
-from bench.peers.runner_process import RunnerProcess
-child = RunnerProcess([sys.executable, "-c", "input()"], os.environ)
-child.pause()
-os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+from bench.peers.runner_process import RunnerError, RunnerProcess
+child = RunnerProcess([sys.executable, "-m", "bench.peers.runners", "nothing"], os.environ)
+try:
+    child.ask(60.0, do="load")
+except RunnerError:
+    pass
+if {stopped}:
+    child.pause()
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED)
 print(child.pid, flush=True)
 sys.stdin.read()
 """

@@ -45,9 +45,7 @@ class OpenVino:
             settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = _GROUP_SIZE
         if load.dtype == "float32":
             settings["INFERENCE_PRECISION_HINT"] = settings["KV_CACHE_PRECISION"] = "f32"
-        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
-            load.model, self._no_tokenizer(), scheduler, load.device.upper(), **settings
-        )
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(load.model, scheduler, load.device.upper(), settings)
         self._config = openvino_genai.GenerationConfig
         self._runs = 0
         self._handles: dict[int, Any] = {}
@@ -81,10 +79,3 @@ class OpenVino:
             if ended:
                 del self._handles[index]
         return pieces
-
-    @staticmethod
-    def _no_tokenizer() -> Any:
-        """The prompts are token ids."""
-        from openvino_genai import Tokenizer
-
-        return Tokenizer("", "")

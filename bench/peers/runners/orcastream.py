@@ -1,53 +1,51 @@
 """This project's engine, in a process as its peers."""
 
 from collections.abc import Iterable
-from importlib import import_module
-from typing import Any
+
+from engine import EngineConfig, OrcaEngine, Request
+from schemas.sampling import SamplingParams
+from telemetry.version import own_version
 
 from .kv_bytes import kv_bytes_per_token
 from .protocol import Ask, Load, Piece
 
 
 def load(load: Load) -> "Orcastream":
-    """The engine with its own settings but for what all systems share."""
+    """The engine with its own settings but for what all systems share. ValueError for a dtype that it has not."""
     import torch
 
-    if load.dtype == "int8":
-        raise ValueError("dtype: got int8, allowed: bfloat16, float32")
     torch.set_num_threads(load.threads)
     return Orcastream(load)
 
 
 class Orcastream:
-    """OrcaEngine. Its rooms are imported by name: the other systems' environments check this file, too."""
+    """One engine."""
 
     def __init__(self, load: Load) -> None:
-        engine, sampling = import_module("engine"), import_module("schemas.sampling")
-        self.version: str = import_module("telemetry.version").own_version()
-        self._request, self._params = engine.Request, sampling.SamplingParams
-        config: Any = engine.EngineConfig(
+        self.version = own_version()
+        config = EngineConfig(
             model=load.model,
-            dtype=load.dtype,
-            device=load.device,
+            dtype=load.dtype,  # type: ignore[arg-type]  # checked there
+            device=load.device,  # type: ignore[arg-type]
             max_batch_size=load.max_batch_size,
             kv_cache_memory=load.kv_tokens * kv_bytes_per_token(load.model, load.dtype),
         )
-        self._engine = engine.OrcaEngine.load(config)
+        self._engine = OrcaEngine.load(config)
         self._runs = 0
         self._running: dict[str, int] = {}
 
     @property
     def busy(self) -> bool:
         """Whether the engine has work."""
-        return bool(self._engine.has_work)
+        return self._engine.has_work
 
     def submit(self, index: int, ask: Ask) -> None:
         """One greedy request."""
         self._runs += 1
         name = f"bench-{self._runs}"
         self._running[name] = index
-        params = self._params(temperature=0.0, ignore_eos=True, max_tokens=ask.max_tokens)
-        self._engine.submit(self._request(name, tuple(ask.prompt), params))
+        params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=ask.max_tokens)
+        self._engine.submit(Request(name, tuple(ask.prompt), params))
 
     def step(self) -> Iterable[Piece]:
         """One iteration; RuntimeError where a request fails."""

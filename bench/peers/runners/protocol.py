@@ -9,8 +9,10 @@ Whatever goes wrong is answered by {"error": "..."}. The answers have a descript
 on standard output goes to standard error.
 """
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +20,8 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
+
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ class System(Protocol):
 
 def serve(name: str) -> None:
     """Answer the lines of standard input with the module `name` of this package until they end."""
+    _die_with_parent()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
     process = _Process(name)
@@ -88,6 +93,12 @@ def serve(name: str) -> None:
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")
+
+
+def _die_with_parent() -> None:
+    """The kernel kills this process, even a stopped one, as soon as its parent is gone, however that ended (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class _Process:
