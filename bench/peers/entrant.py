@@ -21,7 +21,7 @@ from bench.peers.systems import ENVIRONMENTS, OWN, System
 
 _RUNNERS = Path(__file__).parent
 _PROJECT = _RUNNERS.parent.parent
-_NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_PRELOAD")
+_NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_PRELOAD", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,6 @@ def _variables(system: System, load: Load, place: Place) -> dict[str, str]:
         **variables,
         "PYTHONPATH": path,
         "PATH": os.pathsep.join([str(home / "bin"), variables.get("PATH", os.defpath)]),
-        "OMP_NUM_THREADS": str(load.threads),
         **{name: text.format(**values) for name, text in system.variables.items()},
     }
 

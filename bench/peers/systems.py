@@ -50,12 +50,12 @@ class System:
     environments: Mapping[str, str]
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
     prepared: tuple[str, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=lambda: {"OMP_NUM_THREADS": "{threads}"})
 
 
 _TRANSFORMERS = {"cpu": "transformers", "cuda": "transformers"}
 _ALL = ("bfloat16", "float32", "int8")
-_VLLM = {
+_VLLM = {  # which binds its threads by itself, and advises against OMP_NUM_THREADS
     # As its documentation advises; the loader passes over the first where the system has none.
     "LD_PRELOAD": "libtcmalloc_minimal.so.4:{environment}/lib/libiomp5.so",
     "VLLM_CPU_OMP_THREADS_BIND": "{cores}",
