@@ -37,11 +37,6 @@ class _Sequence:
     last: int = 0
     row: int | None = None
 
-    @property
-    def length(self) -> int:
-        """Tokens in the cache once those of this step are computed."""
-        return self.fed + max(0, self.given - 1)
-
 
 class LlamaCpp:
     """One context. Each step takes the next token of whoever decodes, and then as much of the prompts as fits."""
@@ -98,7 +93,7 @@ class LlamaCpp:
         for place, one in running:
             one.row = None
             if one.given:
-                one.row = self._add(place, one.last, one.length - 1, wanted=True)
+                one.row = self._add(place, one.last, one.fed + one.given - 1, wanted=True)
         for place, one in running:
             room = min(len(one.ask.prompt) - one.fed, _BATCH_TOKENS - self._batch.n_tokens)
             for _ in range(room):
