@@ -8,6 +8,7 @@ PROGRAM = "orcastream bench"
 COMMANDS = {
     "offline": Command("the engine alone: policies and settings against each other", "bench.offline.command", "worker"),
     "serve": Command("a gateway over HTTP: open loop, closed loop, sweeps", "bench.serve.command", "gateway"),
+    "peers": Command("the engine beside other engines, in one run", "bench.peers.command", "worker"),
     "workloads": Command("the workloads and what they are", "bench.workloads.command"),
     "make-model": Command("a model of a given shape with random weights", "bench.make_model", "worker"),
     "kv-memory": Command("the KV cache that a model needs per token", "bench.kv_memory", "worker"),

@@ -1,0 +1,171 @@
+"""Measure the engine beside its peers: the same model, the same requests, each system in a process of its own.
+
+Every peer has a virtual environment of its own, with the versions that bench/peers/systems.py pins; `--set-up`
+makes it.
+All systems stay loaded and take turns, repeat by repeat; those that wait are stopped. One that is not installed, or
+cannot load the model, is named as absent.
+
+  orcastream bench peers --set-up openvino,vllm
+  orcastream bench peers --model DIR --dtype bfloat16 --workload equal_size,short_long_mix --json figures.json
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench.figures.machine import command_line, machine, versions
+from bench.flags import Parser, above_zero, at_least, names
+from bench.peers.contest import Contest
+from bench.peers.entrant import Place
+from bench.peers.report import Report
+from bench.peers.runners.protocol import Ask, Load
+from bench.peers.systems import SYSTEMS
+from bench.workloads import WORKLOADS, Draw, token_ids
+from cli.errors import UserError
+
+_DTYPES = ("bfloat16", "int8", "float32")
+_LENGTHS = 256
+"""Of what the longest request is rounded up to a multiple."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Set up what was asked for, then measure, print, and write; 130 where an interrupt ended it early."""
+    options = _parse(arguments)
+    place = Place(options.environments.expanduser().absolute(), options.device, options.threads, options.timeout)
+    for name in dict.fromkeys(_chosen("--set-up", options.set_up, [*SYSTEMS])):
+        _set_up(name, place)
+    if options.model is None:
+        return 0
+    config = _config(options.model)
+    workloads = {name: _asks(name, options, config["vocab_size"]) for name in options.workloads}
+    contest = Contest([SYSTEMS[name] for name in options.chosen], _load(options, workloads), place, workloads)
+    complete = contest.run(options.dtypes, options.repeats, options.seed, config["vocab_size"])
+    report = Report(contest.rows, contest.absent, _setting(options, config, command_line("peers", arguments)))
+    report.show(Console(width=140, highlight=False))
+    if options.json:
+        options.json.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+    return 0 if complete else 130
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("peers", __doc__)
+    parser.add_argument("--model", type=Path, metavar="DIR", help="directory of a checkpoint; see `bench make-model`")
+    parser.add_argument("--systems", metavar="S[,S...]", help=f"of {', '.join(SYSTEMS)} (all)")
+    parser.add_argument(
+        "--dtype", default="bfloat16,int8", metavar="D[,D...]", help="of bfloat16, int8, float32 (%(default)s)"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(%(default)s)")
+    parser.add_argument(
+        "--threads", type=at_least(1), default=len(os.sched_getaffinity(0)), help="of each (%(default)s)"
+    )
+    parser.add_argument("--max-batch-size", type=at_least(1), default=16, help="most requests at once (%(default)s)")
+    _add_environment_flags(parser)
+    _add_workload_flags(parser)
+    parser.add_argument("--repeats", type=at_least(1), default=3, help="runs of each system (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, times in milliseconds")
+    options = parser.parse_args(list(arguments))
+    if options.model is None and options.set_up is None:
+        raise UserError("--model, --set-up: got neither, allowed: one of them or both")
+    if options.json is not None and (options.json.is_dir() or not options.json.absolute().parent.is_dir()):
+        raise UserError(f"--json: got {str(options.json)!r}, allowed: a file in a directory that exists")
+    options.workloads = _chosen("--workload", options.workload, [*WORKLOADS])
+    options.dtypes = _chosen("--dtype", options.dtype, _DTYPES)
+    options.chosen = _chosen("--systems", options.systems, [*SYSTEMS]) or [*SYSTEMS]
+    return options
+
+
+def _add_environment_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("environments")
+    default = Path("~/.cache/orcastream/peers")
+    group.add_argument(
+        "--environments",
+        type=Path,
+        default=default,
+        metavar="DIR",
+        help="where they and converted models are (%(default)s)",
+    )
+    group.add_argument("--set-up", metavar="S[,S...]", help="install these systems there first, by pip's settings")
+    group.add_argument("--timeout", type=above_zero, default=1800.0, help="seconds for a load or a run (%(default)g)")
+
+
+def _add_workload_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("workload", "`orcastream bench workloads` describes them")
+    default = "equal_size,short_long_mix"
+    group.add_argument("--workload", default=default, metavar="W[,W...]", help="what is asked for (%(default)s)")
+    group.add_argument("--requests", type=at_least(1), help="how many (the workload's own number)")
+    group.add_argument("--rate", type=above_zero, help="requests per second (all at once)")
+    group.add_argument("--length-scale", type=above_zero, default=1.0, help="multiplies all lengths (%(default)g)")
+    group.add_argument("--seed", type=int, default=0, help="of prompts, lengths and arrivals (%(default)s)")
+
+
+def _chosen(flag: str, text: str | None, allowed: Sequence[str]) -> list[str]:
+    chosen = list(dict.fromkeys(names(text)))
+    for name in chosen:
+        if name not in allowed:
+            raise UserError(f"{flag}: got {name!r}, allowed: {', '.join(allowed)}")
+    return chosen
+
+
+def _set_up(name: str, place: Place) -> None:
+    system = SYSTEMS[name]
+    if place.device not in system.environments:
+        raise UserError(f"--set-up: got {name!r}, allowed: a system that runs on {place.device}")
+    environment = place.environment(system)
+    if environment is not None and environment.lack():
+        environment.set_up()
+
+
+def _config(model: Path) -> dict[str, Any]:
+    try:
+        config: dict[str, Any] = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"--model: got {str(model)!r}, allowed: a directory with a config.json ({error})") from None
+    return {**config, **config.get("text_config", {})}
+
+
+def _asks(name: str, options: argparse.Namespace, vocab_size: int) -> list[Ask]:
+    draw = Draw(
+        vocab_size=vocab_size,
+        seed=options.seed,
+        requests=options.requests or WORKLOADS[name].requests,
+        rate=options.rate,
+        length_scale=options.length_scale,
+        time_scale=1.0 if options.rate else 0.0,
+    )
+    requests = WORKLOADS[name].build(draw)
+    if any(request.follows is not None for request in requests):
+        raise UserError(f"--workload: got {name!r}, allowed: one whose requests do not follow others")
+    return [Ask(list(token_ids(one)), one.max_tokens or 1, one.arrival_s) for one in requests]
+
+
+def _load(options: argparse.Namespace, workloads: dict[str, list[Ask]]) -> Load:
+    longest = max(len(ask.prompt) + ask.max_tokens for asks in workloads.values() for ask in asks)
+    length = -(-(longest + 1) // _LENGTHS) * _LENGTHS
+    return Load(
+        model=str(options.model.absolute()),
+        dtype="",
+        device=options.device,
+        threads=options.threads,
+        max_batch_size=options.max_batch_size,
+        kv_tokens=length * options.max_batch_size,
+        max_model_len=length,
+    )
+
+
+def _setting(options: argparse.Namespace, config: dict[str, Any], command: str) -> dict[str, Any]:
+    shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
+    return {
+        "command": command,
+        "machine": {**machine(), "threads": options.threads, "device": options.device},
+        "versions": versions(),
+        "model": {"name": str(options.model), **{name: config.get(name) for name in shape}},
+        "workload": {
+            "names": options.workloads,
+            **{name: getattr(options, name) for name in ("requests", "rate", "length_scale", "seed", "max_batch_size")},
+        },
+    }

@@ -1,0 +1,149 @@
+"""A system with one dtype, in its process: loaded, and asked to run the same requests as all others."""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from bench.figures.spread import in_ms
+from bench.peers.environment import Environment
+from bench.peers.runner_process import RunnerError, RunnerProcess
+from bench.peers.runners.kv_bytes import kv_bytes_per_token
+from bench.peers.runners.protocol import Ask, Load
+from bench.peers.systems import ENVIRONMENTS, OWN, System
+
+_RUNNERS = Path(__file__).parent
+_PROJECT = _RUNNERS.parent.parent
+_NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_PRELOAD", "OMP_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where systems run: the folder of their environments, device, threads, and the longest wait for an answer."""
+
+    environments: Path
+    device: str
+    threads: int
+    timeout_s: float
+
+    def environment(self, system: System) -> Environment | None:
+        """The system's environment; None for the present one, which is this project's own. KeyError: not here."""
+        name = system.environments[self.device]
+        return None if name == OWN else Environment(self.environments / name, ENVIRONMENTS[name])
+
+    def lack(self, system: System, dtype: str) -> str | None:
+        """Why a system cannot take part; None where it can."""
+        if self.device not in system.environments:
+            return f"does not run on {self.device}"
+        if dtype not in system.dtypes:
+            return f"has no {dtype}"
+        environment = self.environment(system)
+        return None if environment is None else environment.lack()
+
+
+class Entrant:
+    """One system, loaded and stopped until its turn. RunnerError where it cannot be loaded."""
+
+    def __init__(self, system: System, load: Load, place: Place) -> None:
+        self.name = system.name
+        self._timeout_s = place.timeout_s
+        self._process = RunnerProcess(_command(system, place), _variables(system, load, place))
+        try:
+            checkpoint = self._checkpoint(system, load, place)
+            self.version: str = self.ask(do="load", **{**asdict(load), "model": str(checkpoint)})["version"]
+        except BaseException:
+            self._process.close()
+            raise
+        self._process.pause()
+
+    def __enter__(self) -> "Entrant":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def run(self, asks: Sequence[Ask]) -> dict[str, Any]:
+        """Output tokens per second, TTFT and TBT of one run, alone on the machine as far as the others go."""
+        try:
+            run = self.ask(do="run", asks=[asdict(ask) for ask in asks])
+        finally:
+            self._process.pause()
+        return _figures(asks, run)
+
+    def ask(self, **question: Any) -> dict[str, Any]:
+        """The answer of its process, which is not paused now."""
+        self._process.resume()
+        return self._process.ask(self._timeout_s, **question)
+
+    def close(self) -> None:
+        """End its process."""
+        self._process.close()
+
+    def _checkpoint(self, system: System, load: Load, place: Place) -> Path:
+        """The model in the form that the system reads, written once."""
+        model = Path(load.model)
+        if load.dtype not in system.prepared:
+            return model
+        into = place.environments / "models" / f"{system.runner}-{load.dtype}-{_fingerprint(model)}"
+        if not into.exists():
+            unfinished = into.with_name(into.name + ".unfinished")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            into.parent.mkdir(parents=True, exist_ok=True)
+            self.ask(do="prepare", model=str(model), dtype=load.dtype, into=str(unfinished))
+            unfinished.rename(into)
+        return into
+
+
+def _figures(asks: Sequence[Ask], run: dict[str, Any]) -> dict[str, Any]:
+    """RunnerError where an answer has not its length."""
+    answers = run["answers"]
+    wanted, given = [ask.max_tokens for ask in asks], [len(answer["tokens"]) for answer in answers]
+    if given != wanted:
+        raise RunnerError(f"answers have {given} tokens instead of {wanted}")
+    times = [answer["times_s"] for answer in answers]
+    return {
+        "output_tokens_per_s": sum(given) / run["seconds"],
+        "ttft_ms": in_ms(own[0] - ask.arrival_s for own, ask in zip(times, asks, strict=True)),
+        "tbt_ms": in_ms(after - before for own in times for before, after in pairwise(own)),
+    }
+
+
+def _command(system: System, place: Place) -> list[str]:
+    environment = place.environment(system)
+    python = sys.executable if environment is None else str(environment.python)
+    return [python, "-m", "runners", system.runner]
+
+
+def _variables(system: System, load: Load, place: Place) -> dict[str, str]:
+    """This process's environment without what belongs to its Python, with what the system wants."""
+    environment = place.environment(system)
+    home = Path(sys.prefix) if environment is None else environment.path
+    kv_bytes = load.kv_tokens * kv_bytes_per_token(load.model, load.dtype)
+    values = {
+        "threads": load.threads,
+        "cores": ",".join(map(str, sorted(os.sched_getaffinity(0))[: load.threads])),
+        "kv_gib": -(-kv_bytes // 2**30),
+        "environment": home,
+    }
+    variables = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    path = os.pathsep.join(map(str, [_RUNNERS] if environment else [_RUNNERS, _PROJECT]))
+    return {
+        **variables,
+        "PYTHONPATH": path,
+        "PATH": os.pathsep.join([str(home / "bin"), variables.get("PATH", os.defpath)]),
+        **{name: text.format(**values) for name, text in system.variables.items()},
+    }
+
+
+def _fingerprint(model: Path) -> str:
+    """Of the folder and its files, as far as names, sizes and times tell."""
+    files = sorted(file for file in model.iterdir() if file.is_file())
+    facts = [str(model.resolve()), *((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]

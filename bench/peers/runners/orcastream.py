@@ -1,0 +1,61 @@
+"""This project's engine, in a process as its peers."""
+
+from collections.abc import Iterable
+
+from engine import EngineConfig, OrcaEngine, Request
+from schemas.sampling import SamplingParams
+from telemetry.version import own_version
+
+from .kv_bytes import kv_bytes_per_token
+from .protocol import Ask, Load, Piece
+
+
+def load(load: Load) -> "Orcastream":
+    """The engine with its own settings but for what all systems share. ValueError for a dtype that it has not."""
+    import torch
+
+    torch.set_num_threads(load.threads)
+    return Orcastream(load)
+
+
+class Orcastream:
+    """One engine."""
+
+    def __init__(self, load: Load) -> None:
+        self.version = own_version()
+        config = EngineConfig(
+            model=load.model,
+            dtype=load.dtype,  # type: ignore[arg-type]  # checked there
+            device=load.device,  # type: ignore[arg-type]
+            max_batch_size=load.max_batch_size,
+            kv_cache_memory=load.kv_tokens * kv_bytes_per_token(load.model, load.dtype),
+        )
+        self._engine = OrcaEngine.load(config)
+        self._runs = 0
+        self._running: dict[str, int] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether the engine has work."""
+        return self._engine.has_work
+
+    def submit(self, index: int, ask: Ask) -> None:
+        """One greedy request."""
+        self._runs += 1
+        name = f"bench-{self._runs}"
+        self._running[name] = index
+        params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=ask.max_tokens)
+        self._engine.submit(Request(name, tuple(ask.prompt), params))
+
+    def step(self) -> Iterable[Piece]:
+        """One iteration; RuntimeError where a request fails."""
+        pieces = []
+        for event in self._engine.step():
+            index = self._running[event.request_id]
+            if event.error is not None:
+                raise RuntimeError(f"request {index}: {event.error}")
+            if event.token is not None:
+                pieces.append(Piece(index, [event.token]))
+            if event.finish_reason is not None:
+                del self._running[event.request_id]
+        return pieces
