@@ -66,6 +66,11 @@ class ModelRunner:
         return device
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether one call computes the whole decoder."""
+        return self._decoder is not None
+
+    @property
     def shapes(self) -> list[LayerShape]:
         """The attention layers in the order in which they run."""
         return self._context.shapes

@@ -1,0 +1,96 @@
+"""Decoders that one call computes: their logits are those of the modules, and other kinds are left alone."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+
+from engine.attention import NativeBackend, TorchBackend
+from engine.errors import UnsupportedModel
+from engine.model.compiled_decoder import ATTRIBUTE
+from engine.model.passes import apply_passes, passes_unavailable
+from engine.model.runner import ModelRunner
+from engine.model.self_check import Reference, check_loaded
+
+pytestmark = pytest.mark.skipif(
+    passes_unavailable(torch.device("cpu")) is not None, reason="no compiled operators: python -m engine.native.build"
+)
+
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 131,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": False,
+}
+SAME_KIND: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"sliding_window": 8},
+    "qwen2": {"head_dim": None, "hidden_size": 128},
+    "qwen3": {"tie_word_embeddings": True},
+}
+
+
+@pytest.fixture(autouse=True)
+def _two_threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)
+
+
+def random_model(family: str, dtype: torch.dtype, **own: Any) -> PreTrainedModel:
+    options = {name: value for name, value in {**SIZES, **own}.items() if value is not None}
+    torch.manual_seed(0)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        CONFIG_MAPPING[family](**options), attn_implementation="eager"
+    )
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(("norm.weight", "bias")):
+                weight.normal_(1.0, 0.3)
+            else:
+                weight.mul_(3)
+    return model.to(dtype).eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", SAME_KIND)
+def test_logits_are_those_of_the_model(family: str, dtype: torch.dtype) -> None:
+    model = random_model(family, dtype, **SAME_KIND[family])
+    reference = Reference.of(model, 128)
+    assert apply_passes(model)["compile_decoder"] == 1
+    assert ModelRunner(model, NativeBackend()).is_compiled
+    check_loaded(model, NativeBackend(), reference)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt2", "phi3", "cohere", "olmo2"])
+def test_other_kinds_are_computed_by_their_modules(family: str) -> None:
+    own = {} if family == "gpt2" else {"pad_token_id": 0}
+    model = random_model(family, torch.float32, **own)
+    reference = Reference.of(model, 128)
+    assert apply_passes(model)["compile_decoder"] == 0
+    check_loaded(model, NativeBackend(), reference)
+
+
+def test_what_only_looks_alike_is_told_apart_by_the_self_check() -> None:
+    """Granite has the parts of a llama, and multiplies what they give by factors of its own."""
+    model = random_model("granite", torch.float32, residual_multiplier=0.5, embedding_multiplier=3.0)
+    reference = Reference.of(model, 128)
+    assert apply_passes(model)["compile_decoder"] == 1
+    with pytest.raises(UnsupportedModel, match="other logits"):
+        check_loaded(model, NativeBackend(), reference)
+    delattr(model, ATTRIBUTE)
+    check_loaded(model, NativeBackend(), reference)
+
+
+def test_another_attention_backend_computes_by_modules() -> None:
+    model = random_model("llama", torch.float32)
+    apply_passes(model)
+    assert not ModelRunner(model, TorchBackend()).is_compiled
