@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from schemas.errors import ErrorCode, InvalidRequest
+from worker.choice import Choice
 from worker.engine_loop import EngineLoop, EngineOutput, Refused
 from worker.roster import Roster
 from worker.running import Running
@@ -15,7 +16,7 @@ log = logging.getLogger("orcastream.worker")
 class Outbox:
     """Carries engine output from its thread to the requests it belongs to; `iterated` wakes at every delivery."""
 
-    def __init__(self, roster: Roster, mark: Callable[[Running], None], wake: asyncio.Event) -> None:
+    def __init__(self, roster: Roster, mark: Callable[..., None], wake: asyncio.Event) -> None:
         self._loop = asyncio.get_running_loop()
         self._roster = roster
         self._mark = mark
@@ -33,9 +34,14 @@ class Outbox:
     def take(self, engine_loop: EngineLoop) -> int:
         """Give everything delivered so far to its requests; return how many events that were."""
         batches, self._batches = self._batches, []
+        owner_of, marked = self._roster.by_engine_id, {}
         for output in batches:
             for event in output:
-                self._apply(event, engine_loop)
+                owner = owner_of(event.request_id)
+                if owner is not None:
+                    marked[owner[0]] = None
+                    self._apply(event, *owner, engine_loop)
+        self._mark(*marked)
         return sum(map(len, batches))
 
     def _arrived(self, output: list[EngineOutput]) -> None:
@@ -43,11 +49,9 @@ class Outbox:
         self.iterated.set()
         self._wake.set()
 
-    def _apply(self, event: EngineOutput, engine_loop: EngineLoop) -> None:
-        owner = self._roster.by_engine_id(event.request_id)
-        if owner is None:
-            return
-        running, candidates = owner
+    def _apply(
+        self, event: EngineOutput, running: Running, candidates: Sequence[Choice], engine_loop: EngineLoop
+    ) -> None:
         if isinstance(event, Refused):
             error = _in_the_producers_words(event.error)
             running.fail(error.code, str(error), error.field)
@@ -59,7 +63,6 @@ class Outbox:
             running.accept(candidate, event)
             if candidate.ending is not None and event.finish_reason is None:
                 engine_loop.cancel([event.request_id])
-        self._mark(running)
 
 
 def _in_the_producers_words(error: InvalidRequest) -> InvalidRequest:

@@ -40,9 +40,9 @@ class Publisher:
         """Time spent on writing so far, waits for Redis included."""
         self.wake = asyncio.Event()
 
-    def mark(self, running: Running) -> None:
-        """`running` may have an event to write."""
-        self._dirty[running] = None
+    def mark(self, *runnings: Running) -> None:
+        """These may have an event to write."""
+        self._dirty.update(dict.fromkeys(runnings))
         self.wake.set()
 
     async def flush(self, session: Session) -> Flushed:
