@@ -59,7 +59,7 @@ class ReplyLog:
         """The packed command of the next event; the log is busy until `_settle`. Raises what keeps it from writing."""
         if self._writing:
             raise LogBusy(f"{self.key}: a write is in flight")
-        if self._failure is not None or not self.link.alive:
+        if self._failure is not None or self.link.lost_reason is not None:
             self._failure = self._failure or LinkLost(self.link.lost_reason)
             raise self._failure
         payload = encode_payload(event, self.form)
@@ -87,7 +87,7 @@ class ReplyLog:
         """Take the reply to a write; the error that it means, if any."""
         self._writing = False
         if type(reply) is bytes:
-            if isinstance(event, Terminal):
+            if type(event) is Terminal:
                 self._failure = LogBusy(f"{self.key}: the log has ended")
             return None
         if isinstance(reply, BrokerError):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from schemas.codec import Form, decode, encode, pack_value
 from schemas.errors import ErrorCode, InvalidRequest, shown
@@ -11,8 +11,7 @@ from schemas.stopping import FinishReason
 from schemas.wire_values import integer, number, text
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class EventId:
+class EventId(NamedTuple):
     """Entry id of a reply log: the epoch of the attempt, and the event's number in it (0 is the started event)."""
 
     epoch: int
@@ -21,7 +20,7 @@ class EventId:
     @classmethod
     def parse(cls, text: bytes | str) -> Self:
         """From `epoch-index`."""
-        epoch, _, index = (text.decode() if isinstance(text, bytes) else text).partition("-")
+        epoch, _, index = text.partition(b"-") if isinstance(text, bytes) else text.partition("-")
         return cls(int(epoch), int(index or 0))
 
     def __str__(self) -> str:

@@ -44,7 +44,7 @@ class Choice:
         if self.ending is not None:
             return
         self._append(token, logprobs)
-        if self.ending is None and reason is not None:
+        if reason is not None and self.ending is None:
             self._finish(reason, len(self.tokens), token)
 
     def extends(self, logged: Sequence[int]) -> bool:

@@ -95,7 +95,7 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
         tokenizer = None
         extra = {"model": settings.model, "why": str(error)}
         log.warning("the model has no tokenizer: stop strings are refused", extra=extra)
-    return asyncio.run(_serve(settings, name, engine, tokenizer, telemetry, admin))
+    return uvloop.run(_serve(settings, name, engine, tokenizer, telemetry, admin))
 
 
 def _unusable(why: str) -> int:

@@ -165,7 +165,7 @@ class Running:
             return
         if self.times.first_token_s is None:
             self.times.token_arrived()
-        if candidate.cached_tokens is None or candidate.cached_tokens < event.cached_tokens:
+        if candidate.cached_tokens is None:
             candidate.cached_tokens = event.cached_tokens
         candidate.accept(event.token, event.finish_reason, event.logprobs)
         if self._is_ranked and self.error is None and self._candidates is not None:
@@ -174,18 +174,18 @@ class Running:
     def next_event(self) -> Event | None:
         """The event to write next; None while there is nothing to say."""
         ended = self.ended
-        runs = tuple([run for choice in self.choices if (run := choice.next_run(last=ended)) is not None])
+        runs = [run for choice in self.choices if (run := choice.next_run(last=ended)) is not None]
         if ended:
-            return self._terminal(runs)
-        return Output(runs) if runs else None
+            return self._terminal(tuple(runs))
+        return Output(tuple(runs)) if runs else None
 
     def logged(self, event: Event) -> bool:
         """`event` stands in the log; whether it brought the request's first token."""
-        if isinstance(event, Started):
+        if type(event) is Started:
             return False
         for run in event.runs:
             self.choices[run.choice].num_logged = run.position + len(run.tokens)
-        is_terminal = isinstance(event, Terminal)
+        is_terminal = type(event) is Terminal
         if self.times.first_logged_s is not None and not is_terminal:
             return False
         is_first = self.times.logged(tokens=bool(event.runs), terminal=is_terminal)
