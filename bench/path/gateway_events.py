@@ -5,7 +5,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,10 +46,10 @@ class GatewayEvents:
 
 
 @asynccontextmanager
-async def gateway(redis_url: str, **settings: object) -> AsyncIterator[tuple[str, int]]:
+async def gateway(redis_url: str) -> AsyncIterator[tuple[str, int]]:
     """URL and pid of a gateway of the demo model that asks for no worker."""
     port = claimable_port(_HOST, 0, "port")
-    values = {"redis_url": redis_url, "port": port, "require_worker": False, "log_level": "warning", **settings}
+    values = {"redis_url": redis_url, "port": port, "require_worker": False, "log_level": "warning"}
     variables = {f"ORCASTREAM_{name.upper()}": str(value) for name, value in values.items()}
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
     command = (sys.executable, "-m", "cli.main", "gateway")
@@ -64,11 +64,11 @@ async def gateway(redis_url: str, **settings: object) -> AsyncIterator[tuple[str
 
 
 async def gateway_events(
-    redis_url: str, link: Link, *, streams: int, events_per_s: float, seconds: float, settings: Mapping[str, object]
+    redis_url: str, link: Link, *, streams: int, events_per_s: float, seconds: float
 ) -> GatewayEvents:
     """Write one event to each log at a steady pace; every client must get every one."""
     replies = await Replies.begin(link, _KEYS, streams, tokens=_letters())
-    async with gateway(redis_url, **settings) as (url, pid):
+    async with gateway(redis_url) as (url, pid):
         clients = [_Client(url, request_id) for request_id in replies.ids]
         await asyncio.gather(*(client.connect() for client in clients))
         written_s: list[float] = []
@@ -112,7 +112,7 @@ class _Client(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_connection(lambda: self, self._url.hostname, self._url.port)
         request = f"GET {self._path} HTTP/1.1\r\nHost: {self._url.netloc}\r\n\r\n"
-        transport.write(request.encode())  # type: ignore[attr-defined]
+        transport.write(request.encode())
         await self._begun
 
     def data_received(self, data: bytes) -> None:
@@ -145,9 +145,9 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
-async def _until(reached: object) -> None:
+async def _until(reached: Callable[[], bool]) -> None:
     give_up_s = time.monotonic() + 30
-    while not reached():  # type: ignore[operator]
+    while not reached():
         if time.monotonic() > give_up_s:
             raise RuntimeError("the gateway did not bring every event within 30 s")
         await asyncio.sleep(0.02)
