@@ -8,7 +8,6 @@ import msgpack
 
 from schemas.errors import InvalidRequest
 
-
 _packer = msgpack.Packer()
 """One for all: `pack` leaves nothing behind in it."""
 

@@ -56,10 +56,13 @@ def _token_ids(prompt: object, validate: ValidatorFunctionWrapHandler) -> object
         prompt = tuple(ids)
     elif isinstance(prompt, list):
         prompt = tuple(prompt)
-    if isinstance(prompt, tuple) and len(prompt) <= MAX_PROMPT_TOKENS and set(map(type, prompt)) == {int}:
-        if 0 <= min(prompt) and max(prompt) <= MAX_TOKEN_ID:
-            return prompt
-    return validate(prompt)
+    return prompt if isinstance(prompt, tuple) and _are_ids(prompt) else validate(prompt)
+
+
+def _are_ids(prompt: tuple[Any, ...]) -> bool:
+    if not 0 < len(prompt) <= MAX_PROMPT_TOKENS or set(map(type, prompt)) != {int}:
+        return False
+    return min(prompt) >= 0 and max(prompt) <= MAX_TOKEN_ID
 
 
 DEFAULT_TENANT = "default"

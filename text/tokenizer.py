@@ -11,7 +11,6 @@ from schemas.errors import InvalidRequest
 from text.model_config import ModelConfig, ModelFilesError
 from text.token_bytes import TokenBytes
 
-
 _LONG = 16_384
 """Characters from which on a text is worth handing over to the tokenizer's own threads."""
 

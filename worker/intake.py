@@ -15,7 +15,7 @@ from worker.session import Session
 log = logging.getLogger("orcastream.worker")
 
 _RETRY_DELAY_S = 0.2
-_BLOCK_MS = 1000
+_BLOCK_MS = 2000
 
 
 class Intake:

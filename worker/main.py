@@ -8,6 +8,8 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import uvloop
+
 from broker.presence import new_process_name
 from telemetry.logs import set_up_logging
 from telemetry.settings import UnusableTelemetry

@@ -25,7 +25,7 @@ from worker.session import Session
 log = logging.getLogger("orcastream.worker")
 
 _UNWRITABLE_DELAY_S = 0.2
-_BLOCK_MS = 1000
+_BLOCK_MS = 2000
 _SWEEP_INTERVAL_S = 1.0
 _DEADLINE_INTERVAL_S = 0.1
 _FORGET_AFTER_LEASES = 10

@@ -1,4 +1,4 @@
-"""How long a long prompt takes on its way in: in the gateway up to its entry's bytes, in the worker up to the engine."""
+"""How long a long prompt takes on its way in: in the gateway up to the entry, in the worker up to the engine."""
 
 import json
 import random
@@ -17,7 +17,7 @@ from schemas.request import GenerationRequest
 from text.tokenizer import Tokenizer
 
 _MODEL = "bench-model"
-_WORDS = "the quick brown fox jumps over a lazy dog and some more words of English prose follow here".split()
+_WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "then", "sleeps", "here")
 
 
 @dataclass(frozen=True)

@@ -94,9 +94,7 @@ async def _publish(options: argparse.Namespace, url: str, link: Link) -> tuple[l
 async def _share(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
     from bench.path.sharing import sharing
 
-    found = await sharing(
-        url, link, model=options.model, running=options.running, tokens=100, rounds=options.rounds
-    )
+    found = await sharing(url, link, model=options.model, running=options.running, tokens=100, rounds=options.rounds)
     load = f"{found.running} running, alone {found.alone_ms:.2f} ms"
     return [("iteration while publishing", load, f"{found.longer:+.1%}", "+3 %")], asdict(found)
 

@@ -86,7 +86,9 @@ async def gateway_events(
         await asyncio.gather(*(client.ended for client in clients))
     await link.call("FLUSHDB")
     delays = sorted(
-        at_s - written_s[number] for client in clients for number, at_s in enumerate(client.at_s[1 : len(written_s) + 1])
+        at_s - written_s[number]
+        for client in clients
+        for number, at_s in enumerate(client.at_s[1 : len(written_s) + 1])
     )
     events = streams * len(written_s)
     cuts = statistics.quantiles(delays, n=100)
@@ -128,7 +130,9 @@ class _Client(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Before the end that is a failure."""
         if not self.ended.done():
-            self.ended.set_exception(RuntimeError(f"{self._path}: the gateway broke off after {self.num_events} events"))
+            self.ended.set_exception(
+                RuntimeError(f"{self._path}: the gateway broke off after {self.num_events} events")
+            )
 
 
 def _letters() -> Sequence[int]:

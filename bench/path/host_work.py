@@ -3,17 +3,19 @@
 import statistics
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import demo
-from engine import EngineConfig, OrcaEngine, Request
+from engine import EngineConfig, IterationRecord, OrcaEngine, Request
 from schemas.sampling import SamplingParams
 
 _PROMPT_TOKENS = 32
 _WARM_UP = 20
+_PARTS = ("select_s", "build_s", "sample_s")
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,9 @@ def host_work(running: int, iterations: int) -> HostWork:
     most = iterations + _WARM_UP + 8
     for index in range(running):
         prompt = tuple(range(20 + index % 7, 20 + index % 7 + _PROMPT_TOKENS))
-        engine.submit(Request(f"host-{index}", prompt, SamplingParams(max_tokens=most, temperature=0.0, ignore_eos=True)))
+        engine.submit(
+            Request(f"host-{index}", prompt, SamplingParams(max_tokens=most, temperature=0.0, ignore_eos=True))
+        )
     engine.step()
     _without_forward(engine)
     outbox: deque[Any] = deque(maxlen=4)
@@ -62,8 +66,11 @@ def host_work(running: int, iterations: int) -> HostWork:
             parts.append(engine.last_iteration)
     if len(outbox[-1]) != running:
         raise RuntimeError(f"{len(outbox[-1])} requests decoded, not {running}")
-    of = lambda name: statistics.median(getattr(part, name) for part in parts) * 1000  # noqa: E731
-    return HostWork(running, statistics.median(total_ms), of("select_s"), of("build_s"), of("sample_s"))
+    return HostWork(running, statistics.median(total_ms), *(_median_ms(parts, name) for name in _PARTS))
+
+
+def _median_ms(records: Sequence[IterationRecord], name: str) -> float:
+    return statistics.median(getattr(record, name) for record in records) * 1000
 
 
 def _without_forward(engine: OrcaEngine) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from worker.worker import Worker
 _KEYS = Keys("bench-model", "bench-path")
 _DEADLINE_MS = 3_600_000
 _SETTLE_S = 0.5
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,7 @@ async def publishing(url: str, link: Link, *, running: int, interval_s: float, s
     engine = PacedEngine(running, interval_s)
     async with working(url, engine.as_engine(), running):
         await post(link, running, max_tokens=int((seconds + 60) / interval_s))
-        while engine.num_events == 0 or engine.stats().running < running:
-            await asyncio.sleep(0.05)
+        await _until(lambda: engine.num_events > 0 and engine.stats().running == running)
         await asyncio.sleep(_SETTLE_S)
         cpu_s, server_s = time.thread_time(), await server_cpu_s(link)
         events = engine.num_events
@@ -92,6 +92,17 @@ async def post(link: Link, count: int, *, max_tokens: int, prompt: tuple[int, ..
         await queue.enqueue(request, bound=None, retention_ms=1000)
 
 
-async def waiting(link: Link) -> int:
-    """Requests that have not ended."""
-    return await RequestQueue(link, _KEYS).depth()
+async def all_ended(link: Link) -> None:
+    """Wait until the queue that `working` serves is empty."""
+    queue = RequestQueue(link, _KEYS)
+    while True:
+        if not await queue.depth():
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+async def _until(reached: Callable[[], bool]) -> None:
+    while True:
+        if reached():
+            return
+        await asyncio.sleep(_POLL_S)

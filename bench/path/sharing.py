@@ -9,13 +9,12 @@ from typing import Any, cast
 import torch
 
 import demo
-from bench.path.publishing import post, waiting, working
+from bench.path.publishing import all_ended, post, working
 from broker.link import Link
 from engine import EngineConfig, OrcaEngine, Request, TokenEvent
 from schemas.sampling import SamplingParams
 
 _PROMPT = tuple(range(20, 52))
-_POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,7 @@ async def sharing(url: str, link: Link, *, model: str, running: int, tokens: int
         engine.begin(running)
         async with working(url, cast(OrcaEngine, engine), running):
             await post(link, running, max_tokens=tokens, prompt=_PROMPT)
-            while await waiting(link):
-                await asyncio.sleep(_POLL_S)
+            await all_ended(link)
         await link.call("FLUSHDB")
         if number:  # the first round warms everything up
             alone_ms += alone

@@ -21,9 +21,7 @@ _VOCABULARY = 150_000
 class Replies:
     """Any number of reply logs, written side by side: one event each per `advance`, as after one iteration."""
 
-    def __init__(
-        self, link: Link, keys: Keys, logs: list[ReplyLog], ids: list[str], tokens: Sequence[int]
-    ) -> None:
+    def __init__(self, link: Link, keys: Keys, logs: list[ReplyLog], ids: list[str], tokens: Sequence[int]) -> None:
         self._link = link
         self._keys = keys
         self._logs = logs
