@@ -123,7 +123,8 @@ class Subscription:
         self._waiter = waiter = loop.create_future()
         timer = None if seconds is None else loop.call_later(seconds, _settle, waiter, False)
         try:
-            return await waiter
+            await waiter
+            return waiter.result() is True
         finally:
             self._waiter = None
             if timer is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from schemas.codec import Form, decode, encode, pack_value
 from schemas.errors import ErrorCode, InvalidRequest, shown
@@ -11,8 +11,12 @@ from schemas.stopping import FinishReason
 from schemas.wire_values import integer, number, text
 
 
-class EventId(NamedTuple):
-    """Entry id of a reply log: the epoch of the attempt, and the event's number in it (0 is the started event)."""
+@dataclass(slots=True, order=True)
+class EventId:
+    """Entry id of a reply log: the epoch of the attempt, and the event's number in it (0 is the started event).
+
+    Never changed once it is made, as a Run.
+    """
 
     epoch: int
     index: int

@@ -62,7 +62,7 @@ def _token_ids(prompt: object, validate: ValidatorFunctionWrapHandler) -> object
 def _are_ids(prompt: tuple[Any, ...]) -> bool:
     if not 0 < len(prompt) <= MAX_PROMPT_TOKENS or set(map(type, prompt)) != {int}:
         return False
-    return min(prompt) >= 0 and max(prompt) <= MAX_TOKEN_ID
+    return bool(min(prompt) >= 0 and max(prompt) <= MAX_TOKEN_ID)
 
 
 DEFAULT_TENANT = "default"
@@ -76,7 +76,7 @@ class Payload(SamplingParams):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     prompt: Annotated[
-        tuple[TokenId, ...], FailFast(), Field(min_length=1, max_length=MAX_PROMPT_TOKENS), WrapValidator(_token_ids)
+        tuple[TokenId, ...], FailFast(), WrapValidator(_token_ids), Field(min_length=1, max_length=MAX_PROMPT_TOKENS)
     ]
     n: int = Field(1, ge=1, le=MAX_CHOICES, description="Choices of the answer.")
     best_of: int | None = Field(

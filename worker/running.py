@@ -181,7 +181,7 @@ class Running:
 
     def logged(self, event: Event) -> bool:
         """`event` stands in the log; whether it brought the request's first token."""
-        if type(event) is Started:
+        if isinstance(event, Started):
             return False
         for run in event.runs:
             self.choices[run.choice].num_logged = run.position + len(run.tokens)

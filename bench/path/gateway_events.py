@@ -112,7 +112,7 @@ class _Client(asyncio.Protocol):
     async def connect(self) -> None:
         """Ask, and wait until the answer begins."""
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_connection(lambda: self, self._url.hostname, self._url.port)
+        transport, _ = await loop.create_connection(lambda: self, self._url.hostname or "", self._url.port or 80)
         request = f"GET {self._path} HTTP/1.1\r\nHost: {self._url.netloc}\r\n\r\n"
         transport.write(request.encode())
         await self._begun

@@ -11,6 +11,7 @@ import torch
 
 import demo
 from engine import EngineConfig, IterationRecord, OrcaEngine, Request
+from engine.batch.flat_batch import FlatBatch
 from schemas.sampling import SamplingParams
 
 _PROMPT_TOKENS = 32
@@ -70,14 +71,18 @@ def host_work(running: int, iterations: int) -> HostWork:
 
 
 def _median_ms(records: Sequence[IterationRecord], name: str) -> float:
-    return statistics.median(getattr(record, name) for record in records) * 1000
+    return 1000 * float(statistics.median(getattr(record, name) for record in records))
 
 
 def _without_forward(engine: OrcaEngine) -> None:
     """From now on the model says the same each time, at once."""
     vocabulary = engine.limits.vocab_size
     logits = torch.randn(engine.config.max_batch_size, vocabulary, generator=torch.Generator().manual_seed(0))
-    engine._runner.forward = lambda batch: logits[: len(batch.logit_rows)]  # type: ignore[method-assign]
+
+    def forward(batch: FlatBatch) -> torch.Tensor:
+        return logits[: len(batch.logit_rows)]
+
+    engine._runner.forward = forward  # type: ignore[method-assign]
 
 
 def _bytes_per_token() -> int:

@@ -89,7 +89,7 @@ def _sources(logits: torch.Tensor, rows: Sequence[SamplingRow], of: Sequence[int
 
 def _take_plain(logits: torch.Tensor, indices: Sequence[int], sources: Sequence[int]) -> dict[int, int]:
     """The token of each of those rows, from which simply the best is taken: no distribution is told apart for them."""
-    tokens = {}
+    tokens: dict[int, int] = {}
     for begin in range(0, len(indices), rows_at_once(logits)):
         some = indices[begin : begin + rows_at_once(logits)]
         values, best = _maxima(gathered(logits, [sources[index] for index in some]))
