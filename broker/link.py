@@ -96,6 +96,7 @@ class Link:
             self._transport.abort()
             raise LinkLost("the server closed the connection")
         self._transport.set_protocol(self._stream)
+        self._guard = self._loop.create_task(self._end_with_the_loop(), name="redis-link")
 
     @classmethod
     async def open(
@@ -154,6 +155,7 @@ class Link:
     async def close(self) -> None:
         """End the link; what is in flight raises LinkLost."""
         self._die(_CLOSED)
+        await asyncio.gather(self._guard, return_exceptions=True)
         await self._stream.ended
 
     async def call(self, *args: Arg) -> Any:
@@ -202,6 +204,13 @@ class Link:
     async def server_time_ms(self) -> int:
         """The server's clock, milliseconds of Unix time."""
         return time_ms(await self.call("TIME"))
+
+    async def _end_with_the_loop(self) -> None:
+        """A loop that ends cancels its tasks, and knows nothing of sockets that nobody closed."""
+        try:
+            await self._lost.wait()
+        finally:
+            self._die("the loop ended")
 
     def _received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
