@@ -14,6 +14,7 @@ COMMANDS = {
     "kv-memory": Command("the KV cache that a model needs per token", "bench.kv_memory", "worker"),
     "redis-memory": Command("what requests and replies take in Redis", "bench.redis.memory", "gateway"),
     "redis-rate": Command("how many tokens one Redis carries", "bench.redis.rate", "gateway"),
+    "path": Command("the path around the engine: per token and per request", "bench.path.command", "gateway,worker"),
     "autoscale": Command("autoscaling shown on this machine", "bench.autoscaling.command", "gateway,worker,embedded"),
     "telemetry-cost": Command("what telemetry costs", "bench.telemetry.cost", "gateway,worker,embedded"),
 }

@@ -26,10 +26,14 @@ MAX_EPOCH = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The log is open for writing; `fold` is what stands in it, this epoch's started event included."""
+    """The log is open for writing; `fold` is what stands in it, this epoch's started event included.
+
+    `cancelled`: whether the request was, when the epoch began.
+    """
 
     log: ReplyLog
     fold: Fold
+    cancelled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +119,13 @@ class _Attach:
             ("XADD", self.log_key, f"{epoch}-0", *encode_event(self.started, self.form)),
             ("PEXPIREAT", self.log_key, max(log_expire_at_ms, now_ms + self.retention_ms)),
             ("XRANGE", self.log_key, "-", "+"),
+            ("EXISTS", self.keys.cancel(self.request_id)),
         ]
-        written, _, entries, *state = await self._call(fence, may_refuse=True)
+        written, _, entries, cancelled, *state = await self._call(fence, may_refuse=True)
         if isinstance(written, ResponseError):
             self.refused_epoch = epoch
             return None
-        return await self._decide(epoch, fold_log(entries), state)
+        return await self._decide(epoch, fold_log(entries), bool(cancelled), state)
 
     async def check_usable(self) -> None:
         """Raise Unusable where an epoch was refused above all that stands in the log: ids that are gone block it."""
@@ -128,7 +133,7 @@ class _Attach:
         if _epoch_of(newest) < self.refused_epoch:
             raise Unusable(ResponseError(f"{self.log_key}: an id that was deleted is above every epoch"))
 
-    async def _decide(self, epoch: int, fold: Fold, state: Sequence[Any]) -> Attachment | None:
+    async def _decide(self, epoch: int, fold: Fold, cancelled: bool, state: Sequence[Any]) -> Attachment | None:
         if fold.terminal is not None:
             return await self._ended(fold)
         if not self._is_mine(state):
@@ -138,7 +143,7 @@ class _Attach:
         other = await self._earlier_entry(fold)
         if other is not None:
             return other
-        return Attached(ReplyLog(self.link, self.log_key, epoch, self.form), fold)
+        return Attached(ReplyLog(self.link, self.log_key, epoch, self.form), fold, cancelled)
 
     def _is_mine(self, state: Sequence[Any]) -> bool:
         if self.owner is None or self.ref is None:

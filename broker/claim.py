@@ -13,7 +13,7 @@ from broker.entry import EntryRef
 from broker.lease import Leases, was_handed_over
 from broker.link import Link
 from broker.queue import ensure_if_gone
-from broker.resp import fields_of
+from broker.resp import fields_of, pack_many
 from broker.scripts import Command
 from broker.takeover_gate import TakeoverGate
 from schemas.keys import CLASS_WEIGHT, CLASSES, GROUP, Keys
@@ -60,7 +60,7 @@ class Claimer:
         """Requests that nobody was given yet, the most urgent first; none waits for ever."""
         with self._claiming():
             claimed = await self._arrivals.claim(count)
-            await self._remember(claimed)
+            self._remember(claimed)
         return claimed
 
     async def wait_for_work(self, blocking_link: Link, timeout_ms: int, *, count: int = 4) -> list[Claimed]:
@@ -74,7 +74,7 @@ class Claimer:
             if len(claimed) > count:
                 leases = Leases(self._link, self._keys, self._worker)
                 await leases.hand_over([one.ref for one in claimed[count:]])
-            await self._remember(claimed[:count])
+            self._remember(claimed[:count])
         return claimed[:count]
 
     async def expired(self, count: int) -> list[Claimed]:
@@ -87,7 +87,7 @@ class Claimer:
                 if len(claimed) >= count:
                     break
                 claimed += await self._expired_of(name, count - len(claimed))
-            await self._remember(claimed)
+            self._remember(claimed)
         return claimed
 
     async def unknown(self, running: Container[EntryRef]) -> list[Claimed]:
@@ -200,7 +200,7 @@ class Claimer:
         stream_of = self._keys.requests
         await self._link.call_many([("XACK", stream_of(ref.priority_class), GROUP, ref.entry_id) for ref in gone])
 
-    async def _remember(self, claimed: Sequence[Claimed]) -> None:
+    def _remember(self, claimed: Sequence[Claimed]) -> None:
         """Set `seen` for requests that were added without the enqueue script; failing to is no harm."""
         commands: list[Command] = []
         for one in claimed:
@@ -209,4 +209,5 @@ class Claimer:
                 expire_at_ms = int(deadline) + self._retention_ms
                 key = self._keys.seen(request_id.decode())
                 commands.append(("SET", key, str(one.ref), "NX", "PXAT", max(expire_at_ms, 1)))
-        await self._link.call_many(commands)
+        if commands:  # nobody waits for the answers: what comes next on this link comes behind
+            self._link.send(pack_many(commands), len(commands))

@@ -57,9 +57,13 @@ class Fold:
             self.last_id = event_id
         return fresh
 
+    def progress(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """How far the fold has come: number of tokens and checksum of each choice."""
+        return tuple([len(tokens) for tokens in self.tokens]), tuple(self._checksums)
+
     def resume_point(self) -> ResumePoint:
         """How far the fold has come."""
-        return ResumePoint.of([len(tokens) for tokens in self.tokens], self._checksums)
+        return ResumePoint.of(*self.progress())
 
     def resume_id(self) -> str:
         """The SSE `id:` for a client that has been given everything folded so far."""
@@ -151,7 +155,7 @@ def decode_entry(entry: Sequence[Any]) -> tuple[EventId, Event] | None:
 def _within_limits(event: Event) -> bool:
     if isinstance(event, Started):
         return 1 <= event.n <= MAX_CHOICES
-    return all(0 <= run.choice < MAX_CHOICES and run.position >= 0 for run in event.runs)
+    return max((run.choice for run in event.runs), default=0) < MAX_CHOICES
 
 
 def fold_log(entries: Iterable[Sequence[Any]]) -> Fold:

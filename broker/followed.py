@@ -41,13 +41,12 @@ class FollowedLog:
         fold = self.state.fold
         before = fold.started
         runs = tuple(fold.feed(event_id, event))
-        if isinstance(event, Started):
-            if fold.started is not before:
-                self.state.publish(Update(fold.resume_id(), event_id.epoch, started=event))
-        elif isinstance(event, Terminal):
-            self.state.publish(Update(fold.resume_id(), event_id.epoch, runs, terminal=event))
-        elif runs:
-            self.state.publish(Update(fold.resume_id(), event_id.epoch, runs))
+        is_new_epoch = fold.started is not before
+        if runs or is_new_epoch or isinstance(event, Terminal):
+            counts, checksums = fold.progress()
+            started = event if is_new_epoch and isinstance(event, Started) else None
+            terminal = event if isinstance(event, Terminal) else None
+            self.state.publish(Update(counts, checksums, event_id.epoch, runs, started, terminal))
         if self.state.reread_until is not None and event_id >= self.state.reread_until:
             self.state.reread_until = None
 

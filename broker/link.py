@@ -12,7 +12,6 @@ from broker.errors import LinkLost
 from broker.resp import ProtocolError, ReplyParser, pack, pack_many
 from broker.scripts import Arg, Command, Script, ScriptCall
 
-READ_BYTES = 256 * 1024
 _CLOSED = "closed"
 
 
@@ -41,6 +40,23 @@ class _InFlight:
         self.replies: list[Any] = []
 
 
+class _Stream(asyncio.Protocol):
+    """Takes over the socket's stream: bytes go to the link as they come, without a task between."""
+
+    def __init__(self, link: "Link") -> None:
+        self._link = link
+        self.ended: asyncio.Future[None] = link._loop.create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self._link._received(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        why = "the server closed the connection" if error is None else f"{type(error).__name__}: {error}"
+        self._link._die(why)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
 class Link:
     """One connection. Commands of concurrent callers are written in order and their replies resolved in order.
 
@@ -62,8 +78,9 @@ class Link:
         # The connection object opened the socket and spoke the greeting; from here on the link alone owns the stream.
         connection._reader = connection._writer = None
         self._loop = asyncio.get_running_loop()
-        self._reader = reader
-        self._writer = writer
+        self._writer = writer  # kept: a writer that nobody refers to closes its transport
+        self._transport = writer.transport
+        self._parser = ReplyParser()
         self._timeout_s = reply_timeout_s
         self._observer = observer
         self._timed_by = None if blocking else observer
@@ -74,7 +91,12 @@ class Link:
         self.lost_reason: str | None = None
         self.client_id = 0
         """The server's number of this connection; 0 where it does not tell."""
-        self._task = self._loop.create_task(self._read_replies(), name="redis-link")
+        self._stream = _Stream(self)
+        if reader.at_eof() or self._transport.is_closing():
+            self._transport.abort()
+            raise LinkLost("the server closed the connection")
+        self._transport.set_protocol(self._stream)
+        self._guard = self._loop.create_task(self._end_with_the_loop(), name="redis-link")
 
     @classmethod
     async def open(
@@ -133,7 +155,8 @@ class Link:
     async def close(self) -> None:
         """End the link; what is in flight raises LinkLost."""
         self._die(_CLOSED)
-        await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(self._guard, return_exceptions=True)
+        await self._stream.ended
 
     async def call(self, *args: Arg) -> Any:
         """Carry out one command: its reply, ResponseError where the server says no, LinkLost where nobody knows."""
@@ -171,7 +194,7 @@ class Link:
         now = self._loop.time()
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         self._in_flight.append(_InFlight(num_replies, future, now))
-        self._writer.write(packed)
+        self._transport.write(packed)
         if self._observer is not None:
             self._observer.sent(num_replies)
         if self._timer is None:
@@ -182,30 +205,36 @@ class Link:
         """The server's clock, milliseconds of Unix time."""
         return time_ms(await self.call("TIME"))
 
-    async def _read_replies(self) -> None:
-        parser = ReplyParser()
+    async def _end_with_the_loop(self) -> None:
+        """A loop that ends cancels its tasks, and knows nothing of sockets that nobody closed."""
         try:
-            while data := await self._reader.read(READ_BYTES):
-                self._heard_at = self._loop.time()
-                for reply in parser.feed(data):
-                    self._resolve(reply)
-            self._die("the server closed the connection")
-        except (OSError, ProtocolError) as error:
-            self._die(f"{type(error).__name__}: {error}")
+            await self._lost.wait()
         finally:
-            self._die("reader ended")
+            self._die("the loop ended")
 
-    def _resolve(self, reply: Any) -> None:
+    def _received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
+        try:
+            replies = self._parser.feed(data)
+            while replies:
+                replies = self._resolve(replies)
+        except ProtocolError as error:
+            self._die(f"{type(error).__name__}: {error}")
+
+    def _resolve(self, replies: list[Any]) -> list[Any]:
+        """Give the oldest write what it waits for; the replies that are left."""
         if not self._in_flight:
             raise ProtocolError("a reply nobody asked for")
         oldest = self._in_flight[0]
-        oldest.replies.append(reply)
-        if len(oldest.replies) == oldest.count:
+        missing = oldest.count - len(oldest.replies)
+        oldest.replies += replies[:missing]
+        if len(replies) >= missing:
             self._in_flight.popleft()
             if self._timed_by is not None:
-                self._timed_by.answered(self._loop.time() - oldest.since)
+                self._timed_by.answered(self._heard_at - oldest.since)
             if not oldest.future.done():
                 oldest.future.set_result(oldest.replies)
+        return replies[missing:]
 
     def _check_timeout(self) -> None:
         self._timer = None
@@ -226,8 +255,7 @@ class Link:
             self._observer.lost()
         if self._timer is not None:
             self._timer.cancel()
-        self._writer.transport.abort()
-        self._task.cancel()
+        self._transport.abort()
         for waiting in self._in_flight:
             if not waiting.future.done():
                 waiting.future.set_exception(LinkLost(reason))

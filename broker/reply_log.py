@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
 from broker.errors import BrokerError, Fenced, LinkLost, LogBusy, Unwritable
 from broker.link import Link
+from broker.resp import pack_parts
 from schemas.codec import Form
-from schemas.events import Event, Output, Run, Terminal, encode_event
+from schemas.events import Event, Output, Run, Terminal, encode_payload
 
 REFUSED = "equal or smaller"
 """What Redis says of an entry id at or below the newest; the one error that means fenced."""
+_TOKENS = b"\r\n" + pack_parts("type", "tokens", "payload") + b"$"
+"""What stands between id and payload of a tokens event."""
 
 
 class ReplyLog:
@@ -30,13 +33,14 @@ class ReplyLog:
         self._next_index = 1
         self._writing = False
         self._failure: BrokerError | None = None
-        raw = key.encode()
-        self._head = b"*8\r\n$4\r\nXADD\r\n$%d\r\n%b\r\n$10\r\nNOMKSTREAM\r\n" % (len(raw), raw)
+        # What all commands of this epoch have in common is packed once.
+        self._head = b"*8\r\n" + pack_parts("XADD", key, "NOMKSTREAM")
+        self._epoch = b"%d-" % epoch
 
     @property
     def writable(self) -> bool:
         """Whether another event can be appended now."""
-        return self._refusal() is None and not self._writing
+        return self._failure is None and self.link.alive and not self._writing
 
     async def append(self, runs: Sequence[Run]) -> None:
         """Append tokens. Raises Fenced, LinkLost or Unwritable; the log is dead after each of them."""
@@ -51,28 +55,28 @@ class ReplyLog:
         if failure is not None:
             raise failure
 
-    def _refusal(self) -> BrokerError | None:
-        if self._failure is None and not self.link.alive:
-            self._failure = LinkLost(self.link.lost_reason)
-        return self._failure
-
     def _begin(self, event: Event) -> bytes:
-        """The packed command of the next event; the log is busy until `_settle`."""
+        """The packed command of the next event; the log is busy until `_settle`. Raises what keeps it from writing."""
         if self._writing:
             raise LogBusy(f"{self.key}: a write is in flight")
-        kind, payload = event.type.encode(), encode_event(event, self.form)[3]
-        entry_id = b"%d-%d" % (self.epoch, self._next_index)
-        self._next_index += 1
+        if self._failure is not None or self.link.lost_reason is not None:
+            self._failure = self._failure or LinkLost(self.link.lost_reason)
+            raise self._failure
+        payload = encode_payload(event, self.form)
+        index = self._next_index
+        self._next_index = index + 1
         self._writing = True
-        return b"%b$%d\r\n%b\r\n$4\r\ntype\r\n$%d\r\n%b\r\n$7\r\npayload\r\n$%d\r\n%b\r\n" % (
-            self._head,
-            len(entry_id),
-            entry_id,
-            len(kind),
-            kind,
-            len(payload),
-            payload,
-        )
+        if type(event) is Output:
+            return b"%b$%d\r\n%b%d%b%d\r\n%b\r\n" % (
+                self._head,
+                len(self._epoch) + len(str(index)),
+                self._epoch,
+                index,
+                _TOKENS,
+                len(payload),
+                payload,
+            )
+        return self._head + pack_parts(f"{self.epoch}-{index}", "type", event.type, "payload", payload)
 
     def _abandon(self) -> None:
         """Nobody waits for the reply to a write that may be in flight."""
@@ -83,7 +87,7 @@ class ReplyLog:
         """Take the reply to a write; the error that it means, if any."""
         self._writing = False
         if type(reply) is bytes:
-            if isinstance(event, Terminal):
+            if type(event) is Terminal:
                 self._failure = LogBusy(f"{self.key}: the log has ended")
             return None
         if isinstance(reply, BrokerError):
@@ -101,47 +105,50 @@ async def append_many(items: Sequence[tuple[ReplyLog, Event]]) -> list[BrokerErr
     Per item None once it stands in the log, or the error (Fenced, LinkLost, Unwritable, LogBusy), not raised.
     """
     results: list[BrokerError | None] = [None] * len(items)
-    by_link: dict[Link, list[int]] = {}
-    packed: dict[Link, list[bytes]] = {}
+    writes: dict[Link, _Write] = {}
+    link: Link | None = None
     for index, (log, event) in enumerate(items):
-        refusal = log._refusal()
-        if refusal is None:
-            try:
-                command = log._begin(event)
-            except LogBusy as busy:
-                refusal = busy
-        if refusal is not None:
+        try:
+            command = log._begin(event)
+        except BrokerError as refusal:
             results[index] = refusal
             continue
-        by_link.setdefault(log.link, []).append(index)
-        packed.setdefault(log.link, []).append(command)
-    writes = [(indices, _send(link, packed[link])) for link, indices in by_link.items()]
+        if log.link is not link:
+            link = log.link
+            write = writes.setdefault(link, _Write([], []))
+        write.indices.append(index)
+        write.commands.append(command)
     try:
-        for indices, write in writes:
-            for index, reply in zip(indices, await _replies(write), strict=True):
+        sent = [(write.indices, _send(link, write.commands)) for link, write in writes.items()]
+        for indices, replies in sent:
+            for index, reply in zip(indices, await _replies(replies, len(indices)), strict=True):
                 log, event = items[index]
                 results[index] = log._settle(event, reply)
     except BaseException:
         # The caller was cancelled: whether these events stand in their logs is unknown for ever.
-        for index in (index for indices, _ in writes for index in indices):
-            items[index][0]._abandon()
+        for write in writes.values():
+            for index in write.indices:
+                items[index][0]._abandon()
         raise
     return results
 
 
-Write = tuple["asyncio.Future[list[Any]] | LinkLost", int]
+class _Write(NamedTuple):
+    """What goes over one link: places in the list of items, and their packed commands."""
+
+    indices: list[int]
+    commands: list[bytes]
 
 
-def _send(link: Link, packed: Sequence[bytes]) -> Write:
+def _send(link: Link, commands: Sequence[bytes]) -> "asyncio.Future[list[Any]] | LinkLost":
     try:
-        return link.send(b"".join(packed), len(packed)), len(packed)
+        return link.send(b"".join(commands), len(commands))
     except LinkLost as lost:
-        return lost, len(packed)
+        return lost
 
 
-async def _replies(write: Write) -> Sequence[Any]:
-    future, count = write
+async def _replies(sent: "asyncio.Future[list[Any]] | LinkLost", count: int) -> Sequence[Any]:
     try:
-        return [future] * count if isinstance(future, LinkLost) else await future
+        return [sent] * count if isinstance(sent, LinkLost) else await sent
     except LinkLost as lost:
         return [lost] * count

@@ -18,6 +18,11 @@ def extend_checksum(checksum: int, tokens: Sequence[int]) -> int:
     return crc32(pack(f"<{len(tokens)}I", *tokens), checksum)
 
 
+def resume_id(counts: Sequence[int], checksums: Sequence[int]) -> str:
+    """`str(ResumePoint.of(counts, checksums))`, for those who need one per token."""
+    return f"{','.join(map(str, counts))}-{crc32(pack(f'<{len(checksums)}I', *checksums)):08x}"
+
+
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
     """Tokens delivered per choice, and what they were."""

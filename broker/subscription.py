@@ -3,25 +3,32 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from broker.errors import BrokerError, ReplyConflict, WrongTenant
 from broker.fold import Fold
-from broker.resume import ResumePoint, extend_checksum
+from broker.resume import ResumePoint, extend_checksum, resume_id
 from schemas.events import EventId, Run, Started, Terminal
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
-    """One step of a reply: a new epoch's started event, new tokens, or the end, with the `resume_id` behind it.
+class Update(NamedTuple):
+    """One step of a reply: a new epoch's started event, new tokens, or the end.
 
-    `started` comes alone; the last `runs` come with the `terminal`. `epoch` is that of the event.
+    `started` comes alone; the last `runs` come with the `terminal`. `epoch` is that of the event, `counts` and
+    `checksums` are those of each choice's tokens up to it.
     """
 
-    resume_id: str
+    counts: tuple[int, ...]
+    checksums: tuple[int, ...]
     epoch: int
     runs: tuple[Run, ...] = ()
     started: Started | None = None
     terminal: Terminal | None = None
+
+    @property
+    def resume_id(self) -> str:
+        """What a client that has it sends back to go on behind it."""
+        return resume_id(self.counts, self.checksums)
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +84,7 @@ class Subscription:
         self._next = 0
         self._admitted = False
         self._closed = False
-        self._awake = asyncio.Event()
+        self._waiter: asyncio.Future[bool] | None = None
 
     @property
     def request_id(self) -> str:
@@ -88,31 +95,51 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Update:
+        while (update := await self.next_within(None)) is None:
+            pass
+        return update
+
+    async def next_within(self, seconds: float | None) -> Update | None:
+        """The next update; None where none came within `seconds`. Raises as the iteration does."""
+        updates = self._state.updates
         while not self._closed:
-            if self._next < len(self._state.updates) and self._ready():
-                update = self._state.updates[self._next]
+            if self._next < len(updates) and self._ready():
+                update = updates[self._next]
                 self._next += 1
                 shown = self._show(update)
                 if shown is not None:
                     return shown
-            elif self._next >= len(self._state.updates) and self._state.finished:
+            elif self._next >= len(updates) and self._state.finished:
                 break
-            else:
-                self._awake.clear()
-                await self._awake.wait()
+            elif not await self._woken(seconds):
+                return None
         if self._state.failure is not None and not self._closed:
             raise self._state.failure
         raise StopAsyncIteration
 
+    async def _woken(self, seconds: float | None) -> bool:
+        """Wait for something new; False where nothing came within `seconds`. One task waits at a time."""
+        loop = asyncio.get_running_loop()
+        self._waiter = waiter = loop.create_future()
+        timer = None if seconds is None else loop.call_later(seconds, _settle, waiter, False)
+        try:
+            await waiter
+            return waiter.result() is True
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
     def wake(self) -> None:
         """Something new stands in the state."""
-        self._awake.set()
+        if self._waiter is not None:
+            _settle(self._waiter, True)
 
     def close(self) -> None:
         """Stop following; a waiting iteration ends. Idempotent."""
         if not self._closed:
             self._closed = True
-            self._awake.set()
+            self.wake()
             self._on_close(self)
 
     async def __aenter__(self) -> "Subscription":
@@ -147,6 +174,11 @@ class Subscription:
             raise WrongTenant(f"{self._state.request_id}: the log belongs to another tenant")
 
 
+def _settle(waiter: "asyncio.Future[bool]", value: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(value)
+
+
 class _Skipper:
     """Cuts what a resumed client has already been given, and counts on from there."""
 
@@ -161,8 +193,8 @@ class _Skipper:
         runs = tuple(run for run in (self._fresh(run) for run in update.runs) if run is not None)
         if not runs and update.started is None and update.terminal is None:
             return None
-        resume_id = str(ResumePoint.of(self._counts, self._checksums))
-        return Update(resume_id, update.epoch, runs, update.started, update.terminal)
+        counts, checksums = tuple(self._counts), tuple(self._checksums)
+        return Update(counts, checksums, update.epoch, runs, update.started, update.terminal)
 
     def _fresh(self, run: Run) -> Run | None:
         while len(self._counts) <= run.choice:

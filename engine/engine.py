@@ -167,17 +167,17 @@ class OrcaEngine:
         for request, length in pending.prefills:
             self._totals.prefilled(request, length)
             request.chunk_computed(length)
-        for request in pending.plan.requests:
-            if request.followers and request.num_pending:
-                self._scheduler.split(request)
-        for request in pending.plan.requests:
-            if request.kv is not None:
-                self.cache.computed(request.kv, request.tokens, min(request.num_computed, len(request.tokens)))
+        for request in [each for each in pending.plan.requests if each.followers and each.num_pending]:
+            self._scheduler.split(request)
+        if self.cache.prefix_cache:
+            for request in pending.plan.requests:
+                if request.kv is not None:
+                    self.cache.computed(request.kv, request.tokens, min(request.num_computed, len(request.tokens)))
         events += [self._accept(request, result) for request, result in drawn.tokens]
         for request, candidates in drawn.candidates:
             events += self._beams.advance(request, candidates)
         self._totals.iterations += 1
-        self._totals.output_tokens += sum(event.token is not None for event in events)
+        self._totals.output_tokens += sum([event.token is not None for event in events])
         now = time.monotonic()
         self.last_iteration = record = pending.record(now - max(pending.watch.started_s, self._collected_s))
         self._collected_s = now
@@ -250,15 +250,14 @@ class OrcaEngine:
             return self._fail(request, "the model gave no finite score for any allowed token")
         request.append(result.token)
         assert request.max_tokens is not None  # resolved at submit
-        reason = finish_reason(
-            result.token, request.num_outputs, request.sampling, self.eos_token_ids, request.max_tokens
-        )
+        num_outputs = len(request.tokens) - len(request.prompt_ids)
+        reason = finish_reason(result.token, num_outputs, request.sampling, self.eos_token_ids, request.max_tokens)
         if reason is not None:
             self._scheduler.finish(request)
             request.finish(reason)
         return TokenEvent(
             request.id,
-            request.num_outputs - 1,
+            num_outputs - 1,
             result.token,
             reason,
             logprobs=result.logprobs,

@@ -6,9 +6,9 @@ from typing import Any
 from schemas.stopping import FinishReason
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TokenEvent:
-    """One output token of one request, or the error that ended it.
+    """One output token of one request, or the error that ended it. Never changed once it is made.
 
     `position` is that of the token in the output, from 0; with `error` there is no token, and `position` is where it
     would have stood. `logprobs`, when asked for, is `[logprob of the token, [[token id, logprob], ...]]`, natural

@@ -172,16 +172,18 @@ class Request:
 
     def launch(self, num_tokens: int) -> bool:
         """INITIATION or INCREMENT: `num_tokens` more tokens are being computed; whether one is sampled behind them."""
-        if self.state not in (RequestState.INITIATION, RequestState.INCREMENT) or num_tokens > self.num_uncomputed:
+        # No property is asked here, nor in `append`: both run for every request of every iteration.
+        left = len(self.tokens) + self.num_pending - self.num_computed - num_tokens
+        if left < 0 or self.state not in (RequestState.INITIATION, RequestState.INCREMENT):
             raise IllegalTransition(
                 f"request {self.id!r} ({self.state}) cannot compute {num_tokens} of {self.num_uncomputed} tokens"
             )
         self.num_computed += num_tokens
-        if self.num_uncomputed:
+        if left:
             return False
-        self.num_pending += 1
+        self.num_pending = pending = self.num_pending + 1
         self.state = RequestState.INCREMENT
-        is_last = self.max_tokens is not None and self.num_outputs + self.num_pending >= self.max_tokens
+        is_last = self.max_tokens is not None and len(self.tokens) - len(self.prompt_ids) + pending >= self.max_tokens
         self.plannable = not is_last and self.beam is None
         return True
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from broker.errors import BrokerError, ReplyConflict, UnknownRequest, WrongTenant
 from broker.subscription import Update
+from gateway.chunks import Chunks
 from gateway.errors import ApiError, ended, not_found, reply_conflict, unavailable
 from gateway.openai_shape import Shape
 from gateway.reply_text import ReplyText
@@ -40,10 +41,11 @@ async def stream(
 ) -> AsyncGenerator[bytes]:
     """The answer as events; an error that comes once the stream has begun is its last event, and `failed` is told."""
     opened: set[int] = set()
+    chunks = Chunks(shape)
     try:
         async with aclosing(updates):
             async for update in updates:
-                for part in parts(update, shape, text, opened, resumed=resumed):
+                for part in parts(update, shape, chunks, text, opened, resumed=resumed):
                     yield part
     except Exception as error:
         told = as_api_error(error, shape.id)
@@ -53,7 +55,9 @@ async def stream(
             raise
 
 
-def parts(update: Update | None, shape: Shape, text: ReplyText, opened: set[int], *, resumed: bool) -> Generator[bytes]:
+def parts(
+    update: Update | None, shape: Shape, chunks: Chunks, text: ReplyText, opened: set[int], *, resumed: bool
+) -> Generator[bytes]:
     """What one update adds to a stream; None, silence, a comment. ApiError behind the text of a request that failed."""
     if update is None:
         yield KEEP_ALIVE
@@ -63,7 +67,7 @@ def parts(update: Update | None, shape: Shape, text: ReplyText, opened: set[int]
         if not resumed:
             yield from openings(update.started, shape, opened)
     for piece in text.take(update):
-        yield event(shape.delta(piece.choice, piece.text), piece.event_id)
+        yield chunks.delta(piece.choice, piece.text, piece.event_id)
     if update.terminal is not None:
         check(update.terminal)
         for last in text.end(update.terminal):

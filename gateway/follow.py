@@ -26,17 +26,13 @@ async def follow(
             if number % _TURN == 0:
                 await asyncio.sleep(0)
             try:
-                async with asyncio.timeout(keep_alive_s):
-                    update = await anext(subscription)
-            except TimeoutError:
-                if loop.time() > give_up_at:
-                    raise _overdue() from None
-                yield None
-                continue
+                update = await subscription.next_within(keep_alive_s)
             except StopAsyncIteration:
                 raise gateway_stopping() from None
+            if update is None and loop.time() > give_up_at:
+                raise _overdue()
             yield update
-            if update.terminal is not None:
+            if update is not None and update.terminal is not None:
                 return
     finally:
         closing.cancel()

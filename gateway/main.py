@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
+import uvloop
 
 from gateway.app import create_app
 from gateway.service import Gateway, new_gateway_name
@@ -42,6 +43,7 @@ async def serve(settings: GatewaySettings, name: str, telemetry: Telemetry, earl
         create_app(gateway),
         host=settings.host,
         port=settings.port,
+        http="httptools",
         log_config=None,
         access_log=settings.access_log,
         server_header=False,
@@ -66,7 +68,7 @@ def run(settings: GatewaySettings) -> None:
     early: list[int] = []
     _on_stop(lambda number, frame: early.append(number))  # an event loop that is half made cannot be left in peace
     try:
-        asyncio.run(serve(settings, name, telemetry, early))
+        uvloop.run(serve(settings, name, telemetry, early))
     finally:
         telemetry.shut_down()
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from broker.errors import ReplyConflict
-from broker.resume import ResumePoint, extend_checksum
+from broker.resume import ResumePoint, extend_checksum, resume_id
 from broker.subscription import Update
 from gateway.delivered import Delivered
 from schemas.events import Run, Terminal
@@ -12,8 +13,7 @@ from text.detokenizer import Detokenizer
 from text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """New text of one choice. `event_id` stands for everything delivered up to and with it, of all choices."""
 
     choice: int
@@ -120,8 +120,12 @@ class ReplyText:
         for run in runs:
             text = self._choice(run.choice).push(run.tokens)
             if text:
-                pieces.append(Piece(run.choice, text, str(self._point())))
+                pieces.append(Piece(run.choice, text, self._event_id()))
         return pieces
+
+    def _event_id(self) -> str:
+        choices = self._choices
+        return resume_id([c.num_tokens for c in choices], [c.checksum for c in choices])
 
     def _point(self) -> ResumePoint:
         return ResumePoint.of([c.num_tokens for c in self._choices], [c.checksum for c in self._choices])

@@ -64,29 +64,27 @@ class Session:
 
     async def updates(self) -> AsyncGenerator[Update | None]:
         """The reply's updates; None in silence."""
+        left_s = (self._deadline_ms - self._gateway.redis.now_ms) / 1000
+        give_up_at = asyncio.get_running_loop().time() + left_s + _LATE_S
+        keep_alive_s = self._gateway.settings.keep_alive_s
         with self._gateway.metrics.stream():
-            async with aclosing(self._followed()) as followed:
-                async for update in followed:
-                    if update is not None:
-                        self._telemetry.updated(update)
-                    yield update
+            async with self._gateway.reader.subscribe(self._watch) as subscription:
+                updates = follow(subscription, self._gateway.ending, keep_alive_s=keep_alive_s, give_up_at=give_up_at)
+                async with aclosing(updates):
+                    async for update in updates:
+                        if update is not None:
+                            self._took(update)
+                        yield update
+
+    def _took(self, update: Update) -> None:
+        if update.terminal is not None:
+            tokens = update.terminal.usage.completion_tokens
+            log_event("ended", request=self.request_id, why=update.terminal.error, tokens=tokens)
+        self._telemetry.updated(update)
 
     def failed(self, error: ApiError) -> None:
         """The client is told of `error` instead of the rest of the reply."""
         self._telemetry.broke_off(error)
-
-    async def _followed(self) -> AsyncGenerator[Update | None]:
-        left_s = (self._deadline_ms - self._gateway.redis.now_ms) / 1000
-        give_up_at = asyncio.get_running_loop().time() + left_s + _LATE_S
-        keep_alive_s = self._gateway.settings.keep_alive_s
-        async with self._gateway.reader.subscribe(self._watch) as subscription:
-            updates = follow(subscription, self._gateway.ending, keep_alive_s=keep_alive_s, give_up_at=give_up_at)
-            async with aclosing(updates):
-                async for update in updates:
-                    if update is not None and update.terminal is not None:
-                        tokens = update.terminal.usage.completion_tokens
-                        log_event("ended", request=self.request_id, why=update.terminal.error, tokens=tokens)
-                    yield update
 
     async def close(self, *, left: bool) -> None:
         """The client has everything, or it has `left`."""

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n"
 _LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
@@ -18,8 +19,13 @@ _LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
 def event(data: Mapping[str, Any], event_id: str | None = None) -> bytes:
     """One event; `event_id` is what a client sends back as Last-Event-ID to go on behind it."""
     head = f"id: {event_id}\n" if event_id is not None else ""
-    body = json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
-    return f"{head}data: {body}\n\n".encode()
+    return b"%bdata: %b\n\n" % (head.encode(), encoded(data))
+
+
+def encoded(data: Any) -> bytes:
+    """JSON on one line, whatever counts as the end of one."""
+    body = _encode(data)
+    return (body if body.isascii() else body.translate(_LINE_ENDS)).encode()
 
 
 def comment(text: str) -> bytes:

@@ -1,13 +1,20 @@
 """One generation request: the flat fields of its queue entry and the payload inside."""
 
-import struct
 import sys
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, FailFast, Field, ValidationError, model_validator
+from pydantic import (
+    ConfigDict,
+    FailFast,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from schemas.candidates import check_candidates
 from schemas.codec import Form, decode, encode, form_of
@@ -25,6 +32,7 @@ from schemas.limits import (
     MAX_SLO_MS,
     MAX_STOP_LENGTH,
     MAX_STOP_STRINGS,
+    MAX_TOKEN_ID,
     MAX_TRACE_HEADER_LENGTH,
     NAME_PATTERN,
     PROTOCOL_VERSION,
@@ -34,16 +42,27 @@ from schemas.sampling import SamplingParams, TokenId
 ENTRY_FIELDS = frozenset({"id", "v", "class", "deadline", "traceparent", "tracestate", "payload"})
 
 
-def _token_ids(prompt: object) -> object:
-    """Prompt ids travel as an array, or as one binary of little-endian uint32 (msgpack only)."""
+def _token_ids(prompt: object, validate: ValidatorFunctionWrapHandler) -> object:
+    """Prompt ids travel as an array, or as one binary of little-endian uint32 (msgpack only).
+
+    A long prompt is checked as a whole; `validate` looks at each id where something is wrong, and says what.
+    """
     if isinstance(prompt, bytes):
         if len(prompt) % 4:
             raise ValueError("a binary prompt is little-endian uint32: its length must be a multiple of 4 bytes")
         ids = array("I", prompt)
         if sys.byteorder == "big":
             ids.byteswap()
-        return tuple(ids)
-    return tuple(prompt) if isinstance(prompt, list) else prompt
+        prompt = tuple(ids)
+    elif isinstance(prompt, list):
+        prompt = tuple(prompt)
+    return prompt if isinstance(prompt, tuple) and _are_ids(prompt) else validate(prompt)
+
+
+def _are_ids(prompt: tuple[Any, ...]) -> bool:
+    if not 0 < len(prompt) <= MAX_PROMPT_TOKENS or set(map(type, prompt)) != {int}:
+        return False
+    return bool(min(prompt) >= 0 and max(prompt) <= MAX_TOKEN_ID)
 
 
 DEFAULT_TENANT = "default"
@@ -57,7 +76,7 @@ class Payload(SamplingParams):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     prompt: Annotated[
-        tuple[TokenId, ...], FailFast(), BeforeValidator(_token_ids), Field(min_length=1, max_length=MAX_PROMPT_TOKENS)
+        tuple[TokenId, ...], FailFast(), WrapValidator(_token_ids), Field(min_length=1, max_length=MAX_PROMPT_TOKENS)
     ]
     n: int = Field(1, ge=1, le=MAX_CHOICES, description="Choices of the answer.")
     best_of: int | None = Field(
@@ -145,7 +164,7 @@ class GenerationRequest:
 
     def fields(self) -> dict[str, str | bytes]:
         """The flat fields of the queue entry, for XADD."""
-        body = self.payload.model_dump(exclude_defaults=True)
+        body = self.payload.model_dump(exclude_defaults=True, exclude={"prompt"})
         body["prompt"] = list(self.payload.prompt) if self.form is Form.JSON else _pack_ids(self.payload.prompt)
         flat: dict[str, str | bytes] = {
             "id": self.id,
@@ -199,7 +218,10 @@ class GenerationRequest:
 
 
 def _pack_ids(ids: tuple[int, ...]) -> bytes:
-    return struct.pack(f"<{len(ids)}I", *ids)
+    packed = array("I", ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
 
 
 def _text(fields: Mapping[bytes, bytes], name: str, default: str | None = None) -> str:

@@ -11,6 +11,9 @@ from schemas.errors import InvalidRequest
 from text.model_config import ModelConfig, ModelFilesError
 from text.token_bytes import TokenBytes
 
+_LONG = 16_384
+"""Characters from which on a text is worth handing over to the tokenizer's own threads."""
+
 
 class NoChatTemplate(ValueError):
     """The model has no chat template: messages cannot be turned into a prompt."""
@@ -77,7 +80,11 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of `text`, with the special tokens that the model wants around it unless told otherwise."""
         if self._backend is not None:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            if len(text) < _LONG:
+                encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+            else:  # does not work out where in the text each token stands
+                (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            ids: list[int] = encoding.ids
             return ids
         with self._lock:
             return list(self._hf.encode(text, add_special_tokens=add_special_tokens, verbose=False))

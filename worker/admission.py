@@ -3,7 +3,6 @@
 import logging
 
 from broker.attach import Attached, attach
-from broker.cancel import cancelled
 from broker.claimed import Claimed
 from broker.cleanup import drop_duplicate
 from broker.dead_letter import is_hopeless
@@ -92,9 +91,9 @@ class Admission:
             return False
         running.last_epoch = outcome.log.epoch
         self._lifecycle.attached(running, outcome)
-        await self._check_end(session, running, outcome)
         if running.closed:
             return False
+        self._check_end(session, running, outcome)
         # Nothing is awaited from here until the engine has it: a request that looks begun must have begun.
         restart = running.attached(outcome.log, outcome.fold, self._eos_token_ids)
         return restart and not running.ended
@@ -110,8 +109,8 @@ class Admission:
             await self._ender.set_aside(session.link, running.ref, code, message)
             self._lifecycle.buried()
 
-    async def _check_end(self, session: Session, running: Running, outcome: Attached) -> None:
-        if await cancelled(session.link, session.keys, [running.id]):
+    def _check_end(self, session: Session, running: Running, outcome: Attached) -> None:
+        if outcome.cancelled:
             running.fail(ErrorCode.CANCELLED, "the request was cancelled")
         elif session.now_ms >= running.request.deadline_ms:
             running.fail(ErrorCode.EXPIRED, "the deadline passed")

@@ -23,6 +23,7 @@ class Choice:
         self._payload = payload
         self._max_tokens = max_tokens
         self._logprobs: list[Any] = []
+        self._shows_logprobs = payload.logprobs is not None
         self._stop_text: StopText | None = None
         if payload.stop and tokenizer is not None:
             self._stop_text = StopText(tokenizer, payload.stop, payload.min_tokens)
@@ -43,7 +44,7 @@ class Choice:
         if self.ending is not None:
             return
         self._append(token, logprobs)
-        if self.ending is None and reason is not None:
+        if reason is not None and self.ending is None:
             self._finish(reason, len(self.tokens), token)
 
     def extends(self, logged: Sequence[int]) -> bool:
@@ -56,10 +57,10 @@ class Choice:
 
         What is logged stays so: its writer may have known from later tokens that it was no part of one.
         """
+        if self._stop_text is None:
+            return len(self.tokens) if self.ending is None else self.ending.tokens
         if self.ending is not None and self.ending.text_length is None:
             return self.ending.tokens
-        if self._stop_text is None:
-            return len(self.tokens)
         return max(self.num_logged, self._stop_text.num_publishable)
 
     def next_run(self, *, last: bool = False) -> Run | None:
@@ -71,7 +72,7 @@ class Choice:
         end = self.abandoned().tokens if last else self.num_publishable
         if end <= start:
             return None
-        logprobs = tuple(self._logprobs[start:end]) if self._payload.logprobs is not None else None
+        logprobs = tuple(self._logprobs[start:end]) if self._shows_logprobs else None
         return Run(self.index, start, tuple(self.tokens[start:end]), logprobs)
 
     def mean_logprob(self) -> float:

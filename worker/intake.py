@@ -15,7 +15,7 @@ from worker.session import Session
 log = logging.getLogger("orcastream.worker")
 
 _RETRY_DELAY_S = 0.2
-_BLOCK_MS = 1000
+_BLOCK_MS = 2000
 
 
 class Intake:
@@ -91,7 +91,10 @@ class Intake:
             return
         roster.changed.clear()
         outbox.iterated.clear()
-        waits = [asyncio.ensure_future(event.wait()) for event in (roster.changed, outbox.iterated, self._draining)]
+        events = [roster.changed, self._draining]
+        if roster.free:  # without a free place nothing follows from another iteration
+            events.append(outbox.iterated)
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -8,6 +8,8 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import uvloop
+
 from broker.presence import new_process_name
 from telemetry.logs import set_up_logging
 from telemetry.settings import UnusableTelemetry
@@ -95,7 +97,7 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
         tokenizer = None
         extra = {"model": settings.model, "why": str(error)}
         log.warning("the model has no tokenizer: stop strings are refused", extra=extra)
-    return asyncio.run(_serve(settings, name, engine, tokenizer, telemetry, admin))
+    return uvloop.run(_serve(settings, name, engine, tokenizer, telemetry, admin))
 
 
 def _unusable(why: str) -> int:

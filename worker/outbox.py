@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from engine import TokenEvent
 from schemas.errors import ErrorCode, InvalidRequest
 from worker.engine_loop import EngineLoop, EngineOutput, Refused
 from worker.roster import Roster
@@ -15,7 +16,7 @@ log = logging.getLogger("orcastream.worker")
 class Outbox:
     """Carries engine output from its thread to the requests it belongs to; `iterated` wakes at every delivery."""
 
-    def __init__(self, roster: Roster, mark: Callable[[Running], None], wake: asyncio.Event) -> None:
+    def __init__(self, roster: Roster, mark: Callable[[Iterable[Running]], None], wake: asyncio.Event) -> None:
         self._loop = asyncio.get_running_loop()
         self._roster = roster
         self._mark = mark
@@ -33,9 +34,23 @@ class Outbox:
     def take(self, engine_loop: EngineLoop) -> int:
         """Give everything delivered so far to its requests; return how many events that were."""
         batches, self._batches = self._batches, []
+        owner_of = self._roster.by_engine_id
+        marked: dict[Running, None] = {}
         for output in batches:
             for event in output:
-                self._apply(event, engine_loop)
+                owner = owner_of(event.request_id)
+                if owner is None:
+                    continue
+                running, candidates = owner
+                marked[running] = None
+                if type(event) is TokenEvent and event.error is None:
+                    candidate = candidates[event.choice]
+                    running.accept(candidate, event)
+                    if candidate.ending is not None and event.finish_reason is None:
+                        engine_loop.cancel([event.request_id])
+                else:
+                    _fail(running, event)
+        self._mark(marked)
         return sum(map(len, batches))
 
     def _arrived(self, output: list[EngineOutput]) -> None:
@@ -43,23 +58,15 @@ class Outbox:
         self.iterated.set()
         self._wake.set()
 
-    def _apply(self, event: EngineOutput, engine_loop: EngineLoop) -> None:
-        owner = self._roster.by_engine_id(event.request_id)
-        if owner is None:
-            return
-        running, candidates = owner
-        if isinstance(event, Refused):
-            error = _in_the_producers_words(event.error)
-            running.fail(error.code, str(error), error.field)
-        elif event.error is not None:
-            log.error("the engine failed on a request", extra=running.log_fields(why=event.error))
-            running.fail(ErrorCode.ENGINE_ERROR, event.error)
-        else:
-            candidate = candidates[event.choice]
-            running.accept(candidate, event)
-            if candidate.ending is not None and event.finish_reason is None:
-                engine_loop.cancel([event.request_id])
-        self._mark(running)
+
+def _fail(running: Running, event: EngineOutput) -> None:
+    """The engine refused the request, or failed on it."""
+    if isinstance(event, Refused):
+        error = _in_the_producers_words(event.error)
+        running.fail(error.code, str(error), error.field)
+    elif event.error is not None:
+        log.error("the engine failed on a request", extra=running.log_fields(why=event.error))
+        running.fail(ErrorCode.ENGINE_ERROR, event.error)
 
 
 def _in_the_producers_words(error: InvalidRequest) -> InvalidRequest:

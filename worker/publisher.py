@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from broker.ending import finish
@@ -40,9 +41,9 @@ class Publisher:
         """Time spent on writing so far, waits for Redis included."""
         self.wake = asyncio.Event()
 
-    def mark(self, running: Running) -> None:
-        """`running` may have an event to write."""
-        self._dirty[running] = None
+    def mark(self, runnings: Iterable[Running]) -> None:
+        """These may have an event to write."""
+        self._dirty.update(dict.fromkeys(runnings))
         self.wake.set()
 
     async def flush(self, session: Session) -> Flushed:
@@ -62,19 +63,20 @@ class Publisher:
         begin_s = time.monotonic()
         outcomes = await append_many([(reply_log, event) for _, reply_log, event in writes])
         for (running, _, event), outcome in zip(writes, outcomes, strict=True):
-            self._sort(flushed, running, event, outcome)
-        await asyncio.gather(*(self._clean_up(session, running, terminal) for running, terminal in flushed.ended))
+            if outcome is not None:
+                self._refused(flushed, running, outcome)
+                continue
+            if running.logged(event):
+                self._lifecycle.first_token(running)
+            if type(event) is Terminal:
+                self._lifecycle.ended(running, event)
+                flushed.ended.append((running, event))
+        if flushed.ended:
+            await asyncio.gather(*(self._clean_up(session, running, terminal) for running, terminal in flushed.ended))
         self.busy_s += time.monotonic() - begin_s
         return flushed
 
-    def _sort(self, flushed: Flushed, running: Running, event: Event, outcome: BrokerError | None) -> None:
-        if outcome is None:
-            if running.logged(event):
-                self._lifecycle.first_token(running)
-            if isinstance(event, Terminal):
-                self._lifecycle.ended(running, event)
-                flushed.ended.append((running, event))
-            return
+    def _refused(self, flushed: Flushed, running: Running, outcome: BrokerError) -> None:
         running.log = None
         log.info("write refused", extra=running.log_fields(why=str(outcome)))
         if isinstance(outcome, Fenced):

@@ -56,6 +56,7 @@ class Running:
         self._message = ""
         self._field: str | None = None
         payload = request.payload
+        self._is_ranked = payload.is_ranked
         self._seed = derived_seed(request.id) if payload.seed is None else payload.seed
         self._candidates: Candidates | None = None
         self._engine_requests: list[Request] = []
@@ -151,33 +152,43 @@ class Running:
     @property
     def ended(self) -> bool:
         """Whether the next event is the terminal one."""
-        return self.error is not None or (bool(self.choices) and all(choice.ending for choice in self.choices))
+        if self.error is not None:
+            return True
+        for choice in self.choices:  # no generator: asked for every token
+            if choice.ending is None:
+                return False
+        return bool(self.choices)
 
     def accept(self, candidate: Choice, event: TokenEvent) -> None:
         """Take the engine's next token of one of the `candidates()`; the last one of all decides on ranked choices."""
         if event.token is None:
             return
-        self.times.token_arrived()
-        candidate.cached_tokens = max(candidate.cached_tokens or 0, event.cached_tokens)
+        if self.times.first_token_s is None:
+            self.times.token_arrived()
+        if candidate.cached_tokens is None:
+            candidate.cached_tokens = event.cached_tokens
         candidate.accept(event.token, event.finish_reason, event.logprobs)
-        if self.request.payload.is_ranked and self.error is None and self._candidates is not None:
+        if self._is_ranked and self.error is None and self._candidates is not None:
             self.choices = self._candidates.best() or self.choices
 
     def next_event(self) -> Event | None:
         """The event to write next; None while there is nothing to say."""
         ended = self.ended
-        runs = tuple(run for choice in self.choices if (run := choice.next_run(last=ended)) is not None)
+        runs = [run for choice in self.choices if (run := choice.next_run(last=ended)) is not None]
         if ended:
-            return self._terminal(runs)
-        return Output(runs) if runs else None
+            return self._terminal(tuple(runs))
+        return Output(tuple(runs)) if runs else None
 
     def logged(self, event: Event) -> bool:
         """`event` stands in the log; whether it brought the request's first token."""
-        if not isinstance(event, Output | Terminal):
+        if isinstance(event, Started):
             return False
         for run in event.runs:
             self.choices[run.choice].num_logged = run.position + len(run.tokens)
-        is_first = self.times.logged(tokens=bool(event.runs), terminal=isinstance(event, Terminal))
+        is_terminal = type(event) is Terminal
+        if self.times.first_logged_s is not None and not is_terminal:
+            return False
+        is_first = self.times.logged(tokens=bool(event.runs), terminal=is_terminal)
         return is_first and not self.continued
 
     def _terminal(self, runs: tuple[Run, ...]) -> Terminal:

@@ -25,7 +25,7 @@ from worker.session import Session
 log = logging.getLogger("orcastream.worker")
 
 _UNWRITABLE_DELAY_S = 0.2
-_BLOCK_MS = 1000
+_BLOCK_MS = 2000
 _SWEEP_INTERVAL_S = 1.0
 _DEADLINE_INTERVAL_S = 0.1
 _FORGET_AFTER_LEASES = 10
@@ -97,7 +97,7 @@ class Serving:
         if restart:
             self._parts.roster.submitted(running)
             self._parts.engine_loop.submit(running.engine_requests())
-        self._parts.publisher.mark(running)
+        self._parts.publisher.mark([running])
 
     async def _attach_failed(self, running: Running, error: Exception) -> None:
         """Try again later what the server refuses now; what would fail for ever ends, and nothing else with it."""
@@ -161,7 +161,7 @@ class Serving:
         """End what is past its deadline."""
         for running in self._parts.keeper.expired(self._session.now_ms):
             running.fail(ErrorCode.EXPIRED, "the deadline passed")
-            self._parts.publisher.mark(running)
+            self._parts.publisher.mark([running])
 
     async def _renew(self) -> None:
         lost, cancelled = await self._parts.keeper.renew(self._session)
@@ -173,7 +173,7 @@ class Serving:
 
     def _cancel(self, running: Running) -> None:
         running.fail(ErrorCode.CANCELLED, "the request was cancelled")
-        self._parts.publisher.mark(running)
+        self._parts.publisher.mark([running])
 
     async def _obey(self) -> None:
         """Look at the cancel keys that the control stream speaks of, and drain when told to."""

@@ -2,6 +2,7 @@
 
 import random
 import uuid
+from collections.abc import Sequence
 
 from broker.attach import Attached, attach
 from broker.cleanup import finish
@@ -20,17 +21,20 @@ _VOCABULARY = 150_000
 class Replies:
     """Any number of reply logs, written side by side: one event each per `advance`, as after one iteration."""
 
-    def __init__(self, link: Link, keys: Keys, logs: list[ReplyLog], ids: list[str]) -> None:
+    def __init__(self, link: Link, keys: Keys, logs: list[ReplyLog], ids: list[str], tokens: Sequence[int]) -> None:
         self._link = link
         self._keys = keys
         self._logs = logs
         self._rng = random.Random(0)
         self._position = 0
+        self._tokens = tokens
         self.ids = ids
 
     @classmethod
-    async def begin(cls, link: Link, keys: Keys, count: int) -> "Replies":
-        """Attach to `count` new logs."""
+    async def begin(
+        cls, link: Link, keys: Keys, count: int, *, tokens: Sequence[int] = range(_VOCABULARY)
+    ) -> "Replies":
+        """Attach to `count` new logs; what is written there is drawn from `tokens`."""
         ids = [f"cmpl-{uuid.uuid4().hex}" for _ in range(count)]
         started = Started("bench-1-abcdef01", keys.model, "default", "normal", "normal 1795270285012-0", 4711, 32)
         logs = []
@@ -50,11 +54,11 @@ class Replies:
             if not isinstance(attached, Attached):
                 raise RuntimeError(f"{request_id}: {attached}")
             logs.append(attached.log)
-        return cls(link, keys, logs, ids)
+        return cls(link, keys, logs, ids, tokens)
 
     async def advance(self, tokens: int) -> None:
         """Append one event of `tokens` new tokens to every log, in one write."""
-        drawn = tuple(self._rng.randrange(_VOCABULARY) for _ in range(tokens))
+        drawn = tuple(self._rng.choices(self._tokens, k=tokens))
         await self._append(Output((Run(0, self._position, drawn),)))
         self._position += tokens
 

@@ -137,7 +137,7 @@ class Executor:
         """Sample from those rows of the logits, by halves where the device has no memory for all at once."""
         beams = [row for row in rows if launched.rows[row].beam is not None]
         try:
-            tokens = self._tokens(launched, [row for row in rows if row not in beams])
+            tokens = self._tokens(launched, [row for row in rows if row not in beams] if beams else rows)
             candidates = [self._candidates(launched.rows[row], launched.logits, row) for row in beams]
         except torch.OutOfMemoryError:
             if len(rows) == 1:
@@ -151,10 +151,16 @@ class Executor:
 
     def _tokens(self, launched: Launched, rows: list[int]) -> list[tuple[Request, Sampled]]:
         """The next token of each request of `rows`, and of those that follow it."""
-        of = [row for row in rows for _ in range(1 + len(launched.rows[row].followers))]
+        of, drawing = [], []
+        for row in rows:
+            request = launched.rows[row]
+            of.append(row)
+            drawing.append(request)
+            for follower in request.followers:
+                of.append(row)
+                drawing.append(follower)
         if not of:
             return []
-        drawing = [each for row in rows for each in (launched.rows[row], *launched.rows[row].followers)]
         sampled = sample(launched.logits, [self._sampling_row(each) for each in drawing], of)
         return list(zip(drawing, sampled, strict=True))
 
@@ -167,13 +173,18 @@ class Executor:
 
     def _sampling_row(self, request: Request) -> SamplingRow:
         banned = self._banned(request)
-        return SamplingRow(request.sampling, request.seed or 0, request.num_outputs, tuple(sorted(banned)))
+        position = len(request.tokens) - len(request.prompt_ids)
+        return SamplingRow(request.sampling, request.seed or 0, position, tuple(sorted(banned)) if banned else ())
 
     def _banned(self, request: Request) -> frozenset[int]:
         """Tokens that may not come next."""
-        if request.num_outputs >= request.sampling.min_tokens:
-            return frozenset()
+        least = request.sampling.min_tokens
+        if not least or request.num_outputs >= least:
+            return _NOTHING
         return stop_ids(request, self._eos_token_ids)
+
+
+_NOTHING: frozenset[int] = frozenset()
 
 
 def stop_ids(request: Request, eos_token_ids: Collection[int]) -> frozenset[int]:

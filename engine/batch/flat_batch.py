@@ -14,7 +14,7 @@ from engine.kv.sequence import Sequence
 IntArray = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SpanTokens:
     """One span to lay out: `ids` at positions `start` …, whose cache is `sequence`; logits of its last `num_logits`."""
 

@@ -14,9 +14,9 @@ from engine.sampling.weights import Filters, Weights
 from schemas.sampling import SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SamplingRow:
-    """How one row of logits is sampled: for output `position` (from 0), never one of `banned`."""
+    """How one row of logits is sampled: for output `position` (from 0), never one of `banned`. Never changed."""
 
     params: SamplingParams
     seed: int
@@ -24,9 +24,12 @@ class SamplingRow:
     banned: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sampled:
-    """The token of one row, None where the row offers none (not a number, infinite, or everything banned)."""
+    """The token of one row, None where the row offers none (not a number, infinite, or everything banned).
+
+    Never changed once it is made, as SamplingRow.
+    """
 
     token: int | None
     logprobs: Any | None = None
@@ -58,12 +61,17 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRow], of: Sequence[int] 
     all work that is as wide as the vocabulary. ValueError if `of` does not name one row of `logits` for each row.
     """
     sources = _sources(logits, rows, of)
+    plain: list[int] = []
     greedy: _Draws = {}
     random: _Draws = {}
     for index, (source, row) in enumerate(zip(sources, rows, strict=True)):
-        draws = random if row.params.temperature > 0 else greedy
-        draws.setdefault(_Distribution.of(source, row), []).append(index)
-    tokens = _take_best(logits, greedy) | _draw(logits, random, rows)
+        if row.params.temperature > 0:
+            random.setdefault(_Distribution.of(source, row), []).append(index)
+        elif row.banned:
+            greedy.setdefault(_Distribution.of(source, row), []).append(index)
+        else:
+            plain.append(index)
+    tokens = _take_plain(logits, plain, sources) | _take_best(logits, greedy) | _draw(logits, random, rows)
     logprobs = _logprobs(logits, tokens, rows, sources)
     return [Sampled(tokens.get(index), logprobs.get(index)) for index in range(len(rows))]
 
@@ -77,6 +85,19 @@ def _sources(logits: torch.Tensor, rows: Sequence[SamplingRow], of: Sequence[int
         if not 0 <= source < count:
             raise ValueError(f"of contains {source}; the rows of logits are 0 to {count - 1}")
     return sources
+
+
+def _take_plain(logits: torch.Tensor, indices: Sequence[int], sources: Sequence[int]) -> dict[int, int]:
+    """The token of each of those rows, from which simply the best is taken: no distribution is told apart for them."""
+    tokens: dict[int, int] = {}
+    for begin in range(0, len(indices), rows_at_once(logits)):
+        some = indices[begin : begin + rows_at_once(logits)]
+        values, best = _maxima(gathered(logits, [sources[index] for index in some]))
+        tokens |= dict(zip(some, best, strict=True))
+        if not np.isfinite(values).all():
+            for index in (index for index, value in zip(some, values, strict=True) if not np.isfinite(value)):
+                del tokens[index]
+    return tokens
 
 
 def _take_best(logits: torch.Tensor, draws: _Draws) -> dict[int, int]:

@@ -8,6 +8,7 @@ import pytest
 from broker.attach import Attached, Ended, NotMine
 from broker.errors import Fenced, LinkLost
 from broker.link import Link
+from broker.queue import entry_state
 from broker.scripts import Command, ScriptCall
 from schemas.keys import Keys
 from tests.broker.conftest import Begin, MakeWorker
@@ -46,7 +47,7 @@ async def test_a_takeover_between_the_look_and_the_fence(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
     """The lease moved after the first look: the check behind the fence says so, whichever command it falls before."""
-    for position in range(1, 7):
+    for position in range(1, 8):
         await link.call("FLUSHALL")
         await enqueue(link, keys, make_request())
         slow, heir = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
@@ -178,3 +179,41 @@ async def test_the_log_outlives_the_deadline_by_the_retention(link: Link, keys: 
     await link.call("PERSIST", keys.reply(request.id))
     await worker.renew(job)
     assert await link.call("PTTL", keys.reply(request.id)) > 110_000
+
+
+class _Writes:
+    """Counts what a link writes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def sent(self, num_commands: int) -> None:
+        self.count += 1
+
+    def answered(self, seconds: float) -> None:
+        pass
+
+    def lost(self) -> None:
+        pass
+
+
+async def test_two_round_trips_after_the_claim(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """The look, and the fence with all that is to be known before the engine begins, a cancel included."""
+    await enqueue(link, keys, make_request())
+    worker = await make_worker(redis_server.url, "w1")
+    claimed = (await worker.claimer.new(1))[0]
+    await link.call("SET", keys.cancel(make_request().id), 1)
+    await entry_state(link, keys, claimed.ref)  # the server knows the script from now on
+    writes = _Writes()
+    counted = await Link.open(redis_server.url, observer=writes)
+    real, worker.link, writes.count = worker.link, counted, 0
+    try:
+        attached = await worker.attach(claimed)
+    finally:
+        worker.link = real
+        await counted.close()
+    assert isinstance(attached, Attached)
+    assert attached.cancelled
+    assert writes.count == 2

@@ -13,7 +13,19 @@ from hypothesis import strategies as st
 
 from schemas.codec import Form, decode, encode, form_of
 from schemas.errors import ErrorCode, InvalidRequest
-from schemas.events import Ending, Event, EventId, Output, Run, Started, Terminal, Usage, decode_event, encode_event
+from schemas.events import (
+    Ending,
+    Event,
+    EventId,
+    Output,
+    Run,
+    Started,
+    Terminal,
+    Usage,
+    decode_event,
+    encode_event,
+    encode_payload,
+)
 from schemas.stopping import FinishReason
 
 COUNTS = st.integers(0, 1_000_000)
@@ -250,3 +262,9 @@ def test_event_ids(epoch: int, index: int) -> None:
     assert EventId.parse(str(event_id)) == event_id == EventId.parse(str(event_id).encode())
     assert EventId(epoch, index) < EventId(epoch, index + 1) < EventId(epoch + 1, 0)
     assert EventId.parse(str(epoch)) == EventId(epoch, 0)
+
+
+@given(runs(), st.sampled_from(Form))
+def test_the_payload_of_one_run_is_that_of_any_event(run: Run, form: Form) -> None:
+    event = Output((run,))
+    assert encode_payload(event, form) == encode(event.to_wire(), form)

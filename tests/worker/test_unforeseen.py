@@ -48,10 +48,10 @@ async def test_an_unforeseen_error_ends_its_own_request(
             raise ZeroDivisionError
         return read(admission, claimed, now_ms)
 
-    async def fail_to_check(admission: Admission, session: Session, running: Running, outcome: object) -> None:
+    def fail_to_check(admission: Admission, session: Session, running: Running, outcome: object) -> None:
         if running.id == "bad":
             raise ZeroDivisionError
-        await check_end(admission, session, running, outcome)
+        check_end(admission, session, running, outcome)
 
     monkeypatch.setattr(Admission, where, {"_read": fail_to_read, "_check_end": fail_to_check}[where])
     producer.post([5, 6, 7], max_tokens=2, request_id="bad")

@@ -1,0 +1,77 @@
+"""How long a long prompt takes on its way in: in the gateway up to the entry, in the worker up to the engine."""
+
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import demo
+from engine import Request
+from engine.validation import check_request
+from gateway.admission import Admission, Timeouts
+from gateway.kind import Kind
+from schemas.model_limits import ModelLimits
+from schemas.request import GenerationRequest
+from text.tokenizer import Tokenizer
+
+_MODEL = "bench-model"
+_WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "then", "sleeps", "here")
+
+
+@dataclass(frozen=True)
+class Admitting:
+    """Median milliseconds for a prompt of `tokens` that came as `form`; `tokenizing_ms` is part of `gateway_ms`."""
+
+    form: str
+    tokens: int
+    body_bytes: int
+    gateway_ms: float
+    tokenizing_ms: float
+    worker_ms: float
+
+
+def admitting(tokens: int, repeats: int) -> list[Admitting]:
+    """Once as token ids and once as English words."""
+    tokenizer = Tokenizer.load(str(demo.MODEL_DIR))
+    rng = random.Random(0)
+    ids = [rng.randrange(tokenizer.vocab_size) for _ in range(tokens)]
+    words = " ".join(rng.choices(_WORDS, k=tokens))
+    text = words[: len(words) * tokens // len(tokenizer.encode(words))]
+    return [_measure(tokenizer, form, prompt, tokens, repeats) for form, prompt in (("token ids", ids), ("text", text))]
+
+
+def _measure(tokenizer: Tokenizer, form: str, prompt: str | list[int], tokens: int, repeats: int) -> Admitting:
+    limits = ModelLimits(tokenizer.vocab_size, 2 * tokens)
+    admission = Admission(tokenizer, limits, _MODEL, Timeouts(600, 3600))
+    body = json.dumps({"model": _MODEL, "prompt": prompt, "max_tokens": 16, "stream": True}).encode()
+    now_ms = int(time.time() * 1000)
+
+    def gateway() -> dict[bytes, bytes]:
+        admitted = admission.admit(Kind.COMPLETION, body, tenant="default", headers={}, now_ms=now_ms)
+        fields = admitted.request.fields().items()
+        return {name.encode(): value if isinstance(value, bytes) else value.encode() for name, value in fields}
+
+    entry = gateway()
+
+    def worker() -> None:
+        request = GenerationRequest.from_fields(entry, stream_class="normal", now_ms=now_ms)
+        limits.check(request.payload)
+        check_request(Request(request.id, request.payload.prompt, request.payload.sampling), limits, (), ())
+
+    tokenizing_ms = _median_ms(lambda: tokenizer.encode(prompt), repeats) if isinstance(prompt, str) else 0.0
+    found = GenerationRequest.from_fields(entry, stream_class="normal", now_ms=now_ms)
+    return Admitting(
+        form, len(found.payload.prompt), len(body),
+        _median_ms(gateway, repeats), tokenizing_ms, _median_ms(worker, repeats),
+    )  # fmt: skip
+
+
+def _median_ms(work: Callable[[], object], repeats: int) -> float:
+    times_s = []
+    for _ in range(repeats):
+        begun_s = time.perf_counter()
+        work()
+        times_s.append(time.perf_counter() - begun_s)
+    return statistics.median(times_s) * 1000

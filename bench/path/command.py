@@ -1,0 +1,141 @@
+"""Measure the path around the engine: what is spent per token and per request beside the model's arithmetic.
+
+publish: CPU time of a worker's event loop per token event, around an engine that computes nothing.
+share:   how much longer an iteration takes while its tokens are published from the same process.
+host:    what an iteration takes beside the forward pass.
+events:  CPU time of a gateway per SSE event, and how late events come.
+admit:   how long a long prompt takes on its way in.
+
+Redis is a server of our own unless one is named. CPU time is the process's or the thread's own, but a machine that is
+busy with other things makes it longer: measure on a quiet one.
+"""
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bench.figures.machine import machine, versions
+from bench.flags import Parser, above_zero, at_least
+from bench.redis.own_redis import own_redis
+from broker.link import Link
+
+PARTS = ("publish", "share", "host", "events", "admit")
+Row = tuple[str, str, str, str]
+"""What was measured, under which load, the figure, its goal."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print; returns the exit status."""
+    options = _parse(arguments)
+    rows, figures = asyncio.run(_measure(options))
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for heading in ("what", "load", "measured", "goal"):
+        table.add_column(heading)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=120, highlight=False).print(table)
+    if options.json:
+        found = {"machine": machine(), "versions": versions(), "figures": figures}
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("path", __doc__)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="(all of them)")
+    parser.add_argument("--redis-url", help="an empty database (an embedded server with an append-only file)")
+    parser.add_argument("--seconds", type=above_zero, default=4.0, help="of publishing per figure (%(default)g)")
+    parser.add_argument("--interval-ms", type=above_zero, default=10.0, help="an iteration of `publish` (%(default)g)")
+    parser.add_argument("--running", type=at_least(1), default=64, help="requests that publish (%(default)s)")
+    parser.add_argument("--rounds", type=at_least(1), default=5, help="of `share` (%(default)s)")
+    parser.add_argument("--model", default="", help="of `share` (the demo model)")
+    parser.add_argument("--host-running", type=at_least(1), default=256, help="requests of `host` (%(default)s)")
+    parser.add_argument("--streams", type=at_least(2), default=100, help="clients of `events` (%(default)s)")
+    parser.add_argument("--events-per-s", type=above_zero, default=2000.0, help="of all clients (%(default)g)")
+    parser.add_argument("--prompt-tokens", type=at_least(1), default=100_000, help="of `admit` (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    return parser.parse_args(list(arguments))
+
+
+async def _measure(options: argparse.Namespace) -> tuple[list[Row], dict[str, Any]]:
+    rows: list[Row] = []
+    figures: dict[str, Any] = {}
+    async with own_redis(options.redis_url) as (url, link):
+        for part in PARTS:
+            if part in options.only:
+                found, figures[part] = await _RUN[part](options, url, link)
+                rows += found
+    return rows, figures
+
+
+async def _publish(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
+    from bench.path.publishing import idle_commands_per_s, publishing
+
+    found = await publishing(
+        url, link, running=options.running, interval_s=options.interval_ms / 1000, seconds=options.seconds
+    )
+    idle = await idle_commands_per_s(url, link, options.seconds)
+    load = f"{found.running} running, {found.interval_ms:g} ms"
+    return [
+        ("worker's event loop per token event", load, f"{found.loop_us:.1f} µs", "4 µs"),
+        ("Redis per token event", load, f"{found.server_us:.1f} µs", "10 µs"),
+        ("commands of a worker", "idle", f"{idle:.1f} /s", "a few"),
+    ], {**asdict(found), "idle_commands_per_s": idle}
+
+
+async def _share(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
+    from bench.path.sharing import sharing
+
+    found = await sharing(url, link, model=options.model, running=options.running, tokens=100, rounds=options.rounds)
+    load = f"{found.running} running, alone {found.alone_ms:.2f} ms"
+    return [("iteration while publishing", load, f"{found.longer:+.1%}", "+3 %")], asdict(found)
+
+
+async def _host(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
+    from bench.path.host_work import host_work
+
+    found = await asyncio.to_thread(host_work, options.host_running, 200)
+    parts = f"select {found.select_ms:.2f}, lay out {found.build_ms:.2f}, sample {found.sample_ms:.2f}"
+    return [("host work per iteration", f"{found.running} running: {parts}", f"{found.total_ms:.2f} ms", "1.5 ms")], (
+        asdict(found)
+    )
+
+
+async def _events(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
+    from bench.path.gateway_events import gateway_events
+
+    found = await gateway_events(
+        url, link, streams=options.streams, events_per_s=options.events_per_s, seconds=options.seconds
+    )
+    load = f"{found.streams} clients, {found.events_per_s:,.0f} events/s"
+    p50_ms, p99_ms = found.delay_ms
+    return [
+        ("SSE events per second of the gateway's CPU", load, f"{found.per_cpu_s:,.0f}", "12,000"),
+        ("event delay, p50 and p99", load, f"{p50_ms:.1f}, {p99_ms:.1f} ms", "p99 25 ms"),
+    ], asdict(found)
+
+
+async def _admit(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
+    from bench.path.admission import admitting
+
+    found = await asyncio.to_thread(admitting, options.prompt_tokens, 7)
+    return [
+        (
+            f"prompt admitted, as {one.form}",
+            f"{one.tokens:,} tokens: tokenizing {one.tokenizing_ms:.0f}, worker {one.worker_ms:.0f}",
+            f"{one.gateway_ms + one.worker_ms:.0f} ms",
+            "50 ms",
+        )
+        for one in found
+    ], [asdict(one) for one in found]
+
+
+_RUN = {"publish": _publish, "share": _share, "host": _host, "events": _events, "admit": _admit}

@@ -1,0 +1,157 @@
+"""What a gateway computes per SSE event, and how late events come: a gateway process, writer and clients here."""
+
+import asyncio
+import os
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from bench.redis.replies import Replies
+from bench.serve.gateway import served_model
+from bench.serve.questions import DEMO_MODEL
+from broker.link import Link
+from cli.ports import claimable_port
+from cli.process import Process, Program
+from schemas.keys import Keys
+
+_KEYS = Keys(DEMO_MODEL)
+_HOST = "127.0.0.1"
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_SETTLE_S = 1.0
+
+
+@dataclass(frozen=True)
+class GatewayEvents:
+    """`streams` clients got `events` SSE events at `events_per_s`; `cpu_us` is the gateway's CPU time per event.
+
+    `delay_ms` is from before an event was written to Redis until a client of the gateway had its bytes: median and
+    99th percentile.
+    """
+
+    streams: int
+    events: int
+    events_per_s: float
+    cpu_us: float
+    delay_ms: tuple[float, float]
+
+    @property
+    def per_cpu_s(self) -> float:
+        """Events for a second of the gateway's CPU time."""
+        return 1e6 / self.cpu_us
+
+
+@asynccontextmanager
+async def gateway(redis_url: str) -> AsyncIterator[tuple[str, int]]:
+    """URL and pid of a gateway of the demo model that asks for no worker."""
+    port = claimable_port(_HOST, 0, "port")
+    values = {"redis_url": redis_url, "port": port, "require_worker": False, "log_level": "warning"}
+    variables = {f"ORCASTREAM_{name.upper()}": str(value) for name, value in values.items()}
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
+    command = (sys.executable, "-m", "cli.main", "gateway")
+    process = await Process.spawn(Program("gateway", command, {**variables, "PYTHONPATH": path}), lambda _: None)
+    try:
+        url = f"http://{_HOST}:{port}"
+        await served_model(url)
+        yield url, process.pid
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def gateway_events(
+    redis_url: str, link: Link, *, streams: int, events_per_s: float, seconds: float
+) -> GatewayEvents:
+    """Write one event to each log at a steady pace; every client must get every one."""
+    replies = await Replies.begin(link, _KEYS, streams, tokens=_letters())
+    async with gateway(redis_url) as (url, pid):
+        clients = [_Client(url, request_id) for request_id in replies.ids]
+        await asyncio.gather(*(client.connect() for client in clients))
+        written_s: list[float] = []
+        interval_s = streams / events_per_s
+        await replies.advance(1)
+        await asyncio.sleep(_SETTLE_S)
+        cpu_s, begun_s = _cpu_s(pid), time.monotonic()
+        for number in range(max(1, int(seconds / interval_s))):
+            await asyncio.sleep(begun_s + number * interval_s - time.monotonic())
+            written_s.append(time.monotonic())
+            await replies.advance(1)
+        await _until(lambda: all(client.num_events > len(written_s) for client in clients))
+        cpu_s = _cpu_s(pid) - cpu_s
+        await replies.end()
+        await asyncio.gather(*(client.ended for client in clients))
+    await link.call("FLUSHDB")
+    delays = sorted(
+        at_s - written_s[number]
+        for client in clients
+        for number, at_s in enumerate(client.at_s[1 : len(written_s) + 1])
+    )
+    events = streams * len(written_s)
+    cuts = statistics.quantiles(delays, n=100)
+    return GatewayEvents(
+        streams, events, events / (written_s[-1] - written_s[0] + interval_s), cpu_s / events * 1e6,
+        (cuts[49] * 1000, cuts[98] * 1000),
+    )  # fmt: skip
+
+
+class _Client(asyncio.Protocol):
+    """Follows one reply with next to no work: it counts events with text as their bytes come, and when."""
+
+    def __init__(self, url: str, request_id: str) -> None:
+        self._url = urlsplit(url)
+        self._path = f"/v1/requests/{request_id}/events"
+        self.num_events = 0
+        self.at_s: list[float] = []
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def connect(self) -> None:
+        """Ask, and wait until the answer begins."""
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(lambda: self, self._url.hostname or "", self._url.port or 80)
+        request = f"GET {self._path} HTTP/1.1\r\nHost: {self._url.netloc}\r\n\r\n"
+        transport.write(request.encode())
+        await self._begun
+
+    def data_received(self, data: bytes) -> None:
+        """Each event with text has an id, and begins in a chunk of its own."""
+        count = data.count(b"\nid: ")
+        self.num_events += count
+        self.at_s += [time.monotonic()] * count
+        if not self._begun.done():
+            self._begun.set_result(None)
+        if b"data: [DONE]" in data and not self.ended.done():
+            self.ended.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Before the end that is a failure."""
+        if not self.ended.done():
+            self.ended.set_exception(
+                RuntimeError(f"{self._path}: the gateway broke off after {self.num_events} events")
+            )
+
+
+def _letters() -> Sequence[int]:
+    """Tokens of the demo model whose text is whole by itself."""
+    import demo
+    from text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(str(demo.MODEL_DIR))
+    return [ids[0] for ids in map(tokenizer.encode, "abcdefghijklmnop") if len(ids) == 1]
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+async def _until(reached: Callable[[], bool]) -> None:
+    give_up_s = time.monotonic() + 30
+    while not reached():
+        if time.monotonic() > give_up_s:
+            raise RuntimeError("the gateway did not bring every event within 30 s")
+        await asyncio.sleep(0.02)

@@ -1,0 +1,75 @@
+"""An engine that computes nothing: every running request gets one token per iteration, at a steady pace."""
+
+import time
+from dataclasses import dataclass
+from typing import cast
+
+from engine import EngineStats, IterationRecord, OrcaEngine, Request, TokenEvent
+from schemas.model_limits import ModelLimits
+from schemas.stopping import FinishReason
+
+_VOCABULARY = 150_000
+
+
+@dataclass(frozen=True)
+class _Config:
+    max_batch_size: int
+    max_num_batched_tokens: int = 1024
+
+
+class PacedEngine:
+    """What a worker needs of an engine. An iteration takes `interval_s` by the clock and next to no CPU time."""
+
+    def __init__(self, max_batch_size: int, interval_s: float) -> None:
+        self.config = _Config(max_batch_size)
+        self.limits = ModelLimits(_VOCABULARY, 1_000_000)
+        self.eos_token_ids: frozenset[int] = frozenset()
+        self.last_iteration: IterationRecord | None = None
+        self.num_events = 0
+        self.iterations = 0
+        self._interval_s = interval_s
+        self._running: dict[str, list[int]] = {}
+        self._next_s = 0.0
+
+    def as_engine(self) -> OrcaEngine:
+        """For those who ask for an engine by its type."""
+        return cast(OrcaEngine, self)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would bring anything."""
+        return bool(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Nobody waits here."""
+        return 0
+
+    def submit(self, request: Request) -> None:
+        """Take a request in."""
+        self._running[request.id] = [0, request.max_tokens or 1]
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request without an event."""
+        return self._running.pop(request_id, None) is not None
+
+    def step(self) -> list[TokenEvent]:
+        """Sleep until the next iteration is due; a token of each request."""
+        now_s = time.monotonic()
+        self._next_s = max(self._next_s + self._interval_s, now_s)
+        time.sleep(self._next_s - now_s)
+        events = []
+        for request_id, progress in list(self._running.items()):
+            position, most = progress
+            progress[0] += 1
+            last = FinishReason.LENGTH if position + 1 == most else None
+            events.append(TokenEvent(request_id, position, (position * 7919) % _VOCABULARY, last))
+            if last is not None:
+                del self._running[request_id]
+        self.num_events += len(events)
+        self.iterations += 1
+        return events
+
+    def stats(self) -> EngineStats:
+        """Nothing but the number of requests."""
+        return EngineStats(0, 1, 0, 0, 0, len(self._running), 0, 0, 0, self.iterations, 0, 0, 0, self.num_events, 0)
