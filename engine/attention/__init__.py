@@ -2,11 +2,13 @@
 
 from engine.attention.base import BACKENDS, AttentionBackend, AttentionCall, choose_backend
 from engine.attention.torch_backend import TorchBackend
+from engine.attention.triton_backend import TritonBackend
 
 __all__ = [
     "BACKENDS",
     "AttentionBackend",
     "AttentionCall",
     "TorchBackend",
+    "TritonBackend",
     "choose_backend",
 ]

@@ -36,6 +36,8 @@ class AttentionBackend(ABC):
     name: str
     rank: int = 0
     """`auto` takes the available backend of the highest rank."""
+    graphs: bool = False
+    """Whether its work on a batch of single tokens can be captured as a CUDA graph, and brought up to date by `follow`."""
     cache_dtypes: tuple[torch.dtype, ...] = PLAIN_DTYPES
     """The formats in which it can keep keys and values."""
 
@@ -43,6 +45,11 @@ class AttentionBackend(ABC):
     def unavailable(cls, device: torch.device) -> str | None:
         """Why it cannot run on `device`; None: it can."""
         return None
+
+    @classmethod
+    def rank_on(cls, device: torch.device) -> int | None:
+        """Its rank on `device`; None: `auto` never takes it there."""
+        return cls.rank
 
     @abstractmethod
     def allocate(
@@ -56,6 +63,13 @@ class AttentionBackend(ABC):
 
         Whatever has to go to the device goes here: nothing is copied from the host within `attend`.
         """
+
+    def follow(self, plan: Any, batch: FlatBatch) -> None:
+        """Bring `plan` up to date in place, for `batch` has changed in place: as many spans, of one token each.
+
+        Only with `graphs`. All that a graph reads stays where it is.
+        """
+        raise NotImplementedError(f"attention backend {self.name} has no graphs")
 
     @abstractmethod
     def attend(
@@ -91,8 +105,8 @@ def register(name: str) -> Callable[[type[AttentionBackend]], type[AttentionBack
 def choose_backend(name: str, device: torch.device) -> AttentionBackend:
     """The backend of that name, or the best available for `auto`; ValueError where there is none."""
     if name == "auto":
-        available = [backend for backend in BACKENDS.values() if backend.unavailable(device) is None]
-        return max(available, key=lambda backend: backend.rank)()
+        ranked = {backend: rank for backend in BACKENDS.values() if (rank := backend.rank_on(device)) is not None}
+        return max((each for each in ranked if each.unavailable(device) is None), key=ranked.__getitem__)()
     backend = BACKENDS.get(name)
     if backend is None:
         raise ValueError(f"attention_backend: got {name!r}, allowed: auto, {', '.join(BACKENDS)}")
