@@ -11,6 +11,7 @@ CacheDTypeName = Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"
 Admission = Literal["paged", "reserve"]
 Preemption = Literal["auto", "recompute", "swap"]
 Overlap = Literal["auto", "on", "off"]
+CudaGraphs = Literal["auto", "on", "off"]
 BudgetName = Literal["fixed", "adaptive"]
 
 
@@ -31,7 +32,8 @@ class EngineConfig:
     prefixes; `preemption` auto swaps where that is measured to be cheaper than to compute again, and swap is refused
     where there is no such memory. `class_weight` is the factor by which a request of one class ages faster than one of
     the class below. With `overlap` an iteration is planned while the one before computes; auto: on a device that runs
-    by itself.
+    by itself. With `cuda_graphs` iterations of decodes alone are captured at the start and replayed; auto: on CUDA,
+    where backend and model allow it.
     """
 
     model: str
@@ -52,6 +54,7 @@ class EngineConfig:
     host_cache_memory: int = 0
     preemption: Preemption = "auto"
     overlap: Overlap = "auto"
+    cuda_graphs: CudaGraphs = "auto"
     attention_backend: str = "auto"
     self_check: bool = True
 

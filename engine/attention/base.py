@@ -37,7 +37,7 @@ class AttentionBackend(ABC):
     rank: int = 0
     """`auto` takes the available backend of the highest rank."""
     graphs: bool = False
-    """Whether its work on a batch of single tokens can be captured as a CUDA graph, and brought up to date by `follow`."""
+    """Whether a batch of single tokens can be captured as a CUDA graph, and brought up to date by `follow`."""
     cache_dtypes: tuple[torch.dtype, ...] = PLAIN_DTYPES
     """The formats in which it can keep keys and values."""
 

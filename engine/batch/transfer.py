@@ -9,7 +9,7 @@ import torch
 
 
 def packed(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> torch.Tensor:
-    """`arrays` as int64, end to end, on the host; page-locked beside CUDA, or else copying would wait for the device."""
+    """`arrays` as int64, end to end, on the host; page-locked beside CUDA, or copying would wait for the device."""
     flat = torch.empty(sum(array.size for array in arrays), dtype=torch.int64, pin_memory=device.type == "cuda")
     np.concatenate([array.reshape(-1) for array in arrays], out=flat.numpy(), casting="same_kind")
     return flat

@@ -64,7 +64,7 @@ def attend_block(
     if QUANTIZED:
         scores *= tl.load(key_scales + slots, mask=inside, other=0.0).to(tl.float32)[None, :]
     if CAPPED:
-        scores = cap * (1.0 - 2.0 / (tl.exp2(scores) + 1.0))
+        scores = cap * (1.0 - 2.0 / (tl.exp2(tl.minimum(scores, 100.0)) + 1.0))  # beyond it tanh is 1
     scores = tl.where(visible, scores, float("-inf"))
     higher = tl.maximum(best, tl.max(scores, axis=1))
     # A row that has seen nothing yet has -inf, of which no difference can be taken.

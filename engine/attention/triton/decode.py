@@ -80,9 +80,7 @@ def decode(plan: DecodePlan, cache: LayerCache, query: torch.Tensor, output: tor
     )
 
 
-@triton.jit(
-    do_not_specialize=["num_slots", "table_stride"], do_not_specialize_on_alignment=["tables", "splits"]
-)
+@triton.jit(do_not_specialize=["num_slots", "table_stride"], do_not_specialize_on_alignment=["tables", "splits"])
 def split_kernel(
     query,
     keys,
@@ -204,6 +202,6 @@ def merge_kernel(
         best = higher
     if SINKS:
         sums, total, best = add_sink(sums, total, best, tl.load(sinks + head).to(tl.float32) * 1.4426950408889634)
-    result = tl.where(total[:, None] > 0.0, sums / total[:, None], 0.0)
+    result = sums / tl.where(total > 0.0, total, 1.0)[:, None]
     places = (span * num_heads + head) * VALUE_SIZE + columns
     tl.store(output + places[None, :], to_format(result, FORMAT), mask=(columns < VALUE_SIZE)[None, :])

@@ -11,13 +11,13 @@ import triton.language as tl
 @triton.jit
 def to_format(values, FORMAT: tl.constexpr):
     """float32 `values` in FORMAT; beyond its range they saturate only for 8 bits, as the caller has clamped them."""
-    if FORMAT == tl.bfloat16:
+    if tl.bfloat16 == FORMAT:
         values = _keep_bits(values, 16)
-    elif FORMAT == tl.float8e4nv:
+    elif tl.float8e4nv == FORMAT:
         # Below 2^-6 the steps are of one size, 2^-9: that of a float32 between 2^14 and 2^15.
         small = (values + 24576.0) - 24576.0
         values = tl.where(tl.abs(values) < 0.015625, small, _keep_bits(values, 20))
-    elif FORMAT == tl.int8:
+    elif tl.int8 == FORMAT:
         values = (values + 12582912.0) - 12582912.0  # 1.5 * 2^23: from there on a float32 has no fraction
     return values.to(FORMAT)
 

@@ -23,20 +23,21 @@ class Tile(NamedTuple):
     stages: int
 
     def shared_bytes(self, element: int) -> int:
-        """Shared memory of the queries and of the keys and values under way."""
+        """Shared memory of the queries and of the keys and values under way; the first stage loads the tables."""
         heads = self.key_columns + self.value_columns
-        return element * (self.rows * self.key_columns + self.stages * self.columns * heads)
+        return element * (self.rows * self.key_columns + max(1, self.stages - 1) * self.columns * heads)
 
 
-_DECODE = ((64, 128, 4, 3), (128, 64, 4, 3), (256, 32, 4, 3), (512, 16, 4, 2), (None, 16, 8, 1))
+_DECODE = ((64, 128, 4, 4), (128, 64, 4, 4), (256, 32, 4, 4), (512, 16, 4, 3), (None, 16, 8, 1))
 """Up to which head size: columns, warps, stages.
 
 A decode tile waits for memory, and computes next to nothing. 4.8 TB/s over about a microsecond of latency are 36 KiB
-under way per multiprocessor: three stages of 32 KiB (64 keys and values of 128 16-bit numbers), and two such programs
-fit side by side. Wider heads take fewer keys, so that it stays so many bytes.
+under way per multiprocessor. A stage is 32 KiB (64 keys and values of 128 16-bit numbers); of four, one loads block
+numbers and one is computed, which leaves one or two under way, and two or three such programs fit side by side. Wider
+heads take fewer keys, so that it stays so many bytes.
 """
 
-_PREFILL = ((64, 128, 64, 4, 3), (128, 128, 64, 8, 3), (256, 64, 32, 8, 3), (512, 32, 16, 8, 2), (None, 16, 16, 8, 1))
+_PREFILL = ((64, 128, 64, 4, 4), (128, 128, 64, 8, 4), (256, 64, 32, 8, 4), (512, 32, 16, 8, 3), (None, 16, 16, 8, 1))
 """Up to which head size: rows, columns, warps, stages.
 
 A prefill tile computes. 128 rows read each key 128 times for one load, and are two warp groups' worth of Hopper's
@@ -65,17 +66,15 @@ def prefill_tile(heads: int, key_size: int, value_size: int, dtype: torch.dtype)
     )
     if dtype is torch.float32:
         rows, columns = max(16, rows // _FLOAT32), max(16, columns // _FLOAT32)
-    return _made(
-        max(rows, triton.next_power_of_2(heads)), heads, columns, key_size, value_size, warps, stages, dtype
-    )
+    return _made(max(rows, triton.next_power_of_2(heads)), heads, columns, key_size, value_size, warps, stages, dtype)
 
 
 def _made(
     rows: int, heads: int, columns: int, key_size: int, value_size: int, warps: int, stages: int, dtype: torch.dtype
 ) -> Tile:
     # Matrix units take 16 numbers at least.
-    sizes = [max(16, triton.next_power_of_2(size)) for size in (key_size, value_size)]
-    tile = Tile(rows, rows // heads, columns, *sizes, warps, stages)
+    key_columns, value_columns = (max(16, triton.next_power_of_2(size)) for size in (key_size, value_size))
+    tile = Tile(rows, rows // heads, columns, key_columns, value_columns, warps, stages)
     return _fitted(tile, dtype.itemsize, _shared_memory())
 
 
@@ -92,4 +91,5 @@ def _shared_memory() -> int:
     """Bytes that one program may have; what the H200 has where there is no GPU."""
     if not torch.cuda.is_available():
         return 227 * 1024
-    return int(torch.cuda.get_device_properties().shared_memory_per_block_optin)
+    found = triton.runtime.driver.active.utils.get_device_properties(torch.cuda.current_device())
+    return int(found["max_shared_mem"])
