@@ -1,6 +1,6 @@
 """Tiny random models of many architectures, on each device at hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,21 @@ DEVICES = ["cpu", *([pytest.param("cuda", marks=pytest.mark.cuda)] if torch.cuda
 @pytest.fixture(scope="session", params=DEVICES)
 def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
+
+
+@pytest.fixture(scope="module")
+def triton_device() -> Iterator[torch.device]:
+    """Where the Triton kernels run: CUDA, or the CPU with the kernels interpreted, which their first import decides."""
+    pytest.importorskip("triton")
+    with pytest.MonkeyPatch.context() as patch:
+        if torch.cuda.is_available():
+            yield torch.device("cuda")
+            return
+        patch.setenv("TRITON_INTERPRET", "1")
+        from engine.attention.triton import formats
+
+        assert formats.INTERPRETED
+        yield torch.device("cpu")
 
 
 def build(family: str, **changes: Any) -> PreTrainedModel:

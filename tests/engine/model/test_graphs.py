@@ -9,7 +9,6 @@ from engine import EngineConfig, OrcaEngine
 from engine.batch.static_batch import NOWHERE, StaticBatch
 from engine.model.graphs import DecodeGraphs, ladder
 from schemas.sampling import SamplingParams
-from tests.engine.attention.conftest import triton_device  # noqa: F401
 from tests.engine.conftest import build
 
 PROMPTS = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], [5, 6], [9] * 20]
