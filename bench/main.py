@@ -8,7 +8,7 @@ PROGRAM = "orcastream bench"
 COMMANDS = {
     "offline": Command("the engine alone: policies and settings against each other", "bench.offline.command", "worker"),
     "gpu": Command(
-        "kernels checked and measured on a GPU, and the engine beside transformers", "bench.gpu.command", "worker"
+        "a GPU: kernels checked and measured, the engine beside transformers", "bench.gpu.command", "worker"
     ),
     "serve": Command("a gateway over HTTP: open loop, closed loop, sweeps", "bench.serve.command", "gateway"),
     "workloads": Command("the workloads and what they are", "bench.workloads.command"),

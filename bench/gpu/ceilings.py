@@ -17,11 +17,16 @@ class Ceilings:
 
 def measure_ceilings(device: torch.device, *, copied_bytes: int = 2**32, size: int = 8192) -> Ceilings:
     """Of a copy of so many bytes, and of a product of random square matrices."""
+    return Ceilings(copied_bytes / _copy_s(device, copied_bytes), 2 * size**3 / _product_s(device, size))
+
+
+def _copy_s(device: torch.device, copied_bytes: int) -> float:
     source = torch.empty(copied_bytes // 2, dtype=torch.uint8, device=device).random_()
     target = torch.empty_like(source)
-    copy_s = median_s(lambda: target.copy_(source), device)
-    del source, target
+    return median_s(lambda: target.copy_(source), device)
+
+
+def _product_s(device: torch.device, size: int) -> float:
     left, right = (torch.randn(size, size, device=device).to(torch.bfloat16) for _ in range(2))
     product = torch.empty_like(left)
-    product_s = median_s(lambda: torch.mm(left, right, out=product), device)
-    return Ceilings(copied_bytes / copy_s, 2 * size**3 / product_s)
+    return median_s(lambda: torch.mm(left, right, out=product), device)

@@ -1,7 +1,9 @@
 """The parts of the measurement, each of which fills one section of the report."""
 
 import gc
+import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel
@@ -14,15 +16,18 @@ from bench.gpu.kernels import measure_prefill as measure_prefill_kernel
 from bench.gpu.models import random_model
 from bench.gpu.report import Report
 from bench.gpu.runs import WORKLOADS_COMPARED, draw_requests, run_engine, run_transformers
+from bench.workloads import SampleRequest
 from engine import EngineConfig
 from engine.attention import AttentionBackend
 from engine.kv.layout import LayerShape
 from engine.model.runner import cache_dtype_name
+from schemas.errors import InvalidRequest
 
 _LAYER = LayerShape(32, 8, 128, 128)
 """One layer of the 8B shape."""
 
 _LARGEST_PREFILL = PREFILLS[-1]
+_REQUESTS = 64
 
 
 class Bench:
@@ -44,7 +49,13 @@ class Bench:
 
     def run(self, stages: Sequence[str], report: Report) -> bool:
         """Those stages; False, and nothing after it, where a kernel computes something else than the reference."""
-        return all(STAGES[name](self, report) for name in STAGES if name in stages)
+        parts = {
+            "check": self.check,
+            "kernels": self.kernels,
+            "iterations": self.iterations,
+            "workloads": self.workloads,
+        }
+        return all(part(report) for name, part in parts.items() if name in stages)
 
     def check(self, report: Report) -> bool:
         """Kernels against the reference."""
@@ -75,64 +86,66 @@ class Bench:
         """Whole models: decode and prefill, and the gap between decode iterations."""
         ceilings = self._measured(report)
         for shape in self._shapes:
-            model = random_model(shape, self._device)
-            measured = [
-                lambda batch=batch, context=context: measure_decodes(  # type: ignore[misc]
-                    model, self._config(model, batch, context + 100), ceilings, batch, context
-                )
-                for batch in BATCHES
-                for context in CONTEXTS
-            ]
-            measured += [
-                lambda length=length: measure_prefill(model, self._config(model, 1, length + 1), ceilings, length)  # type: ignore[misc]
-                for length in PREFILLS
-            ]
-            for measure in measured:
-                try:
-                    found = measure()
-                except (ValueError, torch.OutOfMemoryError) as error:
-                    report.add("left out", shape=shape, reason=str(error).splitlines()[0])
-                    continue
-                finally:
-                    gc.collect()
-                    torch.cuda.empty_cache()
-                report.add(
-                    "iterations of whole models",
-                    shape=shape,
-                    what=found.what,
-                    ms=found.seconds * 1e3,
-                    of_ceiling=found.share,
-                    gap=found.gap,
-                )
-            del model
+            self._iterations_of(shape, ceilings, report)
         return True
+
+    def _iterations_of(self, shape: str, ceilings: Ceilings, report: Report) -> None:
+        model = random_model(shape, self._device)
+        measured = [
+            partial(measure_decodes, model, self._config(model, batch, context + 100), ceilings, batch, context)
+            for batch in BATCHES
+            for context in CONTEXTS
+        ]
+        measured += [
+            partial(measure_prefill, model, self._config(model, 1, length + 1), ceilings, length) for length in PREFILLS
+        ]
+        for measure in measured:
+            try:
+                found = measure()
+            except (ValueError, InvalidRequest, torch.OutOfMemoryError) as error:
+                report.add("left out", shape=shape, what=str(measure.args[3:]), reason=str(error).splitlines()[0])
+                continue
+            finally:
+                gc.collect()
+                torch.cuda.empty_cache()
+            report.add(
+                "iterations of whole models",
+                shape=shape,
+                what=found.what,
+                ms=found.seconds * 1e3,
+                of_ceiling=found.share,
+                gap=found.gap,
+            )
 
     def workloads(self, report: Report) -> bool:
         """The engine beside transformers' continuous batching, in turn."""
         for shape in self._shapes:
             model = random_model(shape, self._device)
             for workload in WORKLOADS_COMPARED:
-                requests = draw_requests(workload, model.config.vocab_size, self._seed, requests=64)
-                config = self._config(model, 64, None)
-                systems: dict[str, Callable[[], float]] = {
-                    "orcastream": lambda requests=requests, config=config: run_engine(model, config, requests),  # type: ignore[misc]
-                    "transformers-cb": lambda requests=requests: run_transformers(model, requests, {}),  # type: ignore[misc]
-                }
-                rates: dict[str, list[float]] = {name: [] for name in systems}
-                for _ in range(self._repeats):
-                    for name, run in systems.items():
-                        rates[name].append(run())
-                for name, found in rates.items():
-                    report.add(
-                        "output tokens/s, all requests at once",
-                        system=name,
-                        shape=shape,
-                        workload=workload,
-                        median=sorted(found)[len(found) // 2],
-                        output_tokens_per_s=[round(rate, 1) for rate in found],
-                    )
-            del model
+                requests = draw_requests(workload, model.config.vocab_size, self._seed, requests=_REQUESTS)
+                self._compare(model, shape, workload, requests, report)
         return True
+
+    def _compare(
+        self, model: PreTrainedModel, shape: str, workload: str, requests: Sequence[SampleRequest], report: Report
+    ) -> None:
+        systems: dict[str, Callable[[], float]] = {
+            "orcastream": partial(run_engine, model, self._config(model, _REQUESTS, None), requests),
+            "transformers-cb": partial(run_transformers, model, requests, {}),
+        }
+        rates: dict[str, list[float]] = {name: [] for name in systems}
+        for _ in range(self._repeats):
+            for name, run in systems.items():
+                rates[name].append(run())
+        for name, found in rates.items():
+            report.add(
+                "output tokens/s, all requests at once",
+                system=name,
+                shape=shape,
+                workload=workload,
+                median=statistics.median(found),
+                output_tokens_per_s=[round(rate, 1) for rate in found],
+            )
 
     def _measured(self, report: Report) -> Ceilings:
         if self._ceilings is None:
@@ -154,11 +167,3 @@ class Bench:
             prefix_cache=False,
             self_check=False,
         )
-
-
-STAGES: dict[str, Callable[[Bench, Report], bool]] = {
-    "check": Bench.check,
-    "kernels": Bench.kernels,
-    "iterations": Bench.iterations,
-    "workloads": Bench.workloads,
-}

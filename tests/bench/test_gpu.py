@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.gpu import command
 from bench.gpu.check import Case, Checked
 from bench.gpu.iterations import busy_share
 from bench.gpu.models import random_model
 from bench.gpu.runs import draw_requests, run_engine, run_transformers
 from bench.main import main
+from bench.make_model import SHAPES
 from engine import EngineConfig
 from engine.kv.layout import LayerShape
 
@@ -31,9 +33,9 @@ def test_the_checks_run_in_the_interpreter(tmp_path: Path) -> None:
     """In a process of its own: whether kernels are interpreted is decided when they are imported."""
     pytest.importorskip("triton")
     written = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "cli.main", "bench", "gpu", "--interpret", "--seed", "1", "--json", str(written)]
+    line = [sys.executable, "-m", "cli.main", "bench", "gpu", "--interpret", "--seed", "1", "--json", str(written)]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(line, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     results = json.loads(written.read_text(encoding="utf-8"))["results"]
     (rows,) = results.values()
@@ -47,6 +49,10 @@ def test_not_a_number_is_wrong() -> None:
     assert not Checked(case, float("nan")).right
     assert not Checked(case, 0.1).right
     assert Checked(case, 1e-7).right
+
+
+def test_every_shape_that_can_be_made_can_be_measured() -> None:
+    assert set(command.SHAPES) == set(SHAPES)
 
 
 @pytest.mark.parametrize("arguments", [["--only", "checks"], ["--shapes", "gpt-9"], ["--json", "/nowhere/at/all"]])

@@ -1,6 +1,6 @@
 """Tiny random models of many architectures, on each device at hand."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,19 +55,11 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
 
 
-@pytest.fixture(scope="module")
-def triton_device() -> Iterator[torch.device]:
-    """Where the Triton kernels run: CUDA, or the CPU with the kernels interpreted, which their first import decides."""
+@pytest.fixture(scope="session")
+def triton_device() -> torch.device:
+    """Where the Triton kernels run: on a GPU, or in Triton's interpreter (tests/conftest.py)."""
     pytest.importorskip("triton")
-    with pytest.MonkeyPatch.context() as patch:
-        if torch.cuda.is_available():
-            yield torch.device("cuda")
-            return
-        patch.setenv("TRITON_INTERPRET", "1")
-        from engine.attention.triton import formats
-
-        assert formats.INTERPRETED
-        yield torch.device("cpu")
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def build(family: str, **changes: Any) -> PreTrainedModel:
