@@ -28,19 +28,31 @@ class Iteration:
 def measure_decodes(
     model: PreTrainedModel, config: EngineConfig, ceilings: Ceilings, batch_size: int, context: int
 ) -> Iteration:
-    """`batch_size` requests that decode at about `context` tokens; bytes are the weights and the cache, once."""
+    """`batch_size` requests that decode at `context` tokens and a few more; bytes are the weights and the cache, once.
+
+    ValueError where the cache does not hold them all.
+    """
     engine = OrcaEngine(config, model)
-    _submit(engine, batch_size, context, 2 * _STEPS + 8)
+    outputs = outputs_of_decodes(batch_size, context, config.max_num_batched_tokens)
+    room, needed = engine.cache.blocks_total * config.block_size, batch_size * (context + outputs)
+    if room < needed:
+        raise ValueError(f"the cache holds {room} tokens, and {needed} are needed")
+    _submit(engine, batch_size, context, outputs)
     while engine.last_iteration is None or engine.last_iteration.prefill_tokens:
         engine.step()
     for _ in range(4):
         engine.step()
     times = _steps(engine)
     gap = _gap(engine) if engine.device.type == "cuda" else None
-    read = _weight_bytes(model) + batch_size * context * _cache_bytes(engine)
+    read = _weight_bytes(model) + engine.last_iteration.context_tokens * _cache_bytes(engine)
     seconds = statistics.median(times)
     what = f"decode iteration, batch {batch_size}, context {context}"
     return Iteration(what, seconds, read / seconds / ceilings.bytes_per_s, gap)
+
+
+def outputs_of_decodes(batch_size: int, context: int, token_budget: int) -> int:
+    """Tokens that the first request generates until the last one is in, and while decodes are measured."""
+    return 2 * _STEPS + 8 + 2 * -(-batch_size * context // token_budget)
 
 
 def measure_prefill(model: PreTrainedModel, config: EngineConfig, ceilings: Ceilings, length: int) -> Iteration:
@@ -95,7 +107,7 @@ def _gap(engine: OrcaEngine) -> float:
         for _ in range(_STEPS // 2):
             engine.step()
         torch.cuda.synchronize()
-    events = [event for event in profile.events() if event.device_type is torch.autograd.DeviceType.CUDA]
+    events = [event for event in profile.events() if event.device_type.name == "CUDA"]
     return 1 - busy_share((event.time_range.start, event.time_range.end) for event in events)
 
 

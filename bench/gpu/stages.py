@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from bench.gpu.ceilings import Ceilings, measure_ceilings
 from bench.gpu.check import cases, check
-from bench.gpu.iterations import measure_decodes, measure_prefill
+from bench.gpu.iterations import measure_decodes, measure_prefill, outputs_of_decodes
 from bench.gpu.kernels import BATCHES, CONTEXTS, PREFILLS, measure_decode
 from bench.gpu.kernels import measure_prefill as measure_prefill_kernel
 from bench.gpu.models import random_model
@@ -92,7 +92,9 @@ class Bench:
     def _iterations_of(self, shape: str, ceilings: Ceilings, report: Report) -> None:
         model = random_model(shape, self._device)
         measured = [
-            partial(measure_decodes, model, self._config(model, batch, context + 100), ceilings, batch, context)
+            partial(
+                measure_decodes, model, self._config(model, batch, _longest(batch, context)), ceilings, batch, context
+            )
             for batch in BATCHES
             for context in CONTEXTS
         ]
@@ -167,3 +169,7 @@ class Bench:
             prefix_cache=False,
             self_check=False,
         )
+
+
+def _longest(batch_size: int, context: int) -> int:
+    return context + outputs_of_decodes(batch_size, context, _LARGEST_PREFILL)
