@@ -127,8 +127,6 @@ def prefill_kernel(
     rows, columns = tl.arange(0, ROWS), tl.arange(0, BLOCK_K)
     tokens = token + rows // HEADS
     wanted = (rows < TOKENS * HEADS) & (tokens < length)
-    # Rows that nobody wants do what the last token does.
-    position = context - length + tl.minimum(tokens, length - 1)
     stream = begin + tokens
     heads = kv_head * HEADS + rows % HEADS
     queries = tl.load(
@@ -142,6 +140,8 @@ def prefill_kernel(
 
     lowest = context - length + token
     highest = context - length + tl.minimum(token + TOKENS, length)
+    # Rows that nobody wants do what the last token does.
+    position = tl.minimum(context - length + tokens, highest - 1)
     table = tables + span.to(tl.int64) * table_stride
     keys += kv_head * num_slots * KEY_SIZE
     values += kv_head * num_slots * VALUE_SIZE

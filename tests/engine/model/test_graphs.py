@@ -53,6 +53,9 @@ def test_rows_that_nothing_is_loaded_into_write_nowhere(triton_device: torch.dev
         EngineConfig("tiny", block_size=4, kv_cache_memory=2**18, attention_backend="triton", cuda_graphs="off"), model
     )
     static = StaticBatch.beside(engine.cache, 3, engine.device)
+    for layer in engine._runner.layers:
+        for part in layer.tensors:
+            part.zero_()
     before = [part.clone() for layer in engine._runner.layers for part in layer.tensors]
     logits = engine._runner.compute(static.first(3))
     assert logits.isfinite().all()
