@@ -72,9 +72,15 @@ def attend_block(
     weights = tl.exp2(scores - pivot[:, None])
     shrunk = tl.exp2(best - pivot)
     total = total * shrunk + tl.sum(weights, axis=1)
+    value = load_rows(values, slots, inside, VALUE_SIZE, BLOCK_V)
     if QUANTIZED:
-        weights *= tl.load(value_scales + slots, mask=inside, other=0.0).to(tl.float32)[None, :]
-    value = load_rows(values, slots, inside, VALUE_SIZE, BLOCK_V).to(FACTORS)
+        value_scale = tl.load(value_scales + slots, mask=inside, other=0.0).to(tl.float32)
+        if tl.float16 == FACTORS:
+            # A weight times a scale can be too small for it; a value is not.
+            value = value.to(tl.float32) * value_scale[:, None]
+        else:
+            weights *= value_scale[None, :]
+    value = value.to(FACTORS)
     mixed = tl.dot(weights.to(FACTORS), value, mixed * shrunk[:, None], input_precision="ieee")
     return mixed, total, higher
 

@@ -23,21 +23,25 @@ class Tile(NamedTuple):
     stages: int
 
     def shared_bytes(self, element: int) -> int:
-        """Shared memory of the queries and of the keys and values under way; the first stage loads the tables."""
-        heads = self.key_columns + self.value_columns
-        return element * (self.rows * self.key_columns + max(1, self.stages - 1) * self.columns * heads)
+        """Shared memory of the queries and of the keys and values under way.
+
+        Keys wait for block numbers, so that a place for one more lot of them takes two stages (as Triton's compiler
+        shows: `python -m tests.engine.attention.compile_kernels`); matrix instructions of Hopper take one more.
+        """
+        heads, buffers = self.key_columns + self.value_columns, 1 + (self.stages - 1) // 2
+        return element * (self.rows * self.key_columns + buffers * self.columns * heads)
 
 
-_DECODE = ((64, 128, 4, 4), (128, 64, 4, 4), (256, 32, 4, 4), (512, 16, 4, 3), (None, 16, 8, 1))
+_DECODE = ((64, 128, 4, 5), (128, 64, 4, 5), (256, 32, 4, 5), (512, 16, 4, 3), (None, 16, 8, 1))
 """Up to which head size: columns, warps, stages.
 
 A decode tile waits for memory, and computes next to nothing. 4.8 TB/s over about a microsecond of latency are 36 KiB
-under way per multiprocessor. A stage is 32 KiB (64 keys and values of 128 16-bit numbers); of four, one loads block
-numbers and one is computed, which leaves one or two under way, and two or three such programs fit side by side. Wider
+under way per multiprocessor. 64 keys and values of 128 16-bit numbers are 32 KiB; with five stages there is room for
+two such lots, one that is computed and one under way, and three such programs (72 KiB each) fit side by side. Wider
 heads take fewer keys, so that it stays so many bytes.
 """
 
-_PREFILL = ((64, 128, 64, 4, 4), (128, 128, 64, 8, 4), (256, 64, 32, 8, 4), (512, 32, 16, 8, 3), (None, 16, 16, 8, 1))
+_PREFILL = ((64, 128, 64, 4, 5), (128, 128, 64, 8, 5), (256, 64, 32, 8, 5), (512, 32, 16, 8, 3), (None, 16, 16, 8, 1))
 """Up to which head size: rows, columns, warps, stages.
 
 A prefill tile computes. 128 rows read each key 128 times for one load, and are two warp groups' worth of Hopper's
@@ -81,8 +85,7 @@ def _made(
 def _fitted(tile: Tile, element: int, shared_memory: int) -> Tile:
     """With fewer stages, then fewer columns, until it fits."""
     while tile.shared_bytes(element) > shared_memory and (tile.stages > 1 or tile.columns > 16):
-        fewer = tile._replace(stages=tile.stages - 1) if tile.stages > 2 else tile._replace(columns=tile.columns // 2)
-        tile = fewer if fewer.columns >= 16 else tile._replace(stages=1)
+        tile = tile._replace(stages=tile.stages - 2) if tile.stages > 1 else tile._replace(columns=tile.columns // 2)
     return tile
 
 
