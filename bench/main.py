@@ -7,6 +7,9 @@ from cli.command import Command, overview, run_command
 PROGRAM = "orcastream bench"
 COMMANDS = {
     "offline": Command("the engine alone: policies and settings against each other", "bench.offline.command", "worker"),
+    "gpu": Command(
+        "a GPU: kernels checked and measured, the engine beside transformers", "bench.gpu.command", "worker"
+    ),
     "serve": Command("a gateway over HTTP: open loop, closed loop, sweeps", "bench.serve.command", "gateway"),
     "peers": Command("the engine beside other engines, in one run", "bench.peers.command", "worker"),
     "workloads": Command("the workloads and what they are", "bench.workloads.command"),

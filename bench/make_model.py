@@ -21,7 +21,7 @@ from cli.errors import UserError
 
 @dataclass(frozen=True)
 class Shape:
-    """What the size and the speed of a Qwen3 follow from; embeddings are tied."""
+    """What the size and the speed of a Qwen3 follow from."""
 
     hidden_size: int
     num_hidden_layers: int
@@ -31,10 +31,12 @@ class Shape:
     intermediate_size: int
     vocab_size: int
     max_position_embeddings: int = 40960
+    tie_word_embeddings: bool = True
 
 
 SHAPES = {
     "qwen3-0.6b": Shape(1024, 28, 16, 8, 128, 3072, 151_936),
+    "qwen3-8b": Shape(4096, 36, 32, 8, 128, 12288, 151_936, tie_word_embeddings=False),
     "qwen3-tiny": Shape(256, 4, 4, 2, 64, 768, 8192),
 }
 
@@ -44,7 +46,7 @@ def make_model(shape: Shape, directory: Path, seed: int = 0) -> int:
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"directory: got {str(directory)!r}, allowed: an empty directory, or one that does not exist")
     directory.mkdir(parents=True, exist_ok=True)
-    config = _config(shape)
+    config = model_config(shape)
     with torch.device("meta"):
         names = dict(Qwen3ForCausalLM(config).named_parameters())
     weights = _random(names, config.initializer_range, seed)
@@ -72,11 +74,11 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _config(shape: Shape) -> Qwen3Config:
+def model_config(shape: Shape) -> Qwen3Config:
+    """The configuration of a checkpoint of that shape."""
     settings: dict[str, Any] = {
         **vars(shape),
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-        "tie_word_embeddings": True,
         "dtype": torch.bfloat16,
         "architectures": ["Qwen3ForCausalLM"],
         "bos_token_id": None,

@@ -13,6 +13,7 @@ Admission = Literal["paged", "reserve"]
 Preemption = Literal["auto", "recompute", "swap"]
 Overlap = Literal["auto", "on", "off"]
 ModelPasses = Literal["auto", "off"]
+CudaGraphs = Literal["auto", "on", "off"]
 BudgetName = Literal["fixed", "adaptive"]
 
 
@@ -34,8 +35,9 @@ class EngineConfig:
     prefixes; `preemption` auto swaps where that is measured to be cheaper than to compute again, and swap is refused
     where there is no such memory. `class_weight` is the factor by which a request of one class ages faster than one of
     the class below. With `overlap` an iteration is planned while the one before computes; auto: on a device that runs
-    by itself. `model_passes` auto replaces modules of a model that `OrcaEngine.load` brings into a CPU's memory by
-    faster ones, where there are compiled operators.
+    by itself. With `cuda_graphs` iterations of decodes alone are captured at the start and replayed; auto: on CUDA,
+    where backend and model allow it. `model_passes` auto replaces modules of a model that `OrcaEngine.load` brings into
+    a CPU's memory by faster ones, where there are compiled operators.
     """
 
     model: str
@@ -56,6 +58,7 @@ class EngineConfig:
     host_cache_memory: int = 0
     preemption: Preemption = "auto"
     overlap: Overlap = "auto"
+    cuda_graphs: CudaGraphs = "auto"
     attention_backend: str = "auto"
     model_passes: ModelPasses = "auto"
     self_check: bool = True

@@ -14,6 +14,7 @@ from engine.beam import Beam
 from engine.beams import Beams
 from engine.config import EngineConfig
 from engine.model.cache_setup import make_cache
+from engine.model.graph_setup import make_graphs
 from engine.model.load import (
     eos_token_ids,
     load_model_config,
@@ -61,6 +62,7 @@ class OrcaEngine:
         backend = choose_backend(config.attention_backend, self.device, model.dtype, cache_dtype)
         self._runner = ModelRunner(model, backend, cache_dtype)
         self.cache = make_cache(self._runner, config, max_model_len)
+        self._runner.graphs = make_graphs(config, self._runner, self.cache)
         self.eos_token_ids = eos_token_ids(model)
         self._executor = Executor(self._runner, self.cache, self.eos_token_ids)
         self._requests = RequestPool()

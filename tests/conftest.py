@@ -19,6 +19,8 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it when it is loaded, here and in every process that a test starts
+if not Path("/dev/nvidiactl").exists():
+    os.environ["TRITON_INTERPRET"] = "1"  # decided when triton is imported, and no engine takes it by itself
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

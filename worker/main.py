@@ -84,6 +84,7 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
                 tbt_target_ms=settings.tbt_target_ms,
                 prefix_cache=settings.prefix_cache,
                 kv_cache_dtype=settings.kv_cache_dtype,
+                cuda_graphs=settings.cuda_graphs,
                 host_cache_memory=settings.host_cache_memory,
                 preemption=settings.preemption,
                 class_weight=settings.class_weight,

@@ -46,6 +46,10 @@ class WorkerSettings(BrokerSettings, LogSettings):
     kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8"] = Field(
         "auto", description="Number format of the KV cache; auto: the model's own."
     )
+    cuda_graphs: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="Replay iterations of decodes alone from CUDA graphs; auto: on a GPU, where the model allows.",
+    )
     prefix_cache: bool = Field(True, description="Keep computed prefixes, and compute none twice for a tenant.")
     host_cache_memory: int = Field(
         0, ge=0, description="Host memory for requests that are swapped out, and prefixes that were evicted. [bytes]"

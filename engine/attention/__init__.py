@@ -3,6 +3,7 @@
 from engine.attention.base import BACKENDS, AttentionBackend, AttentionCall, choose_backend
 from engine.attention.native_backend import NativeBackend
 from engine.attention.torch_backend import TorchBackend
+from engine.attention.triton_backend import TritonBackend
 
 __all__ = [
     "BACKENDS",
@@ -10,5 +11,6 @@ __all__ = [
     "AttentionCall",
     "NativeBackend",
     "TorchBackend",
+    "TritonBackend",
     "choose_backend",
 ]

@@ -38,6 +38,8 @@ class AttentionBackend(ABC):
     """`auto` takes the available backend of the highest rank."""
     dtypes: tuple[torch.dtype, ...] = PLAIN_DTYPES
     """What queries may be in."""
+    graphs: bool = False
+    """Whether a batch of single tokens can be captured as a CUDA graph, and brought up to date by `follow`."""
     cache_dtypes: tuple[torch.dtype, ...] = PLAIN_DTYPES
     """The formats in which it can keep keys and values."""
 
@@ -45,6 +47,11 @@ class AttentionBackend(ABC):
     def unavailable(cls, device: torch.device) -> str | None:
         """Why it cannot run on `device`; None: it can."""
         return None
+
+    @classmethod
+    def rank_on(cls, device: torch.device) -> int | None:
+        """Its rank on `device`; None: `auto` never takes it there."""
+        return cls.rank
 
     @abstractmethod
     def allocate(
@@ -58,6 +65,13 @@ class AttentionBackend(ABC):
 
         Whatever has to go to the device goes here: nothing is copied from the host within `attend`.
         """
+
+    def follow(self, plan: Any, batch: FlatBatch) -> None:
+        """Bring `plan` up to date in place, for `batch` has changed in place: as many spans, of one token each.
+
+        Only with `graphs`. All that a graph reads stays where it is.
+        """
+        raise NotImplementedError(f"attention backend {self.name} has no graphs")
 
     @abstractmethod
     def attend(
@@ -99,8 +113,12 @@ def choose_backend(
     """
     if name == "auto":
         wanted = cache_dtype or dtype
-        fit = [each for each in BACKENDS.values() if _unfit(each, device, dtype) is None]
-        return max(fit, key=lambda each: (wanted in each.cache_dtypes, each.rank))()
+        ranked = {
+            backend: (wanted in backend.cache_dtypes, rank)
+            for backend in BACKENDS.values()
+            if (rank := backend.rank_on(device)) is not None and _unfit(backend, device, dtype) is None
+        }
+        return max(ranked, key=ranked.__getitem__)()
     backend = BACKENDS.get(name)
     if backend is None:
         raise ValueError(f"attention_backend: got {name!r}, allowed: auto, {', '.join(BACKENDS)}")

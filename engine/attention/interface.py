@@ -43,9 +43,9 @@ class AttentionContext:
     plan: Any = None
 
     @contextmanager
-    def computing(self, model: PreTrainedModel, batch: FlatBatch) -> Iterator[None]:
-        """The forward passes of `model` in this block compute `batch`."""
-        self.plan = self.backend.plan(batch, self.dtype)
+    def computing(self, model: PreTrainedModel, batch: FlatBatch, plan: Any = None) -> Iterator[None]:
+        """The forward passes of `model` in this block compute `batch`, by `plan` if there is one already."""
+        self.plan = self.backend.plan(batch, self.dtype) if plan is None else plan
         try:
             with self._in_force(model):
                 yield

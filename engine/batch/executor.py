@@ -3,9 +3,11 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from engine.batch.flat_batch import FlatBatch, SpanTokens
+from engine.batch.transfer import packed, unpacked
 from engine.kv.cache import KVCache
 from engine.model.runner import ModelRunner
 from engine.record import IterationRecord, Stopwatch
@@ -107,9 +109,10 @@ class Executor:
         plan, batch, watch = prepared.plan, prepared.batch, prepared.watch
         watch.lap()
         if prepared.unknown:
-            places, known = zip(*((index, request.tokens[-1]) for index, request in prepared.unknown), strict=True)
-            device = batch.device
-            batch.input_ids[0].index_copy_(0, torch.tensor(places, device=device), torch.tensor(known, device=device))
+            pairs = np.asarray([(index, request.tokens[-1]) for index, request in prepared.unknown])
+            arrays = [pairs[:, 0], pairs[:, 1]]
+            flat = packed(arrays, batch.device).to(batch.device, non_blocking=True)
+            batch.input_ids[0].index_copy_(0, *unpacked(flat, arrays))
         logits = self._runner.forward(batch)
         watch.forward_s += watch.lap()
         pending.context_tokens += int(batch.contexts.sum())

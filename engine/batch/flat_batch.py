@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from engine.batch.transfer import packed, unpacked
 from engine.kv.cache import KVCache
 from engine.kv.sequence import Sequence
 
@@ -99,7 +99,8 @@ class FlatBatch:
         block_of_token, offset_in_block = np.divmod(positions, cache.block_size)
         slots = [table[span_of_token, block_of_token] * cache.block_size + offset_in_block for table in tables]
         # One copy to the device for everything.
-        parts = _to_device([ids, positions, offsets, contexts, rows, *slots, *tables], device)
+        arrays = [ids, positions, offsets, contexts, rows, *slots, *tables]
+        parts = unpacked(packed(arrays, device).to(device, non_blocking=True), arrays)
         device_slots, device_tables = parts[5 : 5 + len(slots)], parts[5 + len(slots) :]
         return cls(
             input_ids=parts[0].unsqueeze(0),
@@ -127,13 +128,3 @@ def _last_of_each(ends: IntArray, counts: IntArray) -> IntArray:
     total = counts.cumsum()
     last: IntArray = np.arange(int(counts.sum())) + np.repeat(ends - total, counts)
     return last
-
-
-def _to_device(arrays: Items[npt.NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
-    """`arrays` as int64 tensors on `device`, all in one copy."""
-    packed = torch.from_numpy(np.concatenate([array.reshape(-1) for array in arrays]).astype(np.int64, copy=False))
-    flat = packed.to(device, non_blocking=True)
-    return [
-        part.view(array.shape)
-        for part, array in zip(torch.split(flat, [array.size for array in arrays]), arrays, strict=True)
-    ]

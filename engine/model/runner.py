@@ -14,6 +14,7 @@ from engine.errors import UnsupportedModel
 from engine.kv.layout import LayerGroup, LayerShape
 from engine.kv.store import LayerCache
 from engine.model.compiled_decoder import CompiledDecoder
+from engine.model.graphs import DecodeGraphs
 
 _CACHE_DTYPES: dict[str, torch.dtype | None] = {
     "auto": None,
@@ -55,6 +56,8 @@ class ModelRunner:
                 f"{backend.name}: {allowed}"
             )
         self._context = AttentionContext(backend, model.dtype)
+        self.graphs: DecodeGraphs | None = None
+        """What computes iterations of decodes alone, where there is such a thing."""
         self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.probe()
         self._decoder = CompiledDecoder.of(model, backend)
@@ -104,10 +107,21 @@ class ModelRunner:
     @torch.inference_mode()
     def forward(self, batch: FlatBatch) -> torch.Tensor:
         """Logits `[len(batch.logit_rows), vocab]`."""
+        if self.graphs is not None and self.graphs.take(batch):
+            return self.graphs.replay(batch)
+        return self.compute(batch)
+
+    def plan(self, batch: FlatBatch) -> Any:
+        """What `compute` would find out about `batch` on the host."""
+        return self.backend.plan(batch, self._context.dtype)
+
+    @torch.inference_mode()
+    def compute(self, batch: FlatBatch, plan: Any = None) -> torch.Tensor:
+        """Logits by a forward pass, for which `plan` may have been made before."""
         if self._decoder is not None:
-            plan = self.backend.plan(batch, self.model.dtype)
+            plan = self.plan(batch) if plan is None else plan
             return self._decoder.forward(batch, plan, self._context.caches, self._context.groups)
-        with self._context.computing(self.model, batch):
+        with self._context.computing(self.model, batch, plan):
             return self._call(batch.input_ids, batch.position_ids, batch.logit_rows)
 
     def _call(self, input_ids: torch.Tensor, position_ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -118,7 +118,9 @@ def _maxima(scores: torch.Tensor) -> tuple[list[float], list[int]]:
         best = scores.numpy().argmax(axis=1)
         return scores.numpy()[np.arange(len(best)), best].tolist(), best.tolist()
     values, tokens = scores.max(dim=-1)
-    return values.tolist(), tokens.tolist()
+    # Both in one copy, for which the device is waited for: a double holds every token id exactly.
+    best, ids = torch.stack([values.double(), tokens.double()]).tolist()
+    return best, list(map(int, ids))
 
 
 def _draw(logits: torch.Tensor, draws: _Draws, rows: Sequence[SamplingRow]) -> dict[int, int]:

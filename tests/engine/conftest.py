@@ -55,6 +55,13 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
 
 
+@pytest.fixture(scope="session")
+def triton_device() -> torch.device:
+    """Where the Triton kernels run: on a GPU, or in Triton's interpreter (tests/conftest.py)."""
+    pytest.importorskip("triton")
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def build(family: str, **changes: Any) -> PreTrainedModel:
     """A random float32 model whose attention is far from uniform."""
     sizes = {**SIZES, **FAMILIES.get(family, {}), **changes}

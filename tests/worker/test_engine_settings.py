@@ -18,6 +18,7 @@ CHANGED: dict[str, Any] = {
     "max_model_len": 99,
     "kv_cache_memory": 1 << 20,
     "kv_cache_dtype": "bfloat16",
+    "cuda_graphs": "off",
     "prefix_cache": False,
     "host_cache_memory": 1 << 19,
     "policy": "fair",

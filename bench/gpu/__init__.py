@@ -1,0 +1,1 @@
+"""The kernels and the engine on a GPU."""

@@ -1,0 +1,32 @@
+"""What the card can do at most, measured on it."""
+
+from dataclasses import dataclass
+
+import torch
+
+from bench.gpu.clock import median_s
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Bytes per second that a copy reads and writes, and operations per second of a bfloat16 matrix product."""
+
+    bytes_per_s: float
+    flop_per_s: float
+
+
+def measure_ceilings(device: torch.device, *, copied_bytes: int = 2**32, size: int = 8192) -> Ceilings:
+    """Of a copy of so many bytes, and of a product of random square matrices."""
+    return Ceilings(copied_bytes / _copy_s(device, copied_bytes), 2 * size**3 / _product_s(device, size))
+
+
+def _copy_s(device: torch.device, copied_bytes: int) -> float:
+    source = torch.empty(copied_bytes // 2, dtype=torch.uint8, device=device).random_()
+    target = torch.empty_like(source)
+    return median_s(lambda: target.copy_(source), device)
+
+
+def _product_s(device: torch.device, size: int) -> float:
+    left, right = (torch.randn(size, size, device=device).to(torch.bfloat16) for _ in range(2))
+    product = torch.empty_like(left)
+    return median_s(lambda: torch.mm(left, right, out=product), device)

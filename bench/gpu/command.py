@@ -1,0 +1,108 @@
+"""Check every attention kernel on fresh random data, then measure: kernels, iterations, workloads.
+
+Needs a CUDA GPU, torch, transformers and this package. Kernels are compared with the reference in float32; then decode
+and prefill of one layer, whole iterations of models with random weights, and workloads beside transformers' continuous
+batching in the same run, all over what the card was measured to do at most.
+
+  orcastream bench gpu --json figures.json
+  orcastream bench gpu --only check,kernels
+  orcastream bench gpu --interpret          (the checks on tiny sizes in Triton's interpreter, without a GPU)
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.figures.machine import command_line, machine, versions
+from bench.flags import Parser, at_least, names
+from cli.errors import UserError
+
+if TYPE_CHECKING:  # it is loaded after it has been decided whether Triton interprets
+    import torch
+
+STAGES = ("check", "kernels", "iterations", "workloads")
+SHAPES = ("qwen3-0.6b", "qwen3-8b", "qwen3-tiny")
+_WRONG = 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Check and measure; 1 where a kernel is wrong, after which nothing is measured."""
+    options = _parse(arguments)
+    stages = ["check"] if options.interpret else names(options.only) or STAGES
+    if unknown := [stage for stage in stages if stage not in STAGES]:
+        raise UserError(f"--only: got {unknown[0]!r}, allowed: {', '.join(STAGES)}")
+    shapes = names(options.shapes)
+    if unknown := [shape for shape in shapes if shape not in SHAPES]:
+        raise UserError(f"--shapes: got {unknown[0]!r}, allowed: {', '.join(SHAPES)}")
+    if options.json is not None and not options.json.absolute().parent.is_dir():
+        raise UserError(f"--json: got {str(options.json)!r}, allowed: a file in a directory that exists")
+    if options.interpret:
+        _interpret()
+    return _run(options, stages, shapes, command_line("gpu", arguments))
+
+
+def _run(options: argparse.Namespace, stages: Sequence[str], shapes: Sequence[str], command: str) -> int:
+    import torch
+
+    from bench.gpu.report import Report
+    from bench.gpu.stages import Bench
+    from engine.attention import choose_backend
+
+    device = torch.device("cpu" if options.interpret else "cuda")
+    if not options.interpret and not torch.cuda.is_available():
+        raise UserError("torch finds no CUDA GPU on this machine (--interpret checks the kernels without one)")
+    try:
+        backend = choose_backend(options.backend, device, torch.bfloat16)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**31)
+    report = Report({"command": command, "machine": machine(), **_card(device), "versions": versions(), "seed": seed})
+    right = Bench(backend, device, seed, shapes, options.repeats, tiny=options.interpret).run(stages, report)
+    report.show()
+    if options.json is not None:
+        options.json.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+    return 0 if right else _WRONG
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("gpu", __doc__)
+    parser.add_argument("--interpret", action="store_true", help="check tiny sizes in Triton's interpreter, on a CPU")
+    parser.add_argument("--backend", default="triton", help="attention backend to check and measure (%(default)s)")
+    parser.add_argument("--only", metavar="STAGE[,...]", help=f"of {', '.join(STAGES)} (all)")
+    parser.add_argument("--shapes", default="qwen3-0.6b,qwen3-8b", help="models, see make-model (%(default)s)")
+    parser.add_argument("--repeats", type=at_least(1), default=3, help="runs of each workload (%(default)s)")
+    parser.add_argument("--seed", type=int, help="of the random data (a new one each time)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    return parser.parse_args(list(arguments))
+
+
+def _interpret() -> None:
+    """Have Triton interpret, which it decides when it is imported; UserError where that has been decided otherwise."""
+    if find_spec("triton") is None:
+        raise UserError("--interpret: the package triton is not installed")
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+        raise UserError("--interpret: this process has loaded Triton already, without its interpreter")
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+def _card(device: "torch.device") -> dict[str, Any]:
+    import torch
+
+    if device.type != "cuda":
+        return {}
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "gpu": {
+            "name": properties.name,
+            "memory_bytes": properties.total_memory,
+            "multiprocessors": properties.multi_processor_count,
+            "capability": f"{properties.major}.{properties.minor}",
+            "cuda": torch.version.cuda,
+        }
+    }

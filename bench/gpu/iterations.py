@@ -1,0 +1,123 @@
+"""Whole iterations of a model: how long they take, how near the ceilings, and how long the GPU waits between them."""
+
+import statistics
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from bench.gpu.ceilings import Ceilings
+from engine import EngineConfig, OrcaEngine, Request
+from schemas.sampling import SamplingParams
+
+_STEPS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """`share` of a ceiling; `gap` is the share of the time in which no kernel ran, None where none was looked at."""
+
+    what: str
+    seconds: float
+    share: float
+    gap: float | None
+
+
+def measure_decodes(
+    model: PreTrainedModel, config: EngineConfig, ceilings: Ceilings, batch_size: int, context: int
+) -> Iteration:
+    """`batch_size` requests that decode at `context` tokens and a few more; bytes are the weights and the cache, once.
+
+    ValueError where the cache does not hold them all.
+    """
+    engine = OrcaEngine(config, model)
+    outputs = outputs_of_decodes(batch_size, context, config.max_num_batched_tokens)
+    room, needed = engine.cache.blocks_total * config.block_size, batch_size * (context + outputs)
+    if room < needed:
+        raise ValueError(f"the cache holds {room} tokens, and {needed} are needed")
+    _submit(engine, batch_size, context, outputs)
+    while engine.last_iteration is None or engine.last_iteration.prefill_tokens:
+        engine.step()
+    for _ in range(4):
+        engine.step()
+    times = _steps(engine)
+    gap = _gap(engine) if engine.device.type == "cuda" else None
+    read = _weight_bytes(model) + engine.last_iteration.context_tokens * _cache_bytes(engine)
+    seconds = statistics.median(times)
+    what = f"decode iteration, batch {batch_size}, context {context}"
+    return Iteration(what, seconds, read / seconds / ceilings.bytes_per_s, gap)
+
+
+def outputs_of_decodes(batch_size: int, context: int, token_budget: int) -> int:
+    """Tokens that the first request generates until the last one is in, and while decodes are measured."""
+    return 2 * _STEPS + 8 + 2 * -(-batch_size * context // token_budget)
+
+
+def measure_prefill(model: PreTrainedModel, config: EngineConfig, ceilings: Ceilings, length: int) -> Iteration:
+    """One prompt in one chunk, a second time after a warm-up; the operations are those of weights and attention."""
+    engine = OrcaEngine(config, model)
+    seconds = 0.0
+    for seed in range(2):
+        _submit(engine, 1, length, 1, seed)
+        begun_s = time.perf_counter()
+        while engine.has_work:
+            engine.step()
+        seconds = time.perf_counter() - begun_s
+    weights = sum(part.numel() for name, part in model.named_parameters() if part.ndim > 1 and "embed" not in name)
+    attention = sum(
+        length * (length + 1) * shape.num_heads * (shape.key_size + shape.value_size) for shape in engine._runner.shapes
+    )
+    flop = 2.0 * weights * length + attention
+    return Iteration(f"prefill iteration, {length}", seconds, flop / seconds / ceilings.flop_per_s, None)
+
+
+def busy_share(spans: Iterable[tuple[float, float]]) -> float:
+    """The share of the time from the first beginning to the last end that lies in one of `spans` (begin, end)."""
+    ordered = sorted(spans)
+    if not ordered:
+        return 0.0
+    busy, until = 0.0, ordered[0][0]
+    for begin, end in ordered:
+        busy += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return busy / (until - ordered[0][0])
+
+
+def _submit(engine: OrcaEngine, count: int, context: int, outputs: int, seed: int = 0) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    sampling = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=outputs)
+    for number in range(count):
+        ids = torch.randint(3, engine.limits.vocab_size, (context,), generator=generator).tolist()
+        engine.submit(Request(f"{seed}-{number}", tuple(ids), sampling))
+
+
+def _steps(engine: OrcaEngine) -> list[float]:
+    times = []
+    for _ in range(_STEPS):
+        begun_s = time.perf_counter()
+        engine.step()
+        times.append(time.perf_counter() - begun_s)
+    return times
+
+
+def _gap(engine: OrcaEngine) -> float:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(_STEPS // 2):
+            engine.step()
+        torch.cuda.synchronize()
+    events = [event for event in profile.events() if event.device_type.name == "CUDA"]
+    return 1 - busy_share((event.time_range.start, event.time_range.end) for event in events)
+
+
+def _weight_bytes(model: PreTrainedModel) -> int:
+    """What one decode iteration reads of the weights: all but the rows of an embedding that is not also the head."""
+    tied = model.config.tie_word_embeddings
+    return sum(part.nbytes for name, part in model.named_parameters() if tied or "embed" not in name)
+
+
+def _cache_bytes(engine: OrcaEngine) -> int:
+    """Of one token in all layers."""
+    runner = engine._runner
+    return sum(runner.bytes_per_block(layer, 1) for layer in range(len(runner.shapes)))

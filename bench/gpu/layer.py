@@ -1,0 +1,99 @@
+"""One attention layer on fresh random data, over iterations that a test or a measurement asks for."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from engine.attention import AttentionBackend, AttentionCall
+from engine.batch.flat_batch import FlatBatch, GroupTables
+from engine.batch.transfer import packed, unpacked
+from engine.kv.layout import LayerShape
+from engine.kv.store import LayerCache
+
+BLOCK_SIZE = 16
+
+
+class Sequences:
+    """Requests whose blocks lie in random order, each with room for its longest context."""
+
+    def __init__(self, longest: Sequence[int], window: int | None, device: torch.device, seed: int) -> None:
+        counts = [-(-length // BLOCK_SIZE) for length in longest]
+        blocks = np.random.default_rng(seed).permutation(sum(counts))
+        self.num_blocks = len(blocks)
+        self._tables = np.zeros((len(counts), max(counts)), dtype=np.int32)
+        for row, own in enumerate(np.split(blocks, np.cumsum(counts)[:-1])):
+            self._tables[row, : len(own)] = own
+        self._window = window
+        self._device = device
+        self._computed = [0] * len(counts)
+
+    def skip(self, lengths: Sequence[int]) -> None:
+        """So many tokens of each are cached already."""
+        self._computed = [computed + length for computed, length in zip(self._computed, lengths, strict=True)]
+
+    def batch(self, lengths: Sequence[int]) -> FlatBatch:
+        """The next so many tokens of each (0: it is not in the batch), as an iteration lays them out."""
+        rows = [row for row, length in enumerate(lengths) if length]
+        rows.sort(key=lambda row: (lengths[row] > 1, -self._computed[row] - lengths[row]))
+        counts = np.asarray([lengths[row] for row in rows])
+        starts = np.asarray([self._computed[row] for row in rows])
+        self.skip(lengths)
+        offsets, contexts = np.concatenate([[0], counts.cumsum()]), starts + counts
+        spans = np.repeat(np.arange(len(rows)), counts)
+        positions = np.arange(offsets[-1]) - offsets[spans] + starts[spans]
+        tables = self._tables[rows]
+        slots = tables[spans, positions // BLOCK_SIZE].astype(np.int64) * BLOCK_SIZE + positions % BLOCK_SIZE
+        arrays = [positions, offsets, contexts, slots, tables]
+        flat = packed(arrays, self._device).to(self._device)
+        places, device_offsets, device_contexts, device_slots, device_tables = unpacked(flat, arrays)
+        return FlatBatch(
+            input_ids=places.unsqueeze(0),
+            position_ids=places.unsqueeze(0),
+            offsets=offsets,
+            contexts=contexts,
+            offsets_device=device_offsets,
+            contexts_device=device_contexts,
+            num_single=int((counts == 1).sum()),
+            groups=(GroupTables(self._window, tables, device_tables, device_slots),),
+            logit_rows=device_offsets[1:] - 1,
+            order=tuple(rows),
+            logit_spans=tuple(rows),
+            block_size=BLOCK_SIZE,
+        )
+
+
+class Layer:
+    """A backend and the cache of one layer of it."""
+
+    def __init__(
+        self,
+        backend: AttentionBackend,
+        shape: LayerShape,
+        num_blocks: int,
+        cache_dtype: torch.dtype,
+        call: AttentionCall,
+        device: torch.device,
+    ) -> None:
+        self.backend, self.call = backend, call
+        self.cache: LayerCache = backend.allocate(shape, num_blocks, BLOCK_SIZE, cache_dtype, device)
+
+    def attend(self, batch: FlatBatch, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """One iteration."""
+        return self.backend.attend(self.backend.plan(batch, query.dtype), self.cache, query, key, value, self.call)
+
+
+def vectors(
+    shape: LayerShape, tokens: int, dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Query, key and value `[heads, tokens, size]`, laid out token by token as projections leave them."""
+    sizes = (
+        (shape.num_heads, shape.key_size),
+        (shape.num_kv_heads, shape.key_size),
+        (shape.num_kv_heads, shape.value_size),
+    )
+    query, key, value = (
+        torch.randn(tokens, heads, size, device=device, generator=generator).to(dtype).transpose(0, 1)
+        for heads, size in sizes
+    )
+    return query, key, value

@@ -1,0 +1,26 @@
+"""Models of a given shape with random weights, made where they compute."""
+
+import torch
+from transformers import PreTrainedModel, Qwen3ForCausalLM
+
+from bench.make_model import SHAPES, model_config
+from engine.model.quiet import quiet
+
+
+def random_model(
+    shape: str, device: torch.device, dtype: torch.dtype = torch.bfloat16, seed: int = 0
+) -> PreTrainedModel:
+    """As `make-model` would write it, without the way over a disk."""
+    config = model_config(SHAPES[shape])
+    config.dtype = dtype
+    torch.manual_seed(seed)
+    with quiet():
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            with torch.device(device):
+                model = Qwen3ForCausalLM(config)
+        finally:
+            torch.set_default_dtype(before)
+    made: PreTrainedModel = model.eval()
+    return made

@@ -1,0 +1,41 @@
+"""What was found, as tables and as plain values."""
+
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+
+class Report:
+    """Sections of rows in the order in which they came; every row of a section has the same columns."""
+
+    def __init__(self, about: dict[str, Any]) -> None:
+        self._about = about
+        self._sections: dict[str, list[dict[str, Any]]] = {}
+        self._console = Console(width=120, highlight=False)
+
+    def add(self, section: str, **row: Any) -> None:
+        """One more row; floats are shown with few digits and kept with all."""
+        self._sections.setdefault(section, []).append(row)
+
+    def show(self) -> None:
+        """Print where and what was measured."""
+        gpu = self._about.get("gpu", {}).get("name", "no GPU, interpreted")
+        found = ", ".join(f"{name} {version}" for name, version in self._about["versions"].items())
+        self._console.print(f"{self._about['command']}\n{gpu}; {found}; seed {self._about['seed']}", soft_wrap=True)
+        for section, rows in self._sections.items():
+            table = Table(*rows[0], title=section, title_justify="left", box=box.SIMPLE)
+            for row in rows:
+                table.add_row(*map(_text, row.values()))
+            self._console.print(table)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        return {**self._about, "results": self._sections}
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,76 @@
+"""The engine and transformers' continuous batching on the same model and the same requests, one after the other."""
+
+import gc
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
+
+from bench.figures.outcome import Objectives
+from bench.offline.drive import Drive
+from bench.workloads import WORKLOADS, Draw, SampleRequest, token_ids
+from engine import EngineConfig, OrcaEngine
+from engine.model.quiet import quiet
+
+WORKLOADS_COMPARED = ("equal_size", "short_long_mix", "heavy_tail", "orca_trace")
+"""Those whose requests do not follow one another, which transformers has no way to express; all arrive at once."""
+
+
+def draw_requests(workload: str, vocab_size: int, seed: int, requests: int | None = None) -> list[SampleRequest]:
+    """The requests of one workload, all at once."""
+    count = requests or WORKLOADS[workload].requests
+    return WORKLOADS[workload].build(Draw(vocab_size=vocab_size, seed=seed, requests=count, time_scale=0.0))
+
+
+def run_engine(model: PreTrainedModel, config: EngineConfig, requests: Sequence[SampleRequest]) -> float:
+    """Output tokens per second, after a run that does not count."""
+    engine = OrcaEngine(config, model)
+    warm = Drive(engine, requests[:2], Objectives())
+    warm.run()
+    drive = Drive(engine, requests, Objectives())
+    drive.run()
+    tokens = sum(outcome.tokens for outcome in drive.outcomes)
+    seconds = drive.until_s - drive.begun_s
+    del engine, warm, drive
+    _free()
+    return tokens / seconds
+
+
+def run_transformers(model: PreTrainedModel, requests: Sequence[SampleRequest], config: dict[str, Any]) -> float:
+    """Output tokens per second of `init_continuous_batching` with its own attention."""
+    with quiet():
+        model.set_attn_implementation("sdpa")
+        manager = model.init_continuous_batching(
+            generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),
+            continuous_batching_config=ContinuousBatchingConfig(**config),
+        )
+    manager.start()
+    try:
+        for rounds in (requests[:2], requests):
+            begun_s = time.monotonic()
+            for request in rounds:
+                manager.add_request(list(token_ids(request)), max_new_tokens=request.max_tokens)
+            tokens, ended = 0, 0
+            while ended < len(rounds):
+                result = manager.get_result(timeout=1)
+                if result is None:
+                    if not manager.is_running():
+                        raise RuntimeError("transformers' continuous batching ended by itself")
+                    continue
+                if result.error is not None:
+                    raise RuntimeError(f"transformers' continuous batching: {result.error}")
+                tokens, ended = tokens + len(result.generated_tokens), ended + 1
+            seconds = time.monotonic() - begun_s
+    finally:
+        manager.stop(block=True)
+    del manager
+    _free()
+    return tokens / seconds
+
+
+def _free() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,120 @@
+"""What all layers of one group do in one iteration, found on the host and copied at once."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine.batch.flat_batch import FlatBatch, GroupTables, IntArray
+from engine.batch.transfer import packed, unpacked
+
+_UNIT = 64
+"""A split ends at a multiple of so many tokens from its beginning, so that no tile of it but the last has a gap."""
+
+_SHORTEST = 256
+"""Tokens that a split has at least: fewer take less time than to merge them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """The first `num_spans` spans, of one token each, in splits.
+
+    `splits` `[n, 3]`: span, first position, and the one after the last; those of span i are `firsts[i]` …
+    `firsts[i + 1] - 1` `[num_spans + 1]`, and empty ones fill the list up. All int64 on the device.
+    """
+
+    num_spans: int
+    tables: torch.Tensor
+    splits: torch.Tensor
+    firsts: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillPlan:
+    """The spans of several tokens: where they begin in the stream (`[num_spans + 1]`), and how much each sees."""
+
+    num_spans: int
+    num_tokens: int
+    window: int | None
+    tables: torch.Tensor
+    offsets: torch.Tensor
+    contexts: torch.Tensor
+
+    def num_tiles(self, tokens: int) -> int:
+        """Tiles of so many tokens, such that span i, which begins b tokens after the first, has those from
+        `b // tokens + i` on: a few more than there are, but each finds its span without a list."""
+        return self.num_tokens // tokens + self.num_spans
+
+
+@dataclass(frozen=True, slots=True)
+class TritonPlan:
+    """Per group of layers where keys and values go, and what is attended; `lists` are all lists of splits in one."""
+
+    slots: tuple[torch.Tensor, ...]
+    decodes: tuple[DecodePlan, ...]
+    prefills: tuple[PrefillPlan, ...]
+    lists: torch.Tensor
+
+    @classmethod
+    def of(cls, batch: FlatBatch, processors: int) -> "TritonPlan":
+        """For a device with so many multiprocessors."""
+        arrays = _lists(batch, processors)
+        lists = packed(arrays, batch.device).to(batch.device, non_blocking=True)
+        parts = iter(unpacked(lists, arrays))
+        return cls(
+            tuple(group.slots for group in batch.groups),
+            tuple(
+                DecodePlan(batch.num_single, group.tables_device, next(parts), next(parts)) for group in batch.groups
+            ),
+            tuple(_prefill(batch, group) for group in batch.groups),
+            lists,
+        )
+
+    def follow(self, batch: FlatBatch, processors: int) -> None:
+        """Bring the lists up to date in place for a batch of as many spans, whose tensors are where they were."""
+        self.lists.copy_(packed(_lists(batch, processors), batch.device), non_blocking=True)
+
+
+def splits_of(
+    contexts: IntArray, window: int | None, processors: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """`splits` and `firsts` of a DecodePlan: at most `processors` more splits than spans, about equally long.
+
+    So many for each key head are a few programs for every multiprocessor, wherever the long contexts are.
+    """
+    begins = np.zeros_like(contexts) if window is None else np.maximum(contexts - window, 0)
+    lengths = contexts - begins
+    longest = max(_SHORTEST, -(-int(lengths.sum()) // processors))
+    counts = -(-lengths // longest)
+    sizes = _round_up(-(-lengths // np.maximum(counts, 1)))
+    counts = -(-lengths // np.maximum(sizes, 1))
+    firsts = np.concatenate([[0], counts.cumsum()])
+    spans = np.repeat(np.arange(len(contexts)), counts)
+    starts = begins[spans] + (np.arange(firsts[-1]) - firsts[spans]) * sizes[spans]
+    splits = np.zeros((len(contexts) + processors, 3), dtype=np.int64)
+    splits[: firsts[-1]] = np.stack([spans, starts, np.minimum(starts + sizes[spans], contexts[spans])], axis=1)
+    return splits, firsts
+
+
+def _round_up(lengths: IntArray) -> IntArray:
+    rounded: IntArray = -(-lengths // _UNIT) * _UNIT
+    return rounded
+
+
+def _lists(batch: FlatBatch, processors: int) -> list[npt.NDArray[np.int64]]:
+    """Splits and firsts of each group."""
+    contexts = batch.contexts[: batch.num_single]
+    return [array for group in batch.groups for array in splits_of(contexts, group.window, processors)]
+
+
+def _prefill(batch: FlatBatch, group: GroupTables) -> PrefillPlan:
+    first = batch.num_single
+    return PrefillPlan(
+        batch.num_spans - first,
+        int(batch.offsets[-1] - batch.offsets[first]),
+        group.window,
+        group.tables_device[first:],
+        batch.offsets_device[first:],
+        batch.contexts_device[first:],
+    )

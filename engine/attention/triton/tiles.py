@@ -1,0 +1,98 @@
+"""How large a tile each kernel computes at once, by head size: a small table, and the reasons.
+
+Made for an H200 (132 multiprocessors, 228 KiB of shared memory and 65,536 registers each, 4.8 TB/s) and shrunk where a
+device has less shared memory. No search at run time: a search would measure while requests wait.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+import triton
+
+
+class Tile(NamedTuple):
+    """`rows` of queries (`tokens` tokens with the heads that share a key head) against `columns` keys at a time."""
+
+    rows: int
+    tokens: int
+    columns: int
+    key_columns: int
+    value_columns: int
+    warps: int
+    stages: int
+
+    def shared_bytes(self, element: int) -> int:
+        """Shared memory of the queries and of the keys and values under way.
+
+        Keys wait for block numbers, so that a place for one more lot of them takes two stages (as Triton's compiler
+        shows: `python -m tests.engine.attention.compile_kernels`); matrix instructions of Hopper take one more.
+        """
+        heads, buffers = self.key_columns + self.value_columns, 1 + (self.stages - 1) // 2
+        return element * (self.rows * self.key_columns + buffers * self.columns * heads)
+
+
+_DECODE = ((64, 128, 4, 5), (128, 64, 4, 5), (256, 32, 4, 5), (512, 16, 4, 3), (None, 16, 8, 1))
+"""Up to which head size: columns, warps, stages.
+
+A decode tile waits for memory, and computes next to nothing. 4.8 TB/s over about a microsecond of latency are 36 KiB
+under way per multiprocessor. 64 keys and values of 128 16-bit numbers are 32 KiB; with five stages there is room for
+two such lots, one that is computed and one under way, and three such programs (72 KiB each) fit side by side. Wider
+heads take fewer keys, so that it stays so many bytes.
+"""
+
+_PREFILL = ((64, 128, 64, 4, 5), (128, 128, 64, 8, 5), (256, 64, 32, 8, 5), (512, 32, 16, 8, 3), (None, 16, 16, 8, 1))
+"""Up to which head size: rows, columns, warps, stages.
+
+A prefill tile computes. 128 rows read each key 128 times for one load, and are two warp groups' worth of Hopper's
+matrix instruction (64 rows each); their sums of 128 numbers take 64 registers of each thread of 8 warps. At 256 the
+sums of 128 rows would leave no registers for the scores.
+"""
+
+_FLOAT32 = 4
+"""Rows, and columns, of float32 are so many times fewer: its products run without matrix units (in full precision), and
+large ones would be unrolled into more registers than there are."""
+
+
+def decode_tile(heads: int, key_size: int, value_size: int, dtype: torch.dtype) -> Tile:
+    """For spans of one token with `heads` query heads per key head."""
+    columns, warps, stages = next(rest for most, *rest in _DECODE if most is None or max(key_size, value_size) <= most)
+    rows = max(16, triton.next_power_of_2(heads))  # matrix units take 16 rows
+    if dtype is torch.float32:
+        columns = max(16, columns // _FLOAT32)
+    return _made(rows, heads, columns, key_size, value_size, max(warps, 8 if rows > 64 else 0), stages, dtype)
+
+
+def prefill_tile(heads: int, key_size: int, value_size: int, dtype: torch.dtype) -> Tile:
+    """For spans of several tokens with `heads` query heads per key head."""
+    rows, columns, warps, stages = next(
+        rest for most, *rest in _PREFILL if most is None or max(key_size, value_size) <= most
+    )
+    if dtype is torch.float32:
+        rows, columns = max(16, rows // _FLOAT32), max(16, columns // _FLOAT32)
+    return _made(max(rows, triton.next_power_of_2(heads)), heads, columns, key_size, value_size, warps, stages, dtype)
+
+
+def _made(
+    rows: int, heads: int, columns: int, key_size: int, value_size: int, warps: int, stages: int, dtype: torch.dtype
+) -> Tile:
+    # Matrix units take 16 numbers at least.
+    key_columns, value_columns = (max(16, triton.next_power_of_2(size)) for size in (key_size, value_size))
+    tile = Tile(rows, rows // heads, columns, key_columns, value_columns, warps, stages)
+    return _fitted(tile, dtype.itemsize, _shared_memory())
+
+
+def _fitted(tile: Tile, element: int, shared_memory: int) -> Tile:
+    """With fewer stages, then fewer columns, until it fits."""
+    while tile.shared_bytes(element) > shared_memory and (tile.stages > 1 or tile.columns > 16):
+        tile = tile._replace(stages=tile.stages - 2) if tile.stages > 1 else tile._replace(columns=tile.columns // 2)
+    return tile
+
+
+@lru_cache
+def _shared_memory() -> int:
+    """Bytes that one program may have; what the H200 has where there is no GPU."""
+    if not torch.cuda.is_available():
+        return 227 * 1024
+    found = triton.runtime.driver.active.utils.get_device_properties(torch.cuda.current_device())
+    return int(found["max_shared_mem"])

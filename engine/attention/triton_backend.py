@@ -1,0 +1,115 @@
+"""Attention in Triton kernels: GPUs, and without one Triton's interpreter, for tests."""
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+import torch
+
+from engine.attention.base import PLAIN_DTYPES, AttentionBackend, AttentionCall, register
+from engine.attention.quantize import LARGEST, SCALE_DTYPE
+from engine.batch.flat_batch import FlatBatch
+from engine.kv.layout import LayerShape
+from engine.kv.store import LayerCache
+
+if TYPE_CHECKING:  # the package triton is optional
+    from engine.attention.triton.plan import TritonPlan
+
+_OLDEST = (8, 0)
+"""Compute capability that multiplies bfloat16 matrices."""
+
+_OLDEST_FP8 = (8, 9)
+"""Compute capability that converts from and to e4m3."""
+
+_PROCESSORS_WITHOUT_GPU = 4
+
+
+@register("triton")
+class TritonBackend(AttentionBackend):
+    """Keys and values are written into their blocks and read there, nothing is gathered.
+
+    Spans of one token are split along their contexts and merged; longer ones are computed in tiles. The cache is laid
+    out as the reference has it.
+    """
+
+    rank = 10
+    cache_dtypes = (*PLAIN_DTYPES, *LARGEST)
+    graphs = True
+
+    @classmethod
+    def unavailable(cls, device: torch.device) -> str | None:
+        """See the base class."""
+        if importlib.util.find_spec("triton") is None:
+            return "the package triton is not installed"
+        if device.type != "cuda":
+            import triton
+
+            interpreted = bool(triton.knobs.runtime.interpret)
+            return None if interpreted else "it needs a GPU (TRITON_INTERPRET=1 tries its kernels without one)"
+        if torch.version.hip is None and torch.cuda.get_device_capability(device) < _OLDEST:
+            return "it needs a GPU of compute capability 8.0 or newer"
+        return None
+
+    @classmethod
+    def rank_on(cls, device: torch.device) -> int | None:
+        """See the base class; the interpreter is never chosen by itself."""
+        return cls.rank if device.type == "cuda" else None
+
+    def allocate(
+        self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> LayerCache:
+        """See the base class; ValueError for fp8 on a GPU without it."""
+        if dtype is torch.float8_e4m3fn and device.type == "cuda" and torch.version.hip is None:
+            capability = torch.cuda.get_device_capability(device)
+            if capability < _OLDEST_FP8:
+                raise ValueError(
+                    "kv_cache_dtype: got 'fp8', allowed on a GPU of compute capability "
+                    f"{capability[0]}.{capability[1]}: int8, or the model's own"
+                )
+        blocks = (shape.num_kv_heads, num_blocks, block_size)
+        scales = [torch.empty(blocks, dtype=SCALE_DTYPE, device=device) for _ in range(2)] if dtype in LARGEST else []
+        return LayerCache(
+            torch.empty(*blocks, shape.key_size, dtype=dtype, device=device),
+            torch.empty(*blocks, shape.value_size, dtype=dtype, device=device),
+            *scales,
+        )
+
+    def plan(self, batch: FlatBatch, dtype: torch.dtype) -> "TritonPlan":
+        """The lists of splits, copied at once."""
+        from engine.attention.triton.plan import TritonPlan
+
+        return TritonPlan.of(batch, _processors(batch.device))
+
+    def follow(self, plan: "TritonPlan", batch: FlatBatch) -> None:
+        """See the base class."""
+        plan.follow(batch, _processors(batch.device))
+
+    def attend(
+        self,
+        plan: "TritonPlan",
+        cache: LayerCache,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        call: AttentionCall,
+    ) -> torch.Tensor:
+        """See the base class."""
+        from engine.attention.triton.decode import decode
+        from engine.attention.triton.prefill import prefill
+        from engine.attention.triton.write import write
+
+        query, key, value = (part if part.stride(-1) == 1 else part.contiguous() for part in (query, key, value))
+        write(cache, plan.slots[call.group], key, value)
+        output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
+        decodes, prefills = plan.decodes[call.group], plan.prefills[call.group]
+        if decodes.num_spans:
+            decode(decodes, cache, query, output, call)
+        if prefills.num_spans:
+            prefill(prefills, cache, query, output, call)
+        return output
+
+
+def _processors(device: torch.device) -> int:
+    """Multiprocessors of `device`."""
+    if device.type != "cuda":
+        return _PROCESSORS_WITHOUT_GPU
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

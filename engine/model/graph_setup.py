@@ -1,0 +1,51 @@
+"""Whether decodes are replayed from CUDA graphs."""
+
+import logging
+import time
+
+import torch
+
+from engine.batch.static_batch import StaticBatch
+from engine.config import EngineConfig
+from engine.kv.cache import KVCache
+from engine.model.graphs import CudaRecorder, DecodeGraphs, ladder
+from engine.model.runner import ModelRunner
+
+_log = logging.getLogger(__name__)
+
+_LARGEST = 512
+"""Requests beyond which an iteration computes long enough for Python to keep up."""
+
+
+def make_graphs(config: EngineConfig, runner: ModelRunner, cache: KVCache) -> DecodeGraphs | None:
+    """Graphs for batches of up to `max_batch_size` decodes, captured; None: iterations are computed without.
+
+    ValueError where `cuda_graphs` is on and it cannot be. With auto a model that cannot be captured (one that asks the
+    device for a number in the middle of its layers) computes without, and the log says why.
+    """
+    reason = _against(runner)
+    if config.cuda_graphs == "on" and reason is not None:
+        raise ValueError(f"cuda_graphs: got 'on', allowed {reason}: auto, off")
+    if config.cuda_graphs == "off" or reason is not None:
+        return None
+    largest = min(config.max_batch_size, _LARGEST)
+    graphs = DecodeGraphs(runner, StaticBatch.beside(cache, largest, runner.device), CudaRecorder())
+    begun_s = time.monotonic()
+    try:
+        graphs.capture(ladder(largest))
+    except (RuntimeError, NotImplementedError) as error:  # torch.OutOfMemoryError is one
+        if config.cuda_graphs == "on" and not graphs.sizes:
+            raise ValueError(f"cuda_graphs: got 'on', allowed for this model: auto, off ({error})") from error
+        _log.warning("iterations of decodes are captured for sizes %s only: %s", graphs.sizes, error)
+    torch.cuda.synchronize(runner.device)
+    _log.info("captured %d sizes of decode batches in %.1f s", len(graphs.sizes), time.monotonic() - begun_s)
+    return graphs if graphs.sizes else None
+
+
+def _against(runner: ModelRunner) -> str | None:
+    """What speaks against graphs, as a place: `on a CPU`."""
+    if runner.device.type != "cuda":
+        return f"on device {runner.device.type}"
+    if not runner.backend.graphs:
+        return f"with attention backend {runner.backend.name}"
+    return None

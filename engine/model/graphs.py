@@ -1,0 +1,126 @@
+"""Iterations of decodes alone, captured once and replayed: the device is told in one call what to compute."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from engine.attention.base import AttentionBackend
+from engine.batch.flat_batch import FlatBatch
+from engine.batch.static_batch import StaticBatch
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_S = 30.0
+"""Time after which no further size is begun."""
+
+_LEAST_FREE = 0.02
+"""Share of the device's memory below which no further size is begun."""
+
+
+class Computer(Protocol):
+    """What of a ModelRunner is captured."""
+
+    backend: AttentionBackend
+
+    def plan(self, batch: FlatBatch) -> Any:
+        """What attention shares in all layers."""
+
+    def compute(self, batch: FlatBatch, plan: Any = None) -> torch.Tensor:
+        """Logits `[num_spans, vocab]`."""
+
+
+Recorder = Callable[[Callable[[], torch.Tensor]], tuple[Callable[[], object], torch.Tensor]]
+"""Makes of a computation something that repeats it, and the tensor in which each repetition leaves its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    batch: FlatBatch
+    plan: Any
+    replay: Callable[[], object]
+    logits: torch.Tensor
+
+
+class DecodeGraphs:
+    """A ladder of batch sizes; a batch of decodes is filled up to the next one.
+
+    `capture` first the largest, in whose memory the smaller ones find room. What is replayed is the same work on the
+    same memory, so all that changes from one iteration to the next is copied into place before.
+    """
+
+    def __init__(self, computer: Computer, static: StaticBatch, recorder: Recorder) -> None:
+        self._computer = computer
+        self._static = static
+        self._recorder = recorder
+        self._captured: dict[int, _Captured] = {}
+
+    @property
+    def sizes(self) -> list[int]:
+        """Those that were captured, the smallest first."""
+        return sorted(self._captured)
+
+    def capture(self, sizes: Sequence[int]) -> None:
+        """Capture these, the largest first, until time or memory is used up."""
+        begun_s = time.monotonic()
+        for size in sorted(sizes, reverse=True):
+            if time.monotonic() - begun_s > _LONGEST_S or _memory_is_short():
+                _log.warning("graphs of %d and more only: no time or memory for more", min(self.sizes, default=0))
+                return
+            batch = self._static.first(size)
+            plan = self._computer.plan(batch)
+            replay, logits = self._recorder(partial(self._computer.compute, batch, plan))
+            self._captured[size] = _Captured(batch, plan, replay, logits)
+
+    def take(self, batch: FlatBatch) -> bool:
+        """Whether `batch` can be replayed: decodes alone, each with its logits, and not too many."""
+        decodes = batch.num_single == batch.num_spans == len(batch.logit_spans)
+        return decodes and batch.num_spans <= max(self._captured, default=0)
+
+    @torch.inference_mode()
+    def replay(self, batch: FlatBatch) -> torch.Tensor:
+        """Logits `[num_spans, vocab]`; not to be called for a batch that is not taken."""
+        size = min(size for size in self._captured if size >= batch.num_spans)
+        found = self._captured[size]
+        self._static.load(batch, size)
+        self._computer.backend.follow(found.plan, found.batch)
+        found.replay()
+        return found.logits[: batch.num_spans].clone()
+
+
+class CudaRecorder:
+    """Records CUDA graphs that share one pool of memory."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, compute: Callable[[], torch.Tensor]) -> tuple[Callable[[], object], torch.Tensor]:
+        """Compute once as a warm-up, which compiles kernels and makes libraries allocate, then capture."""
+        stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            compute()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            result = compute()
+        return graph.replay, result
+
+
+def ladder(largest: int) -> list[int]:
+    """Batch sizes up to `largest`: at most a fifth of the rows of a large batch are filled up."""
+    sizes = [1, 2, 4, 8]
+    while sizes[-1] < largest:
+        sizes.append(sizes[-1] + max(8, 2 ** (sizes[-1].bit_length() - 3)))
+    return [size for size in sizes if size < largest] + [largest]
+
+
+def _memory_is_short() -> bool:
+    if not torch.cuda.is_available():
+        return False
+    free, total = torch.cuda.mem_get_info()
+    return free < total * _LEAST_FREE

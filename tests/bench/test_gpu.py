@@ -1,0 +1,77 @@
+"""`orcastream bench gpu`: what can be tried without a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.gpu import command
+from bench.gpu.check import Case, Checked
+from bench.gpu.iterations import busy_share
+from bench.gpu.models import random_model
+from bench.gpu.runs import draw_requests, run_engine, run_transformers
+from bench.main import main
+from bench.make_model import SHAPES
+from engine import EngineConfig
+from engine.kv.layout import LayerShape
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there it measures")
+def test_without_a_gpu_it_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpu"]) == 2
+    error = capsys.readouterr().err
+    assert error == (
+        "orcastream bench gpu: torch finds no CUDA GPU on this machine (--interpret checks the kernels without one)\n"
+    )
+
+
+def test_the_checks_run_in_the_interpreter(tmp_path: Path) -> None:
+    """In a process of its own: whether kernels are interpreted is decided when they are imported."""
+    pytest.importorskip("triton")
+    written = tmp_path / "figures.json"
+    line = [sys.executable, "-m", "cli.main", "bench", "gpu", "--interpret", "--seed", "1", "--json", str(written)]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(line, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(written.read_text(encoding="utf-8"))["results"]
+    (rows,) = results.values()
+    assert len(rows) >= 4
+    assert all(row["right"] and 0 <= row["error"] < 0.02 for row in rows)
+    assert "kernels against the reference" in done.stdout
+
+
+def test_not_a_number_is_wrong() -> None:
+    case = Case(LayerShape(2, 2, 8, 8), torch.float32, torch.float32)
+    assert not Checked(case, float("nan")).right
+    assert not Checked(case, 0.1).right
+    assert Checked(case, 1e-7).right
+
+
+def test_every_shape_that_can_be_made_can_be_measured() -> None:
+    assert set(command.SHAPES) == set(SHAPES)
+
+
+@pytest.mark.parametrize("arguments", [["--only", "checks"], ["--shapes", "gpt-9"], ["--json", "/nowhere/at/all"]])
+def test_wrong_flags_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpu", *arguments]) == 2
+    assert f"orcastream bench gpu: {arguments[0]}: got {arguments[1]!r}, allowed:" in capsys.readouterr().err
+
+
+def test_the_busy_share_counts_what_overlaps_once() -> None:
+    assert busy_share([(0, 2), (1, 3), (5, 6), (5.5, 5.75), (9, 10)]) == pytest.approx(0.5)
+    assert busy_share([]) == 0
+
+
+def test_both_systems_bring_every_token_of_a_workload() -> None:
+    """On a CPU, a tiny model: that the comparison runs; its figures mean nothing here."""
+    model = random_model("qwen3-tiny", torch.device("cpu"), torch.float32)
+    requests = draw_requests("equal_size", 8192, 0, requests=2)
+    requests = [type(each)(each.prompt[:8], max_tokens=3) for each in requests]
+    config = EngineConfig("tiny", kv_cache_memory=2**22, max_model_len=64, max_batch_size=2)
+    assert run_engine(model, config, requests) > 0
+    small = {"page_size": 16, "num_blocks": 16, "max_batch_tokens": 32}
+    assert run_transformers(model, requests, small) > 0

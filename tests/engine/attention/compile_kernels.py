@@ -1,0 +1,147 @@
+"""Compiles the Triton kernels for a GPU that need not be there, and prints what each takes; run as a script.
+
+`python -m tests.engine.attention.compile_kernels` prints one JSON object per kernel: shared memory and registers, and
+bytes of registers that were spilled.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from engine.attention.triton.decode import merge_kernel, split_kernel
+from engine.attention.triton.formats import FORMATS, factors_of
+from engine.attention.triton.prefill import prefill_kernel
+from engine.attention.triton.tiles import decode_tile, prefill_tile
+from engine.attention.triton.write import write_kernel
+
+NAMES = {
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float32: "fp32",
+    torch.int8: "i8",
+    torch.float8_e4m3fn: "fp8e4nv",
+}
+HOPPER = GPUTarget("cuda", 90, 32)
+
+
+def compiled(kernel: Any, pointers: dict[str, str], constants: dict[str, Any], **options: int) -> dict[str, int]:
+    """`pointers` are the formats of arguments that are no int32 or float."""
+    floats = ("scale", "cap")
+    signature = {
+        name: "constexpr" if name in constants else pointers.get(name, "fp32" if name in floats else "i32")
+        for name in kernel.arg_names
+    }
+    places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    aligned = ("stride", "query", "key", "value", "keys", "values", "output", "mixed")
+    hints = {
+        (index,): [["tt.divisibility", 16]]
+        for index, name in enumerate(kernel.arg_names)
+        if name.endswith(aligned) and name not in constants and name != "table_stride"
+    }
+    made = triton.compile(ASTSource(kernel, signature, places, hints), target=HOPPER, options=options)
+    return {"shared": made.metadata.shared, **usage(made.asm["cubin"])}
+
+
+def usage(cubin: bytes) -> dict[str, int]:
+    """Registers per thread and bytes of stack, as cuobjdump tells them."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True).stdout
+    found = dict(re.findall(r"(REG|STACK):(\d+)", text))
+    return {"registers": int(found["REG"]), "stack": int(found["STACK"])}
+
+
+def attention(kernel: Any, tile: Any, size: int, dtype: torch.dtype, cache: torch.dtype) -> dict[str, int]:
+    """The split or the prefill kernel, with four query heads to a key head."""
+    kept, own = "*" + NAMES[cache], "*" + NAMES[dtype]
+    quantized = cache.itemsize == 1
+    pointers = dict.fromkeys(("keys", "values"), kept) | dict.fromkeys(("query", "output", "sinks"), own)
+    pointers |= dict.fromkeys(("key_scales", "value_scales"), "*bf16" if quantized else kept)
+    pointers |= dict.fromkeys(("tables", "splits", "offsets", "contexts"), "*i64")
+    pointers |= {"mixed": "*fp32", "sizes": "*fp32"}
+    constants = {
+        "WINDOW": 0,
+        "HEADS": 4,
+        "BLOCK_SIZE": 16,
+        "KEY_SIZE": size,
+        "VALUE_SIZE": size,
+        "TOKENS": tile.tokens,
+        "ROWS": tile.rows,
+        "COLUMNS": tile.columns,
+        "BLOCK_K": tile.key_columns,
+        "BLOCK_V": tile.value_columns,
+        "QUANTIZED": quantized,
+        "CAPPED": False,
+        "SINKS": False,
+        "FACTORS": factors_of(dtype),
+        "FORMAT": FORMATS[dtype],
+    }
+    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
+    return compiled(kernel, pointers, constants, num_warps=tile.warps, num_stages=tile.stages)
+
+
+def kernels(sizes: list[int], dtypes: list[torch.dtype], caches: list[torch.dtype]) -> Iterator[dict[str, Any]]:
+    """What each takes."""
+    for size in sizes:
+        for dtype in dtypes:
+            for cache in dict.fromkeys([dtype, *caches]):
+                name = {"size": size, "dtype": NAMES[dtype], "cache": NAMES[cache]}
+                tile = decode_tile(4, size, size, dtype)
+                yield {"kernel": "split", **name, **attention(split_kernel, tile, size, dtype, cache)}
+                tile = prefill_tile(4, size, size, dtype)
+                yield {"kernel": "prefill", **name, **attention(prefill_kernel, tile, size, dtype, cache)}
+                yield {"kernel": "write", **name, **write(size, dtype, cache)}
+            yield {"kernel": "merge", "size": size, "dtype": NAMES[dtype], **merge(size, dtype)}
+
+
+def write(size: int, dtype: torch.dtype, cache: torch.dtype) -> dict[str, int]:
+    """Keys and values into their blocks."""
+    kept, own = "*" + NAMES[cache], "*" + NAMES[dtype]
+    pointers = {"key": own, "value": own, "keys": kept, "values": kept, "slots": "*i64"}
+    pointers |= dict.fromkeys(("key_scales", "value_scales"), "*bf16" if cache.itemsize == 1 else kept)
+    constants = {
+        "LARGEST": {1: 448.0}.get(cache.itemsize, 0.0),
+        "FORMAT": FORMATS[cache],
+        "KEY_SIZE": size,
+        "VALUE_SIZE": size,
+        "BLOCK_K": triton.next_power_of_2(size),
+        "BLOCK_V": triton.next_power_of_2(size),
+        "TOKENS": 16,
+    }
+    return compiled(write_kernel, pointers, constants)
+
+
+def merge(size: int, dtype: torch.dtype) -> dict[str, int]:
+    """Splits, with sinks."""
+    own = "*" + NAMES[dtype]
+    pointers = {"mixed": "*fp32", "sizes": "*fp32", "firsts": "*i64", "sinks": own, "output": own}
+    constants = {
+        "VALUE_SIZE": size,
+        "BLOCK_V": triton.next_power_of_2(size),
+        "MERGED": 16,
+        "SINKS": True,
+        "FORMAT": FORMATS[dtype],
+    }
+    return compiled(merge_kernel, pointers, constants, num_warps=2)
+
+
+if __name__ == "__main__":
+    named = {name: dtype for dtype, name in NAMES.items()}
+    for found in kernels(
+        [int(size) for size in sys.argv[1].split(",")],
+        [named[name] for name in sys.argv[2].split(",")],
+        [named[name] for name in sys.argv[3].split(",") if name],
+    ):
+        print(json.dumps(found), flush=True)

@@ -1,0 +1,136 @@
+"""The Triton kernels against the reference, on random spans; without a GPU they are interpreted."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from engine.attention import AttentionCall, TritonBackend, choose_backend
+from engine.kv.layout import LayerShape
+from tests.engine.attention.triton_rig import Pair
+
+GROUPED = LayerShape(num_heads=6, num_kv_heads=2, key_size=8, value_size=5)
+
+ITERATIONS: tuple[dict[str, int], ...] = (
+    {"a": 9, "b": 14},
+    {"a": 1, "b": 11, "c": 1},
+    {"a": 1, "b": 1, "c": 1},
+)
+"""Prefill alone, mixed with cached context, and decodes alone; spans cross blocks and tiles."""
+
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
+"""Of the largest output: both round to the format, and the reference also the weights."""
+
+
+def compare(pair: Pair, iterations: tuple[dict[str, int], ...] = ITERATIONS) -> None:
+    for lengths in iterations:
+        own, reference = pair.iterate(lengths)
+        assert own.shape == reference.shape
+        assert own.isfinite().all()
+        error = (own - reference).abs().max() / reference.abs().max()
+        assert error < TOLERANCE[pair.dtype], lengths
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        (GROUPED, {}),
+        (LayerShape(2, 2, 24, 16), {"sinks": True}),
+        (LayerShape(6, 2, 8, 5, window=7), {}),
+        (LayerShape(5, 1, 16, 16, window=1), {"softcap": 2.0}),
+        (LayerShape(4, 2, 8, 8, window=5), {"softcap": 0.5, "sinks": True}),
+    ],
+    ids=str,
+)
+def test_mixed_iterations(shape: LayerShape, options: dict[str, Any], triton_device: torch.device) -> None:
+    torch.manual_seed(0)
+    sinks = torch.randn(shape.num_heads, device=triton_device) if options.get("sinks") else None
+    compare(Pair(triton_device, shape, AttentionCall(0.4, softcap=options.get("softcap"), sinks=sinks)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cache_dtype"),
+    [
+        (torch.float32, torch.int8),
+        (torch.float32, torch.float8_e4m3fn),
+        (torch.float32, torch.bfloat16),
+        (torch.bfloat16, torch.bfloat16),
+        (torch.float16, torch.float16),
+        (torch.bfloat16, torch.float8_e4m3fn),
+    ],
+    ids=str,
+)
+def test_formats(dtype: torch.dtype, cache_dtype: torch.dtype, triton_device: torch.device) -> None:
+    """The same numbers are kept as by the reference, and read back."""
+    torch.manual_seed(0)
+    pair = Pair(triton_device, GROUPED, AttentionCall(0.4), dtype, cache_dtype)
+    for layer in pair.layers:
+        for part in layer.tensors:
+            part.view(torch.uint8).zero_() if part.dtype.itemsize == 1 else part.zero_()
+    compare(pair, ITERATIONS[:2])
+    for own, reference in zip(pair.layers[0].tensors, pair.layers[1].tensors, strict=True):
+        assert torch.equal(own.float(), reference.float())
+
+
+def test_a_long_context_is_split(triton_device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.attention.triton import plan
+
+    monkeypatch.setattr(plan, "_SHORTEST", 16)
+    monkeypatch.setattr(plan, "_UNIT", 8)
+    torch.manual_seed(0)
+    pair = Pair(triton_device, LayerShape(4, 2, 8, 8, window=35), AttentionCall(0.4))
+    compare(pair, ({"a": 40, "b": 5}, {"a": 1, "b": 1}))
+
+
+def test_splits_cover_each_context_once() -> None:
+    pytest.importorskip("triton")
+    import numpy as np
+
+    from engine.attention.triton.plan import splits_of
+
+    generator = np.random.default_rng(0)
+    for window in (None, 300, 5000):
+        for count in (1, 3, 40):
+            contexts = generator.integers(0, 20_000, count)
+            splits, firsts = splits_of(contexts, window, 16)
+            assert len(splits) == count + 16
+            for span, context in enumerate(contexts):
+                own = splits[firsts[span] : firsts[span + 1]]
+                assert (own[:, 0] == span).all()
+                edges = [0 if window is None else max(0, context - window), *own[:, 2]]
+                assert own[:, 1].tolist() == edges[:-1]
+                assert edges[-1] == context
+            assert not splits[firsts[-1] :].any()
+            lengths = splits[:, 2] - splits[:, 1]
+            assert lengths.max() <= max(256, lengths.sum() / 16) + 64
+
+
+def test_the_interpreter_is_asked_for_by_name_alone(triton_device: torch.device) -> None:
+    expected = "triton" if triton_device.type == "cuda" else "torch"
+    assert choose_backend("auto", triton_device).name == expected
+    assert isinstance(choose_backend("triton", triton_device), TritonBackend)
+
+
+def test_without_gpu_and_interpreter_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match="triton cannot run on cpu: it needs a GPU"):
+        choose_backend("triton", torch.device("cpu"))
+
+
+def test_kernels_compile_for_hopper() -> None:
+    """Without a GPU: no registers are spilled, and two decode programs fit into a multiprocessor's shared memory."""
+    pytest.importorskip("triton")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.engine.attention.compile_kernels", "128", "bf16", ""]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {each["kernel"] for each in found} == {"split", "merge", "prefill", "write"}
+    for each in found:
+        assert each["stack"] == 0, each
+        assert each["shared"] <= (227 if each["kernel"] == "prefill" else 113) * 1024, each

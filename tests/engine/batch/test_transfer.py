@@ -1,0 +1,15 @@
+"""Arrays of any shape travel as one."""
+
+import numpy as np
+import torch
+
+from engine.batch.transfer import packed, unpacked
+
+
+def test_what_was_packed_comes_out_in_its_shape(device: torch.device) -> None:
+    arrays = [np.arange(3), np.arange(6, dtype=np.int32).reshape(2, 3), np.zeros((0, 4), dtype=np.int64)]
+    flat = packed(arrays, device)
+    assert flat.dtype is torch.int64
+    assert flat.is_pinned() == (device.type == "cuda")
+    for part, array in zip(unpacked(flat.to(device, non_blocking=True), arrays), arrays, strict=True):
+        assert part.tolist() == array.tolist()

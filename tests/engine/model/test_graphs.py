@@ -1,0 +1,84 @@
+"""Decodes are filled up to a captured size; without a GPU a recording computes anew what a graph would replay."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from engine import EngineConfig, OrcaEngine
+from engine.batch.static_batch import NOWHERE, StaticBatch
+from engine.model.graphs import DecodeGraphs, ladder
+from schemas.sampling import SamplingParams
+from tests.engine.conftest import build
+
+PROMPTS = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], [5, 6], [9] * 20]
+
+
+def record(compute: Callable[[], torch.Tensor]) -> tuple[Callable[[], object], torch.Tensor]:
+    result = compute()
+    return (lambda: result.copy_(compute())), result
+
+
+@pytest.mark.parametrize("largest", [1, 3, 8, 32, 100, 512])
+def test_the_ladder_fills_up_few_rows(largest: int) -> None:
+    sizes = ladder(largest)
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == largest
+    assert len(sizes) <= 24
+    for rows in range(17, largest + 1):
+        assert min(size for size in sizes if size >= rows) < 1.5 * rows
+
+
+def test_filled_up_decodes_bring_the_same_tokens(triton_device: torch.device) -> None:
+    """A model with a window and one without, over prefill, mixed iterations and decodes of falling number."""
+    model = build("gemma2").to(triton_device)
+    params = [SamplingParams(max_tokens=count, temperature=0, ignore_eos=True) for count in (4, 3, 2)]
+    settings = {"block_size": 4, "kv_cache_memory": 2**20, "max_batch_size": 6, "cuda_graphs": "off"}
+    expected = OrcaEngine(EngineConfig("tiny", attention_backend="torch", **settings), model).generate(PROMPTS, params)
+    engine = OrcaEngine(EngineConfig("tiny", attention_backend="triton", **settings), model)
+    graphs = DecodeGraphs(engine._runner, StaticBatch.beside(engine.cache, 6, engine.device), record)
+    graphs.capture([2, 6])
+    engine._runner.graphs = graphs
+    replayed: list[int] = []
+    replay = graphs.replay
+    graphs.replay = lambda batch: replayed.append(batch.num_spans) or replay(batch)  # type: ignore[method-assign,func-returns-value,assignment]
+    assert [each.output_ids for each in engine.generate(PROMPTS, params)] == [each.output_ids for each in expected]
+    assert replayed == [3, 2, 1]
+    engine.check_integrity()
+
+
+def test_rows_that_nothing_is_loaded_into_write_nowhere(triton_device: torch.device) -> None:
+    model = build("llama").to(triton_device)
+    engine = OrcaEngine(
+        EngineConfig("tiny", block_size=4, kv_cache_memory=2**18, attention_backend="triton", cuda_graphs="off"), model
+    )
+    static = StaticBatch.beside(engine.cache, 3, engine.device)
+    for layer in engine._runner.layers:
+        for part in layer.tensors:
+            part.zero_()
+    before = [part.clone() for layer in engine._runner.layers for part in layer.tensors]
+    logits = engine._runner.compute(static.first(3))
+    assert logits.isfinite().all()
+    assert (static.first(3).groups[0].slots == NOWHERE).all()
+    after = [part for layer in engine._runner.layers for part in layer.tensors]
+    assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there it is allowed")
+def test_on_a_cpu_graphs_are_refused() -> None:
+    with pytest.raises(ValueError, match="cuda_graphs: got 'on', allowed on device cpu: auto, off"):
+        OrcaEngine(EngineConfig("tiny", cuda_graphs="on", kv_cache_memory=2**20), build("llama"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.cuda
+def test_captured_graphs_bring_the_same_tokens() -> None:
+    model = build("gemma2").to("cuda")
+    params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
+    engines = [
+        OrcaEngine(EngineConfig("tiny", block_size=4, kv_cache_memory=2**20, cuda_graphs=setting), model)
+        for setting in ("off", "on")
+    ]
+    assert engines[1]._runner.graphs is not None
+    first, second = ([each.output_ids for each in engine.generate(PROMPTS, params)] for engine in engines)
+    assert first == second
