@@ -14,7 +14,7 @@ from engine.native.linear import PANEL, PackedLinear
 class MergedLinear:
     """Several linear layers of one input. It remembers the last one, for those that ask later.
 
-    Engines on several threads may share it: what is remembered is one tuple, and one for another input is computed anew.
+    Engines on several threads may share it: what is remembered is one tuple, and another input is computed anew.
     """
 
     def __init__(self, packed: PackedLinear, widths: list[int]) -> None:
