@@ -12,6 +12,7 @@ Admission = Literal["paged", "reserve"]
 Preemption = Literal["auto", "recompute", "swap"]
 Overlap = Literal["auto", "on", "off"]
 ModelPasses = Literal["auto", "off"]
+WeightDTypeName = Literal["auto", "int8"]
 BudgetName = Literal["fixed", "adaptive"]
 
 
@@ -33,7 +34,8 @@ class EngineConfig:
     where there is no such memory. `class_weight` is the factor by which a request of one class ages faster than one of
     the class below. With `overlap` an iteration is planned while the one before computes; auto: on a device that runs
     by itself. `model_passes` auto replaces modules of a model that `OrcaEngine.load` brings into a CPU's memory by
-    faster ones, where there are compiled operators.
+    faster ones, where there are compiled operators. `weight_dtype` int8 lets those operators compute linear layers with
+    weights of 8 bits (one scale per output channel) and inputs rounded to 8 bits (one per token); auto: as they are.
     """
 
     model: str
@@ -56,6 +58,7 @@ class EngineConfig:
     overlap: Overlap = "auto"
     attention_backend: str = "auto"
     model_passes: ModelPasses = "auto"
+    weight_dtype: WeightDTypeName = "auto"
     self_check: bool = True
 
     def __post_init__(self) -> None:
@@ -78,6 +81,8 @@ class EngineConfig:
             raise ValueError("preemption: got 'swap', allowed with host_cache_memory 0: auto, recompute")
         if self.tbt_target_ms is not None and self.token_budget == "fixed":
             raise ValueError(f"tbt_target_ms: got {self.tbt_target_ms!r}, allowed with token_budget fixed: None")
+        if self.weight_dtype == "int8" and self.model_passes == "off":
+            raise ValueError("weight_dtype: got 'int8', allowed with model_passes off: auto")
         if self.policy not in POLICIES:
             raise ValueError(f"policy: got {self.policy!r}, allowed: {', '.join(sorted(POLICIES))}")
         for field in fields(self):

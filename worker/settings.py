@@ -22,6 +22,9 @@ class WorkerSettings(BrokerSettings, LogSettings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="Number format of weights and cache; auto: float32 on a CPU, the checkpoint's on a GPU."
     )
+    weight_dtype: Literal["auto", "int8"] = Field(
+        "auto", description="int8: linear layers in 8 bits, on a CPU with the compiled operators; auto: in `dtype`."
+    )
     torch_threads: int = Field(0, ge=0, le=1024, description="CPU threads of torch; 0: all cores. [threads]")
     max_batch_size: int = Field(
         32,

@@ -36,6 +36,10 @@ def prepare_model(
     try:
         check_loaded(model, backend, reference)
     except UnsupportedModel as error:
+        if config.weight_dtype == "int8":
+            raise UnsupportedModel(
+                f"weight_dtype: got 'int8', allowed for this model: auto ({error.reason})"
+            ) from error
         del model
         model = load_model(config, model_config, device)
         check_loaded(model, backend, reference)
@@ -49,9 +53,11 @@ def _run_passes(config: EngineConfig, model: PreTrainedModel) -> bool:
         return False
     reason = passes_unavailable(model.device)
     if reason is not None:
+        if config.weight_dtype == "int8":
+            raise ValueError(f"weight_dtype: got 'int8', allowed: auto (no compiled operators: {reason})")
         if model.device.type == "cpu":
             _log.warning("model passes left out: no compiled operators: %s", reason)
         return False
-    replaced = apply_passes(model)
+    replaced = apply_passes(model, config.weight_dtype == "int8")
     _log.info("model passes: %s", ", ".join(f"{name} {count}" for name, count in replaced.items()))
     return any(replaced.values())

@@ -29,8 +29,10 @@ class Pass(ABC):
 Replacement = Callable[[torch.Tensor], torch.Tensor]
 
 
-def same(name: str, own: Replacement, other: Replacement, inputs: Iterator[torch.Tensor]) -> bool:
-    """Whether `other` computes what `own` does; a log line where it does not."""
+def same(
+    name: str, own: Replacement, other: Replacement, inputs: Iterator[torch.Tensor], tolerance: float | None = None
+) -> bool:
+    """Whether `other` computes what `own` does, up to `tolerance`, by default rounding; a log line where not."""
     for x in inputs:
         expected = own(x).float()
         try:
@@ -38,9 +40,9 @@ def same(name: str, own: Replacement, other: Replacement, inputs: Iterator[torch
         except (RuntimeError, ValueError, TypeError) as error:
             _log.warning("%s stays as it is: %r", name, error)
             return False
-        error = float((found - expected).norm() / expected.norm().clamp(min=1e-30))
-        if found.shape != expected.shape or not error <= TOLERANCE[x.dtype]:
-            _log.warning("%s stays as it is: its replacement is off by %.2g", name, error)
+        distance = float((found - expected).norm() / expected.norm().clamp(min=1e-30))
+        if found.shape != expected.shape or not distance <= (tolerance or TOLERANCE[x.dtype]):
+            _log.warning("%s stays as it is: its replacement is off by %.2g", name, distance)
             return False
     return True
 

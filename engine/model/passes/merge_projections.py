@@ -26,7 +26,7 @@ class MergedLinear:
         """What layer `index` computes from x, a view of `[..., sum of widths]`."""
         last = self._last
         if last is None or last[0] is not x:
-            last = x, self.packed(x).split(self.widths, dim=-1)
+            last = x, torch.split(self.packed(x), self.widths, dim=-1)
             self._last = last
         if index == len(self.widths) - 1:
             self._last = None
@@ -87,7 +87,7 @@ def _merge(model: PreTrainedModel, names: list[str]) -> int:
     merged = MergedLinear(PackedLinear.merge(parts), [part.n for part in parts])
     for index, (name, part) in enumerate(zip(names, parts, strict=True)):
         layer = MergedLinearLayer(merged, index)
-        if not same(name, part, layer, random_inputs(part.k, part.dtype)):
+        if not same(name, part, layer, random_inputs(part.k, model.dtype)):
             return 0
     for index, name in enumerate(names):
         replace(model, name, MergedLinearLayer(merged, index))
