@@ -15,8 +15,11 @@ _ROWS_AT_ONCE = 4096
 """Rows of a weight that are quantized together, so that its float32 copy stays small."""
 
 FORMATS = {torch.bfloat16: 0, torch.float32: 1, torch.int8: 2}
-_PACKED_INPUTS = {torch.bfloat16: (torch.bfloat16,), torch.float32: (torch.float32,)}
-_PACKED_INPUTS[torch.int8] = (torch.bfloat16, torch.float32)
+_PACKED_INPUTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
+    torch.bfloat16: (torch.bfloat16,),
+    torch.float32: (torch.float32,),
+    torch.int8: (torch.bfloat16, torch.float32),
+}
 
 
 class _Linear(ctypes.Structure):
@@ -101,7 +104,7 @@ class PackedLinear:
         """A copy of `weight`, `[n, k]`, in its own format, and of `bias`, `[n]`."""
         own_bias = None if bias is None else bias.detach().to(torch.float32, copy=True)
         memory = cls._panels(weight, instruction_set)
-        return cls(memory, *weight.shape, weight.dtype, own_bias, instruction_set)
+        return cls(memory, weight.shape[0], weight.shape[1], weight.dtype, own_bias, instruction_set)
 
     @classmethod
     def quantize(
