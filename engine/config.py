@@ -14,6 +14,7 @@ Preemption = Literal["auto", "recompute", "swap"]
 Overlap = Literal["auto", "on", "off"]
 ModelPasses = Literal["auto", "off"]
 CudaGraphs = Literal["auto", "on", "off"]
+WeightDTypeName = Literal["auto", "int8"]
 BudgetName = Literal["fixed", "adaptive"]
 
 
@@ -37,7 +38,9 @@ class EngineConfig:
     the class below. With `overlap` an iteration is planned while the one before computes; auto: on a device that runs
     by itself. With `cuda_graphs` iterations of decodes alone are captured at the start and replayed; auto: on CUDA,
     where backend and model allow it. `model_passes` auto replaces modules of a model that `OrcaEngine.load` brings into
-    a CPU's memory by faster ones, where there are compiled operators.
+    a CPU's memory by faster ones, where there are compiled operators. `weight_dtype` int8 lets those operators compute
+    linear layers with weights of 8 bits (one scale per output channel) and inputs rounded to 8 bits (one per token);
+    auto: as they are.
     """
 
     model: str
@@ -61,6 +64,7 @@ class EngineConfig:
     cuda_graphs: CudaGraphs = "auto"
     attention_backend: str = "auto"
     model_passes: ModelPasses = "auto"
+    weight_dtype: WeightDTypeName = "auto"
     self_check: bool = True
 
     def __post_init__(self) -> None:
@@ -83,6 +87,8 @@ class EngineConfig:
             raise ValueError("preemption: got 'swap', allowed with host_cache_memory 0: auto, recompute")
         if self.tbt_target_ms is not None and self.token_budget == "fixed":
             raise ValueError(f"tbt_target_ms: got {self.tbt_target_ms!r}, allowed with token_budget fixed: None")
+        if self.weight_dtype == "int8" and self.model_passes == "off":
+            raise ValueError("weight_dtype: got 'int8', allowed with model_passes off: auto")
         if self.policy not in POLICIES:
             raise ValueError(f"policy: got {self.policy!r}, allowed: {', '.join(sorted(POLICIES))}")
         for field in fields(self):

@@ -73,6 +73,7 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
             EngineConfig(
                 model=settings.model,
                 dtype=settings.dtype,
+                weight_dtype=settings.weight_dtype,
                 device=settings.device,
                 kv_cache_memory=settings.kv_cache_memory,
                 max_num_batched_tokens=settings.max_num_batched_tokens,

@@ -24,6 +24,9 @@ class WorkerSettings(BrokerSettings, LogSettings):
         description="Number format of weights and cache; auto: the checkpoint's on a GPU, and on a CPU with bfloat16 "
         "instructions if that is its format; else float32.",
     )
+    weight_dtype: Literal["auto", "int8"] = Field(
+        "auto", description="int8: linear layers in 8 bits, on a CPU with the compiled operators; auto: in `dtype`."
+    )
     torch_threads: int = Field(0, ge=0, le=1024, description="CPU threads of torch; 0: all cores. [threads]")
     max_batch_size: int = Field(
         32,

@@ -38,8 +38,8 @@ class DecoderLayer:
 class DecoderModel:
     """What native/src/decoder.h computes.
 
-    `embed` turns ids `[num_tokens]` into rows `[num_tokens, hidden_size]`, `rotary` positions `[num_tokens]` into
-    float32 cosines and sines `[num_tokens, rotary_size]`.
+    `dtype` is that of the rows between layers. `embed` turns ids `[num_tokens]` into rows `[num_tokens, hidden_size]`,
+    `rotary` positions `[num_tokens]` into float32 cosines and sines `[num_tokens, rotary_size]`.
     """
 
     layers: tuple[DecoderLayer, ...]
@@ -50,6 +50,7 @@ class DecoderModel:
     head_size: int
     rotary_size: int
     intermediate_size: int
+    dtype: torch.dtype
     epsilon: float
     scale: float
     activation: int
@@ -104,7 +105,7 @@ class CompiledDecoder:
 
     def __init__(self, model: DecoderModel) -> None:
         self.model = model
-        dtype = model.head.dtype
+        dtype = model.dtype
         self._layers = (_Layer * len(model.layers))(*(_layer(layer) for layer in model.layers))
         self._model = _Model(
             layers=ctypes.addressof(self._layers),

@@ -57,6 +57,8 @@ def _without_decoder(
 def _loaded_anew(
     config: EngineConfig, model_config: Any, device: torch.device, model: PreTrainedModel, error: UnsupportedModel
 ) -> PreTrainedModel:
+    if config.weight_dtype == "int8":
+        raise UnsupportedModel(f"weight_dtype: got 'int8', allowed for this model: auto ({error.reason})") from error
     _log.warning("the model passes do not fit this model, which is computed without them: %s", error.reason)
     del model
     return load_model(config, model_config, device)
@@ -68,9 +70,11 @@ def _run_passes(config: EngineConfig, model: PreTrainedModel) -> bool:
         return False
     reason = passes_unavailable(model.device)
     if reason is not None:
+        if config.weight_dtype == "int8":
+            raise ValueError(f"weight_dtype: got 'int8', allowed: auto (no compiled operators: {reason})")
         if model.device.type == "cpu":
             _log.warning("model passes left out: no compiled operators: %s", reason)
         return False
-    replaced = apply_passes(model)
+    replaced = apply_passes(model, config.weight_dtype == "int8")
     _log.info("model passes: %s", ", ".join(f"{name} {count}" for name, count in replaced.items()))
     return any(replaced.values())

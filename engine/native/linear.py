@@ -11,13 +11,22 @@ from engine.native.library import library
 PANEL = 32
 """Columns of a panel."""
 
-FORMATS = {torch.bfloat16: 0, torch.float32: 1}
+_ROWS_AT_ONCE = 4096
+"""Rows of a weight that are quantized together, so that its float32 copy stays small."""
+
+FORMATS = {torch.bfloat16: 0, torch.float32: 1, torch.int8: 2}
+_PACKED_INPUTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
+    torch.bfloat16: (torch.bfloat16,),
+    torch.float32: (torch.float32,),
+    torch.int8: (torch.bfloat16, torch.float32),
+}
 
 
 class _Linear(ctypes.Structure):
     _fields_ = (
         ("weight", ctypes.c_void_p),
         ("scales", ctypes.c_void_p),
+        ("sums", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
         ("n", ctypes.c_int64),
         ("k", ctypes.c_int64),
@@ -57,7 +66,10 @@ def _functions(instruction_set: str | None) -> ctypes.CDLL:
 
 
 class PackedLinear:
-    """y = x W^T + b with W packed once, in bfloat16 or float32, on a CPU."""
+    """y = x W^T + b with W packed once, in bfloat16, float32 or int8, on a CPU.
+
+    In int8 each column of the output has a scale, and so has each row of x, which is rounded to 8 bits on the way.
+    """
 
     def __init__(
         self,
@@ -67,15 +79,22 @@ class PackedLinear:
         dtype: torch.dtype,
         bias: torch.Tensor | None = None,
         instruction_set: str | None = None,
+        scales: torch.Tensor | None = None,
+        sums: torch.Tensor | None = None,
     ) -> None:
-        """Around `memory`, panels that `pack` has written; see there. `bias` is float32, `[n]`."""
+        """Around `memory`, panels that `pack` has written; see there. `bias` is float32, `[n]`.
+
+        With int8 there are `scales`, float32, and `sums` of the weight's rows, int32, both padded to whole panels.
+        """
         self._functions = _functions(instruction_set)
         self._instruction_set = instruction_set
         self.n, self.k, self.dtype = n, k, dtype
         self.memory = memory
         self.bias = bias
+        self.scales, self.sums = scales, sums
         address = None if bias is None else bias.data_ptr()
-        self._linear = _Linear(memory.data_ptr(), None, address, n, k, FORMATS[dtype])
+        found = (None if each is None else each.data_ptr() for each in (scales, sums))
+        self._linear = _Linear(memory.data_ptr(), *found, address, n, k, FORMATS[dtype])
         self._pointer = ctypes.addressof(self._linear)
 
     @property
@@ -88,13 +107,38 @@ class PackedLinear:
         cls, weight: torch.Tensor, bias: torch.Tensor | None = None, instruction_set: str | None = None
     ) -> "PackedLinear":
         """A copy of `weight`, `[n, k]`, in its own format, and of `bias`, `[n]`."""
+        own_bias = None if bias is None else bias.detach().to(torch.float32, copy=True)
+        memory = cls._panels(weight, instruction_set)
+        return cls(memory, weight.shape[0], weight.shape[1], weight.dtype, own_bias, instruction_set)
+
+    @classmethod
+    def quantize(
+        cls, weight: torch.Tensor, bias: torch.Tensor | None = None, instruction_set: str | None = None
+    ) -> "PackedLinear":
+        """`weight`, `[n, k]`, in int8: each row times 127 over its largest value, rounded."""
+        n, k = weight.shape
+        scales = torch.zeros(-(-n // PANEL) * PANEL)
+        sums = torch.zeros(len(scales), dtype=torch.int32)
+        rounded = torch.empty(n, k, dtype=torch.int8)
+        for begin in range(0, n, _ROWS_AT_ONCE):
+            part = weight[begin : begin + _ROWS_AT_ONCE].detach().float()
+            largest = part.abs().amax(dim=1).clamp(min=1e-30)
+            scales[begin : begin + len(part)] = largest / 127
+            whole = (part * (127 / largest).unsqueeze(1)).round()
+            rounded[begin : begin + len(part)] = whole.to(torch.int8)
+            sums[begin : begin + len(part)] = whole.sum(dim=1).to(torch.int32)
+        own_bias = None if bias is None else bias.detach().to(torch.float32, copy=True)
+        memory = cls._panels(rounded, instruction_set)
+        return cls(memory, n, k, torch.int8, own_bias, instruction_set, scales, sums)
+
+    @staticmethod
+    def _panels(weight: torch.Tensor, instruction_set: str | None) -> torch.Tensor:
         functions = _functions(instruction_set)
         (n, k), form = weight.shape, FORMATS[weight.dtype]
         memory = torch.empty(functions.orca_linear_bytes(form, n, k), dtype=torch.uint8)
         source = weight.detach().contiguous()
         functions.orca_linear_pack(form, source.data_ptr(), n, k, memory.data_ptr(), torch.get_num_threads())
-        own_bias = None if bias is None else bias.detach().to(torch.float32, copy=True)
-        return cls(memory, n, k, weight.dtype, own_bias, instruction_set)
+        return memory
 
     @classmethod
     def merge(cls, parts: Sequence["PackedLinear"]) -> "PackedLinear":
@@ -112,12 +156,18 @@ class PackedLinear:
             bias = torch.cat([torch.zeros(part.n) if part.bias is None else part.bias for part in parts])
         memory = torch.cat([part.memory for part in parts])
         n = sum(part.n for part in parts)
-        return cls(memory, n, first.k, first.dtype, bias, first._instruction_set)
+        scales = sums = None
+        if first.dtype == torch.int8:
+            scales = torch.cat([part.scales for part in parts if part.scales is not None])
+            sums = torch.cat([part.sums for part in parts if part.sums is not None])
+        return cls(memory, n, first.k, first.dtype, bias, first._instruction_set, scales, sums)
 
     def __call__(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """x `[..., k]` in the weight's format; returns `[..., n]` in `dtype`, by default that of x."""
-        if x.dtype != self.dtype or x.shape[-1] != self.k:
-            raise ValueError(f"x: got {x.dtype} {tuple(x.shape)}, allowed: {self.dtype} [..., {self.k}]")
+        allowed = _PACKED_INPUTS[self.dtype]
+        if x.dtype not in allowed or x.shape[-1] != self.k:
+            names = " or ".join(map(str, allowed))
+            raise ValueError(f"x: got {x.dtype} {tuple(x.shape)}, allowed: {names} [..., {self.k}]")
         rows = x.reshape(-1, self.k)
         if rows.stride(1) != 1:
             rows = rows.contiguous()
@@ -125,11 +175,14 @@ class PackedLinear:
         self._functions.orca_linear(self._pointer, Rows.of(rows), Rows.of(y), torch.get_num_threads())
         return y.view(*x.shape[:-1], self.n)
 
-    def gather(self, ids: torch.Tensor) -> torch.Tensor:
-        """Rows of the weight, `[*ids.shape, k]`: an embedding's lookup. IndexError for one that is not there."""
-        if ids.numel() and not (int(ids.min()) >= 0 and int(ids.max()) < self.n):
+    def gather(self, ids: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Rows of the weight, `[*ids.shape, k]`: an embedding's lookup. IndexError for one that is not there.
+
+        `dtype` is bfloat16 or float32, and has to be given with int8; the weight's own by default.
+        """
+        if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= self.n):
             raise IndexError(f"ids: got {int(ids.min())} to {int(ids.max())}, allowed: 0 to {self.n - 1}")
-        y = torch.empty(ids.numel(), self.k, dtype=self.dtype)
+        y = torch.empty(ids.numel(), self.k, dtype=dtype or self.dtype)
         ids = ids.to(torch.int64).contiguous()
         self._functions.orca_linear_gather(self._pointer, ids.data_ptr(), Rows.of(y), torch.get_num_threads())
         return y.view(*ids.shape, self.k)

@@ -13,6 +13,7 @@ from worker.settings import WorkerSettings
 CHANGED: dict[str, Any] = {
     "device": "cpu",
     "dtype": "bfloat16",
+    "weight_dtype": "int8",
     "max_batch_size": 7,
     "max_num_batched_tokens": 77,
     "max_model_len": 99,

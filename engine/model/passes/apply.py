@@ -15,9 +15,6 @@ from engine.native.library import why_unavailable
 
 _log = logging.getLogger(__name__)
 
-PASSES: tuple[type[Pass], ...] = (PackLinears, MergeProjections, CompileDecoder, FuseGatedMLP, FuseNorm)
-"""In their order."""
-
 
 def passes_unavailable(device: torch.device) -> str | None:
     """Why no pass can run for a model on `device`; None: they can."""
@@ -27,12 +24,16 @@ def passes_unavailable(device: torch.device) -> str | None:
 
 
 @torch.inference_mode()
-def apply_passes(model: PreTrainedModel) -> dict[str, int]:
-    """Run all of them; how many modules each replaced. A pass that fails is left out with a log line."""
+def apply_passes(model: PreTrainedModel, int8: bool = False) -> dict[str, int]:
+    """Run all of them; how many modules each replaced. A pass that fails is left out with a log line.
+
+    With `int8` linear layers are rounded to 8 bits.
+    """
+    passes: tuple[Pass, ...] = (PackLinears(int8), MergeProjections(), CompileDecoder(), FuseGatedMLP(), FuseNorm())
     replaced = {}
-    for kind in PASSES:
+    for each in passes:
         try:
-            replaced[kind.name] = kind().apply(model)
+            replaced[each.name] = each.apply(model)
         except Exception as error:
-            _log.warning("model pass %s left out: %r", kind.name, error)
+            _log.warning("model pass %s left out: %r", each.name, error)
     return replaced

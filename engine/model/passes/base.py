@@ -29,8 +29,10 @@ class Pass(ABC):
 Replacement = Callable[[torch.Tensor], torch.Tensor]
 
 
-def same(name: str, own: Replacement, other: Replacement, inputs: Iterator[torch.Tensor]) -> bool:
-    """Whether `other` computes what `own` does; a log line where it does not."""
+def same(
+    name: str, own: Replacement, other: Replacement, inputs: Iterator[torch.Tensor], tolerance: float | None = None
+) -> bool:
+    """Whether `other` computes what `own` does, up to `tolerance`, by default rounding; a log line where not."""
     for x in inputs:
         expected = own(x).float()
         try:
@@ -39,7 +41,7 @@ def same(name: str, own: Replacement, other: Replacement, inputs: Iterator[torch
             _log.warning("%s stays as it is: %r", name, error)
             return False
         distance = float((found - expected).norm() / expected.norm().clamp(min=1e-30))
-        if found.shape != expected.shape or not distance <= TOLERANCE[x.dtype]:
+        if found.shape != expected.shape or not distance <= (tolerance or TOLERANCE[x.dtype]):
             _log.warning("%s stays as it is: its replacement is off by %.2g", name, distance)
             return False
     return True

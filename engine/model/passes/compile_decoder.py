@@ -69,6 +69,7 @@ def _recognize(model: PreTrainedModel) -> DecoderModel:
         head_size=head_size,
         rotary_size=rotary_size,
         intermediate_size=layers[0].down.k,
+        dtype=model.dtype,
         epsilon=epsilon,
         scale=attention.scaling,
         activation=_ACTIVATIONS[config.hidden_act],

@@ -44,7 +44,7 @@ def _fuse(model: PreTrainedModel, name: str, module: nn.Module) -> bool:
         return False
     if gate_up.n != 2 * down.in_features:
         return False
-    inputs = list(random_inputs(gate_up.k, gate_up.dtype))
+    inputs = list(random_inputs(gate_up.k, model.dtype))
     expected = module(inputs[0]).float()
     errors = {}
     for activation in ACTIVATIONS:

@@ -87,7 +87,7 @@ def _merge(model: PreTrainedModel, names: list[str]) -> int:
     merged = MergedLinear(PackedLinear.merge(parts), [part.n for part in parts])
     for index, (name, part) in enumerate(zip(names, parts, strict=True)):
         layer = MergedLinearLayer(merged, index)
-        if not same(name, part, layer, random_inputs(part.k, part.dtype)):
+        if not same(name, part, layer, random_inputs(part.k, model.dtype)):
             return 0
     for index, name in enumerate(names):
         replace(model, name, MergedLinearLayer(merged, index))

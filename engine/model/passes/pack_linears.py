@@ -10,6 +10,9 @@ from engine.native.linear import PackedLinear
 
 _SAMPLED_IDS = 64
 
+_INT8_TOLERANCE = 0.05
+"""Distance of two outputs over the size of one. Normal numbers in 8 bits are off by about 0.01."""
+
 
 class PackedLinearLayer(nn.Module):
     """In place of nn.Linear."""
@@ -40,9 +43,16 @@ class PackedEmbedding(nn.Module):
 
 
 class PackLinears(Pass):
-    """Every linear layer of a CPU model in bfloat16 or float32; the original weights are freed."""
+    """Every linear layer of a CPU model in bfloat16 or float32; the original weights are freed.
+
+    With `int8` they are rounded to 8 bits. An embedding that is tied to one keeps a weight of its own then.
+    """
 
     name = "pack_linears"
+
+    def __init__(self, int8: bool = False) -> None:
+        self._pack = PackedLinear.quantize if int8 else PackedLinear.pack
+        self._tolerance = _INT8_TOLERANCE if int8 else None
 
     def apply(self, model: PreTrainedModel) -> int:
         """Replace them one after another, so that at most one is held twice."""
@@ -52,8 +62,8 @@ class PackLinears(Pass):
             if not _fits(module):
                 continue
             weight = module.weight.T if isinstance(module, Conv1D) else module.weight
-            packed = PackedLinear.pack(weight, module.bias)
-            if same(name, module, packed, random_inputs(packed.k, packed.dtype)):
+            packed = self._pack(weight, module.bias)
+            if same(name, module, packed, random_inputs(packed.k, weight.dtype), self._tolerance):
                 replace(model, name, PackedLinearLayer(packed))
                 _share(model, embeddings.get(module.weight), packed)
                 count += 1
@@ -71,7 +81,7 @@ def _fits(module: nn.Module) -> bool:
 
 def _share(model: PreTrainedModel, name: str | None, packed: PackedLinear) -> None:
     """Let the embedding of that name look up in the packed weight, with which it is tied."""
-    if name is None:
+    if name is None or packed.dtype == torch.int8:
         return
     own = model.get_submodule(name)
     ids = torch.linspace(0, packed.n - 1, _SAMPLED_IDS).long().unsqueeze(0)

@@ -32,8 +32,12 @@ void linear_team(const Linear& linear, const Rows& x, const Rows& y, int thread,
     if (rows.begin == rows.end || columns.begin == columns.end) return;
     if (linear.format == F32) return linear_by_vectors<FloatDot, float>(linear, x, y, rows, columns);
 #ifdef __AMX_BF16__
-    if (x.m >= FEWEST_TILE_ROWS && tiles_permitted()) return linear_by_tiles(linear, x, y, rows, columns);
+    if (x.m >= FEWEST_TILE_ROWS && tiles_permitted()) {
+        if (linear.format == INT8) return linear_by_tiles<INT8>(linear, x, y, rows, columns);
+        return linear_by_tiles<BF16>(linear, x, y, rows, columns);
+    }
 #endif
+    if (linear.format == INT8) return bytes_by_vectors(linear, x, y, rows, columns);
     linear_by_vectors<BfloatDot, bf16>(linear, x, y, rows, columns);
 }
 

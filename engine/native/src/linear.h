@@ -16,10 +16,12 @@ constexpr int64_t PANEL = 32;
 
 enum Format : int32_t { BF16 = 0, F32 = 1, INT8 = 2 };
 
-// A packed weight of n columns (outputs) and k inputs; scales (INT8 only, per column) and bias (or null) are float32.
+// A packed weight of n columns (outputs) and k inputs; bias may be null. INT8 has a scale and the sum of its weights per
+// column, padded to whole panels.
 struct Linear {
     const void* weight;
     const float* scales;
+    const int32_t* sums;
     const float* bias;
     int64_t n;
     int64_t k;

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "linear_int8.h"
 #include "linear_store.h"
 #include "team.h"
 
@@ -77,8 +78,16 @@ struct Fetch {
     }
 };
 
-// 16 or 32 rows (`pair`) times one panel: sums [32][PANEL].
-inline void tiles_times_panel(const char* a, const char* panel, int64_t tiles, bool pair, Fetch& fetch, float* sums) {
+#define ORCA_TILE_DOT(sum, a, b)          \
+    if constexpr (FORMAT == INT8) {       \
+        _tile_dpbssd(sum, a, b);          \
+    } else {                              \
+        _tile_dpbf16ps(sum, a, b);        \
+    }
+
+// 16 or 32 rows (`pair`) times one panel: sums [32][PANEL], of INT8 as int32.
+template <int32_t FORMAT>
+void tiles_times_panel(const char* a, const char* panel, int64_t tiles, bool pair, Fetch& fetch, float* sums) {
     constexpr int64_t ROW = PANEL * 4;
     const char* b = a + tiles * TILE;
     _tile_zero(0);
@@ -93,10 +102,10 @@ inline void tiles_times_panel(const char* a, const char* panel, int64_t tiles, b
             _tile_loadd(7, at + TILE_BYTES, ROW);
             _tile_loadd(5, b + tile * TILE, TILE_BYTES);
             fetch.step();
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_dpbf16ps(1, 4, 7);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
+            ORCA_TILE_DOT(0, 4, 6)
+            ORCA_TILE_DOT(1, 4, 7)
+            ORCA_TILE_DOT(2, 5, 6)
+            ORCA_TILE_DOT(3, 5, 7)
         }
         _tile_stored(2, sums + TILE_ROWS * PANEL, ROW);
         _tile_stored(3, sums + TILE_ROWS * PANEL + 16, ROW);
@@ -107,15 +116,18 @@ inline void tiles_times_panel(const char* a, const char* panel, int64_t tiles, b
             _tile_loadd(6, at, ROW);
             _tile_loadd(7, at + TILE_BYTES, ROW);
             fetch.step();
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_dpbf16ps(1, 4, 7);
+            ORCA_TILE_DOT(0, 4, 6)
+            ORCA_TILE_DOT(1, 4, 7)
         }
     }
     _tile_stored(0, sums, ROW);
     _tile_stored(1, sums + 16, ROW);
 }
 
-inline void linear_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Range rows, Range columns) {
+#undef ORCA_TILE_DOT
+
+template <int32_t FORMAT>
+void linear_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Range rows, Range columns) {
     static thread_local Scratch scratch;
     const Tiles configured;
     const int64_t width = panel_bytes(linear.format, linear.k);
@@ -130,16 +142,27 @@ inline void linear_by_tiles(const Linear& linear, const Rows& x, const Rows& y, 
         const int64_t begin = rows.begin + std::min(block * most, m);
         const int64_t count = std::min(most, rows.end - begin);
         char* packed = scratch.get<char>((count + 31) / 32 * 32 * tiles * TILE_BYTES);
-        const char* from = static_cast<const char*>(x.data) + begin * x.stride * 2;
-        pack_tiles(from, x.stride * 2, count, linear.k * 2, tiles, packed);
+        const float* x_scales = nullptr;
+        if constexpr (FORMAT == INT8) {
+            const Quantized rounded = quantize_rows(x, {begin, begin + count}, tiles * TILE_BYTES, 0, linear.k);
+            x_scales = rounded.scales;
+            pack_tiles(reinterpret_cast<const char*>(rounded.values), tiles * TILE_BYTES, count, tiles * TILE_BYTES,
+                       tiles, packed);
+        } else {
+            const char* from = static_cast<const char*>(x.data) + begin * x.stride * 2;
+            pack_tiles(from, x.stride * 2, count, linear.k * 2, tiles, packed);
+        }
         const int64_t groups = (count + 31) / 32;
         for (int64_t panel = columns.begin; panel < columns.end; panel++) {
             const char* at = weight + panel * width;
             Fetch fetch{at + width, last, (32 + groups - 1) / groups};
             for (int64_t group = 0; group < groups; group++) {
                 const int64_t left = std::min<int64_t>(count - group * 32, 32);
-                tiles_times_panel(packed + group * 2 * tiles * TILE, at, tiles, left > TILE_ROWS, fetch, sums);
+                tiles_times_panel<FORMAT>(packed + group * 2 * tiles * TILE, at, tiles, left > TILE_ROWS, fetch, sums);
                 for (int64_t r = 0; r < left; r++) {
+                    if (x_scales != nullptr) {
+                        scale_row<int32_t>(linear, panel, 0, x_scales[group * 32 + r], sums + r * PANEL);
+                    }
                     store_row(linear, y, begin + group * 32 + r, panel, sums + r * PANEL);
                 }
             }

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <cstring>
 
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
 #include <immintrin.h>
 #endif
 
+#include "linear_int8.h"
 #include "linear_store.h"
 #include "team.h"
 
@@ -76,6 +77,45 @@ struct BfloatDot {
     };
     static Sum add(Sum sum, const Weight& weight, const Input* x) {
         return (sum + weight.even * x[0]) + weight.odd * x[1];
+    }
+};
+#endif
+
+#ifdef __AVX512VNNI__
+// x with 128 added: the instruction multiplies unsigned by signed.
+struct ByteDot {
+    using Input = uint8_t;
+    using Sum = Ints;
+    using Product = int32_t;
+    static constexpr int STEP = 4;
+    static constexpr int32_t OFFSET = 128;
+    struct Weight {
+        __m512i value;
+        explicit Weight(const char* at) : value(_mm512_loadu_si512(at)) {}
+    };
+    static Sum add(Sum sum, const Weight& weight, const Input* x) {
+        int32_t four;
+        std::memcpy(&four, x, sizeof four);
+        return (Sum)_mm512_dpbusd_epi32((__m512i)sum, _mm512_set1_epi32(four), weight.value);
+    }
+};
+#else
+struct ByteDot {
+    using Input = float;
+    using Sum = Floats;
+    using Product = float;
+    static constexpr int STEP = 4;
+    static constexpr int32_t OFFSET = 0;
+    struct Weight {
+        Floats value[4];
+        explicit Weight(const char* at) {
+            const Ints four = *reinterpret_cast<const LooseInts*>(at);
+            for (int i = 0; i < 4; i++) value[i] = __builtin_convertvector((four << (24 - 8 * i)) >> 24, Floats);
+        }
+    };
+    static Sum add(Sum sum, const Weight& weight, const Input* x) {
+        return ((sum + weight.value[0] * x[0]) + weight.value[1] * x[1]) +
+               (weight.value[2] * x[2] + weight.value[3] * x[3]);
     }
 };
 #endif
@@ -173,6 +213,45 @@ const Input* convert_rows(const T* x, int64_t x_stride, Range rows, int64_t k, i
     return to;
 }
 
+// Panels times rows that are in the form that `Dot` takes; row r of x has x_scales[r], if there are any.
+template <class Dot>
+void rows_times_panels(
+    const Linear& linear, const typename Dot::Input* x, int64_t x_stride, const float* x_scales, const Rows& y,
+    Range rows, Range columns) {
+    const int64_t steps = (linear.k + Dot::STEP - 1) / Dot::STEP;
+    const int64_t m = rows.end - rows.begin;
+    const int64_t blocks = (m + MOST_ROWS - 1) / MOST_ROWS;
+    alignas(64) float sums[MOST_ROWS * PANEL];
+    for (int64_t panel = columns.begin; panel < columns.end; panel++) {
+        const char* weight = static_cast<const char*>(linear.weight) + panel * panel_bytes(linear.format, linear.k);
+        for (int64_t block = 0; block < blocks; block++) {
+            const Range part = share(m, block, blocks);
+            const int count = static_cast<int>(part.end - part.begin);
+            rows_times_panel<Dot>(count, weight, x + part.begin * x_stride, x_stride, steps, sums);
+            for (int64_t r = 0; r < count; r++) {
+                if constexpr (Dot::STEP == 4) {
+                    const float scale = x_scales[part.begin + r];
+                    scale_row<typename Dot::Product>(linear, panel, Dot::OFFSET, scale, sums + r * PANEL);
+                }
+                store_row(linear, y, rows.begin + part.begin + r, panel, sums + r * PANEL);
+            }
+        }
+    }
+}
+
+inline void bytes_by_vectors(const Linear& linear, const Rows& x, const Rows& y, Range rows, Range columns) {
+    const int64_t depth = (linear.k + 3) / 4 * 4;
+    const Quantized rounded = quantize_rows(x, rows, depth, ByteDot::OFFSET, linear.k);
+    if constexpr (sizeof(ByteDot::Input) == 1) {
+        const auto* from = reinterpret_cast<const ByteDot::Input*>(rounded.values);
+        rows_times_panels<ByteDot>(linear, from, depth, rounded.scales, y, rows, columns);
+    } else {
+        const auto* values = reinterpret_cast<const int8_t*>(rounded.values);
+        const auto* from = convert_rows<ByteDot::Input>(values, depth, {0, rows.end - rows.begin}, depth, depth);
+        rows_times_panels<ByteDot>(linear, from, depth, rounded.scales, y, rows, columns);
+    }
+}
+
 // x is in the format of the weight.
 template <class Dot, class T>
 void linear_by_vectors(const Linear& linear, const Rows& x, const Rows& y, Range rows, Range columns) {
@@ -187,20 +266,7 @@ void linear_by_vectors(const Linear& linear, const Rows& x, const Rows& y, Range
     } else {
         from = convert_rows<Input>(own, x.stride, rows, linear.k, stride);
     }
-    const int64_t m = rows.end - rows.begin;
-    const int64_t blocks = (m + MOST_ROWS - 1) / MOST_ROWS;
-    alignas(64) float sums[MOST_ROWS * PANEL];
-    for (int64_t panel = columns.begin; panel < columns.end; panel++) {
-        const char* weight = static_cast<const char*>(linear.weight) + panel * panel_bytes(linear.format, linear.k);
-        for (int64_t block = 0; block < blocks; block++) {
-            const Range part = share(m, block, blocks);
-            const int count = static_cast<int>(part.end - part.begin);
-            rows_times_panel<Dot>(count, weight, from + part.begin * stride, stride, steps, sums);
-            for (int64_t r = 0; r < count; r++) {
-                store_row(linear, y, rows.begin + part.begin + r, panel, sums + r * PANEL);
-            }
-        }
-    }
+    rows_times_panels<Dot>(linear, from, stride, nullptr, y, rows, columns);
 }
 
 }  // namespace orca

@@ -26,6 +26,7 @@ inline bf16 narrow(float value) {
 
 inline float load(const float* from) { return *from; }
 inline float load(const bf16* from) { return widen(*from); }
+inline float load(const int8_t* from) { return *from; }
 inline void store(float* to, float value) { *to = value; }
 inline void store(bf16* to, float value) { *to = narrow(value); }
 

@@ -98,9 +98,37 @@ def test_infinite_and_missing_numbers_show(instruction_set: str) -> None:
     packed = PackedLinear.pack(weight, instruction_set=instruction_set)
     x = x.clone()
     x[3, 5] = torch.nan
-    found = packed(x)
-    assert found[3].isnan().all()
-    assert not found[[0, 1, 2, *range(4, 20)]].isnan().any()
+    for each in (packed, PackedLinear.quantize(weight, instruction_set=instruction_set)):
+        found = each(x)
+        assert found[3].isnan().all()
+        assert not found[[0, 1, 2, *range(4, 20)]].isnan().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_product_in_int8(instruction_set: str, m: int, n: int, k: int, dtype: torch.dtype) -> None:
+    """Within half a step of each factor."""
+    x, weight, bias = operands(m, n, k, dtype)
+    packed = PackedLinear.quantize(weight, bias, instruction_set)
+    wide, wide_weight = x.double(), weight.double()
+    x_steps, weight_steps = (each.abs().amax(1, keepdim=True) / 127 for each in (wide, wide_weight))
+    bound = 0.51 * (x_steps * wide_weight.abs().sum(1) + wide.abs().sum(1, keepdim=True) * weight_steps.T)
+    bound += 0.26 * k * x_steps * weight_steps.T + 1e-5
+    error = packed(x, torch.float32).double() - (wide @ wide_weight.T + bias.double())
+    assert (error.abs() <= bound).all()
+    typical = error.norm() / (wide @ wide_weight.T).norm()
+    assert typical < 0.02 or k == 1
+
+
+def test_whole_numbers_are_exact_in_int8(instruction_set: str) -> None:
+    """Where 127 is among them, nothing is rounded: any mistake in signs, offsets or padding shows."""
+    generator = torch.Generator().manual_seed(0)
+    for m, n, k in SHAPES:
+        x = torch.randint(-127, 128, (m, k), generator=generator).float()
+        weight = torch.randint(-127, 128, (n, k), generator=generator).float()
+        x[:, 0], weight[:, -1] = -127, 127
+        packed = PackedLinear.quantize(weight, instruction_set=instruction_set)
+        torch.testing.assert_close(packed(x), x @ weight.T, rtol=1e-5, atol=0.5)
 
 
 def test_another_format_is_refused(instruction_set: str) -> None:

@@ -67,6 +67,17 @@ def test_a_tied_embedding_shares_the_packed_weight(make_model: MakeModel) -> Non
     assert embedding.packed is model.lm_head.packed
 
 
+def test_int8_keeps_a_tied_embedding(make_model: MakeModel) -> None:
+    """Only what is multiplied is rounded, and logits stay near."""
+    model = make_model("qwen3", tie_word_embeddings=True, hidden_size=128).to("cpu")
+    expected = logits(model, 20)
+    apply_passes(model, int8=True)
+    assert type(model.get_input_embeddings()) is nn.Embedding
+    assert model.lm_head.packed.dtype == torch.int8
+    error = (logits(model, 20) - expected).norm() / (expected - expected.mean(-1, keepdim=True)).norm()
+    assert 1e-4 < error < 0.1
+
+
 def test_what_a_hook_hangs_on_is_left_alone(make_model: MakeModel) -> None:
     """Its replacement would not call it."""
     model = make_model("llama").to("cpu")
@@ -92,7 +103,7 @@ def test_passes_that_do_not_fit_are_left_out(monkeypatch: pytest.MonkeyPatch, ca
     """A replacement that computes something else is found by the self-check, and the model loaded anew."""
     expected = generated(model_passes="off")
 
-    def spoil(model: PreTrainedModel) -> dict[str, int]:
+    def spoil(model: PreTrainedModel, int8: bool) -> dict[str, int]:
         with torch.no_grad():
             model.lm_head.weight.mul_(torch.rand(model.lm_head.weight.shape))
         return {"spoil": 1}
@@ -109,8 +120,17 @@ def test_a_model_from_outside_stays_as_it_is(make_model: MakeModel, make_engine:
     assert type(model.lm_head) is nn.Linear
 
 
-def test_the_setting_is_checked() -> None:
+def test_an_engine_generates_in_int8() -> None:
+    """Mostly the same tokens."""
+    plain, rounded = generated(model_passes="off"), generated(weight_dtype="int8")
+    same = [a == b for one, other in zip(plain, rounded, strict=True) for a, b in zip(one, other, strict=True)]
+    assert sum(same) > len(same) // 3
+
+
+def test_the_settings_are_checked() -> None:
     """By name."""
+    with pytest.raises(ValueError, match="weight_dtype: got 'int8', allowed with model_passes off: auto"):
+        EngineConfig("x", model_passes="off", weight_dtype="int8")
     with pytest.raises(ValueError, match="model_passes: got 'on', allowed: auto, off"):
         EngineConfig("x", model_passes="on")  # type: ignore[arg-type]
 
