@@ -2,7 +2,10 @@
 
 from typing import Any
 
-from transformers import PreTrainedModel
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from engine.model.quiet import quiet
 
 _SHAPE = (
     "hidden_size",
@@ -19,7 +22,9 @@ _SHAPE = (
 def model_card(name: str, model: PreTrainedModel) -> dict[str, Any]:
     """Name, architecture, parameters, bytes, dtype, device and shape, as plain values."""
     text = model.config.get_text_config()
-    weights = list(model.parameters())
+    # Of its configuration, for passes may have packed the weights that were loaded.
+    with quiet(), torch.device("meta"):
+        weights = list(AutoModelForCausalLM.from_config(model.config, dtype=model.dtype).parameters())
     return {
         "name": name,
         "architecture": type(model).__name__,

@@ -12,6 +12,7 @@ from engine.errors import UnsupportedModel
 from engine.model.compiled_decoder import ATTRIBUTE
 from engine.model.load import load_model
 from engine.model.passes import apply_passes, passes_unavailable
+from engine.model.passes.compile_decoder import KNOWN_TYPES
 from engine.model.self_check import Reference, check_loaded, check_small_copy
 
 _log = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ def prepare_model(
     model = load_model(config, model_config, device)
     if not config.self_check:
         _run_passes(config, model)
+        if model.config.model_type not in KNOWN_TYPES and hasattr(model, ATTRIBUTE):
+            delattr(model, ATTRIBUTE)  # nothing would tell whether it only looks like one of the kind
         return model
     check_small_copy(model, backend, max_model_len)
     reference = Reference.of(model, max_model_len)
@@ -36,7 +39,7 @@ def prepare_model(
         return model
     for give_up in (_without_decoder, _loaded_anew):
         try:
-            check_loaded(model, backend, reference)
+            check_loaded(model, backend, reference, rounded=config.weight_dtype == "int8")
         except UnsupportedModel as error:
             model = give_up(config, model_config, device, model, error)
         else:

@@ -99,15 +99,19 @@ class Reference:
             return cls(sequences, [_own_logits(model, sequence) for sequence in sequences])
 
 
-def check_loaded(model: PreTrainedModel, backend: AttentionBackend, reference: Reference) -> None:
+def check_loaded(
+    model: PreTrainedModel, backend: AttentionBackend, reference: Reference, *, rounded: bool = False
+) -> None:
     """Compare on the loaded weights; UnsupportedModel where the logits differ by more than rounding.
 
-    `reference` is of the same weights. Modules of `model` may have been replaced since by others.
+    `reference` is of the same weights. Modules of `model` may have been replaced since by others, which have `rounded`
+    the weights to fewer bits.
     """
     error = _largest_error(model, backend, reference, _SHORT)
-    tolerance = _TOLERANCE.get(model.dtype, _LOW_PRECISION_TOLERANCE)
+    exact = model.dtype in _TOLERANCE and not rounded
+    tolerance = _TOLERANCE[model.dtype] if exact else _LOW_PRECISION_TOLERANCE
     # In 16 bits a router may decide otherwise on single tokens: there the typical row has to match.
-    measured = error.of_all if model.dtype in _TOLERANCE else error.of_median
+    measured = error.of_all if exact else error.of_median
     if not measured <= tolerance:
         raise UnsupportedModel(
             f"{type(model).__name__} computes other logits in a flat batch than by itself: relative error "

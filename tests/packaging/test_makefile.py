@@ -25,7 +25,8 @@ def checkout(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "engine/native", tmp_path / "engine/native", ignore=ignored)
     shutil.copy(ROOT / "engine/__init__.py", tmp_path / "engine")
     (tmp_path / "engine/native/src").mkdir()
-    shutil.copy(ROOT / "engine/native/src/fingerprint.cpp", tmp_path / "engine/native/src")
+    for name in ("machine.cpp", "amx.h"):
+        shutil.copy(ROOT / "engine/native/src" / name, tmp_path / "engine/native/src")
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
     (tmp_path / ".venv/.ready").touch()

@@ -15,6 +15,9 @@ from engine.native.linear import PackedLinear
 
 _log = logging.getLogger(__name__)
 
+KNOWN_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
+"""Values of `model_type` that are of this kind whatever their configuration says."""
+
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _HEAD_NORMS = {"q_norm", "k_norm"}

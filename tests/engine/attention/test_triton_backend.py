@@ -111,15 +111,15 @@ def test_splits_cover_each_context_once() -> None:
 
 def test_the_interpreter_is_asked_for_by_name_alone(triton_device: torch.device) -> None:
     expected = "triton" if triton_device.type == "cuda" else "torch"
-    assert choose_backend("auto", triton_device).name == expected
-    assert isinstance(choose_backend("triton", triton_device), TritonBackend)
+    assert choose_backend("auto", triton_device, torch.float16).name == expected
+    assert isinstance(choose_backend("triton", triton_device, torch.float16), TritonBackend)
 
 
 def test_without_gpu_and_interpreter_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(ValueError, match="triton cannot run on cpu: it needs a GPU"):
-        choose_backend("triton", torch.device("cpu"))
+    with pytest.raises(ValueError, match="triton cannot run here: it needs a GPU"):
+        choose_backend("triton", torch.device("cpu"), torch.float16)
 
 
 def test_kernels_compile_for_hopper() -> None:

@@ -26,7 +26,8 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where libraries are looked for, of one short source; no library is there yet."""
     sources, folder = tmp_path / "src", tmp_path / "built"
     sources.mkdir()
-    shutil.copy(build_module.SOURCES / "fingerprint.cpp", sources)
+    for name in ("machine.cpp", "amx.h"):
+        shutil.copy(build_module.SOURCES / name, sources)
     for module in (build_module, library_module):
         monkeypatch.setattr(module, "SOURCES", sources)
     monkeypatch.setattr(library_module, "library_path", lambda name: library_path(name, folder))
@@ -37,6 +38,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def forget() -> None:
     library.cache_clear()
+    library_module._best.cache_clear()
     why_unavailable.cache_clear()
 
 
