@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
         name = re.sub(r"\W", "_", heading.lower())
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(code), encoding="utf-8")
+        sys.modules.pop(name, None)  # another test may have imported it, and forgotten what it registered
         return importlib.import_module(name)
 
     yield load
