@@ -1,9 +1,7 @@
 """The beam searches that an engine has under way."""
 
 import time
-from collections.abc import Collection
 
-from engine.batch.executor import stop_ids
 from engine.beam_search import BeamSearch, Branch, Hypothesis
 from engine.kv.cache import KVCache
 from engine.kv.sequence import Sequence
@@ -20,12 +18,9 @@ class Beams:
     is the request that was submitted. Hypotheses of one parent share its blocks, copy on write.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, cache: KVCache, eos_token_ids: Collection[int], *, vocab_size: int
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, cache: KVCache, *, vocab_size: int) -> None:
         self._scheduler = scheduler
         self._cache = cache
-        self._eos_token_ids = eos_token_ids
         self._vocab_size = vocab_size
         self._searches: dict[str, BeamSearch] = {}
 
@@ -35,7 +30,7 @@ class Beams:
         width, most = request.beam.width, self._scheduler.max_batch_size
         if width > most:
             raise InvalidRequest("beam_width", width, f"at most {most}, the largest batch")
-        stops = stop_ids(request, self._eos_token_ids)
+        stops = request.stop_ids
         others = self._vocab_size - sum(0 <= token < self._vocab_size for token in stops)
         if width > others:
             raise InvalidRequest("beam_width", width, f"at most {others}, the tokens that do not end an output")
@@ -71,7 +66,7 @@ class Beams:
         assert root.beam is not None
         assert root.max_tokens is not None  # resolved at submit
         self._scheduler.begin_beams(root)
-        self._searches[root.id] = BeamSearch(root.beam, stop_ids(root, self._eos_token_ids), root.max_tokens)
+        self._searches[root.id] = BeamSearch(root.beam, root.stop_ids, root.max_tokens)
 
     def _branch(self, root: Request, branches: list[Branch]) -> None:
         """Let the hypotheses become `branches`: a parent's first child takes its blocks over, the others share them."""
@@ -117,6 +112,7 @@ class Beams:
             beam=root.beam,
         )
         hypothesis.hypotheses = root.hypotheses
+        hypothesis.stop_ids = root.stop_ids
         self._scheduler.spawn(hypothesis)
         return hypothesis
 

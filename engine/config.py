@@ -48,7 +48,7 @@ class EngineConfig:
     device: DeviceName = "auto"
     block_size: int = 16
     kv_cache_memory: int | None = None
-    max_num_batched_tokens: int = 512
+    max_num_batched_tokens: int = 256
     max_batch_size: int = 32
     max_model_len: int | None = None
     policy: str = "fcfs"

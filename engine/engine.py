@@ -1,8 +1,9 @@
 """The engine: requests in, one iteration at a time, tokens out."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import cast
 
 import torch
 from transformers import PreTrainedModel
@@ -38,7 +39,7 @@ from engine.totals import Totals
 from engine.validation import check_request
 from schemas.model_limits import ModelLimits
 from schemas.sampling import SamplingParams
-from schemas.stopping import finish_reason
+from schemas.stopping import FinishReason, finish_reason, stop_ids
 
 
 class OrcaEngine:
@@ -64,7 +65,7 @@ class OrcaEngine:
         self.cache = make_cache(self._runner, config, max_model_len)
         self._runner.graphs = make_graphs(config, self._runner, self.cache)
         self.eos_token_ids = eos_token_ids(model)
-        self._executor = Executor(self._runner, self.cache, self.eos_token_ids)
+        self._executor = Executor(self._runner, self.cache)
         self._requests = RequestPool()
         self._scheduler = make_scheduler(config, self._requests, self.cache)
         self._launcher = Launcher(self._scheduler, self._executor)
@@ -73,7 +74,7 @@ class OrcaEngine:
             max_model_len=max_model_len,
             max_cached_tokens=self.cache.max_tokens,
         )
-        self._beams = Beams(self._scheduler, self.cache, self.eos_token_ids, vocab_size=self.limits.vocab_size)
+        self._beams = Beams(self._scheduler, self.cache, vocab_size=self.limits.vocab_size)
         self._overlaps = config.overlap == "on" or (config.overlap == "auto" and self.device.type != "cpu")
         self._pending: Pending | None = None
         self._collected_s = 0.0
@@ -112,9 +113,16 @@ class OrcaEngine:
         """Requests that wait for a place in the batch."""
         return len(self._requests) - len(self._requests.running)
 
+    def call_before_forward(self, callback: Callable[[], None]) -> None:
+        """Let `callback`, which must be quick, be called in `step` just before a forward pass begins: from then on the
+        interpreter is free for other threads until the pass is over.
+        """
+        self._executor.before_forward = callback
+
     def submit(self, request: Request) -> None:
         """Take a new request in; InvalidRequest, and no change, where it can never be computed."""
         max_tokens = check_request(request, self.limits, self.eos_token_ids, self._requests)
+        request.stop_ids = stop_ids(request.sampling, self.eos_token_ids)
         if request.beam is not None:
             self._beams.check(request, max_tokens)
         request.max_tokens = max_tokens
@@ -127,6 +135,13 @@ class OrcaEngine:
             return False
         self._end(request)
         return True
+
+    def isolate(self, request_ids: Collection[str]) -> None:
+        """Compute none but these requests from the next iteration on, while any of them is here; others stand still.
+
+        Replaces what was said before; () ends it.
+        """
+        self._scheduler.isolation.request_ids = request_ids
 
     def switch_policy(self, name: str) -> None:
         """Let another scheduling policy decide from the next iteration on; ValueError where there is none of that name.
@@ -159,12 +174,14 @@ class OrcaEngine:
 
     def _collect(self, pending: Pending) -> list[TokenEvent]:
         """Wait for what was launched, and account for it; its events."""
-        events = [
-            self._fail(request, pending.failed[request.id])
-            for request in pending.plan.requests
-            # one may have been cancelled meanwhile, or have ended with another hypothesis of its search
-            if request.id in pending.failed and request.state is not RequestState.FINISHED
-        ]
+        events: list[TokenEvent] = []
+        if pending.failed:
+            events = [
+                self._fail(request, pending.failed[request.id])
+                for request in pending.plan.requests
+                # one may have been cancelled meanwhile, or have ended with another hypothesis of its search
+                if request.id in pending.failed and request.state is not RequestState.FINISHED
+            ]
         drawn = self._executor.draw(pending)
         for request, length in pending.prefills:
             self._totals.prefilled(request, length)
@@ -172,14 +189,13 @@ class OrcaEngine:
         for request in [each for each in pending.plan.requests if each.followers and each.num_pending]:
             self._scheduler.split(request)
         if self.cache.prefix_cache:
-            for request in pending.plan.requests:
-                if request.kv is not None:
-                    self.cache.computed(request.kv, request.tokens, min(request.num_computed, len(request.tokens)))
+            self._name_computed(pending.plan.requests)
+        self._accept_best(drawn.takers, drawn.best, events)
         events += [self._accept(request, result) for request, result in drawn.tokens]
         for request, candidates in drawn.candidates:
             events += self._beams.advance(request, candidates)
         self._totals.iterations += 1
-        self._totals.output_tokens += sum([event.token is not None for event in events])
+        self._totals.output_tokens += len(events) - sum([event.token is None for event in events])
         now = time.monotonic()
         self.last_iteration = record = pending.record(now - max(pending.watch.started_s, self._collected_s))
         self._collected_s = now
@@ -251,17 +267,43 @@ class OrcaEngine:
         if result.token is None:
             return self._fail(request, "the model gave no finite score for any allowed token")
         request.append(result.token)
-        assert request.max_tokens is not None  # resolved at submit
-        num_outputs = len(request.tokens) - len(request.prompt_ids)
-        reason = finish_reason(result.token, num_outputs, request.sampling, self.eos_token_ids, request.max_tokens)
-        if reason is not None:
-            self._scheduler.finish(request)
-            request.finish(reason)
         return TokenEvent(
             request.id,
-            num_outputs - 1,
+            request.num_outputs - 1,
             result.token,
-            reason,
+            self._finish_reason(request, result.token),
             logprobs=result.logprobs,
             cached_tokens=request.cached_tokens,
         )
+
+    def _accept_best(self, requests: list[Request], tokens: list[int | None], events: list[TokenEvent]) -> None:
+        """As `_accept`, for those that take their likeliest token and ask for nothing else."""
+        if None in tokens:
+            events += [self._accept(each, Sampled(token)) for each, token in zip(requests, tokens, strict=True)]
+            return
+        known = cast(list[int], tokens)
+        Request.append_each(requests, known)
+        for request, token in zip(requests, known, strict=True):
+            position = len(request.tokens) - len(request.prompt_ids) - 1
+            # Most tokens end nothing, which is told without a call.
+            may_end = token in request.stop_ids or position + 1 >= request.max_tokens  # type: ignore[operator]  # resolved
+            reason = self._finish_reason(request, token) if may_end else None
+            events.append(TokenEvent(request.id, position, token, reason, None, None, request.cached_tokens))
+
+    def _finish_reason(self, request: Request, token: int) -> FinishReason | None:
+        """Why `request` ends with `token`, its last one; if it does, it has ended."""
+        assert request.max_tokens is not None  # resolved at submit
+        num_outputs = request.num_outputs
+        reason = finish_reason(token, num_outputs, request.sampling, self.eos_token_ids, request.max_tokens)
+        if reason is not None:
+            self._scheduler.finish(request)
+            request.finish(reason)
+        return reason
+
+    def _name_computed(self, requests: Sequence[Request]) -> None:
+        """Blocks that the iteration has filled can be reused."""
+        size = self.cache.block_size
+        for request in requests:
+            kv = request.kv
+            if kv is not None and request.num_computed >= (kv.num_named + 1) * size:
+                self.cache.computed(kv, request.tokens, min(request.num_computed, len(request.tokens)))

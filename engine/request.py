@@ -1,6 +1,7 @@
 """One request on its way through the engine."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -109,6 +110,10 @@ class Request:
     """Of a beam search that has begun: its running hypotheses, one list for all of them; the request is the first."""
     candidates: list[tuple[int, float]] | None = field(default=None, init=False, repr=False)
     """Of a hypothesis: its likeliest next tokens, while it waits for the others."""
+    takes_best: bool = field(default=False, init=False, repr=False)
+    """Whether its next token is simply the likeliest, always, and nothing more is asked for."""
+    stop_ids: frozenset[int] = field(default=frozenset(), init=False, repr=False)
+    """Tokens that end it; resolved when it is submitted."""
     followers: list["Request"] = field(default_factory=list, init=False, repr=False)
     """Requests of its group, whose known tokens it computes for them."""
     finish_reason: FinishReason | None = field(default=None, init=False)
@@ -121,6 +126,10 @@ class Request:
         self.chain = ContentChain(self.tenant, self.cache_salt)
         if self.max_tokens is None:
             self.max_tokens = self.sampling.max_tokens
+        params = self.sampling
+        self.takes_best = (
+            params.temperature == 0 and params.logprobs is None and not params.min_tokens and self.beam is None
+        )
         if self.seed is None:
             self.seed = derived_seed(self.id) if self.sampling.seed is None else self.sampling.seed
 
@@ -187,6 +196,21 @@ class Request:
         self.plannable = not is_last and self.beam is None
         return True
 
+    @staticmethod
+    def launch_decodes(requests: Iterable["Request"]) -> None:
+        """`launch(1)` of each of `requests` that has not ended and lacks that one token, as those that decode do."""
+        # Written out: it runs for every request of every iteration.
+        for request in requests:
+            known = len(request.tokens) + request.num_pending
+            if request.num_computed + 1 != known or request.state is not RequestState.INCREMENT:
+                if request.state is not RequestState.FINISHED:
+                    request.launch(1)
+                continue
+            request.num_computed = known
+            request.num_pending += 1
+            most = request.max_tokens
+            request.plannable = (most is None or known + 1 < len(request.prompt_ids) + most) and request.beam is None
+
     def chunk_computed(self, num_tokens: int) -> None:
         """Stamp a chunk of a prefill that has been computed."""
         self.timeline.chunks.append((time.monotonic(), num_tokens))
@@ -200,6 +224,17 @@ class Request:
         self.output_ids.append(token)  # type: ignore[union-attr]  # a list since __post_init__
         if self.timeline.first_token_s is None:
             self.timeline.first_token_s = time.monotonic()
+
+    @staticmethod
+    def append_each(requests: Iterable["Request"], tokens: Iterable[int]) -> None:
+        """`append` to each of `requests` its one of `tokens`."""
+        for request, token in zip(requests, tokens, strict=True):
+            if not request.num_pending or request.timeline.first_token_s is None:
+                request.append(token)
+                continue
+            request.num_pending -= 1
+            request.tokens.append(token)
+            request.output_ids.append(token)  # type: ignore[union-attr]  # as in `append`
 
     def consider(self, candidates: list[tuple[int, float]]) -> None:
         """Instead of the pending token come `candidates` for it: a hypothesis waits for the others now."""

@@ -3,6 +3,7 @@
 publish: CPU time of a worker's event loop per token event, around an engine that computes nothing.
 share:   how much longer an iteration takes while its tokens are published from the same process.
 host:    what an iteration takes beside the forward pass.
+start:   from `orcastream worker` to ready, and its memory then.
 events:  CPU time of a gateway per SSE event, and how late events come.
 admit:   how long a long prompt takes on its way in.
 
@@ -13,23 +14,28 @@ busy with other things makes it longer: measure on a quiet one.
 import argparse
 import asyncio
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import uvloop
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+import demo
 from bench.figures.machine import machine, versions
 from bench.flags import Parser, above_zero, at_least
 from bench.redis.own_redis import own_redis
 from broker.link import Link
+from worker.main import SWITCH_INTERVAL_S
 
-PARTS = ("publish", "share", "host", "events", "admit")
+PARTS = ("publish", "share", "host", "start", "events", "admit")
 Row = tuple[str, str, str, str]
 """What was measured, under which load, the figure, its goal."""
+Part = Callable[[argparse.Namespace, str, Link], Awaitable[tuple[list[Row], Any]]]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -56,7 +62,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--interval-ms", type=above_zero, default=10.0, help="an iteration of `publish` (%(default)g)")
     parser.add_argument("--running", type=at_least(1), default=64, help="requests that publish (%(default)s)")
     parser.add_argument("--rounds", type=at_least(1), default=5, help="of `share` (%(default)s)")
-    parser.add_argument("--model", default="", help="of `share` (the demo model)")
+    parser.add_argument("--model", default="", help="of `share` and `start` (the demo model)")
     parser.add_argument("--host-running", type=at_least(1), default=256, help="requests of `host` (%(default)s)")
     parser.add_argument("--streams", type=at_least(2), default=100, help="clients of `events` (%(default)s)")
     parser.add_argument("--events-per-s", type=above_zero, default=2000.0, help="of all clients (%(default)g)")
@@ -71,9 +77,30 @@ async def _measure(options: argparse.Namespace) -> tuple[list[Row], dict[str, An
     async with own_redis(options.redis_url) as (url, link):
         for part in PARTS:
             if part in options.only:
-                found, figures[part] = await _RUN[part](options, url, link)
+                if part in _IN_A_WORKER:
+                    found, figures[part] = await asyncio.to_thread(_as_in_a_worker, _RUN[part], options, url)
+                else:
+                    found, figures[part] = await _RUN[part](options, url, link)
                 rows += found
     return rows, figures
+
+
+def _as_in_a_worker(part: Part, options: argparse.Namespace, url: str) -> tuple[list[Row], Any]:
+    """Run `part` on a loop of a worker's kind, in a thread of its own: processes are spawned by the other kind."""
+
+    async def measure() -> tuple[list[Row], Any]:
+        link = await Link.open(url)
+        try:
+            return await part(options, url, link)
+        finally:
+            await link.close()
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        return uvloop.run(measure())
+    finally:
+        sys.setswitchinterval(interval_s)
 
 
 async def _publish(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
@@ -109,6 +136,17 @@ async def _host(options: argparse.Namespace, url: str, link: Link) -> tuple[list
     )
 
 
+async def _start(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
+    from bench.path.starting import starting
+
+    found = await starting(url, options.model or str(demo.MODEL_DIR))
+    load = f"weights {found.weights_mib:.0f} MiB, at most {found.peak_mib:.0f} MiB on the way"
+    return [
+        ("from `orcastream worker` to ready", "", f"{found.ready_s:.1f} s", "8 s"),
+        ("worker's memory beside weights and KV pool", load, f"{found.beside_weights_mib:.0f} MiB", "600 MB"),
+    ], asdict(found)
+
+
 async def _events(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
     from bench.path.gateway_events import gateway_events
 
@@ -120,6 +158,7 @@ async def _events(options: argparse.Namespace, url: str, link: Link) -> tuple[li
     return [
         ("SSE events per second of the gateway's CPU", load, f"{found.per_cpu_s:,.0f}", "12,000"),
         ("event delay, p50 and p99", load, f"{p50_ms:.1f}, {p99_ms:.1f} ms", "p99 25 ms"),
+        ("clients and writer of this load", load, f"{found.load_busy:.0%} of a core", "far from 100 %"),
     ], asdict(found)
 
 
@@ -138,4 +177,12 @@ async def _admit(options: argparse.Namespace, url: str, link: Link) -> tuple[lis
     ], [asdict(one) for one in found]
 
 
-_RUN = {"publish": _publish, "share": _share, "host": _host, "events": _events, "admit": _admit}
+_RUN: dict[str, Part] = {
+    "publish": _publish,
+    "share": _share,
+    "host": _host,
+    "start": _start,
+    "events": _events,
+    "admit": _admit,
+}
+_IN_A_WORKER = ("publish", "share")

@@ -1,6 +1,7 @@
 """What a gateway computes per SSE event, and how late events come: a gateway process, writer and clients here."""
 
 import asyncio
+import gc
 import os
 import statistics
 import sys
@@ -38,6 +39,8 @@ class GatewayEvents:
     events_per_s: float
     cpu_us: float
     delay_ms: tuple[float, float]
+    load_busy: float
+    """Share of a core that writer and clients, one process, took meanwhile: near 1, the delays are theirs."""
 
     @property
     def per_cpu_s(self) -> float:
@@ -75,13 +78,17 @@ async def gateway_events(
         interval_s = streams / events_per_s
         await replies.advance(1)
         await asyncio.sleep(_SETTLE_S)
-        cpu_s, begun_s = _cpu_s(pid), time.monotonic()
+        gc.collect()
+        gc.freeze()  # a collection of all that is loaded here would be taken for the gateway's delay
+        cpu_s, own_s, begun_s = _cpu_s(pid), time.process_time(), time.monotonic()
         for number in range(max(1, int(seconds / interval_s))):
             await asyncio.sleep(begun_s + number * interval_s - time.monotonic())
             written_s.append(time.monotonic())
             await replies.advance(1)
         await _until(lambda: all(client.num_events > len(written_s) for client in clients))
         cpu_s = _cpu_s(pid) - cpu_s
+        load_busy = (time.process_time() - own_s) / (time.monotonic() - begun_s)
+        gc.unfreeze()
         await replies.end()
         await asyncio.gather(*(client.ended for client in clients))
     await link.call("FLUSHDB")
@@ -94,7 +101,7 @@ async def gateway_events(
     cuts = statistics.quantiles(delays, n=100)
     return GatewayEvents(
         streams, events, events / (written_s[-1] - written_s[0] + interval_s), cpu_s / events * 1e6,
-        (cuts[49] * 1000, cuts[98] * 1000),
+        (cuts[49] * 1000, cuts[98] * 1000), load_busy,
     )  # fmt: skip
 
 

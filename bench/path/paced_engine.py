@@ -1,10 +1,12 @@
 """An engine that computes nothing: every running request gets one token per iteration, at a steady pace."""
 
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import cast
 
 from engine import EngineStats, IterationRecord, OrcaEngine, Request, TokenEvent
+from engine.operators import Operators
 from schemas.model_limits import ModelLimits
 from schemas.stopping import FinishReason
 
@@ -30,10 +32,16 @@ class PacedEngine:
         self._interval_s = interval_s
         self._running: dict[str, list[int]] = {}
         self._next_s = 0.0
+        self._before_forward: Callable[[], object] = list
 
     def as_engine(self) -> OrcaEngine:
         """For those who ask for an engine by its type."""
         return cast(OrcaEngine, self)
+
+    @property
+    def operators(self) -> Operators:
+        """None that compute."""
+        return Operators("cpu", "float32", "none", "none: it computes nothing")
 
     @property
     def has_work(self) -> bool:
@@ -44,6 +52,13 @@ class PacedEngine:
     def num_waiting(self) -> int:
         """Nobody waits here."""
         return 0
+
+    def call_before_forward(self, callback: Callable[[], object]) -> None:
+        """It does when it begins to sleep."""
+        self._before_forward = callback
+
+    def isolate(self, request_ids: Collection[str]) -> None:
+        """Whoever computes nothing computes nobody alone."""
 
     def submit(self, request: Request) -> None:
         """Take a request in."""
@@ -56,6 +71,7 @@ class PacedEngine:
     def step(self) -> list[TokenEvent]:
         """Sleep until the next iteration is due; a token of each request."""
         now_s = time.monotonic()
+        self._before_forward()
         self._next_s = max(self._next_s + self._interval_s, now_s)
         time.sleep(self._next_s - now_s)
         events = []

@@ -61,8 +61,8 @@ class Contest:
     def _rounds(
         self, entrants: list[Entrant], dtype: str, workload: str, rounds: Iterator[list[Ask]], bars: RunBars
     ) -> None:
-        """The first round is short, for shapes and caches to be warm, and not counted."""
-        warm_up = [replace(ask, max_tokens=min(ask.max_tokens, _WARM_UP_TOKENS)) for ask in next(rounds)]
+        """The first round is short, all at once, for shapes and caches to be warm, and not counted."""
+        warm_up = [Ask(ask.prompt, min(ask.max_tokens, _WARM_UP_TOKENS)) for ask in next(rounds)]
         for entrant in list(entrants):
             self._turn(entrants, entrant, dtype, warm_up)
         rows = {entrant.name: Row(entrant.name, entrant.version, workload, dtype) for entrant in entrants}

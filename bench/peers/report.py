@@ -71,9 +71,8 @@ class Report:
         for heading in (
             "output tokens/s",
             "lowest … highest",
-            "TTFT p50, ms",
-            "TBT p50, ms",
-            "p99, ms",
+            "TTFT p50 / p99, ms",
+            "TBT p50 / p99, ms",
             f"{OWN} to it",
         ):
             table.add_column(heading, justify="right")
@@ -90,17 +89,14 @@ class Report:
                 row.version,
                 f"{_speed(row):,.1f}",
                 f"{min(speeds):,.1f} … {max(speeds):,.1f}",
-                *(_shown(figures[name], share) for name, share in _LATENCIES),
+                *(_shown(figures[name]) for name in ("ttft_ms", "tbt_ms")),
                 "-" if ratio is None else f"{ratio:.2f} x",
             )
         return table
 
 
-_LATENCIES = (("ttft_ms", "p50"), ("tbt_ms", "p50"), ("tbt_ms", "p99"))
-
-
-def _shown(spread: Mapping[str, float] | None, share: str) -> str:
-    return "-" if spread is None else f"{spread[share]:,.1f}"
+def _shown(spread: Mapping[str, float] | None) -> str:
+    return "-" if spread is None else f"{spread['p50']:,.0f} / {spread['p99']:,.0f}"
 
 
 def _speed(row: Row) -> float:

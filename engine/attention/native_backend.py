@@ -13,9 +13,9 @@ from engine.attention.quantize import LARGEST, SCALE_DTYPE
 from engine.batch.flat_batch import FlatBatch
 from engine.kv.layout import LayerShape
 from engine.kv.store import LayerCache
+from engine.native.formats import FORMATS
 from engine.native.library import library, why_unavailable
 
-_FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.float8_e4m3fn: 3}
 _READ_BEHIND = 64
 """Numbers."""
 
@@ -96,7 +96,7 @@ class NativeBackend(AttentionBackend):
         for call in plan.calls:
             call.num_tokens, call.num_heads, call.num_kv_heads = plan.batch.input_ids.shape[1], num_heads, num_kv_heads
             call.key_size = call.value_size = key_size
-            call.scale, call.query_format = scale, _FORMATS[dtype]
+            call.scale, call.query_format = scale, FORMATS[dtype]
         calls = (_Call * len(caches))(*(plan.calls[group] for group in groups))
         for call, cache in zip(calls, caches, strict=True):
             _put_cache(call, cache)
@@ -123,7 +123,7 @@ class NativeBackend(AttentionBackend):
         args.num_tokens, args.num_heads, args.num_kv_heads = num_tokens, num_heads, key.shape[0]
         args.key_size, args.value_size = key_size, value.shape[2]
         args.scale, args.softcap = call.scale, call.softcap or 0.0
-        args.query_format = _FORMATS[query.dtype]
+        args.query_format = FORMATS[query.dtype]
         library().orca_attend(ctypes.byref(args), plan.threads)
         del kept  # until here the operator reads them
         return output
@@ -146,7 +146,7 @@ def _shared(batch: FlatBatch, index: int) -> _Call:
 def _put_cache(call: _Call, cache: LayerCache) -> None:
     call.keys, call.values = cache.keys.data_ptr(), cache.values.data_ptr()
     call.key_scales, call.value_scales = _address(cache.key_scales), _address(cache.value_scales)
-    call.num_blocks, call.cache_format = cache.keys.shape[1], _FORMATS[cache.keys.dtype]
+    call.num_blocks, call.cache_format = cache.keys.shape[1], FORMATS[cache.keys.dtype]
 
 
 def _place(call: _Call, name: str, part: torch.Tensor) -> torch.Tensor:

@@ -1,19 +1,19 @@
 """An iteration in its parts: laid out, launched, and what comes of it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from engine.batch.flat_batch import FlatBatch, SpanTokens
+from engine.batch.flat_batch import FlatBatch, SpanColumns
 from engine.batch.transfer import packed, unpacked
 from engine.kv.cache import KVCache
 from engine.model.runner import ModelRunner
 from engine.record import IterationRecord, Stopwatch
 from engine.request import Request, RequestState
 from engine.sampling.likeliest import likeliest
-from engine.sampling.sampler import Sampled, SamplingRow, sample
+from engine.sampling.sampler import Sampled, SamplingRow, sample, take_best
 from engine.schedule.plan import Plan
 
 
@@ -68,8 +68,13 @@ class Pending:
 
 @dataclass(slots=True)
 class Drawn:
-    """What an iteration brings: tokens, and for hypotheses of beam searches the likeliest ones to go on with."""
+    """What an iteration brings: tokens, and for hypotheses of beam searches the likeliest ones to go on with.
 
+    `best[i]` is the token of `takers[i]`, of which each takes its likeliest one; None where the logits offer none.
+    """
+
+    takers: list[Request] = field(default_factory=list)
+    best: list[int | None] = field(default_factory=list)
     tokens: list[tuple[Request, Sampled]] = field(default_factory=list)
     candidates: list[tuple[Request, list[tuple[int, float]]]] = field(default_factory=list)
 
@@ -80,24 +85,24 @@ class Executor:
     `launch` does not wait for a device that runs by itself; `draw` does.
     """
 
-    def __init__(self, runner: ModelRunner, cache: KVCache, eos_token_ids: Collection[int]) -> None:
+    def __init__(self, runner: ModelRunner, cache: KVCache) -> None:
         self._runner = runner
         self._cache = cache
-        self._eos_token_ids = eos_token_ids
+        self._device = runner.device
+        self.before_forward: Callable[[], None] | None = None
+        """Called when all that the host does for an iteration has been done, and the device has yet to begin."""
 
     def prepare(self, plan: Plan, watch: Stopwatch) -> Prepared:
         """Lay `plan` out; its requests do not change."""
         watch.lap()
-        spans = [
-            _span(request, length, length == request.num_uncomputed)
-            for request, length in zip(plan.requests, plan.lengths, strict=True)
-        ]
-        batch = FlatBatch.build(spans, self._cache, self._runner.device)
-        unknown = [
-            (int(batch.offsets[place + 1]) - 1, plan.requests[index])
-            for place, index in enumerate(batch.order)
-            if plan.requests[index].num_pending
-        ]
+        batch = FlatBatch.lay_out(_columns(plan), self._cache, self._device)
+        unknown = []
+        if [request for request in plan.requests if request.num_pending]:
+            unknown = [
+                (int(batch.offsets[place + 1]) - 1, plan.requests[index])
+                for place, index in enumerate(batch.order)
+                if plan.requests[index].num_pending
+            ]
         watch.build_s += watch.lap()
         return Prepared(plan, batch, watch, unknown)
 
@@ -113,15 +118,17 @@ class Executor:
             arrays = [pairs[:, 0], pairs[:, 1]]
             flat = packed(arrays, batch.device).to(batch.device, non_blocking=True)
             batch.input_ids[0].index_copy_(0, *unpacked(flat, arrays))
+        if self.before_forward is not None:
+            self.before_forward()
         logits = self._runner.forward(batch)
         watch.forward_s += watch.lap()
         pending.context_tokens += int(batch.contexts.sum())
         pending.launched.append(Launched(logits, [plan.requests[index] for index in batch.logit_spans]))
-        for index, (request, length) in enumerate(zip(plan.requests, plan.lengths, strict=True)):
-            if request.state is RequestState.FINISHED:
-                continue
-            request.launch(length)
-            if index >= plan.num_decodes:
+        first = plan.num_decodes
+        Request.launch_decodes(plan.requests[:first])
+        for request, length in zip(plan.requests[first:], plan.lengths[first:], strict=True):
+            if request.state is not RequestState.FINISHED:
+                request.launch(length)
                 pending.prefills.append((request, length))
                 pending.prefill_attention += length * request.num_computed
 
@@ -138,8 +145,13 @@ class Executor:
     @torch.inference_mode()
     def _draw(self, launched: Launched, rows: list[int], drawn: Drawn) -> None:
         """Sample from those rows of the logits, by halves where the device has no memory for all at once."""
+        requests = [launched.rows[row] for row in rows]
         beams = [row for row in rows if launched.rows[row].beam is not None]
         try:
+            if not [request for request in requests if not request.takes_best or request.followers]:
+                drawn.best += take_best(launched.logits, rows)
+                drawn.takers += requests
+                return
             tokens = self._tokens(launched, [row for row in rows if row not in beams] if beams else rows)
             candidates = [self._candidates(launched.rows[row], launched.logits, row) for row in beams]
         except torch.OutOfMemoryError:
@@ -170,7 +182,7 @@ class Executor:
     def _candidates(self, request: Request, logits: torch.Tensor, row: int) -> list[tuple[int, float]]:
         assert request.beam is not None
         banned = self._banned(request)
-        count = request.beam.num_candidates(stop_ids(request, self._eos_token_ids))
+        count = request.beam.num_candidates(request.stop_ids)
         (found,) = likeliest(logits, [row], min(count + len(banned), logits.shape[1]))
         return [(token, logprob) for token, logprob in found if token not in banned][:count]
 
@@ -184,22 +196,28 @@ class Executor:
         least = request.sampling.min_tokens
         if not least or request.num_outputs >= least:
             return _NOTHING
-        return stop_ids(request, self._eos_token_ids)
+        return request.stop_ids
 
 
 _NOTHING: frozenset[int] = frozenset()
 
 
-def stop_ids(request: Request, eos_token_ids: Collection[int]) -> frozenset[int]:
-    """The tokens that end `request`."""
-    params = request.sampling
-    return frozenset(params.stop_token_ids).union(() if params.ignore_eos else eos_token_ids)
-
-
-def _span(request: Request, length: int, draws: bool) -> SpanTokens:
-    assert request.kv is not None
-    start = request.num_computed
-    ids: Sequence[int] = request.tokens[start : start + length]
-    if len(ids) < length:  # its last token is not known yet
-        ids = [*ids, 0]
-    return SpanTokens(request.kv, ids, start, int(draws))
+def _columns(plan: Plan) -> SpanColumns:
+    """The spans of `plan`; in place of a token that is not known yet stands another one."""
+    first = plan.num_decodes
+    decodes = plan.requests[:first]
+    columns = SpanColumns(
+        rows=[request.kv.row for request in decodes],  # type: ignore[union-attr]  # all that is planned holds blocks
+        starts=[request.num_computed for request in decodes],
+        lengths=plan.lengths[:first],
+        num_logits=[1] * first,
+        ids=[request.tokens[-1] for request in decodes],
+    )
+    for request, length in zip(plan.requests[first:], plan.lengths[first:], strict=True):
+        assert request.kv is not None
+        start = request.num_computed
+        ids = request.tokens[start : start + length]
+        if len(ids) < length:
+            ids.append(0)
+        columns.add(request.kv, ids, start, int(length == request.num_uncomputed))
+    return columns

@@ -1,7 +1,7 @@
 """The tokens of one iteration, laid end to end."""
 
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,26 @@ class SpanTokens:
     ids: Items[int]
     start: int
     num_logits: int
+
+
+@dataclass(slots=True)
+class SpanColumns:
+    """Spans to lay out, one list per property instead of one object per span: `rows` of the block tables, `starts`,
+    `lengths`, and `num_logits`; `ids` are those of all spans end to end."""
+
+    rows: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    num_logits: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+
+    def add(self, sequence: Sequence, ids: Items[int], start: int, num_logits: int) -> None:
+        """One more span, as in SpanTokens."""
+        self.rows.append(sequence.row)
+        self.starts.append(start)
+        self.lengths.append(len(ids))
+        self.num_logits.append(num_logits)
+        self.ids.extend(ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +97,33 @@ class FlatBatch:
     @classmethod
     def build(cls, spans: Items[SpanTokens], cache: KVCache, device: torch.device) -> "FlatBatch":
         """Lay `spans` (at least one, each with at least one token, all with room in `cache`) end to end."""
-        given_lengths = [len(span.ids) for span in spans]
-        ends = [span.start + length for span, length in zip(spans, given_lengths, strict=True)]
-        order = sorted(range(len(spans)), key=lambda i: (given_lengths[i] > 1, -ends[i]))
-        laid = [spans[index] for index in order]
-        lengths = np.asarray([given_lengths[index] for index in order])
-        starts = np.asarray([span.start for span in laid])
-        offsets = np.concatenate([[0], lengths.cumsum()])
-        ids = np.asarray([token for span in laid for token in span.ids])
-        span_of_token = np.repeat(np.arange(len(laid)), lengths)
-        positions = np.arange(len(ids)) - offsets[span_of_token] + starts[span_of_token]
-        contexts = starts + lengths
-        num_logits = np.asarray([span.num_logits for span in laid])
+        columns = SpanColumns()
+        for span in spans:
+            columns.add(span.sequence, span.ids, span.start, span.num_logits)
+        return cls.lay_out(columns, cache, device)
+
+    @classmethod
+    def lay_out(cls, spans: SpanColumns, cache: KVCache, device: torch.device) -> "FlatBatch":
+        """As `build`, of spans as columns."""
+        given_lengths, given_starts = _array(spans.lengths), _array(spans.starts)
+        is_long, ends = given_lengths > 1, given_starts + given_lengths
+        num_single = len(ends) - int(np.count_nonzero(is_long))
+        order = np.lexsort((-ends, is_long))
+        lengths, starts, contexts = given_lengths[order], given_starts[order], ends[order]
+        offsets = np.zeros(len(order) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        num_logits = _array(spans.num_logits)[order]
+        if num_single == len(order):
+            span_of_token, positions, ids = np.arange(len(order)), starts, _array(spans.ids)[order]
+        else:
+            span_of_token = np.repeat(np.arange(len(order)), lengths)
+            in_span = np.arange(len(spans.ids)) - offsets[span_of_token]
+            positions = in_span + starts[span_of_token]
+            ids = _array(spans.ids)[(given_lengths.cumsum() - given_lengths)[order][span_of_token] + in_span]
         rows = _last_of_each(offsets[1:], num_logits)
-        tables = [
-            group.tables.gather(
-                np.asarray([span.sequence.row for span in laid]), -(-int(contexts.max()) // cache.block_size)
-            )
-            for group in cache.groups
-        ]
+        width = -(-int(contexts.max()) // cache.block_size)
+        table_rows = _array(spans.rows)[order]
+        tables = [group.tables.gather(table_rows, width) for group in cache.groups]
         block_of_token, offset_in_block = np.divmod(positions, cache.block_size)
         slots = [table[span_of_token, block_of_token] * cache.block_size + offset_in_block for table in tables]
         # One copy to the device for everything.
@@ -109,7 +137,7 @@ class FlatBatch:
             contexts=contexts,
             offsets_device=parts[2],
             contexts_device=parts[3],
-            num_single=int((lengths == 1).sum()),
+            num_single=num_single,
             groups=tuple(
                 GroupTables(group.window, table, table_device, slot)
                 for group, table, table_device, slot in zip(
@@ -117,10 +145,14 @@ class FlatBatch:
                 )
             ),
             logit_rows=parts[4],
-            order=tuple(order),
-            logit_spans=tuple(np.repeat(np.asarray(order), num_logits).tolist()),
+            order=tuple(order.tolist()),
+            logit_spans=tuple(np.repeat(order, num_logits).tolist()),
             block_size=cache.block_size,
         )
+
+
+def _array(values: list[int]) -> IntArray:
+    return np.array(values, dtype=np.int64)
 
 
 def _last_of_each(ends: IntArray, counts: IntArray) -> IntArray:

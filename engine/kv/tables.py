@@ -16,6 +16,6 @@ class BlockTables:
     def __init__(self, num_rows: int, width: int) -> None:
         self.array: IntArray = np.zeros((num_rows, width), dtype=np.int32)
 
-    def gather(self, rows: IntArray, width: int) -> IntArray:
+    def gather(self, rows: npt.NDArray[np.int64], width: int) -> IntArray:
         """The first `width` entries of `rows`, `[len(rows), width]`."""
         return self.array[rows, :width]

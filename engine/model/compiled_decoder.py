@@ -11,13 +11,12 @@ from engine.attention.base import AttentionBackend
 from engine.attention.native_backend import NativeBackend, NativePlan
 from engine.batch.flat_batch import FlatBatch
 from engine.kv.store import LayerCache
+from engine.native.formats import FORMATS
 from engine.native.library import library
 from engine.native.linear import PackedLinear
 
 ATTRIBUTE = "orcastream_decoder"
 """Of a model: the DecoderModel that computes what it computes."""
-
-_FORMATS = {torch.bfloat16: 0, torch.float32: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ class CompiledDecoder:
             intermediate_size=model.intermediate_size,
             epsilon=model.epsilon,
             activation=model.activation,
-            format=_FORMATS[dtype],
+            format=FORMATS[dtype],
         )
         self._widths = {
             "normed": model.hidden_size,

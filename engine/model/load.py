@@ -105,6 +105,8 @@ def _one_line_errors(where: str) -> Iterator[None]:
         raise OSError(one_line(error)) from error
     except Exception as error:
         reason = one_line(error) or type(error).__name__
+        if isinstance(error, KeyError):  # which says the key, and nothing else
+            reason = f"no entry {reason}"
         if "trust_remote_code" in reason:
             reason = "wants to run code of its own (auto_map), which is never done"
         raise UnsupportedModel(f"{where}: {reason}") from error

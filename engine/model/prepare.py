@@ -13,6 +13,7 @@ from engine.model.compiled_decoder import ATTRIBUTE
 from engine.model.load import load_model
 from engine.model.passes import apply_passes, passes_unavailable
 from engine.model.passes.compile_decoder import KNOWN_TYPES
+from engine.model.passes.pack_linears import PackLinears
 from engine.model.self_check import Reference, check_loaded, check_small_copy
 
 _log = logging.getLogger(__name__)
@@ -79,5 +80,7 @@ def _run_passes(config: EngineConfig, model: PreTrainedModel) -> bool:
             _log.warning("model passes left out: no compiled operators: %s", reason)
         return False
     replaced = apply_passes(model, config.weight_dtype == "int8")
+    if config.weight_dtype == "int8" and not replaced.get(PackLinears.name):
+        raise UnsupportedModel("weight_dtype: got 'int8', allowed for this model: auto (no linear layer took 8 bits)")
     _log.info("model passes: %s", ", ".join(f"{name} {count}" for name, count in replaced.items()))
     return any(replaced.values())

@@ -6,6 +6,7 @@ from functools import cache
 
 import torch
 
+from engine.native.formats import FORMATS
 from engine.native.library import library
 
 PANEL = 32
@@ -14,7 +15,6 @@ PANEL = 32
 _ROWS_AT_ONCE = 4096
 """Rows of a weight that are quantized together, so that its float32 copy stays small."""
 
-FORMATS = {torch.bfloat16: 0, torch.float32: 1, torch.int8: 2}
 _PACKED_INPUTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
     torch.bfloat16: (torch.bfloat16,),
     torch.float32: (torch.float32,),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,7 +72,9 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRow], of: Sequence[int] 
             greedy.setdefault(_Distribution.of(source, row), []).append(index)
         else:
             plain.append(index)
-    tokens = _take_plain(logits, plain, sources) | _take_best(logits, greedy) | _draw(logits, random, rows)
+    best = take_best(logits, [sources[index] for index in plain])
+    tokens = {index: token for index, token in zip(plain, best, strict=True) if token is not None}
+    tokens |= _take_best(logits, greedy) | _draw(logits, random, rows)
     logprobs = _logprobs(logits, tokens, rows, sources)
     return [Sampled(tokens.get(index), logprobs.get(index)) for index in range(len(rows))]
 
@@ -87,16 +90,20 @@ def _sources(logits: torch.Tensor, rows: Sequence[SamplingRow], of: Sequence[int
     return sources
 
 
-def _take_plain(logits: torch.Tensor, indices: Sequence[int], sources: Sequence[int]) -> dict[int, int]:
-    """The token of each of those rows, from which simply the best is taken: no distribution is told apart for them."""
-    tokens: dict[int, int] = {}
-    for begin in range(0, len(indices), rows_at_once(logits)):
-        some = indices[begin : begin + rows_at_once(logits)]
-        values, best = _maxima(gathered(logits, [sources[index] for index in some]))
-        tokens |= dict(zip(some, best, strict=True))
-        if not np.isfinite(values).all():
-            for index in (index for index, value in zip(some, values, strict=True) if not np.isfinite(value)):
-                del tokens[index]
+def take_best(logits: torch.Tensor, sources: Sequence[int]) -> list[int | None]:
+    """The likeliest token of each of those rows of `logits`, the first of equal ones; None: the row offers none.
+
+    What `sample` gives for rows of temperature 0 that ask for nothing else.
+    """
+    tokens: list[int | None] = []
+    for some in passes(sources, logits):
+        values, best = _maxima(gathered(logits, some))
+        tokens += best
+        if not isfinite(sum(values)):  # one that is not, or a sum of many that are
+            first = len(tokens) - len(best)
+            for place, value in enumerate(values, start=first):
+                if not isfinite(value):
+                    tokens[place] = None
     return tokens
 
 
@@ -106,7 +113,7 @@ def _take_best(logits: torch.Tensor, draws: _Draws) -> dict[int, int]:
     for distributions in passes(list(draws), logits):
         values, best = _maxima(_allowed(logits, distributions))
         for distribution, value, token in zip(distributions, values, best, strict=True):
-            if np.isfinite(value):
+            if isfinite(value):
                 tokens.update(dict.fromkeys(draws[distribution], token))
     return tokens
 

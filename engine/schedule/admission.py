@@ -36,6 +36,8 @@ class Admission:
         self.leaders = GroupLeaders()
         self.cached_tokens = self.queried_tokens = 0
         """Of the prompts of all that joined: tokens that the cache had, and all tokens."""
+        self.awaits_victim = False
+        """Whether the head can join once a token that is pending is known, as its request then makes way."""
 
     def leader_for(self, request: Request, policy: Policy) -> Request | None:
         """Whom new `request` may follow: one of its group that waits and can split into all of them at once."""
@@ -50,13 +52,15 @@ class Admission:
     def admit(self, plan: Plan, left: int, policy: Policy) -> None:
         """Let waiting requests join, and `plan`, while the `left` tokens of the budget, places and memory last."""
         aside: list[Request] = []
+        self.awaits_victim = False
         while left > 0 or not plan.requests:
             request = policy.head()
             if request is None or len(aside) == self._max_batch_size:
                 break
             if not self._can_join(request, policy):
                 victim = policy.makes_way(request, self._requests.running)
-                if victim is None or victim.num_pending:
+                self.awaits_victim = victim is not None and victim.num_pending > 0
+                if victim is None or self.awaits_victim:
                     break
                 self._preemptor.preempt(victim, policy)
                 left += plan.drop_preempted()
@@ -65,7 +69,7 @@ class Admission:
             if request.swapped is None and self._cache.awaits(request.chain, len(request.tokens)):
                 aside.append(request)  # a running prefill is about to compute what this one can reuse
                 continue
-            left -= self._join(request, plan, left, policy)
+            left -= self.join(request, plan, left, policy)
         for request in aside:
             policy.push(request)
 
@@ -81,7 +85,7 @@ class Admission:
         for hypothesis in search:
             if hypothesis.state is RequestState.WAITING:
                 policy.remove(hypothesis)
-                left -= self._join(hypothesis, plan, left, policy)
+                left -= self.join(hypothesis, plan, left, policy)
 
     def count(self, request: Request, cached: int) -> None:
         """`request` has joined the batch with `cached` tokens computed already."""
@@ -89,12 +93,16 @@ class Admission:
         self.cached_tokens += min(cached, len(request.prompt_ids))
 
     def _can_join(self, request: Request, policy: Policy) -> bool:
+        return self.has_places(request) and policy.may_join(request, self._requests.running)
+
+    def has_places(self, request: Request) -> bool:
+        """Whether there are places in the batch for waiting `request`."""
         taken = self._requests.places_taken
         # Whoever splits needs its places at once, so that one request may run however little the device has room for.
         most = min(self._max_batch_size, self._relief.requests) if taken else self._max_batch_size
-        return request.places <= most - taken and policy.may_join(request, self._requests.running)
+        return request.places <= most - taken
 
-    def _join(self, request: Request, plan: Plan, left: int, policy: Policy) -> int:
+    def join(self, request: Request, plan: Plan, left: int, policy: Policy) -> int:
         """Let `request` enter the batch; what that takes of the budget."""
         if request.swapped is not None:
             self._swapper.back(request, request.swapped)

@@ -4,6 +4,7 @@ from engine.errors import IntegrityError
 from engine.kv.cache import KVCache
 from engine.request import Request, RequestState
 from engine.schedule.admission import Admission
+from engine.schedule.isolation import Isolation
 from engine.schedule.plan import Plan, chunk_length
 from engine.schedule.policies import Policy
 from engine.schedule.pool import RequestPool
@@ -32,6 +33,7 @@ class Scheduler:
         self._admission = Admission(
             requests, cache, self._preemptor, self._swapper, self.relief, max_batch_size=max_batch_size
         )
+        self.isolation = Isolation(requests, self._admission, self._preemptor, block_size=cache.block_size)
 
     @property
     def preemptions(self) -> int:
@@ -65,6 +67,10 @@ class Scheduler:
 
     def select(self) -> Plan:
         """The next iteration; empty: no work, or none until a token that is pending is known."""
+        if self.isolation.active:
+            plan = self.isolation.select(self.policy, min(self.policy.budget.most, self.relief.tokens))
+            if plan.requests or any(request.num_pending for request in self.requests.running):
+                return plan
         preemptions = self.preemptions
         decodes = self._decodes()
         plan = Plan(decodes, [1] * len(decodes), len(decodes))
@@ -93,6 +99,9 @@ class Scheduler:
 
         Not while somebody may have to be preempted, or is about to split.
         """
+        if self._admission.awaits_victim:
+            self._admission.awaits_victim = False
+            return False
         if self.requests.places_held or any(request.beam is not None for request in self.requests.running):
             return False
         left = [r.num_uncomputed if r.state is RequestState.INITIATION else 0 for r in self.requests.running]

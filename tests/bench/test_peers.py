@@ -6,12 +6,13 @@ import select
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import demo
 from bench.main import main
@@ -20,11 +21,14 @@ from bench.peers.entrant import Entrant, Place
 from bench.peers.environment import Environment, Pins
 from bench.peers.runner_process import RunnerError, RunnerProcess
 from bench.peers.runners.protocol import Ask, Load
+from bench.peers.runners.w8a8 import write_w8a8
 from bench.peers.systems import ENVIRONMENTS, SYSTEMS
 from cli.errors import UserError
+from engine.model.passes import passes_unavailable
 
 MODEL = str(demo.MODEL_DIR)
 ROOT = Path(__file__).parents[2]
+TRANSFORMERS = ("transformers_generate", "transformers_static", "transformers_cb")
 ASKS = [
     Ask(list(range(5, 12)), max_tokens=6),
     Ask(list(range(400, 430)), max_tokens=3, arrival_s=0.05),
@@ -33,15 +37,25 @@ ASKS = [
 LOAD = Load(MODEL, "float32", "cpu", threads=1, max_batch_size=2, kv_tokens=512, max_model_len=256)
 
 
+def virtual_environment(path: Path, packages: Iterable[str] = ()) -> None:
+    """Make one in which the packages of these folders are found, and no others."""
+    venv.create(path, with_pip=False)
+    (own,) = path.glob("lib/python*/site-packages")
+    (own / "these.pth").write_text("\n".join(packages))
+
+
+def own_packages() -> list[str]:
+    """The folders of the packages that are installed here."""
+    return [part for part in sys.path if part.endswith("-packages")]
+
+
 @pytest.fixture(scope="module")
 def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the environment of transformers is real, and made of the packages of this one."""
+    """A folder in which the environment of transformers has it, and that of llama.cpp has nothing."""
     folder = tmp_path_factory.mktemp("environments")
-    environment = Environment(folder / "transformers", ENVIRONMENTS["transformers"])
-    venv.create(environment.path, with_pip=False)
-    (packages,) = environment.path.glob("lib/python*/site-packages")
-    (packages / "these.pth").write_text("\n".join(part for part in sys.path if part.endswith("-packages")))
-    environment.mark()
+    for name, packages in (("transformers", own_packages()), ("llama.cpp", [])):
+        virtual_environment(folder / name, packages)
+        Environment(folder / name, ENVIRONMENTS[name]).mark()
     return folder
 
 
@@ -65,22 +79,34 @@ for line in sys.stdin:
         yield process
 
 
-def run(entrant: Entrant, *asks: Ask) -> dict[str, Any]:
-    """The whole answer to a run."""
-    return entrant.ask(do="run", asks=[asdict(ask) for ask in asks])
+def test_all_systems_answer_alike_request_by_request() -> None:
+    code = """
+import json, os, sys
+from dataclasses import asdict
+from importlib import import_module
+from bench.peers.runners.drive import drive
+from bench.peers.runners.protocol import Ask, Load
 
-
-def test_all_systems_answer_alike_request_by_request(place: Place) -> None:
-    answers = {}
-    for name in ("orcastream", "transformers-generate", "transformers-static", "transformers-cb"):
-        with Entrant(SYSTEMS[name], LOAD, place) as entrant:
-            answers[name] = run(entrant, *ASKS)["answers"]
-    own = answers["orcastream"]
-    assert [len(answer["tokens"]) for answer in own] == [6, 3, 1]
-    for name, others in answers.items():
-        assert [other["tokens"] for other in others] == [answer["tokens"] for answer in own], name
-        for ask, answer in zip(ASKS, others, strict=True):
-            assert len(answer["times_s"]) == ask.max_tokens
+asked = json.load(sys.stdin)
+asks = [Ask(**ask) for ask in asked["asks"]]
+for name, dtype in asked["systems"]:
+    system = import_module(f"bench.peers.runners.{name}").load(Load(**{**asked["load"], "dtype": dtype}))
+    print(json.dumps([asdict(answer) for answer in drive(system, asks)[1]]), flush=True)
+os._exit(0)
+"""
+    systems = [(name, "float32") for name in ("orcastream", *TRANSFORMERS)]
+    if passes_unavailable(torch.device("cpu")) is None:
+        systems.append(("orcastream", "int8"))
+    asked = {"systems": systems, "load": asdict(LOAD), "asks": [asdict(ask) for ask in ASKS]}
+    process = subprocess.run(
+        [sys.executable, "-c", code], env=_with_root(), input=json.dumps(asked), stdout=subprocess.PIPE, text=True
+    )
+    answers = [json.loads(line) for line in process.stdout.splitlines()]
+    assert len(answers) == len(systems)
+    for (name, dtype), others in zip(systems, answers, strict=True):
+        for ask, answer, own in zip(ASKS, others, answers[0], strict=True):
+            assert len(answer["tokens"]) == len(answer["times_s"]) == ask.max_tokens, (name, dtype)
+            assert answer["tokens"] == own["tokens"] or dtype != "float32", name
             assert ask.arrival_s < answer["times_s"][0]
             assert answer["times_s"] == sorted(answer["times_s"])
 
@@ -89,14 +115,15 @@ def test_systems_take_turns_and_who_is_absent_is_named(
     environments: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "figures.json"
-    command = ["peers", "--model", MODEL, "--environments", str(environments), "--dtype", "bfloat16,int8"]
-    command += ["--systems", "orcastream,openvino,transformers-generate", "--length-scale", "0.05", "--requests", "4"]
-    assert main([*command, "--repeats", "2", "--threads", "1", "--json", str(path)]) == 0
+    command = ["peers", "--model", MODEL, "--environments", str(environments), "--dtype", "bfloat16"]
+    command += ["--systems", "orcastream,openvino,transformers-cb", "--length-scale", "0.05", "--requests", "4"]
+    command += ["--rate", "40", "--repeats", "2", "--threads", "1", "--json", str(path)]
+    assert main(command) == 0
     saved = json.loads(path.read_text(encoding="utf-8"))
     rows = {(row["system"], row["workload"], row["dtype"]): row for row in saved["results"]}
-    assert {key for key in rows if key[2] == "bfloat16"} == {
+    assert set(rows) == {
         (system, workload, "bfloat16")
-        for system in ("orcastream", "transformers-generate")
+        for system in ("orcastream", "transformers-cb")
         for workload in ("equal_size", "short_long_mix")
     }
     for row in rows.values():
@@ -105,17 +132,21 @@ def test_systems_take_turns_and_who_is_absent_is_named(
         assert 0 < row["ttft_ms"]["p50"] <= row["ttft_ms"]["p99"]
         assert row["tbt_ms"]["p50"] > 0
         assert row["ratio"] > 0
-    absent = {(one["system"], one["dtype"]): one["why"] for one in saved["absent"]}
-    assert absent["openvino", "bfloat16"] == absent["openvino", "int8"] == "not installed"
-    assert absent["transformers-generate", "int8"] == "has no int8"
+    assert saved["absent"] == [{"system": "openvino", "dtype": "bfloat16", "why": "not installed"}]
     assert saved["machine"]["cores"] >= 1
     assert "absent: openvino bfloat16: not installed" in capsys.readouterr().out
 
 
-def test_a_system_that_cannot_load_says_why(place: Place, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 8}')
-    with pytest.raises(RunnerError, match=r"model|Unrecognized"):
-        Entrant(SYSTEMS["transformers-generate"], replace(LOAD, model=str(tmp_path)), place)
+def test_a_system_that_cannot_load_says_why(place: Place) -> None:
+    with pytest.raises(RunnerError, match=r"ModuleNotFoundError: No module named 'gguf'"):
+        Entrant(SYSTEMS["llama.cpp"], LOAD, place)
+
+
+def test_who_cannot_take_part_is_known_beforehand(place: Place) -> None:
+    assert place.lack(SYSTEMS["transformers-cb"], "float32") is None
+    assert place.lack(SYSTEMS["transformers-cb"], "int8") == "has no int8"
+    assert place.lack(SYSTEMS["openvino"], "int8") == "not installed"
+    assert replace(place, device="cuda").lack(SYSTEMS["openvino"], "int8") == "does not run on cuda"
 
 
 def test_a_paused_process_stands_still_until_it_is_resumed(echo: RunnerProcess) -> None:
@@ -204,6 +235,7 @@ def test_an_environment_tells_what_it_lacks(tmp_path: Path) -> None:
 
 
 def test_a_set_up_that_fails_is_one_line_and_leaves_nothing_installed(tmp_path: Path) -> None:
+    virtual_environment(tmp_path / "new", own_packages())
     environment = Environment(tmp_path / "new", Pins(("./no-such-package",)))
     with pytest.raises(UserError, match=r"--set-up: new: pip install ./no-such-package failed with 1"):
         environment.set_up()
@@ -211,11 +243,6 @@ def test_a_set_up_that_fails_is_one_line_and_leaves_nothing_installed(tmp_path: 
 
 
 def test_quantized_weights_are_near_the_ones_they_come_from(tmp_path: Path) -> None:
-    import torch
-    from safetensors.torch import load_file
-
-    from bench.peers.runners.w8a8 import write_w8a8
-
     write_w8a8(demo.MODEL_DIR, tmp_path / "int8")
     original = load_file(demo.MODEL_DIR / "model.safetensors")
     written = load_file(tmp_path / "int8" / "model.safetensors")

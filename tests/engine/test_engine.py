@@ -168,3 +168,11 @@ def test_low_precision(dtype: Any, saved_llama: Path, device: torch.device) -> N
     )
     engine = OrcaEngine.load(config)
     assert len(run(engine, request("a", ignore_eos=True), request("b", tuple(range(40)), ignore_eos=True))["b"]) == 8
+
+
+def test_a_callback_before_each_forward_pass(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    iterations: list[int] = []
+    engine.call_before_forward(lambda: iterations.append(engine.stats().iterations))
+    run(engine, request("a", max_tokens=3))
+    assert iterations == [0, 1, 2]

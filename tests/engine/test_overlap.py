@@ -70,6 +70,30 @@ def test_cancels_at_any_time(seed: int, make_engine: MakeEngine) -> None:
         assert name in cancelled or len(events) == len(expected[name])
 
 
+@pytest.mark.parametrize("policy", ["fair", "priority", "slo"])
+def test_a_running_request_makes_way(policy: str, make_engine: MakeEngine) -> None:
+    alone = run(make_engine(), request("a", max_tokens=40), request("b", (9, 8, 7), max_tokens=3))
+    engine = make_engine(policy=policy, overlap="on", max_batch_size=2)
+    running = [request(name, max_tokens=40) for name in ("a", "other")]
+    urgent = request("b", (9, 8, 7), max_tokens=3)
+    urgent.tenant, urgent.priority_class, urgent.ttft_slo_ms = "light", "realtime", 0.001
+    for each in running:
+        each.tenant, each.priority_class = "heavy", "low"
+        engine.submit(each)
+    for _ in range(5):
+        engine.step()
+    engine.submit(urgent)
+    while urgent.finish_reason is None:
+        engine.step()
+        engine.check_integrity()
+    assert all(each.finish_reason is None for each in running)
+    while engine.has_work:
+        engine.step()
+    assert engine.stats().preemptions == 1
+    assert list(running[0].output_ids) == tokens(alone["a"])
+    assert list(urgent.output_ids) == tokens(alone["b"])
+
+
 def test_a_device_without_memory_computes_less_at_a_time(
     make_engine: MakeEngine, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

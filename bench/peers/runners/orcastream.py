@@ -11,7 +11,7 @@ from .protocol import Ask, Load, Piece
 
 
 def load(load: Load) -> "Orcastream":
-    """The engine with its own settings but for what all systems share. ValueError for a dtype that it has not."""
+    """The engine with its own settings but for what all systems share. ValueError for what it does not have."""
     import torch
 
     torch.set_num_threads(load.threads)
@@ -23,9 +23,11 @@ class Orcastream:
 
     def __init__(self, load: Load) -> None:
         self.version = own_version()
+        int8 = load.dtype == "int8"
         config = EngineConfig(
             model=load.model,
-            dtype=load.dtype,  # type: ignore[arg-type]  # checked there
+            dtype="bfloat16" if int8 else load.dtype,  # type: ignore[arg-type]  # checked there
+            weight_dtype="int8" if int8 else "auto",
             device=load.device,  # type: ignore[arg-type]
             max_batch_size=load.max_batch_size,
             kv_cache_memory=load.kv_tokens * kv_bytes_per_token(load.model, load.dtype),

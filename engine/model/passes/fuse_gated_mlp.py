@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from engine.model.passes.base import Pass, plain, random_inputs, replace, same
+from engine.model.passes.base import ROUNDED_TOLERANCE, Pass, plain, random_inputs, replace, same
 from engine.model.passes.merge_projections import MergedLinearLayer
 from engine.model.passes.pack_linears import PackedLinearLayer
 from engine.native.elementwise import ACTIVATIONS, ActivationName, gated
@@ -51,7 +51,9 @@ def _fuse(model: PreTrainedModel, name: str, module: nn.Module) -> bool:
         found = FusedGatedMLP(gate_up, down, activation)(inputs[0]).float()
         errors[activation] = float((found - expected).norm())
     fused = FusedGatedMLP(gate_up, down, min(errors, key=lambda each: errors[each]))
-    if not same(name, module, fused, iter(inputs)):
+    # What lies between is not rounded to the model's dtype here, after which 8 bits may be others.
+    tolerance = ROUNDED_TOLERANCE if down.packed.dtype == torch.int8 else None
+    if not same(name, module, fused, iter(inputs), tolerance):
         return False
     replace(model, name, fused)
     return True

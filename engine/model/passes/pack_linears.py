@@ -5,13 +5,10 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from engine.model.passes.base import Pass, plain, random_inputs, replace, same
+from engine.model.passes.base import ROUNDED_TOLERANCE, Pass, plain, random_inputs, replace, same
 from engine.native.linear import PackedLinear
 
 _SAMPLED_IDS = 64
-
-_INT8_TOLERANCE = 0.05
-"""Distance of two outputs over the size of one. Normal numbers in 8 bits are off by about 0.01."""
 
 
 class PackedLinearLayer(nn.Module):
@@ -52,7 +49,7 @@ class PackLinears(Pass):
 
     def __init__(self, int8: bool = False) -> None:
         self._pack = PackedLinear.quantize if int8 else PackedLinear.pack
-        self._tolerance = _INT8_TOLERANCE if int8 else None
+        self._tolerance = ROUNDED_TOLERANCE if int8 else None
 
     def apply(self, model: PreTrainedModel) -> int:
         """Replace them one after another, so that at most one is held twice."""
@@ -67,7 +64,14 @@ class PackLinears(Pass):
                 replace(model, name, PackedLinearLayer(packed))
                 _share(model, embeddings.get(module.weight), packed)
                 count += 1
+        _own_memory(model)
         return count
+
+
+def _own_memory(model: PreTrainedModel) -> None:
+    """Weights of one file share its mapping, all of which the few that are left would keep in memory."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
 
 
 def _fits(module: nn.Module) -> bool:

@@ -94,26 +94,19 @@ class Attention {
         keys_(call),
         values_(call),
         group_(call.num_heads / call.num_kv_heads),
-        steps_(kFormat == kFloat32 ? keys_.size : keys_.size / 2) {}
+        steps_(kFormat == F32 ? keys_.size : keys_.size / 2) {}
 
-  void write(int64_t token) const {
-    const int64_t block = call_.slots[token] / call_.block_size, slot = call_.slots[token] % call_.block_size;
-    std::vector<float>& wide = scratch_.wide;
-    wide.resize(std::max(call_.key_size, call_.value_size));
-    for (int64_t head = 0; head < call_.num_kv_heads; ++head) {
-      const int64_t index = head * call_.num_blocks + block, scale = index * call_.block_size + slot;
-      widen(call_.key, head * call_.key_head_stride + token * call_.key_token_stride, call_.key_size, wide.data());
-      write_vector<kFormat>(
-          static_cast<char*>(call_.keys) + index * keys_.block_bytes, wide.data(), call_.key_size, keys_.size,
-          call_.key_scales + scale, [&](int64_t i) {
-            return kFormat == kFloat32 ? i * call_.block_size + slot : (i / 2 * call_.block_size + slot) * 2 + i % 2;
-          });
-      widen(call_.value, head * call_.value_head_stride + token * call_.value_token_stride, values_.size, wide.data());
-      write_vector<kFormat>(static_cast<char*>(call_.values) + index * values_.block_bytes, wide.data(), values_.size,
-                            values_.size, call_.value_scales + scale, [&](int64_t i) {
-                              return kFormat == kFloat32 ? slot * values_.size + i
-                                                         : (slot / 2 * values_.size + i) * 2 + slot % 2;
-                            });
+  // Keys and values of the tokens `first` ... `last - 1` into the cache.
+  void write(int64_t first, int64_t last) const {
+    if (kFormat != BF16 || call_.query_format != BF16) {
+      for (int64_t token = first; token < last; ++token) write_token(token);
+      return;
+    }
+    while (first < last) {
+      const bool two = first + 1 < last && call_.slots[first] % 2 == 0 && call_.slots[first + 1] == call_.slots[first] + 1 &&
+                       call_.block_size % 2 == 0;
+      copy_tokens(first, two);
+      first += two ? 2 : 1;
     }
   }
 
@@ -159,15 +152,74 @@ class Attention {
   int64_t partial_floats(int64_t vectors) const { return vectors * (values_.padded + 2); }
 
  private:
-  static constexpr bool kScaled = kFormat >= kInt8;
+  static constexpr bool kScaled = kFormat >= INT8;
+
+  // Halves as they are: of one token, or of two that share a pair of slots.
+  void copy_tokens(int64_t token, bool two) const {
+    const int64_t block = call_.slots[token] / call_.block_size, slot = call_.slots[token] % call_.block_size;
+    for (int64_t head = 0; head < call_.num_kv_heads; ++head) {
+      const int64_t index = head * call_.num_blocks + block;
+      char* keys = static_cast<char*>(call_.keys) + index * keys_.block_bytes + slot * 4;
+      const uint16_t* key =
+          static_cast<const uint16_t*>(call_.key) + head * call_.key_head_stride + token * call_.key_token_stride;
+      copy_key(key, keys);
+      if (two) copy_key(key + call_.key_token_stride, keys + 4);
+      uint16_t* values = reinterpret_cast<uint16_t*>(static_cast<char*>(call_.values) + index * values_.block_bytes) +
+                         slot / 2 * values_.size * 2;
+      const uint16_t* value =
+          static_cast<const uint16_t*>(call_.value) + head * call_.value_head_stride + token * call_.value_token_stride;
+      if (two) {
+        interleave(value, value + call_.value_token_stride, values_.size, values);
+      } else {
+        for (int64_t i = 0; i < values_.size; ++i) values[2 * i + slot % 2] = value[i];
+      }
+    }
+  }
+
+  void copy_key(const uint16_t* key, char* to) const {
+    const int64_t whole = call_.key_size / 2;
+    for (int64_t step = 0; step < whole; ++step) std::memcpy(to + step * keys_.step_bytes, key + 2 * step, 4);
+    if (call_.key_size % 2) {
+      const uint32_t last = key[2 * whole];
+      std::memcpy(to + whole * keys_.step_bytes, &last, 4);
+    }
+  }
+
+  static void interleave(const uint16_t* even, const uint16_t* odd, int64_t size, uint16_t* to) {
+    for (int64_t i = 0; i < size; ++i) {
+      const uint32_t pair = uint32_t{even[i]} | uint32_t{odd[i]} << 16;
+      std::memcpy(to + 2 * i, &pair, 4);
+    }
+  }
+
+  void write_token(int64_t token) const {
+    const int64_t block = call_.slots[token] / call_.block_size, slot = call_.slots[token] % call_.block_size;
+    std::vector<float>& wide = scratch_.wide;
+    wide.resize(std::max(call_.key_size, call_.value_size));
+    for (int64_t head = 0; head < call_.num_kv_heads; ++head) {
+      const int64_t index = head * call_.num_blocks + block, scale = index * call_.block_size + slot;
+      widen(call_.key, head * call_.key_head_stride + token * call_.key_token_stride, call_.key_size, wide.data());
+      write_vector<kFormat>(
+          static_cast<char*>(call_.keys) + index * keys_.block_bytes, wide.data(), call_.key_size, keys_.size,
+          call_.key_scales + scale, [&](int64_t i) {
+            return kFormat == F32 ? i * call_.block_size + slot : (i / 2 * call_.block_size + slot) * 2 + i % 2;
+          });
+      widen(call_.value, head * call_.value_head_stride + token * call_.value_token_stride, values_.size, wide.data());
+      write_vector<kFormat>(static_cast<char*>(call_.values) + index * values_.block_bytes, wide.data(), values_.size,
+                            values_.size, call_.value_scales + scale, [&](int64_t i) {
+                              return kFormat == F32 ? slot * values_.size + i
+                                                         : (slot / 2 * values_.size + i) * 2 + slot % 2;
+                            });
+    }
+  }
 
   void widen(const void* from, int64_t offset, int64_t size, float* to) const {
-    if (call_.query_format == kFloat32) {
+    if (call_.query_format == F32) {
       std::memcpy(to, static_cast<const float*>(from) + offset, size * sizeof(float));
       return;
     }
     const uint16_t* halves = static_cast<const uint16_t*>(from) + offset;
-    for (int64_t i = 0; i < size; ++i) to[i] = from_bf16(halves[i]);
+    for (int64_t i = 0; i < size; ++i) to[i] = orca::widen(halves[i]);
   }
 
   Running partial(float* partials, int64_t first, int64_t rows) const {
@@ -200,7 +252,7 @@ class Attention {
       uint16_t* halves = reinterpret_cast<uint16_t*>(rows) + row * size;
       int64_t i = 0;
       for (; i + kLanes <= size; i += kLanes) store_bf16(halves + i, load<f32x16>(factors + i));
-      for (; i < size; ++i) halves[i] = to_bf16(factors[i]);
+      for (; i < size; ++i) halves[i] = narrow(factors[i]);
     } else {
       std::memcpy(rows + row * size, factors, size * sizeof(float));
     }
@@ -230,8 +282,8 @@ class Attention {
   // Keys lie as the tile unit takes them, but for those that have to be widened.
   void score_by_tiles() {
     const int64_t tile_bytes = kTile * keys_.size * 2;
-    const int64_t row_bytes = kFormat == kBfloat16 ? keys_.step_bytes : 64;
-    if constexpr (kFormat != kBfloat16) {
+    const int64_t row_bytes = kFormat == BF16 ? keys_.step_bytes : 64;
+    if constexpr (kFormat != BF16) {
       scratch_.keys.resize(tiles_.size() * tile_bytes / 4);
       for (size_t index = 0; index < tiles_.size(); ++index) {
         char* wide = reinterpret_cast<char*>(scratch_.keys.data()) + index * tile_bytes;
@@ -301,42 +353,63 @@ class Attention {
 
   int64_t score_rows(int64_t row) {
     const int64_t left = rows_ - row;
-    if (left >= 8) return score<8, 1>(row);
-    if (left >= 4) return score<4, 2>(row);
-    if (left >= 2) return score<2, 4>(row);
-    return score<1, 4>(row);
+    if (left >= 8) return score<8, 1, 2>(row);
+    if (left >= 4) return score<4, 2, 1>(row);
+    if (left >= 2) return score<2, 4, 1>(row);
+    return score<1, 4, 1>(row);
   }
 
-  // Products of `kCount` rows with all keys of the chunk. Sums are kept `kWays` apart, to hide the products' latency.
-  template <int kCount, int kWays>
+  // Products of `kCount` rows with all keys of the chunk, `kTiles` at a time. Sums are kept `kWays` apart, to hide the
+  // products' latency.
+  template <int kCount, int kWays, int kTiles>
   int64_t score(int64_t row) {
-    for (size_t index = 0; index < tiles_.size(); ++index) {
-      f32x16 sums[kCount][kWays] = {};
-      const char* keys = tiles_[index].keys;
-      const char* next = tiles_[std::min(index + 1, tiles_.size() - 1)].keys;
-      int64_t step = 0;
-      for (; step + kWays <= steps_; step += kWays) {
-        for (int way = 0; way < kWays; ++way) __builtin_prefetch(next + (step + way) * keys_.step_bytes);
-        for (int way = 0; way < kWays; ++way) accumulate<kCount, kWays>(sums, way, keys, row, step + way);
-      }
-      for (; step < steps_; ++step) accumulate<kCount, kWays>(sums, 0, keys, row, step);
-      for (int r = 0; r < kCount; ++r) {
-        f32x16 total = sums[r][0];
-        for (int way = 1; way < kWays; ++way) total += sums[r][way];
-        store(&scores_[(row + r) * kChunk + index * kTile], total);
-      }
-    }
+    size_t index = 0;
+    for (; index + kTiles <= tiles_.size(); index += kTiles) score_tiles<kCount, kWays, kTiles>(row, index);
+    for (; index < tiles_.size(); ++index) score_tiles<kCount, kWays, 1>(row, index);
     return kCount;
   }
 
-  template <int kCount, int kWays>
-  inline void accumulate(f32x16 (&sums)[kCount][kWays], int way, const char* keys, int64_t row, int64_t step) const {
-    if constexpr (kFormat == kFloat32) {
-      const f32x16 key = load<f32x16>(keys + step * keys_.step_bytes);
-      for (int r = 0; r < kCount; ++r) sums[r][way] += key * query_[(row + r) * steps_ + step];
+  template <int kCount, int kWays, int kTiles>
+  void score_tiles(int64_t row, size_t index) {
+    f32x16 sums[kWays][kCount][kTiles] = {};
+    const char *keys[kTiles], *next[kTiles];
+    for (int t = 0; t < kTiles; ++t) {
+      keys[t] = tiles_[index + t].keys;
+      next[t] = tiles_[std::min(index + kTiles + t, tiles_.size() - 1)].keys;
+    }
+    int64_t step = 0;
+    for (; step + kWays <= steps_; step += kWays) {
+#pragma GCC unroll 4
+      for (int way = 0; way < kWays; ++way) {
+        for (int t = 0; t < kTiles; ++t) __builtin_prefetch(next[t] + (step + way) * keys_.step_bytes);
+        accumulate(sums[way], keys, row, step + way);
+      }
+    }
+    for (; step < steps_; ++step) accumulate(sums[0], keys, row, step);
+    for (int r = 0; r < kCount; ++r) {
+      for (int t = 0; t < kTiles; ++t) {
+        f32x16 total = sums[0][r][t];
+        for (int way = 1; way < kWays; ++way) total += sums[way][r][t];
+        store(&scores_[(row + r) * kChunk + (index + t) * kTile], total);
+      }
+    }
+  }
+
+  template <int kCount, int kTiles>
+  inline void accumulate(f32x16 (&sums)[kCount][kTiles], const char* const (&keys)[kTiles], int64_t row,
+                         int64_t step) const {
+    if constexpr (kFormat == F32) {
+      f32x16 key[kTiles];
+      for (int t = 0; t < kTiles; ++t) key[t] = load<f32x16>(keys[t] + step * keys_.step_bytes);
+      for (int r = 0; r < kCount; ++r) {
+        for (int t = 0; t < kTiles; ++t) sums[r][t] += key[t] * query_[(row + r) * steps_ + step];
+      }
     } else {
-      const u32x16 pairs = load_pairs<kFormat>(keys + step * keys_.step_bytes);
-      for (int r = 0; r < kCount; ++r) multiply(sums[r][way], pairs, query_.data(), (row + r) * steps_ + step);
+      u32x16 pairs[kTiles];
+      for (int t = 0; t < kTiles; ++t) pairs[t] = load_pairs<kFormat>(keys[t] + step * keys_.step_bytes);
+      for (int r = 0; r < kCount; ++r) {
+        for (int t = 0; t < kTiles; ++t) multiply(sums[r][t], pairs[t], query_.data(), (row + r) * steps_ + step);
+      }
     }
   }
 
@@ -427,6 +500,9 @@ class Attention {
   template <int kCount>
   int64_t add_columns(int64_t row, float* values) {
     int64_t column = 0;
+    if constexpr (kCount <= 2) {  // little to compute: whole blocks are read in order
+      for (; column + 8 * kLanes <= values_.padded; column += 8 * kLanes) add<kCount, 8>(row, column, values);
+    }
     for (; column + 4 * kLanes <= values_.padded; column += 4 * kLanes) add<kCount, 4>(row, column, values);
     for (; column < values_.padded; column += kLanes) add<kCount, 1>(row, column, values);
     return kCount;
@@ -441,7 +517,7 @@ class Attention {
       }
     }
     for (size_t index = 0; index < tiles_.size(); ++index) {
-      if constexpr (kFormat == kFloat32) {
+      if constexpr (kFormat == F32) {
         add_plain(sums, tiles_[index], row, index, column);
       } else {
         add_pairs(sums, tiles_[index], row, index, column);
@@ -467,11 +543,14 @@ class Attention {
 
   template <int kCount, int kVectors>
   void add_pairs(f32x16 (&sums)[kCount][kVectors], const Tile& tile, int64_t row, int64_t index, int64_t column) const {
+    const char* next = tiles_[std::min<size_t>(index + 1, tiles_.size() - 1)].values;
     for (int64_t pair = 0; 2 * pair < tile.slots; ++pair) {
       // The second slot of the last pair may never have been written.
       const uint32_t used = 2 * pair + 1 < tile.slots ? 0xffffffffu : 0x0000ffffu;
-      const char* from = tile.values + (pair * values_.size + column) * 2 * values_.bytes;
+      const int64_t offset = (pair * values_.size + column) * 2 * values_.bytes;
+      const char* from = tile.values + offset;
       for (int v = 0; v < kVectors; ++v) {
+        if (kCount <= 2) __builtin_prefetch(next + offset + v * kLanes * 2 * values_.bytes);
         const u32x16 value = load_pairs<kFormat>(from + v * kLanes * 2 * values_.bytes) & used;
         for (int r = 0; r < kCount; ++r) {
           multiply(sums[r][v], value, weights_.data(), ((row + r) * kChunk + index * kTile) / 2 + pair);
@@ -493,12 +572,12 @@ class Attention {
       const float factor = shrink / sum;
       const float* values = running.values + row * values_.padded;
       const int64_t place = (token * call_.num_heads + query_head) * call_.value_size;
-      if (call_.query_format == kFloat32) {
+      if (call_.query_format == F32) {
         float* output = static_cast<float*>(call_.output) + place;
         for (int64_t i = 0; i < call_.value_size; ++i) output[i] = values[i] * factor;
       } else {
         uint16_t* output = static_cast<uint16_t*>(call_.output) + place;
-        for (int64_t i = 0; i < call_.value_size; ++i) output[i] = to_bf16(values[i] * factor);
+        for (int64_t i = 0; i < call_.value_size; ++i) output[i] = narrow(values[i] * factor);
       }
     }
   }
@@ -524,7 +603,7 @@ void attend_as(const OrcaAttention& call, AttentionWork& work, Team& team, int t
     divide(call, team.size, work);
     work.partials.resize(attention.partial_floats(work.vectors) * call.num_kv_heads);
   }
-  for (int64_t token = thread; token < call.num_tokens; token += team.size) attention.write(token);
+  attention.write(call.num_tokens * thread / team.size, call.num_tokens * (thread + 1) / team.size);
   team.barrier();
   const int64_t heads = call.num_kv_heads, total = int64_t(work.pieces.size()) * heads;
   const int64_t stride = attention.partial_floats(work.vectors);
@@ -550,19 +629,19 @@ void attend(const OrcaAttention& call, AttentionWork& work, Team& team, int thre
 #else
   constexpr bool kHasDot = false;
 #endif
-  const bool dot = kHasDot && call.query_format == kBfloat16;
+  const bool dot = kHasDot && call.query_format == BF16;
   switch (call.cache_format) {
-    case kFloat32:
-      return attend_as<kFloat32, false>(call, work, team, thread);
-    case kBfloat16:
-      return dot ? attend_as<kBfloat16, kHasDot>(call, work, team, thread)
-                 : attend_as<kBfloat16, false>(call, work, team, thread);
-    case kInt8:
-      return dot ? attend_as<kInt8, kHasDot>(call, work, team, thread)
-                 : attend_as<kInt8, false>(call, work, team, thread);
+    case F32:
+      return attend_as<F32, false>(call, work, team, thread);
+    case BF16:
+      return dot ? attend_as<BF16, kHasDot>(call, work, team, thread)
+                 : attend_as<BF16, false>(call, work, team, thread);
+    case INT8:
+      return dot ? attend_as<INT8, kHasDot>(call, work, team, thread)
+                 : attend_as<INT8, false>(call, work, team, thread);
     default:
-      return dot ? attend_as<kFloat8, kHasDot>(call, work, team, thread)
-                 : attend_as<kFloat8, false>(call, work, team, thread);
+      return dot ? attend_as<FP8, kHasDot>(call, work, team, thread)
+                 : attend_as<FP8, false>(call, work, team, thread);
   }
 }
 

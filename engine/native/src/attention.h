@@ -5,10 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "number.h"
 #include "parallel.h"
-
-// How numbers are kept. 8-bit ones have a bfloat16 scale for each token and head.
-enum OrcaFormat : int32_t { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2, kFloat8 = 3 };
 
 // One layer's attention in one iteration; strides count numbers, the last dimension is contiguous.
 //
@@ -37,7 +35,7 @@ struct OrcaAttention {
   int64_t num_blocks, block_size;
   int64_t window;  // 0: none
   float scale, softcap;  // softcap 0: none
-  int32_t query_format, cache_format;
+  int32_t query_format, cache_format;  // orca::Format; 8-bit ones have a bfloat16 scale for each token and head
 };
 
 namespace orca {

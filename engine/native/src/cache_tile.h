@@ -11,13 +11,13 @@ constexpr int64_t kTile = 16;  // token slots that are computed together
 
 inline int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
-inline int64_t bytes_of(int32_t format) { return format == kFloat32 ? 4 : format == kBfloat16 ? 2 : 1; }
+inline int64_t bytes_of(int32_t format) { return format == F32 ? 4 : format == BF16 ? 2 : 1; }
 
 // The keys of one layer. Those of a block are [size / 2][block_size][2], or [size][block_size] in float32.
 struct KeyShape {
   explicit KeyShape(const OrcaAttention& call)
       : size(round_up(call.key_size, 2)),
-        step_bytes(call.block_size * (call.cache_format == kFloat32 ? 4 : 2 * bytes_of(call.cache_format))),
+        step_bytes(call.block_size * (call.cache_format == F32 ? 4 : 2 * bytes_of(call.cache_format))),
         block_bytes(call.block_size * size * bytes_of(call.cache_format)),
         slot_bytes(step_bytes / call.block_size) {}
 
@@ -30,7 +30,7 @@ struct ValueShape {
       : size(call.value_size),
         padded(round_up(call.value_size, kLanes)),
         bytes(bytes_of(call.cache_format)),
-        block_bytes((call.cache_format == kFloat32 ? call.block_size : round_up(call.block_size, 2)) * size * bytes) {}
+        block_bytes((call.cache_format == F32 ? call.block_size : round_up(call.block_size, 2)) * size * bytes) {}
 
   int64_t size, padded, bytes, block_bytes;
 };
@@ -49,9 +49,9 @@ inline uint8_t to_f8(float value) {
 // Pairs of numbers of a tile as pairs of bfloat16, which hold all of these formats exactly.
 template <int kFormat>
 inline u32x16 load_pairs(const char* from) {
-  if constexpr (kFormat == kBfloat16) {
+  if constexpr (kFormat == BF16) {
     return load<u32x16>(from);
-  } else if constexpr (kFormat == kInt8) {
+  } else if constexpr (kFormat == INT8) {
     i32x16 both = __builtin_convertvector(load<u16x16>(from), i32x16);
     f32x16 even = __builtin_convertvector(both << 24 >> 24, f32x16);
     f32x16 odd = __builtin_convertvector(both << 16 >> 24, f32x16);
@@ -67,24 +67,24 @@ inline u32x16 load_pairs(const char* from) {
 // Put one vector of `size` numbers where `place` says; the padding up to `padded` becomes 0.
 template <int kFormat, class Place>
 inline void write_vector(void* tile, const float* vector, int64_t size, int64_t padded, uint16_t* scale, Place place) {
-  if constexpr (kFormat == kFloat32) {
+  if constexpr (kFormat == F32) {
     for (int64_t i = 0; i < padded; ++i) static_cast<float*>(tile)[place(i)] = i < size ? vector[i] : 0.0f;
-  } else if constexpr (kFormat == kBfloat16) {
-    for (int64_t i = 0; i < padded; ++i) static_cast<uint16_t*>(tile)[place(i)] = i < size ? to_bf16(vector[i]) : 0;
+  } else if constexpr (kFormat == BF16) {
+    for (int64_t i = 0; i < padded; ++i) static_cast<uint16_t*>(tile)[place(i)] = i < size ? narrow(vector[i]) : 0;
   } else {
-    constexpr float kMost = kFormat == kInt8 ? 127.0f : 448.0f;
+    constexpr float kMost = kFormat == INT8 ? 127.0f : 448.0f;
     float magnitude = 0;
     for (int64_t i = 0; i < size; ++i) {
       const float each = std::fabs(vector[i]);
       magnitude = each > magnitude || each != each ? each : magnitude;
     }
     const float wanted = magnitude / kMost;
-    *scale = to_bf16(wanted < 0x1p-126f ? 0x1p-126f : wanted);
-    const float unit = from_bf16(*scale);
+    *scale = narrow(wanted < 0x1p-126f ? 0x1p-126f : wanted);
+    const float unit = widen(*scale);
     for (int64_t i = 0; i < padded; ++i) {
       float number = i < size ? vector[i] / unit : 0.0f;
       number = number > kMost ? kMost : number < -kMost ? -kMost : number;
-      static_cast<uint8_t*>(tile)[place(i)] = kFormat == kInt8 ? uint8_t(int8_t(std::nearbyint(number))) : to_f8(number);
+      static_cast<uint8_t*>(tile)[place(i)] = kFormat == INT8 ? uint8_t(int8_t(std::nearbyint(number))) : to_f8(number);
     }
   }
 }

@@ -8,10 +8,26 @@
 namespace orca {
 namespace {
 
+// What the threads share; it keeps its memory from call to call.
+struct DecoderWork {
+  AttentionWork attention;
+  LinearWork linear;
+
+  void reserve(const OrcaDecoder& model, const OrcaDecoderCall& call) {
+    for (int64_t index = 0; index < model.num_layers; ++index) {
+      const OrcaDecoderLayer& layer = model.layers[index];
+      for (const Linear* each : {layer.projections, layer.output, layer.gate_up, layer.down}) {
+        linear.reserve(*each, call.num_tokens);
+      }
+    }
+    linear.reserve(*model.head, call.num_rows);
+  }
+};
+
 template <class T>
 class Decoder {
  public:
-  Decoder(const OrcaDecoder& model, const OrcaDecoderCall& call, AttentionWork& work, Team& team, int thread)
+  Decoder(const OrcaDecoder& model, const OrcaDecoderCall& call, DecoderWork& work, Team& team, int thread)
       : model_(model),
         call_(call),
         work_(work),
@@ -40,7 +56,8 @@ class Decoder {
   static T* row(void* rows, int64_t index, int64_t width) { return static_cast<T*>(rows) + index * width; }
 
   void linear(const Linear& layer, void* x, void* y, int64_t rows) {
-    linear_team(layer, {x, rows, layer.k, model_.format}, {y, rows, layer.n, model_.format}, thread_, team_.size);
+    linear_team(layer, {x, rows, layer.k, model_.format}, {y, rows, layer.n, model_.format}, work_.linear, team_,
+                thread_);
     team_.barrier();
   }
 
@@ -87,7 +104,7 @@ class Decoder {
     attention.output = call_.attended;
     attention.query_head_stride = attention.key_head_stride = attention.value_head_stride = size;
     attention.query_token_stride = attention.key_token_stride = attention.value_token_stride = width_;
-    attend(attention, work_, team_, thread_);
+    attend(attention, work_.attention, team_, thread_);
   }
 
   void gate_rows() {
@@ -112,7 +129,7 @@ class Decoder {
 
   const OrcaDecoder& model_;
   const OrcaDecoderCall& call_;
-  AttentionWork& work_;
+  DecoderWork& work_;
   Team& team_;
   const int thread_;
   const int64_t width_;
@@ -122,8 +139,9 @@ class Decoder {
 }  // namespace orca
 
 extern "C" void orca_decode(const OrcaDecoder* model, const OrcaDecoderCall* call, int threads) {
-  thread_local orca::AttentionWork shared;
-  orca::AttentionWork& work = shared;
+  thread_local orca::DecoderWork shared;
+  orca::DecoderWork& work = shared;
+  work.reserve(*model, *call);
   orca::run_team(threads, [&](orca::Team& team, int thread) {
     if (model->format == orca::BF16) {
       orca::Decoder<orca::bf16>(*model, *call, work, team, thread).compute();

@@ -10,37 +10,26 @@
 
 #include "number.h"
 #include "team.h"
+#include "vector.h"
 
 namespace orca {
 namespace {
 
-// e^x by 2^n times a polynomial of the rest, without a branch, so that compilers make vectors of it; to 2e-7.
-inline float exponential(float x) {
-    x = std::min(std::max(x, -87.0f), 88.0f);
-    const float n = std::floor(x * 1.44269504f + 0.5f);
-    const float rest = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    float sum = 1.0f / 720;
-    sum = sum * rest + 1.0f / 120;
-    sum = sum * rest + 1.0f / 24;
-    sum = sum * rest + 1.0f / 6;
-    sum = sum * rest + 0.5f;
-    sum = sum * rest + 1.0f;
-    sum = sum * rest + 1.0f;
-    const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
-    float power;
-    std::memcpy(&power, &bits, sizeof power);
-    return sum * power;
-}
-
-template <int32_t KIND> inline float activate(float x) {
-    if constexpr (KIND == SILU) return x / (1.0f + exponential(-x));
-    if constexpr (KIND == GELU) return 0.5f * x * (1.0f + std::erf(x * 0.70710678f));
+template <int32_t KIND> inline f32x16 activate(f32x16 x) {
+    if constexpr (KIND == SILU) return x / (1.0f + exp_of(-x));
+    if constexpr (KIND == GELU) {
+        for (int lane = 0; lane < kLanes; lane++) x[lane] *= 0.5f * (1.0f + std::erf(x[lane] * 0.70710678f));
+        return x;
+    }
     // 0.5 (1 + tanh(u)) is the logistic function of 2 u
-    return x / (1.0f + exponential(-1.59576912f * (x + 0.044715f * x * x * x)));
+    return x / (1.0f + exp_of(-1.59576912f * (x + 0.044715f * x * x * x)));
 }
 
 template <int32_t KIND, class T> void gated_row(const T* gate, const T* up, T* y, int64_t width) {
-    for (int64_t i = 0; i < width; i++) store(y + i, activate<KIND>(load(gate + i)) * load(up + i));
+    for (int64_t i = 0; i < width; i += kLanes) {
+        const int64_t count = std::min<int64_t>(width - i, kLanes);
+        put_numbers(y + i, activate<KIND>(take_numbers(gate + i, count)) * take_numbers(up + i, count), count);
+    }
 }
 
 template <class T>
@@ -60,31 +49,33 @@ template <class T> T* vector_of(const Vectors& all, int64_t index) {
 }
 
 template <class T> void norm_row(const T* x, T* residual, T* y, const float* weight, int64_t width, float eps) {
-    if (residual != nullptr) {
-        for (int64_t i = 0; i < width; i++) store(residual + i, load(residual + i) + load(x + i));
-        x = residual;
-    }
-    constexpr int LANES = 32;
-    float lanes[LANES] = {}, squares = 0;
-    int64_t i = 0;
-    for (; i + LANES <= width; i += LANES) {
-        for (int lane = 0; lane < LANES; lane++) {
-            const float value = load(x + i + lane);
-            lanes[lane] += value * value;
+    f32x16 squares{};
+    for (int64_t i = 0; i < width; i += kLanes) {
+        const int64_t count = std::min<int64_t>(width - i, kLanes);
+        f32x16 values = take_numbers(x + i, count);
+        if (residual != nullptr) {
+            put_numbers(residual + i, values + take_numbers(residual + i, count), count);
+            values = take_numbers(residual + i, count);
         }
+        squares += values * values;
     }
-    for (; i < width; i++) squares += load(x + i) * load(x + i);
-    for (int lane = 0; lane < LANES; lane++) squares += lanes[lane];
-    const float scale = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
-    for (i = 0; i < width; i++) store(y + i, load(x + i) * scale * weight[i]);
+    if (residual != nullptr) x = residual;
+    const float scale = 1.0f / std::sqrt(sum_of(squares) / static_cast<float>(width) + eps);
+    for (int64_t i = 0; i < width; i += kLanes) {
+        const int64_t count = std::min<int64_t>(width - i, kLanes);
+        put_numbers(y + i, take_numbers(x + i, count) * scale * take_numbers(weight + i, count), count);
+    }
 }
 
 template <class T> void turn(T* x, const float* cos, const float* sin, int64_t width) {
     const int64_t half = width / 2;
-    for (int64_t i = 0; i < half; i++) {
-        const float low = load(x + i), high = load(x + half + i);
-        store(x + i, low * cos[i] - high * sin[i]);
-        store(x + half + i, high * cos[half + i] + low * sin[half + i]);
+    for (int64_t i = 0; i < half; i += kLanes) {
+        const int64_t count = std::min<int64_t>(half - i, kLanes);
+        const f32x16 low = take_numbers(x + i, count), high = take_numbers(x + half + i, count);
+        const f32x16 turned = low * take_numbers(cos + i, count) - high * take_numbers(sin + i, count);
+        put_numbers(x + half + i,
+                    high * take_numbers(cos + half + i, count) + low * take_numbers(sin + half + i, count), count);
+        put_numbers(x + i, turned, count);
     }
 }
 

@@ -2,8 +2,6 @@
 
 #include "linear.h"
 
-#include <omp.h>
-
 #include "linear_amx.h"
 #include "linear_vector.h"
 
@@ -14,36 +12,60 @@ constexpr int64_t FEWEST_TILE_ROWS = 8;  // below, vectors reach the memory's sp
 constexpr int64_t FEWEST_PANELS = 16;    // of a thread, before rows are shared as well
 constexpr int64_t FEWEST_ROWS = 64;
 
+// The part of `rows`, or of blocks of them, and of the panels that falls to one thread.
+struct Part {
+    Range rows;
+    Range columns;
+
+    bool empty() const { return rows.begin == rows.end || columns.begin == columns.end; }
+};
+
 // Threads share columns, so that each weight is read once; where those are few, rows as well.
-int64_t row_groups(int64_t m, int64_t columns, int64_t threads) {
+Part part_of(int64_t m, int64_t rows, int64_t columns, int64_t thread, int64_t threads) {
     int64_t groups = 1;
     while (threads % (groups * 2) == 0 && m / (groups * 2) >= FEWEST_ROWS && columns * groups / threads < FEWEST_PANELS) {
         groups *= 2;
     }
-    return groups;
+    return {share(rows, thread % groups, groups), share(columns, thread / groups, threads / groups)};
+}
+
+template <class Dot>
+void linear_by_vectors(const Linear& linear, const Rows& x, const Rows& y, LinearWork& work, Team& team, int thread) {
+    PackedRows<Dot> packed(linear, x, work);
+    packed.pack(thread, team.size);
+    team.barrier();
+    const Part part = part_of(x.m, packed.blocks(), panels(linear.n), thread, team.size);
+    if (!part.empty()) blocks_times_panels(linear, packed, y, part.rows, part.columns);
 }
 
 }  // namespace
 
-void linear_team(const Linear& linear, const Rows& x, const Rows& y, int thread, int threads) {
-    const int64_t groups = row_groups(x.m, panels(linear.n), threads);
-    const Range rows = share(x.m, thread % groups, groups);
-    const Range columns = share(panels(linear.n), thread / groups, threads / groups);
-    if (rows.begin == rows.end || columns.begin == columns.end) return;
-    if (linear.format == F32) return linear_by_vectors<FloatDot, float>(linear, x, y, rows, columns);
+void LinearWork::reserve(const Linear& linear, int64_t m) {
+    if (linear.format == F32) return PackedRows<FloatDot>::reserve(linear, m, *this);
+    if (linear.format == INT8) return PackedRows<ByteDot>::reserve(linear, m, *this);
+    PackedRows<BfloatDot>::reserve(linear, m, *this);
+}
+
+void linear_team(const Linear& linear, const Rows& x, const Rows& y, LinearWork& work, Team& team, int thread) {
+    if (linear.format == F32) return linear_by_vectors<FloatDot>(linear, x, y, work, team, thread);
 #ifdef __AMX_BF16__
-    if (x.m >= FEWEST_TILE_ROWS && tiles_permitted()) {
-        if (linear.format == INT8) return linear_by_tiles<INT8>(linear, x, y, rows, columns);
-        return linear_by_tiles<BF16>(linear, x, y, rows, columns);
+    if (x.m >= FEWEST_TILE_ROWS) {
+        const Part part = part_of(x.m, x.m, panels(linear.n), thread, team.size);
+        if (part.empty()) return;
+        if (linear.format == INT8) return linear_by_tiles<INT8>(linear, x, y, part.rows, part.columns);
+        return linear_by_tiles<BF16>(linear, x, y, part.rows, part.columns);
     }
 #endif
-    if (linear.format == INT8) return bytes_by_vectors(linear, x, y, rows, columns);
-    linear_by_vectors<BfloatDot, bf16>(linear, x, y, rows, columns);
+    if (linear.format == INT8) return linear_by_vectors<ByteDot>(linear, x, y, work, team, thread);
+    linear_by_vectors<BfloatDot>(linear, x, y, work, team, thread);
 }
 
 }  // namespace orca
 
 extern "C" void orca_linear(const orca::Linear* linear, const orca::Rows* x, const orca::Rows* y, int threads) {
-#pragma omp parallel num_threads(threads)
-    orca::linear_team(*linear, *x, *y, omp_get_thread_num(), omp_get_num_threads());
+    thread_local orca::LinearWork shared;
+    orca::LinearWork& work = shared;
+    work.reserve(*linear, x->m);
+    orca::run_team(
+        threads, [&](orca::Team& team, int thread) { orca::linear_team(*linear, *x, *y, work, team, thread); });
 }

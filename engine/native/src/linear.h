@@ -10,11 +10,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "number.h"
+#include "parallel.h"
+#include "team.h"
+
 namespace orca {
 
 constexpr int64_t PANEL = 32;
-
-enum Format : int32_t { BF16 = 0, F32 = 1, INT8 = 2 };
 
 // A packed weight of n columns (outputs) and k inputs; bias may be null. INT8 has a scale and the sum of its weights per
 // column, padded to whole panels.
@@ -48,11 +50,20 @@ inline int64_t padded_depth(int32_t format, int64_t k) {
 // Distance of two panels in bytes.
 inline int64_t panel_bytes(int32_t format, int64_t k) { return padded_depth(format, k) / packing(format) * PANEL * 4; }
 
-// The share of one of `threads` threads: call it in all of them. There is no barrier inside: y is complete when all are
-// through. x has to be in the weight's format, or for INT8 in BF16 or F32.
-void linear_team(const Linear& linear, const Rows& x, const Rows& y, int thread, int threads);
+// Memory that a team shares: rows of x as the kernels read them.
+struct LinearWork {
+    Scratch values;
+    Scratch scales;
 
-// As before, for the rows of the weight: y[i] = W[ids[i]], the lookup of an embedding that shares it.
+    // Before the team begins: enough for m rows.
+    void reserve(const Linear& linear, int64_t m);
+};
+
+// Called by all threads of a team, with the same work. y is complete when all are through. x has to be in the weight's
+// format, or for INT8 in BF16 or F32.
+void linear_team(const Linear& linear, const Rows& x, const Rows& y, LinearWork& work, Team& team, int thread);
+
+// The share of one of `threads` threads of the rows of the weight: y[i] = W[ids[i]], an embedding that shares it.
 void gather_team(const Linear& linear, const int64_t* ids, const Rows& y, int thread, int threads);
 
 }  // namespace orca

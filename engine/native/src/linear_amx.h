@@ -5,52 +5,26 @@
 #ifdef __AMX_BF16__
 
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "amx.h"
+#include "fetch.h"
 #include "linear_int8.h"
 #include "linear_store.h"
 #include "team.h"
 
 namespace orca {
 
-constexpr int64_t TILE_ROWS = 16;
 constexpr int64_t TILE_BYTES = 64;  // of a row of a tile
-constexpr int64_t TILE = TILE_ROWS * TILE_BYTES;
+constexpr int64_t TILE = kTileRows * TILE_BYTES;
 constexpr int64_t BLOCK_BYTES = 1 << 19;  // of packed x: it stays in the second-level cache
-
-// Linux hands the tile registers out on request only, for the whole process.
-inline bool tiles_permitted() {
-    constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
-    static const bool permitted = syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
-    return permitted;
-}
-
-// All eight tiles have 16 rows of 64 bytes while this lives.
-class Tiles {
-  public:
-    Tiles() {
-        struct {
-            uint8_t palette = 1, start_row = 0, reserved[14] = {};
-            uint16_t row_bytes[16] = {};
-            uint8_t rows[16] = {};
-        } config;
-        std::fill(config.row_bytes, config.row_bytes + 8, TILE_BYTES);
-        std::fill(config.rows, config.rows + 8, TILE_ROWS);
-        _tile_loadconfig(&config);
-    }
-    ~Tiles() { _tile_release(); }
-    Tiles(const Tiles&) = delete;
-    Tiles& operator=(const Tiles&) = delete;
-};
 
 // `count` rows of x as tiles [rows/16][depth][16][64 bytes], with zeros beyond the rows and their `bytes`.
 inline void pack_tiles(const char* x, int64_t stride_bytes, int64_t count, int64_t bytes, int64_t tiles, char* to) {
-    for (int64_t row = 0; row < (count + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS; row++) {
-        char* at = to + row / TILE_ROWS * tiles * TILE + row % TILE_ROWS * TILE_BYTES;
+    for (int64_t row = 0; row < (count + kTileRows - 1) / kTileRows * kTileRows; row++) {
+        char* at = to + row / kTileRows * tiles * TILE + row % kTileRows * TILE_BYTES;
         if (row >= count) {
             for (int64_t tile = 0; tile < tiles; tile++) std::memset(at + tile * TILE, 0, TILE_BYTES);
             continue;
@@ -66,17 +40,6 @@ inline void pack_tiles(const char* x, int64_t stride_bytes, int64_t count, int64
         }
     }
 }
-
-// What to fetch into the second-level cache meanwhile: `bytes` in even parts, one per step.
-struct Fetch {
-    const char* at;
-    const char* end;
-    int64_t lines;
-
-    void step() {
-        for (int64_t line = 0; line < lines && at < end; line++, at += 64) _mm_prefetch(at, _MM_HINT_T1);
-    }
-};
 
 #define ORCA_TILE_DOT(sum, a, b)          \
     if constexpr (FORMAT == INT8) {       \
@@ -96,7 +59,7 @@ void tiles_times_panel(const char* a, const char* panel, int64_t tiles, bool pai
         _tile_zero(2);
         _tile_zero(3);
         for (int64_t tile = 0; tile < tiles; tile++) {
-            const char* at = panel + tile * TILE_ROWS * ROW;
+            const char* at = panel + tile * kTileRows * ROW;
             _tile_loadd(4, a + tile * TILE, TILE_BYTES);
             _tile_loadd(6, at, ROW);
             _tile_loadd(7, at + TILE_BYTES, ROW);
@@ -107,11 +70,11 @@ void tiles_times_panel(const char* a, const char* panel, int64_t tiles, bool pai
             ORCA_TILE_DOT(2, 5, 6)
             ORCA_TILE_DOT(3, 5, 7)
         }
-        _tile_stored(2, sums + TILE_ROWS * PANEL, ROW);
-        _tile_stored(3, sums + TILE_ROWS * PANEL + 16, ROW);
+        _tile_stored(2, sums + kTileRows * PANEL, ROW);
+        _tile_stored(3, sums + kTileRows * PANEL + 16, ROW);
     } else {
         for (int64_t tile = 0; tile < tiles; tile++) {
-            const char* at = panel + tile * TILE_ROWS * ROW;
+            const char* at = panel + tile * kTileRows * ROW;
             _tile_loadd(4, a + tile * TILE, TILE_BYTES);
             _tile_loadd(6, at, ROW);
             _tile_loadd(7, at + TILE_BYTES, ROW);
@@ -129,13 +92,13 @@ void tiles_times_panel(const char* a, const char* panel, int64_t tiles, bool pai
 template <int32_t FORMAT>
 void linear_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Range rows, Range columns) {
     static thread_local Scratch scratch;
-    const Tiles configured;
+    const TileRegisters configured;
     const int64_t width = panel_bytes(linear.format, linear.k);
-    const int64_t tiles = width / (TILE_ROWS * PANEL * 4);
+    const int64_t tiles = width / (kTileRows * PANEL * 4);
     const int64_t m = rows.end - rows.begin;
     const int64_t most = std::max<int64_t>(BLOCK_BYTES / (tiles * TILE_BYTES) / 32 * 32, 32);
     const int64_t blocks = (m + most - 1) / most;
-    alignas(64) float sums[2 * TILE_ROWS * PANEL];
+    alignas(64) float sums[2 * kTileRows * PANEL];
     const char* weight = static_cast<const char*>(linear.weight);
     const char* last = weight + columns.end * width;
     for (int64_t block = 0; block < blocks; block++) {
@@ -158,7 +121,7 @@ void linear_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Range r
             Fetch fetch{at + width, last, (32 + groups - 1) / groups};
             for (int64_t group = 0; group < groups; group++) {
                 const int64_t left = std::min<int64_t>(count - group * 32, 32);
-                tiles_times_panel<FORMAT>(packed + group * 2 * tiles * TILE, at, tiles, left > TILE_ROWS, fetch, sums);
+                tiles_times_panel<FORMAT>(packed + group * 2 * tiles * TILE, at, tiles, left > kTileRows, fetch, sums);
                 for (int64_t r = 0; r < left; r++) {
                     if (x_scales != nullptr) {
                         scale_row<int32_t>(linear, panel, 0, x_scales[group * 32 + r], sums + r * PANEL);

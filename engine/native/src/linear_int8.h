@@ -9,6 +9,7 @@
 #include "linear.h"
 #include "number.h"
 #include "team.h"
+#include "vector.h"
 
 namespace orca {
 
@@ -19,18 +20,24 @@ struct Quantized {
 };
 
 template <class T> float quantize_row(const T* x, int64_t k, int32_t offset, uint8_t* to) {
-    float largest = 0;
-    bool finite = true;
-    for (int64_t i = 0; i < k; i++) {
-        const float size = std::fabs(load(x + i));
-        finite &= size <= 3.4028235e38f;
-        largest = size > largest ? size : largest;
+    f32x16 largest_sizes{}, not_finite{};
+    for (int64_t i = 0; i < k; i += kLanes) {
+        const f32x16 values = take_numbers(x + i, std::min<int64_t>(k - i, kLanes));
+        largest_sizes = largest(largest_sizes, bits<f32x16>(bits<u32x16>(values) & 0x7fffffffu));
+        not_finite += values * 0.0f;
     }
-    const float steps = largest > 1e-30f ? 127.0f / largest : 0.0f;
-    for (int64_t i = 0; i < k; i++) {
-        to[i] = static_cast<uint8_t>(static_cast<int32_t>(std::floor((finite ? load(x + i) : 0.0f) * steps + 0.5f)) + offset);
+    const bool finite = sum_of(not_finite) == 0.0f;
+    const float most = finite ? largest_of(largest_sizes) : 0.0f;
+    const float steps = most > 1e-30f ? 127.0f / most : 0.0f;
+    for (int64_t i = 0; i < k; i += kLanes) {
+        const int64_t count = std::min<int64_t>(k - i, kLanes);
+        const f32x16 values = finite ? take_numbers(x + i, count) : f32x16{};
+        // Above 0 to cut off is to round down.
+        const i32x16 rounded = __builtin_convertvector(values * steps + 128.5f, i32x16) + (offset - 128);
+        const u8x16 bytes = __builtin_convertvector(rounded, u8x16);
+        std::memcpy(to + i, &bytes, count);
     }
-    return finite ? largest / 127.0f : NAN;
+    return finite ? most / 127.0f : NAN;
 }
 
 // In memory of this thread, until its next call: each row `depth` values, zeros behind the k of x. A row with an

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 #endif
 
+#include "fetch.h"
 #include "linear_int8.h"
 #include "linear_store.h"
 #include "team.h"
@@ -33,14 +34,16 @@ typedef int32_t LooseInts __attribute__((vector_size(4 * WIDTH), aligned(4)));
 
 constexpr int64_t PREFETCH_BYTES = 4096;
 
-// How each format of weights multiplies. `Input` is what a row of x consists of by then, STEP of them per step; a step
-// of the panel is PANEL times 4 bytes.
+// How each format of weights multiplies. `Input` is what a `Row` of x is packed as, STEP of them per step; a step of the
+// panel is PANEL times 4 bytes.
 struct FloatDot {
+    using Row = float;
     using Input = float;
     using Sum = Floats;
     static constexpr int STEP = 1;
     struct Weight {
         Floats value;
+        Weight() = default;
         explicit Weight(const char* at) : value(*reinterpret_cast<const LooseFloats*>(at)) {}
     };
     static Sum add(Sum sum, const Weight& weight, const Input* x) { return sum + weight.value * x[0]; }
@@ -48,11 +51,13 @@ struct FloatDot {
 
 #ifdef __AVX512BF16__
 struct BfloatDot {
+    using Row = bf16;
     using Input = bf16;
     using Sum = __m512;
     static constexpr int STEP = 2;
     struct Weight {
         __m512i value;
+        Weight() = default;
         explicit Weight(const char* at) : value(_mm512_loadu_si512(at)) {}
     };
     static Sum add(Sum sum, const Weight& weight, const Input* x) {
@@ -63,12 +68,14 @@ struct BfloatDot {
 };
 #else
 struct BfloatDot {
+    using Row = bf16;
     using Input = float;
     using Sum = Floats;
     static constexpr int STEP = 2;
     struct Weight {
         Floats even;
         Floats odd;
+        Weight() = default;
         explicit Weight(const char* at) {
             const Ints pairs = *reinterpret_cast<const LooseInts*>(at);
             even = (Floats)(pairs << 16);
@@ -91,6 +98,7 @@ struct ByteDot {
     static constexpr int32_t OFFSET = 128;
     struct Weight {
         __m512i value;
+        Weight() = default;
         explicit Weight(const char* at) : value(_mm512_loadu_si512(at)) {}
     };
     static Sum add(Sum sum, const Weight& weight, const Input* x) {
@@ -108,6 +116,7 @@ struct ByteDot {
     static constexpr int32_t OFFSET = 0;
     struct Weight {
         Floats value[4];
+        Weight() = default;
         explicit Weight(const char* at) {
             const Ints four = *reinterpret_cast<const LooseInts*>(at);
             for (int i = 0; i < 4; i++) value[i] = __builtin_convertvector((four << (24 - 8 * i)) >> 24, Floats);
@@ -120,9 +129,24 @@ struct ByteDot {
 };
 #endif
 
-// The sums of R rows and C vectors of columns, over `steps` steps. `x` has `x_stride` elements from row to row.
+// Weights of one step stay in registers, and rows pass by: the other way round there would be more rows than registers.
 template <class Dot, int R, int C>
-inline void sum_up(const char* panel, const typename Dot::Input* x, int64_t x_stride, int64_t steps, float* sums) {
+inline void add_step(const char* weights, const typename Dot::Input* x, typename Dot::Sum (&sums)[R][C]) {
+    using Weight = typename Dot::Weight;
+    Weight weight[C];
+#pragma GCC unroll 8
+    for (int c = 0; c < C; c++) weight[c] = Weight(weights + c * WIDTH * 4);
+#pragma GCC unroll 24
+    for (int r = 0; r < R; r++) {
+#pragma GCC unroll 8
+        for (int c = 0; c < C; c++) sums[r][c] = Dot::add(sums[r][c], weight[c], x + r * Dot::STEP);
+    }
+}
+
+// The sums of R rows and C vectors of columns, over `steps` steps. `x` is a packed block. With FETCH, what comes next is
+// fetched meanwhile; else the panel itself comes from memory, and is fetched some way ahead.
+template <class Dot, int R, int C, bool FETCH>
+inline void sum_up(const char* panel, const typename Dot::Input* x, int64_t steps, Fetch& fetch, float* sums) {
     constexpr int CHAINS = R * C <= 2 ? 4 : R * C <= 4 ? 2 : 1;  // enough independent sums to hide their latency
     typename Dot::Sum total[CHAINS][R][C] = {};
     int64_t step = 0;
@@ -130,26 +154,15 @@ inline void sum_up(const char* panel, const typename Dot::Input* x, int64_t x_st
 #pragma GCC unroll 4
         for (int chain = 0; chain < CHAINS; chain++) {
             const char* at = panel + (step + chain) * PANEL * 4;
-            for (int c = 0; c < C * WIDTH * 4; c += 64) __builtin_prefetch(at + PREFETCH_BYTES + c);
-#pragma GCC unroll 8
-            for (int c = 0; c < C; c++) {
-                const typename Dot::Weight weight(at + c * WIDTH * 4);
-#pragma GCC unroll 24
-                for (int r = 0; r < R; r++) {
-                    total[chain][r][c] =
-                        Dot::add(total[chain][r][c], weight, x + r * x_stride + (step + chain) * Dot::STEP);
-                }
+            if constexpr (FETCH) {
+                fetch.step();
+            } else {
+                for (int c = 0; c < C * WIDTH * 4; c += 64) __builtin_prefetch(at + PREFETCH_BYTES + c);
             }
+            add_step<Dot, R, C>(at, x + (step + chain) * R * Dot::STEP, total[chain]);
         }
     }
-    for (; step < steps; step++) {
-        for (int c = 0; c < C; c++) {
-            const typename Dot::Weight weight(panel + step * PANEL * 4 + c * WIDTH * 4);
-            for (int r = 0; r < R; r++) {
-                total[0][r][c] = Dot::add(total[0][r][c], weight, x + r * x_stride + step * Dot::STEP);
-            }
-        }
-    }
+    for (; step < steps; step++) add_step<Dot, R, C>(panel + step * PANEL * 4, x + step * R * Dot::STEP, total[0]);
 #pragma GCC unroll 24
     for (int r = 0; r < R; r++) {
 #pragma GCC unroll 8
@@ -162,111 +175,167 @@ inline void sum_up(const char* panel, const typename Dot::Input* x, int64_t x_st
     }
 }
 
-// R rows times one whole panel.
-template <class Dot, int R>
-void rows_times_panel(const char* panel, const typename Dot::Input* x, int64_t x_stride, int64_t steps, float* sums) {
+constexpr int MOST_ROWS = WIDTH == 16 ? 12 : 4;  // of a block
+
+// A block of R rows times one whole panel.
+template <class Dot, int R, bool FETCH>
+void block_times_panel(const char* panel, const typename Dot::Input* x, int64_t steps, Fetch& fetch, float* sums) {
     constexpr int ALL = PANEL / WIDTH;
     constexpr int C = ALL * R <= MOST_SUMS ? ALL : ALL * R <= 2 * MOST_SUMS ? ALL / 2 : ALL / 4;
     for (int c = 0; c < ALL; c += C) {
-        sum_up<Dot, R, C>(panel + c * WIDTH * 4, x, x_stride, steps, sums + c * WIDTH);
+        sum_up<Dot, R, C, FETCH>(panel + c * WIDTH * 4, x, steps, fetch, sums + c * WIDTH);
     }
 }
 
-constexpr int MOST_ROWS = WIDTH == 16 ? 12 : 4;
-
-template <class Dot>
-void rows_times_panel(
-    int rows, const char* panel, const typename Dot::Input* x, int64_t x_stride, int64_t steps, float* sums) {
-    switch (rows) {
-        case 1: return rows_times_panel<Dot, 1>(panel, x, x_stride, steps, sums);
-        case 2: return rows_times_panel<Dot, 2>(panel, x, x_stride, steps, sums);
-        case 3: return rows_times_panel<Dot, 3>(panel, x, x_stride, steps, sums);
-        case 4: return rows_times_panel<Dot, 4>(panel, x, x_stride, steps, sums);
-        case 5: return rows_times_panel<Dot, 5>(panel, x, x_stride, steps, sums);
-        case 6: return rows_times_panel<Dot, 6>(panel, x, x_stride, steps, sums);
-        case 7: return rows_times_panel<Dot, 7>(panel, x, x_stride, steps, sums);
-        case 8: return rows_times_panel<Dot, 8>(panel, x, x_stride, steps, sums);
-        case 9: return rows_times_panel<Dot, 9>(panel, x, x_stride, steps, sums);
-        case 10: return rows_times_panel<Dot, 10>(panel, x, x_stride, steps, sums);
-        case 11: return rows_times_panel<Dot, 11>(panel, x, x_stride, steps, sums);
-        default: return rows_times_panel<Dot, 12>(panel, x, x_stride, steps, sums);
+template <class Dot, int R = MOST_ROWS>
+void block_times_panel(
+    int rows, bool alone, const char* panel, const typename Dot::Input* x, int64_t steps, Fetch& fetch, float* sums) {
+    if constexpr (R > 1) {
+        if (rows < R) return block_times_panel<Dot, R - 1>(rows, alone, panel, x, steps, fetch, sums);
     }
+    if constexpr (2 * R >= MOST_ROWS) {  // several blocks share the rows evenly
+        if (!alone) return block_times_panel<Dot, R, true>(panel, x, steps, fetch, sums);
+    }
+    block_times_panel<Dot, R, false>(panel, x, steps, fetch, sums);
 }
 
-// Rows of x as `Input`, `depth` values each with zeros behind the k of x.
-template <class Input, class T>
-const Input* convert_rows(const T* x, int64_t x_stride, Range rows, int64_t k, int64_t depth) {
-    static thread_local Scratch scratch;
-    Input* to = scratch.get<Input>((rows.end - rows.begin) * depth);
-    for (int64_t row = rows.begin; row < rows.end; row++) {
-        Input* at = to + (row - rows.begin) * depth;
-        const T* from = x + row * x_stride;
-        for (int64_t i = 0; i < k; i++) {
-            if constexpr (sizeof(Input) == sizeof(T)) {
-                at[i] = from[i];
-            } else {
-                at[i] = load(from + i);
+typedef uint32_t Fours __attribute__((vector_size(16)));
+
+// Four steps of four rows: what a row has side by side comes to stand `rows` apart.
+inline void turn_fours(const char* x, int64_t stride_bytes, int64_t rows, char* to) {
+    Fours a, b, c, d;
+    std::memcpy(&a, x, 16);
+    std::memcpy(&b, x + stride_bytes, 16);
+    std::memcpy(&c, x + 2 * stride_bytes, 16);
+    std::memcpy(&d, x + 3 * stride_bytes, 16);
+    const Fours ab = __builtin_shuffle(a, b, Fours{0, 4, 1, 5}), cd = __builtin_shuffle(c, d, Fours{0, 4, 1, 5});
+    const Fours ba = __builtin_shuffle(a, b, Fours{2, 6, 3, 7}), dc = __builtin_shuffle(c, d, Fours{2, 6, 3, 7});
+    const Fours turned[4] = {
+        __builtin_shuffle(ab, cd, Fours{0, 1, 4, 5}), __builtin_shuffle(ab, cd, Fours{2, 3, 6, 7}),
+        __builtin_shuffle(ba, dc, Fours{0, 1, 4, 5}), __builtin_shuffle(ba, dc, Fours{2, 3, 6, 7})};
+    for (int step = 0; step < 4; step++) std::memcpy(to + step * rows * 4, turned + step, 16);
+}
+
+// Rows of numbers of which a step has 4 bytes.
+inline void pack_steps(const char* x, int64_t stride_bytes, int64_t rows, int64_t steps, char* to) {
+    const int64_t four_rows = rows / 4 * 4, four_steps = steps / 4 * 4;
+    for (int64_t row = 0; row < rows; row++) {
+        const bool turned = row < four_rows;
+        const char* from = x + row * stride_bytes;
+        if (turned && row % 4 == 0) {
+            for (int64_t step = 0; step < four_steps; step += 4) {
+                turn_fours(from + step * 4, stride_bytes, rows, to + (step * rows + row) * 4);
             }
         }
-        std::fill(at + k, at + depth, Input{});
+        for (int64_t step = turned ? four_steps : 0; step < steps; step++) {
+            std::memcpy(to + (step * rows + row) * 4, from + step * 4, 4);
+        }
     }
-    return to;
 }
 
-// Panels times rows that are in the form that `Dot` takes; row r of x has x_scales[r], if there are any.
+// A block of rows in the order in which kernels read it, [steps][rows][STEP], with zeros behind the k of x.
+template <class Dot, class T>
+void pack_block(const T* x, int64_t x_stride, int64_t rows, int64_t k, typename Dot::Input* to) {
+    using Input = typename Dot::Input;
+    const int64_t steps = k / Dot::STEP, whole = steps * Dot::STEP;
+    if constexpr (sizeof(Input) == sizeof(T)) {
+        pack_steps(reinterpret_cast<const char*>(x), x_stride * sizeof(T), rows, steps, reinterpret_cast<char*>(to));
+    } else {
+        for (int64_t i = 0; i < whole; i++) {
+            for (int64_t row = 0; row < rows; row++) {
+                to[(i / Dot::STEP * rows + row) * Dot::STEP + i % Dot::STEP] = load(x + row * x_stride + i);
+            }
+        }
+    }
+    if (whole == k) return;
+    to += whole * rows;
+    for (int64_t row = 0; row < rows; row++) {
+        for (int64_t i = whole; i < whole + Dot::STEP; i++, to++) {
+            const T* from = x + row * x_stride + i;
+            if constexpr (sizeof(Input) == sizeof(T)) {
+                *to = i < k ? static_cast<Input>(*from) : Input{};
+            } else {
+                *to = i < k ? load(from) : Input{};
+            }
+        }
+    }
+}
+
+// Rows that the whole team packs together, block after block, and then reads.
+template <class Dot> class PackedRows {
+  public:
+    using Input = typename Dot::Input;
+
+    PackedRows(const Linear& linear, const Rows& x, LinearWork& work)
+        : x_(x),
+          k_(linear.k),
+          steps_((linear.k + Dot::STEP - 1) / Dot::STEP),
+          blocks_((x.m + MOST_ROWS - 1) / MOST_ROWS),
+          values_(work.values.get<Input>(0)),
+          scales_(work.scales.get<float>(0)) {}
+
+    static void reserve(const Linear& linear, int64_t m, LinearWork& work) {
+        work.values.get<Input>(m * (linear.k + Dot::STEP - 1));
+        work.scales.get<float>(m);
+    }
+
+    // The share of one thread.
+    void pack(int thread, int threads) {
+        const Range part = share(blocks_, thread, threads);
+        for (int64_t index = part.begin; index < part.end; index++) pack(rows(index), values(index));
+    }
+
+    int64_t blocks() const { return blocks_; }
+    int64_t steps() const { return steps_; }
+    Range rows(int64_t block) const { return share(x_.m, block, blocks_); }
+    Input* values(int64_t block) const { return values_ + rows(block).begin * steps_ * Dot::STEP; }
+    float scale(int64_t row) const { return scales_[row]; }
+
+  private:
+    void pack(Range rows, Input* to) {
+        const int64_t count = rows.end - rows.begin;
+        if constexpr (Dot::STEP == 4) {
+            const Quantized rounded = quantize_rows(x_, rows, k_, Dot::OFFSET, k_);
+            std::memcpy(scales_ + rows.begin, rounded.scales, count * sizeof(float));
+            if constexpr (sizeof(Input) == 1) {
+                pack_block<Dot>(rounded.values, k_, count, k_, to);
+            } else {
+                pack_block<Dot>(reinterpret_cast<const int8_t*>(rounded.values), k_, count, k_, to);
+            }
+        } else {
+            using T = typename Dot::Row;
+            pack_block<Dot>(static_cast<const T*>(x_.data) + rows.begin * x_.stride, x_.stride, count, k_, to);
+        }
+    }
+
+    const Rows& x_;
+    const int64_t k_, steps_, blocks_;
+    Input* const values_;
+    float* const scales_;
+};
+
+// A range of blocks of packed rows times a range of panels.
 template <class Dot>
-void rows_times_panels(
-    const Linear& linear, const typename Dot::Input* x, int64_t x_stride, const float* x_scales, const Rows& y,
-    Range rows, Range columns) {
-    const int64_t steps = (linear.k + Dot::STEP - 1) / Dot::STEP;
-    const int64_t m = rows.end - rows.begin;
-    const int64_t blocks = (m + MOST_ROWS - 1) / MOST_ROWS;
+void blocks_times_panels(const Linear& linear, const PackedRows<Dot>& x, const Rows& y, Range blocks, Range columns) {
+    const int64_t width = panel_bytes(linear.format, linear.k), count = blocks.end - blocks.begin;
+    const char* weight = static_cast<const char*>(linear.weight);
     alignas(64) float sums[MOST_ROWS * PANEL];
     for (int64_t panel = columns.begin; panel < columns.end; panel++) {
-        const char* weight = static_cast<const char*>(linear.weight) + panel * panel_bytes(linear.format, linear.k);
-        for (int64_t block = 0; block < blocks; block++) {
-            const Range part = share(m, block, blocks);
-            const int count = static_cast<int>(part.end - part.begin);
-            rows_times_panel<Dot>(count, weight, x + part.begin * x_stride, x_stride, steps, sums);
-            for (int64_t r = 0; r < count; r++) {
+        const char* at = weight + panel * width;
+        // The first block would wait for memory while the others have nothing to fetch: they share it.
+        Fetch fetch{at + width, weight + columns.end * width, (PANEL * 4 / 64 + count - 1) / count};
+        for (int64_t block = blocks.begin; block < blocks.end; block++) {
+            const Range rows = x.rows(block);
+            const int64_t m = rows.end - rows.begin;
+            block_times_panel<Dot>(static_cast<int>(m), count == 1, at, x.values(block), x.steps(), fetch, sums);
+            for (int64_t r = 0; r < m; r++) {
                 if constexpr (Dot::STEP == 4) {
-                    const float scale = x_scales[part.begin + r];
-                    scale_row<typename Dot::Product>(linear, panel, Dot::OFFSET, scale, sums + r * PANEL);
+                    scale_row<typename Dot::Product>(linear, panel, Dot::OFFSET, x.scale(rows.begin + r), sums + r * PANEL);
                 }
-                store_row(linear, y, rows.begin + part.begin + r, panel, sums + r * PANEL);
+                store_row(linear, y, rows.begin + r, panel, sums + r * PANEL);
             }
         }
     }
-}
-
-inline void bytes_by_vectors(const Linear& linear, const Rows& x, const Rows& y, Range rows, Range columns) {
-    const int64_t depth = (linear.k + 3) / 4 * 4;
-    const Quantized rounded = quantize_rows(x, rows, depth, ByteDot::OFFSET, linear.k);
-    if constexpr (sizeof(ByteDot::Input) == 1) {
-        const auto* from = reinterpret_cast<const ByteDot::Input*>(rounded.values);
-        rows_times_panels<ByteDot>(linear, from, depth, rounded.scales, y, rows, columns);
-    } else {
-        const auto* values = reinterpret_cast<const int8_t*>(rounded.values);
-        const auto* from = convert_rows<ByteDot::Input>(values, depth, {0, rows.end - rows.begin}, depth, depth);
-        rows_times_panels<ByteDot>(linear, from, depth, rounded.scales, y, rows, columns);
-    }
-}
-
-// x is in the format of the weight.
-template <class Dot, class T>
-void linear_by_vectors(const Linear& linear, const Rows& x, const Rows& y, Range rows, Range columns) {
-    using Input = typename Dot::Input;
-    const int64_t steps = (linear.k + Dot::STEP - 1) / Dot::STEP;
-    const T* own = static_cast<const T*>(x.data);
-    const Input* from;
-    int64_t stride = steps * Dot::STEP;
-    if (sizeof(Input) == sizeof(T) && linear.k == stride) {
-        from = reinterpret_cast<const Input*>(own + rows.begin * x.stride);
-        stride = x.stride;
-    } else {
-        from = convert_rows<Input>(own, x.stride, rows, linear.k, stride);
-    }
-    rows_times_panels<Dot>(linear, from, stride, nullptr, y, rows, columns);
 }
 
 }  // namespace orca

@@ -1,4 +1,4 @@
-// bfloat16 and float32.
+// How numbers are kept: bfloat16 and float32.
 
 #pragma once
 
@@ -6,6 +6,8 @@
 #include <cstring>
 
 namespace orca {
+
+enum Format : int32_t { F32 = 0, BF16 = 1, INT8 = 2, FP8 = 3 };
 
 using bf16 = uint16_t;
 

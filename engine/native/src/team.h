@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 
@@ -17,7 +18,7 @@ inline Range share(int64_t total, int64_t thread, int64_t threads) {
     return {total * thread / threads, total * (thread + 1) / threads};
 }
 
-// Memory of one thread, aligned to cache lines, kept from call to call; its content is not.
+// Memory of one thread or of a team, aligned to pages, kept from call to call; its content is not.
 class Scratch {
   public:
     Scratch() = default;
@@ -26,7 +27,7 @@ class Scratch {
     ~Scratch() { std::free(memory_); }
 
     template <class T> T* get(int64_t count) {
-        const int64_t bytes = (count * static_cast<int64_t>(sizeof(T)) + 4095) / 4096 * 4096;
+        const int64_t bytes = std::max<int64_t>((count * static_cast<int64_t>(sizeof(T)) + 4095) / 4096 * 4096, 4096);
         if (bytes > size_) {
             std::free(memory_);
             memory_ = std::aligned_alloc(4096, bytes);

@@ -16,6 +16,7 @@ typedef float f32x16 __attribute__((vector_size(64)));
 typedef int32_t i32x16 __attribute__((vector_size(64)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
 typedef int8_t i8x32 __attribute__((vector_size(32)));
+typedef uint8_t u8x16 __attribute__((vector_size(16)));
 typedef uint16_t u16x16 __attribute__((vector_size(32)));
 
 constexpr int kLanes = 16;
@@ -48,15 +49,7 @@ inline i32x16 lane_numbers() { return i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1
 inline f32x16 even_half(u32x16 pairs) { return bits<f32x16>(pairs << 16); }
 inline f32x16 odd_half(u32x16 pairs) { return bits<f32x16>(pairs & 0xffff0000u); }
 
-inline float from_bf16(uint16_t half) { return bits<float>(uint32_t{half} << 16); }
-
 // To the nearest, ties to even; what is not a number stays that.
-inline uint16_t to_bf16(float value) {
-  uint32_t raw = bits<uint32_t>(value);
-  if (value != value) return uint16_t(raw >> 16 | 0x40);
-  return uint16_t((raw + 0x7fff + (raw >> 16 & 1)) >> 16);
-}
-
 inline u32x16 to_bf16(f32x16 values) {
   u32x16 raw = bits<u32x16>(values);
   u32x16 rounded = (raw + 0x7fffu + (raw >> 16 & 1u)) >> 16;
@@ -75,6 +68,30 @@ inline void store_bf16(uint16_t* to, f32x16 values) {
 #endif
 }
 
+// `count` numbers, at most a vector of them; the lanes behind them are 0, and are not stored.
+inline f32x16 take_numbers(const float* from, int64_t count) {
+  if (count == kLanes) return load<f32x16>(from);
+  f32x16 taken{};
+  std::memcpy(&taken, from, count * sizeof(float));
+  return taken;
+}
+
+inline f32x16 take_numbers(const uint16_t* from, int64_t count) {
+  if (count == kLanes) return load_bf16(from);
+  uint16_t taken[kLanes] = {};
+  std::memcpy(taken, from, count * sizeof(uint16_t));
+  return load_bf16(taken);
+}
+
+inline void put_numbers(float* to, f32x16 numbers, int64_t count) { std::memcpy(to, &numbers, count * sizeof(float)); }
+
+inline void put_numbers(uint16_t* to, f32x16 numbers, int64_t count) {
+  if (count == kLanes) return store_bf16(to, numbers);
+  uint16_t put[kLanes];
+  store_bf16(put, numbers);
+  std::memcpy(to, put, count * sizeof(uint16_t));
+}
+
 // Finite float16 numbers.
 inline f32x16 from_f16(u16x16 halves) {
 #if defined(__AVX512F__)
@@ -88,12 +105,18 @@ inline f32x16 from_f16(u16x16 halves) {
 inline f32x16 largest(f32x16 a, f32x16 b) { return a > b ? a : b; }
 
 inline float largest_of(f32x16 values) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)values);
+#endif
   float most = values[0];
   for (int lane = 1; lane < kLanes; ++lane) most = values[lane] > most ? values[lane] : most;
   return most;
 }
 
 inline float sum_of(f32x16 values) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)values);
+#endif
   float total = 0;
   for (int lane = 0; lane < kLanes; ++lane) total += values[lane];
   return total;

@@ -42,6 +42,9 @@ class Policy(ABC):
     """
 
     name: ClassVar[str]
+    sees_all: ClassVar[bool] = False
+    """Whether its promise holds only among those that wait in the engine, so that whoever feeds it should keep nobody
+    waiting elsewhere."""
 
     def __init__(self, tools: PolicyTools) -> None:
         self.tools = tools

@@ -20,14 +20,21 @@ _IDLE_TENANTS = 1024
 class _Tenant:
     """What one tenant got, and what it has here."""
 
-    __slots__ = ("name", "running", "served", "waiting")
+    __slots__ = ("name", "running", "served", "turn", "waiting")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.served = 0.0
+        self.turn = 0
+        """Number of the latest join that was one of its requests; 0: none was."""
         self.waiting = RequestHeap()
         self.running: dict[int, int] = {}
         """Arrival of each running request, and how many of its outputs have been counted."""
+
+    @property
+    def rank(self) -> tuple[float, int, str]:
+        """Its counter, then whose turn was longer ago, so that equals take turns; it never falls."""
+        return self.served, self.turn, self.name
 
 
 @register("fair")
@@ -42,21 +49,26 @@ class FairShares(Policy):
     within a tenant it is first come, first served, so nothing starves.
 
     When blocks run out, the latest request of the most served tenant is preempted. When places or memory are lacking
-    and a tenant waits that runs fewer requests than an equal share of the places, the most served of the tenants that
-    run more than theirs gives one up: the latest, if its lead is worth more than computing that one again.
+    and the tenant that goes next runs fewer requests than an equal share of the places, those that run more than theirs
+    give one up: the latest of the most served of them. To a tenant that runs nothing that happens at once; for another,
+    the lead of the most served has to be worth more than computing that request again. Whoever was preempted before is
+    not displaced so, or a tenant with many short requests would have long ones computed again and again.
     """
+
+    sees_all = True
 
     def __init__(self, tools: PolicyTools) -> None:
         super().__init__(tools)
         self._tenants: dict[str, _Tenant] = {}
         self._active: dict[str, _Tenant] = {}
         """Those with running requests."""
-        self._queue: list[tuple[float, str, _Tenant]] = []
-        """Tenants with waiting requests, each once, by a counter that may have grown since: counters never fall."""
+        self._queue: list[tuple[tuple[float, int, str], _Tenant]] = []
+        """Tenants with waiting requests, each once, by a rank that may have risen since."""
         self._queued: set[str] = set()
         self._requests: dict[int, Request] = {}
         """Running requests by arrival."""
         self._newest = -1
+        self._turns = 0
         self._last: _Tenant | None = None
         self._most_idle = _IDLE_TENANTS
 
@@ -72,7 +84,7 @@ class FairShares(Policy):
         tenant.waiting.push(request)
         if tenant.name not in self._queued:
             self._queued.add(tenant.name)
-            heappush(self._queue, (tenant.served, tenant.name, tenant))
+            heappush(self._queue, (tenant.rank, tenant))
 
     def _tenant(self, name: str) -> _Tenant:
         tenant = self._tenants.get(name)
@@ -99,18 +111,18 @@ class FairShares(Policy):
     def _least(self) -> _Tenant | None:
         """The waiting tenant with the least counter."""
         while self._queue:
-            served, name, tenant = self._queue[0]
+            rank, tenant = self._queue[0]
             if not tenant.waiting:
                 heappop(self._queue)
-                self._queued.remove(name)
-            elif served != tenant.served:
-                heapreplace(self._queue, (tenant.served, name, tenant))
+                self._queued.remove(tenant.name)
+            elif rank != tenant.rank:
+                heapreplace(self._queue, (tenant.rank, tenant))
             else:
                 return tenant
         return None
 
     def head(self) -> Request | None:
-        """The earliest request of the least served tenant, of equally served ones the first by name."""
+        """The earliest request of the least served tenant, of equally served ones that whose turn was longest ago."""
         tenant = self._least()
         return None if tenant is None else tenant.waiting.head()
 
@@ -127,6 +139,8 @@ class FairShares(Policy):
             tenant.served += INPUT_WEIGHT * (len(request.tokens) - request.cached_tokens)
         tenant.running[request.arrival] = request.num_outputs
         self._requests[request.arrival] = request
+        self._turns += 1
+        tenant.turn = self._turns
         self._active[tenant.name] = self._last = tenant
 
     def left(self, request: Request) -> None:
@@ -156,8 +170,8 @@ class FairShares(Policy):
         """The latest of the most served tenant."""
         return max(running, key=self._rank)
 
-    def _rank(self, request: Request) -> tuple[float, str, int]:
-        return self._tenants[request.tenant].served, request.tenant, request.arrival
+    def _rank(self, request: Request) -> tuple[tuple[float, int, str], int]:
+        return self._tenants[request.tenant].rank, request.arrival
 
     def makes_way(self, waiting: Request, running: Sequence[Request]) -> Request | None:
         """See the class."""
@@ -166,12 +180,13 @@ class FairShares(Policy):
         if len(tenant.running) + waiting.places > share:
             return None
         heavy = [each for each in self._active.values() if len(each.running) > share]
-        if not heavy:
-            return None
-        most = max(heavy, key=lambda each: (each.served, each.name))
-        victim = self._requests[max(most.running)]
-        lead = most.served - tenant.served
-        return victim if lead > INPUT_WEIGHT * len(victim.tokens) else None
+        for most in sorted(heavy, key=lambda each: each.rank, reverse=True):
+            fresh = [arrival for arrival in most.running if not self._requests[arrival].timeline.preempted_s]
+            if fresh:
+                victim = self._requests[max(fresh)]
+                lead = most.served - tenant.served
+                return victim if not tenant.running or lead > INPUT_WEIGHT * len(victim.tokens) else None
+        return None
 
     def check_integrity(self, waiting: Sequence[Request], running: Sequence[Request]) -> None:
         """The books hold those who wait and those who run, and no tenant is missing from the queue."""

@@ -56,7 +56,7 @@ class AccumulatingPriority(Policy):
             return None
         now_s = time.monotonic()
         enough = self._weights[_URGENT] * max(now_s - _since_s(waiting), _HEAD_START_S)
-        lower = [other for other in running if other.priority_class != _URGENT and not other.num_pending]
+        lower = [other for other in running if other.priority_class != _URGENT]
         victim = max(lower, key=self._order_at(now_s), default=None)
         return victim if victim is not None and self._accumulated(victim, now_s) < enough else None
 

@@ -161,6 +161,18 @@ def test_shards(save: Callable[..., Path]) -> None:
     assert "model.safetensors.index.json: damaged" in refusal(folder)
 
 
+def test_an_index_without_its_entries(save: Callable[..., Path]) -> None:
+    folder = save(shard="10KB")
+    (folder / "model.safetensors.index.json").write_text("{}")
+    assert refusal(folder).endswith(": no entry 'weight_map'")
+
+
+def test_an_activation_that_nobody_knows(save: Callable[..., Path]) -> None:
+    folder = save()
+    configure(folder, hidden_act="nope")
+    assert refusal(folder).endswith(": no entry 'nope'")
+
+
 def test_no_weights_at_all(save: Callable[..., Path]) -> None:
     folder = save()
     (folder / "model.safetensors").unlink()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engine.sampling import race
-from engine.sampling.sampler import SamplingRow, sample
+from engine.sampling.sampler import SamplingRow, sample, take_best
 from schemas.sampling import SamplingParams
 
 
@@ -34,6 +34,17 @@ def test_greedy_takes_the_maximum(device: torch.device) -> None:
     logits = torch.randn(5, 30, device=device)
     sampled = sample(logits, [row(temperature=0)] * 5)
     assert [each.token for each in sampled] == logits.argmax(-1).tolist()
+
+
+def test_the_best_of_rows_is_what_sampling_gives(device: torch.device) -> None:
+    logits = torch.randn(6, 30, device=device)
+    logits[1, 3], logits[2], logits[3, 7] = torch.nan, -torch.inf, torch.inf
+    logits[4, [5, 9]] = 40.0
+    of = [4, 0, 1, 2, 3, 5]
+    found = take_best(logits, of)
+    assert found == [each.token for each in sample(logits, [row(temperature=0)] * 6, of)]
+    assert [token is None for token in found] == [False, False, True, True, True, False]
+    assert found[0] == 5
 
 
 def test_greedy_and_drawn_rows_share_a_batch(device: torch.device) -> None:

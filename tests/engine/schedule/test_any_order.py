@@ -121,6 +121,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         alone = all(each.group is None for each in self.arrived)
         if (policy == "static" and alone) or (self.choices["admission"] == "reserve" and policy in ("fcfs", "sjf")):
             assert scheduler.preemptions == 0
+        if policy == "fair" and self.choices["admission"] == "reserve":  # nobody leaves for want of blocks
+            assert all(len(each.timeline.preempted_s) <= 1 for each in self.arrived)
         if self.choices["preemption"] == "recompute" or not self.choices["host_slots"]:
             assert scheduler.swaps == 0
 

@@ -25,6 +25,7 @@ class Rig:
         self.running: list[Request] = []
         self.arrived = 0
         self.gone: list[Request] = []
+        self.preempted: set[int] = set()
 
     def arrive(self, at_s: float, prompt: int = 5, max_tokens: int = 50, **fields: Any) -> Request:
         made = pretended.request(prompt, max_tokens, **fields)
@@ -60,6 +61,7 @@ class Rig:
         self.running.remove(victim)
         victim.state = RequestState.WAITING
         victim.timeline.preempted_s.append(0.0)
+        self.preempted.add(victim.arrival)
         self.waiting.append(victim)
         self.policy.push(victim)
 

@@ -38,7 +38,7 @@ def look(rig: Rig) -> None:
     assert head is min(rig.waiting, key=lambda each: (-accumulated(each), each.arrival), default=None)
     if head is None:
         return
-    victim = least([each for each in rig.running if each.priority_class != "realtime" and not each.num_pending])
+    victim = least([each for each in rig.running if each.priority_class != "realtime"])
     if head.priority_class != "realtime" or victim is None or accumulated(victim) >= max(accumulated(head), 64):
         victim = None
     assert rig.policy.makes_way(head, rig.running) is victim

@@ -1,0 +1,73 @@
+"""Computing some requests alone while all others stand still."""
+
+from collections.abc import Collection
+
+from engine.request import Request, RequestState
+from engine.schedule.admission import Admission
+from engine.schedule.plan import Plan, chunk_length
+from engine.schedule.policies import Policy
+from engine.schedule.pool import RequestPool
+from engine.schedule.preemptor import Preemptor
+
+
+class Isolation:
+    """Plans iterations of the requests named in `request_ids` and of no other, while any of them is unfinished.
+
+    The others keep their places and what they have computed, except what those need that run alone.
+    """
+
+    def __init__(self, requests: RequestPool, admission: Admission, preemptor: Preemptor, *, block_size: int) -> None:
+        self._requests = requests
+        self._block_size = block_size
+        self._admission = admission
+        self._preemptor = preemptor
+        self.request_ids: Collection[str] = ()
+
+    @property
+    def active(self) -> bool:
+        """Whether somebody is to run alone."""
+        return any(request_id in self._requests for request_id in self.request_ids)
+
+    def select(self, policy: Policy, left: int) -> Plan:
+        """The next iteration, of at most `left` tokens; empty: none until a token that is pending is known."""
+        plan = Plan()
+        for request in [each for each in self._requests.running if self._is_alone(each)]:
+            if request.state is RequestState.INCREMENT:
+                if request.plannable and self._make_room(request, request.num_computed + 1, policy):
+                    plan.add(request, 1)
+                    left -= 1
+            elif request.state is RequestState.INITIATION:
+                length = chunk_length(request, max(left, 0), self._block_size, alone=not plan.num_prefills)
+                if length and self._make_room(request, request.num_computed + length, policy):
+                    plan.add(request, length)
+                    left -= length
+        for request in [each for each in self._requests.waiting.values() if self._is_alone(each)]:
+            while not self._can_join(request, policy) and self._preempt_another(policy):
+                pass
+            if (left > 0 or not plan.requests) and self._can_join(request, policy):
+                policy.remove(request)
+                left -= self._admission.join(request, plan, left, policy)
+        plan.drop_preempted()
+        return plan
+
+    def _is_alone(self, request: Request) -> bool:
+        root = request.hypotheses[0] if request.hypotheses else request
+        return root.id in self.request_ids
+
+    def _can_join(self, request: Request, policy: Policy) -> bool:
+        """As any other may, except that no policy has a say."""
+        return self._admission.has_places(request) and policy.memory.fits(request, self._requests.running)
+
+    def _make_room(self, request: Request, num_tokens: int, policy: Policy) -> bool:
+        while not self._preemptor.has_room(request, num_tokens):
+            if not self._preempt_another(policy):
+                return self._preemptor.make_room(request, num_tokens, policy)
+        return True
+
+    def _preempt_another(self, policy: Policy) -> bool:
+        """Take the place and the memory of one that stands still; False: nobody does, or its token is pending."""
+        for other in reversed(policy.order(self._requests.running)):
+            if not self._is_alone(other) and not other.num_pending:
+                self._preemptor.preempt(other, policy)
+                return True
+        return False

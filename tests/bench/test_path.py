@@ -1,0 +1,27 @@
+"""The figures about the path around the engine are of a worker that serves."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bench.path.publishing import publishing
+from bench.redis.own_redis import own_redis
+from broker.link import Link
+from tests.redis_server import RedisServer, one_server
+
+pytestmark = one_server("embedded")
+
+
+@pytest.fixture
+async def link(redis_server: RedisServer) -> AsyncIterator[Link]:
+    async with own_redis(redis_server.url) as (_, link):
+        yield link
+
+
+async def test_a_worker_publishes_what_the_paced_engine_makes(link: Link, redis_server: RedisServer) -> None:
+    async with asyncio.timeout(60):  # it waits for tokens, and a worker whose engine failed makes none
+        found = await publishing(redis_server.url, link, running=4, interval_s=0.01, seconds=0.3)
+    assert found.events >= 4
+    assert found.loop_us > 0
+    assert await link.call("DBSIZE") == 0, "nothing is left behind"
