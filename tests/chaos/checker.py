@@ -1,0 +1,198 @@
+"""What must hold of everything that was recorded. Nothing of the product is imported here."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from tests.chaos.faults import Fault
+from tests.chaos.folded import Folded, fold
+from tests.chaos.record import Log, Seen
+
+KINDS = (
+    "lost",
+    "repeated",
+    "changed",
+    "missing_terminal",
+    "double_terminal",
+    "stuck",
+    "unasked",
+    "after_cancel",
+    "dead_letters",
+    "leaks",
+    "died",
+    "client_error",
+)
+"""What can be wrong; each is a number at the top of the report."""
+
+EVENTS_AFTER_CANCEL = 3
+"""Events that may still come once a cancel is confirmed: a write that was under way, that of the iteration under way,
+and the terminal."""
+_CANCEL_S = 10.0
+"""Within this time of the end of a fault a cancel is obeyed."""
+_SETTLING_S = 4.0
+"""For so long after its end a fault counts as being felt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One thing that must not be: its kind, whom it concerns, and what exactly."""
+
+    kind: str
+    subject: str
+    detail: str
+
+
+@dataclass
+class Findings:
+    """Everything that the checker found."""
+
+    violations: list[Violation] = field(default_factory=list)
+    """One per kind and subject: the first."""
+    most_events_after_cancel: int = 0
+    """Where no fault was felt."""
+    cancels_checked: int = 0
+    ends: Counter[str] = field(default_factory=Counter)
+
+    def add(self, kind: str, subject: str, detail: str) -> None:
+        """Something is wrong."""
+        if not any((one.kind, one.subject) == (kind, subject) for one in self.violations):
+            self.violations.append(Violation(kind, subject, detail))
+
+    def count(self, kind: str) -> int:
+        """Subjects with a violation of this kind."""
+        return sum(one.kind == kind for one in self.violations)
+
+
+@dataclass(frozen=True, slots=True)
+class Undisturbed:
+    """What there is to compare with: greedy answers by prompt, and the text of tokens."""
+
+    answers: Sequence[Sequence[int]]
+    text: Callable[[list[int]], str]
+
+
+class Checker:
+    """Looks at one request after the other. `begin`: the start of the run, from which times are told. `forgets`: Redis
+    keeps nothing, so that whoever waits while it is killed may be told of a loss."""
+
+    def __init__(
+        self, undisturbed: Undisturbed, faults: Sequence[Fault], begin: float = 0.0, *, forgets: bool = False
+    ) -> None:
+        self.findings = Findings()
+        self._undisturbed = undisturbed
+        self._faults = faults
+        self._begin = begin
+        self._losses = [one.begin for one in faults if forgets and one.kind == "redis-kill"]
+
+    def check(self, seen: Seen, log: Log) -> None:
+        """One request: its log, what its client saw of it, and how it ended."""
+        for kind, detail in seen.problems:
+            self.findings.add(kind, self._subject(seen), detail)
+        if seen.accepted_at is None:
+            return
+        if any(at >= seen.accepted_at for at in self._losses):
+            if seen.ended_at is None or any(seen.accepted_at <= at <= seen.ended_at for at in self._losses):
+                self._check_told(seen)
+                return
+            log = replace(log, final=log.watched)  # what it was, before it was forgotten
+        folded = fold(log.final)
+        self.findings.ends[folded.outcome or "no terminal"] += 1
+        self._check_log(seen, log, folded)
+        self._check_end(seen, folded)
+        self._check_client(seen, folded)
+        self._check_answer(seen, folded)
+        if seen.cancelled_at is not None and not seen.ended_before_cancel:
+            self._check_cancel(seen, log)
+
+    def check_dead_letters(self, letters: Iterable[dict[str, str]], requests: dict[str, Seen]) -> None:
+        """A dead letter needs a cause: its entry broke the contract."""
+        for letter in letters:
+            seen = requests.get(letter["id"])
+            if seen is None or letter["reason"] not in seen.allowed:
+                self.findings.add("dead_letters", letter["id"], f"{letter['reason']}: {letter['message']}")
+
+    def _check_told(self, seen: Seen) -> None:
+        """Its request was forgotten: over HTTP the client must have been told; from Redis it hears nothing."""
+        self.findings.ends["forgotten"] += 1
+        if seen.reads_text and seen.ended in (None, "gave up"):
+            self.findings.add("stuck", self._subject(seen), "its client was not told that its request is lost")
+
+    def _check_log(self, seen: Seen, log: Log, folded: Folded) -> None:
+        subject = self._subject(seen)
+        for kind, detail in folded.problems:
+            self.findings.add(kind, subject, f"in its log: {detail}")
+        if folded.num_terminals == 0:
+            self.findings.add("missing_terminal", subject, f"its log has {len(log.final)} entries and no end")
+        elif folded.num_terminals > 1:
+            self.findings.add("double_terminal", subject, f"its log has {folded.num_terminals} terminals")
+        final = {one.id: one for one in log.final}
+        for one in log.watched:
+            if final.get(one.id) != one:
+                self.findings.add("changed", subject, f"entry {one.id} of its log was {one}, is {final.get(one.id)}")
+
+    def _check_end(self, seen: Seen, folded: Folded) -> None:
+        """The end must be one that the client's own doing explains, and the client must have been told."""
+        subject = self._subject(seen)
+        if folded.outcome is not None and folded.outcome not in seen.allowed:
+            kind = "lost" if folded.outcome == "lost" else "unasked"
+            self.findings.add(kind, subject, f"ended with {folded.outcome}: {folded.message}")
+        if seen.ended in (None, "gave up"):
+            self.findings.add("stuck", subject, "its client waited in vain for the end")
+        elif seen.ended == "reply_conflict":
+            self.findings.add("changed", subject, "its client was told of a conflict")
+        elif seen.ended != "left" and folded.outcome is not None and seen.ended != folded.outcome:
+            self.findings.add("changed", subject, f"its client saw {seen.ended}, the log ended with {folded.outcome}")
+
+    def _check_client(self, seen: Seen, folded: Folded) -> None:
+        """What the client read is what the log holds; all of it, where the client saw the end."""
+        whole = seen.ended == "finished"
+        for choice, tokens in enumerate(folded.tokens):
+            expected: Sequence[object] = tokens
+            got: Sequence[object] = seen.tokens.get(choice, [])
+            if seen.reads_text:
+                expected, got = self._undisturbed.text(tokens), seen.texts.get(choice, "")
+            if got == expected or (not whole and got == expected[: len(got)]):
+                continue
+            kind = "lost" if got == expected[: len(got)] else "repeated" if len(got) > len(expected) else "changed"
+            at = next((i for i, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b), len(got))
+            detail = f"choice {choice}: client has {len(got)}, log {len(expected)}; they part at {at}: "
+            self.findings.add(
+                kind, self._subject(seen), f"{detail}{got[at : at + 20]!r} for {expected[at : at + 20]!r}"
+            )
+
+    def _check_answer(self, seen: Seen, folded: Folded) -> None:
+        if seen.prompt is None:
+            return
+        answer = list(self._undisturbed.answers[seen.prompt])
+        for choice, tokens in enumerate(folded.tokens):
+            both = min(len(answer), len(tokens))
+            if tokens[:both] != answer[:both]:
+                at = next(i for i in range(both) if tokens[i] != answer[i])
+                detail = f"choice {choice} of prompt {seen.prompt} differs from the undisturbed answer at {at}"
+                self.findings.add("changed", self._subject(seen), detail)
+
+    def _check_cancel(self, seen: Seen, log: Log) -> None:
+        """After a confirmed cancel one more iteration may run; a fault in between may put the end off."""
+        assert seen.cancelled_at is not None
+        subject = self._subject(seen)
+        self.findings.cancels_checked += 1
+        end_at = next((at for one, at in zip(log.watched, log.times, strict=True) if one.is_terminal), None)
+        last = seen.cancelled_at if end_at is None else end_at
+        felt = [one for one in self._faults if one.begin <= last and one.end + _SETTLING_S >= seen.cancelled_at]
+        if felt:
+            heal = max(one.end for one in felt)
+            if end_at is not None and end_at > max(heal, seen.cancelled_at) + _CANCEL_S:
+                self.findings.add("after_cancel", subject, f"ended {end_at - seen.cancelled_at:.1f} s after its cancel")
+            return
+        if seen.events_at_cancel is None:
+            return
+        more = len(log.final) - seen.events_at_cancel
+        self.findings.most_events_after_cancel = max(self.findings.most_events_after_cancel, more)
+        if more > EVENTS_AFTER_CANCEL:
+            late_s = last - seen.cancelled_at
+            detail = f"{more} events came in the {late_s:.2f} s after its cancel was confirmed"
+            self.findings.add("after_cancel", subject, detail)
+
+    def _subject(self, seen: Seen) -> str:
+        span = [f"{at - self._begin:.1f} s" if at is not None else "?" for at in (seen.posted_at, seen.ended_at)]
+        return f"{seen.id} ({seen.behaviour}, {' to '.join(span)})"

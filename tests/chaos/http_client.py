@@ -1,0 +1,234 @@
+"""A client of the OpenAI API that goes on after broken connections, on whichever gateway answers."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import httpx
+
+from tests.chaos import wire
+from tests.chaos.record import Seen
+
+_RETRY_S = 0.2
+_TIMEOUT = httpx.Timeout(25.0, connect=2.0)
+_FINAL = frozenset(
+    {"invalid_request", "expired", "cancelled", "lost", "dead_letter", "engine_error", "reply_conflict", "id_in_use"}
+)
+"""Codes that end a request; all others are passing."""
+
+
+class Left(Exception):
+    """The client closed its connection on purpose."""
+
+
+class HttpClient:
+    """Asks both gateways. One for all requests: `open_streams` are those that a fault may break."""
+
+    def __init__(self, urls: Sequence[str], rng: Random) -> None:
+        self._urls = urls
+        self._rng = rng
+        self._http = httpx.AsyncClient(trust_env=False, timeout=_TIMEOUT, limits=httpx.Limits(max_connections=None))
+        self.open_streams: dict[str, asyncio.Event] = {}
+        """By request: set it, and the client loses its connection."""
+        self.num_refused = 0
+
+    def any_url(self) -> str:
+        """One of the gateways."""
+        return self._rng.choice(self._urls)
+
+    def other_url(self, url: str) -> str:
+        """Another one than this."""
+        return next(other for other in self._urls if other != url)
+
+    async def delete(self, request_id: str, until: float) -> bool | None:
+        """Cancel; whether it was in time. None where nobody confirmed it until `until` (monotonic)."""
+        while time.monotonic() < until:
+            try:
+                response = await self._http.delete(f"{self.any_url()}/v1/requests/{request_id}")
+                if response.status_code == httpx.codes.OK:
+                    return bool(response.json()["cancelled"])
+            except httpx.HTTPError:
+                pass
+            await asyncio.sleep(_RETRY_S)
+        return None
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    @asynccontextmanager
+    async def send(self, method: str, url: str, **more: Any) -> AsyncIterator[httpx.Response]:
+        """A response whose body is read as it comes."""
+        async with self._http.stream(method, url, **more) as response:
+            yield response
+
+
+class Reply:
+    """One client's view of one request: asks, reads, loses its connection, asks again, until the reply has ended.
+
+    What is wrong with what it reads goes into `seen.problems`.
+    """
+
+    def __init__(self, client: HttpClient, seen: Seen, priority_class: str, timeout_s: float) -> None:
+        self._client = client
+        self._seen = seen
+        self._timeout_s = timeout_s
+        self._priority_class = priority_class
+        self._url = client.any_url()
+        self._last_id = ""
+        self._counts: list[int] = []
+        self.num_events = 0
+        """Events with text, over all connections."""
+        self._leave_after: int | None = None
+
+    @property
+    def url(self) -> str:
+        """The gateway of the next attempt."""
+        return self._url
+
+    def move(self) -> None:
+        """Go to the other gateway."""
+        self._url = self._client.other_url(self._url)
+
+    async def read(self, *, leave_after: int | None = None, until: float) -> None:
+        """Read on until the reply has ended, or raise Left after so many more events. `until`: when to give up."""
+        self._leave_after = None if leave_after is None else self.num_events + leave_after
+        seen = self._seen
+        while seen.ended is None and time.monotonic() < until:
+            try:
+                if seen.accepted and self._streams:
+                    await self._resume()
+                else:
+                    await self._post()
+            except (httpx.HTTPError, ConnectionResetError):
+                self.move()
+            if seen.ended is None:
+                await asyncio.sleep(_RETRY_S)
+        if seen.ended is None:
+            seen.end("gave up")
+
+    @property
+    def _streams(self) -> bool:
+        return self._seen.behaviour != "whole"
+
+    def _body(self) -> dict[str, Any]:
+        return {
+            **self._seen.payload,
+            "model": wire.MODEL,
+            "stream": self._streams,
+            "request_id": self._seen.id,
+            "priority": self._priority_class,
+            "timeout": self._timeout_s,
+        }
+
+    async def _post(self) -> None:
+        """Ask; under the same id again this is no second request."""
+        seen = self._seen
+        seen.posted_at = seen.posted_at or time.monotonic()
+        async with self._client.send("POST", f"{self._url}/v1/completions", json=self._body()) as response:
+            if response.status_code != httpx.codes.OK:
+                await self._refused(response)
+                return
+            if not self._streams:
+                whole = json.loads(await response.aread())
+                seen.accept()
+                seen.texts = {choice["index"]: choice["text"] for choice in whole["choices"]}
+                seen.end("finished")
+                return
+            seen.accept()
+            seen.texts, self._counts, self._last_id = {}, [], ""
+            await self._read_events(response)
+
+    async def _resume(self) -> None:
+        """Go on behind the last event; from the start where there was none."""
+        seen = self._seen
+        headers = {"Last-Event-ID": self._last_id} if self._last_id else {}
+        if not self._last_id:
+            seen.texts, self._counts = {}, []
+        url = f"{self._url}/v1/requests/{seen.id}/events"
+        async with self._client.send("GET", url, headers=headers) as response:
+            if response.status_code == httpx.codes.OK:
+                await self._read_events(response)
+                return
+            await self._refused(response)
+
+    async def _refused(self, response: httpx.Response) -> None:
+        body = await response.aread()
+        code = (json.loads(body).get("error") or {}).get("code") if body.startswith(b"{") else None
+        if response.status_code == httpx.codes.NOT_FOUND and self._seen.accepted:
+            self._seen.problems.append(("lost", f"{self._url} knows nothing of a request that was accepted"))
+            self._seen.end("unknown")
+        elif code in _FINAL:
+            self._seen.accept()
+            self._seen.end(str(code))
+        else:
+            if response.status_code not in (429, 503):
+                self._seen.problems.append(("unasked", f"HTTP {response.status_code} {code}"))
+            self._client.num_refused += 1
+            self.move()
+
+    async def _read_events(self, response: httpx.Response) -> None:
+        """Take events until the end, a broken connection, or a fault that breaks it here."""
+        broken = self._client.open_streams[self._seen.id] = asyncio.Event()
+        breaking = asyncio.create_task(broken.wait())
+        try:
+            lines = response.aiter_lines()
+            event_id, data = "", ""
+            while True:
+                reading = asyncio.ensure_future(anext(lines, None))
+                await asyncio.wait((reading, breaking), return_when=asyncio.FIRST_COMPLETED)
+                if not reading.done():
+                    reading.cancel()
+                    await asyncio.gather(reading, return_exceptions=True)
+                    raise ConnectionResetError
+                line = reading.result()
+                if line is None:
+                    return
+                name, _, value = line.partition(": ")
+                if name == "id":
+                    event_id = value
+                elif name == "data":
+                    data = value
+                elif not line and data:
+                    self._take(event_id, data)
+                    event_id, data = "", ""
+        finally:
+            breaking.cancel()
+            self._client.open_streams.pop(self._seen.id, None)
+
+    def _take(self, event_id: str, data: str) -> None:
+        seen = self._seen
+        if seen.ended is not None:
+            seen.problems.append(("repeated", f"an event after the end: {data[:80]}"))
+            return
+        if data == "[DONE]":
+            seen.end("finished")
+            return
+        event = json.loads(data)
+        if "error" in event:
+            if event["error"]["code"] in _FINAL:
+                seen.end(event["error"]["code"])
+            elif event["error"]["code"] == "internal_error":
+                seen.problems.append(("unasked", "internal_error in a stream"))
+            return
+        for choice in event["choices"]:
+            seen.texts[choice["index"]] = seen.texts.get(choice["index"], "") + choice["text"]
+        if event_id:
+            self._take_id(event_id)
+            self.num_events += 1
+            if self._leave_after is not None and self.num_events >= self._leave_after:
+                raise Left
+
+    def _take_id(self, event_id: str) -> None:
+        """An id names the tokens delivered per choice: each event brings more of them, or the end of a choice."""
+        counts = [int(count) for count in event_id.partition("-")[0].split(",")]
+        known = self._counts + [0] * (len(counts) - len(self._counts))
+        if any(new < old for new, old in zip(counts, known, strict=False)) or (
+            counts == self._counts and "." not in event_id
+        ):
+            self._seen.problems.append(("repeated", f"an event for {counts} tokens after one for {self._counts}"))
+        self._counts, self._last_id = counts, event_id

@@ -1,0 +1,118 @@
+"""What workers of the suite do to themselves at start: they slow their engine down, and break on purpose if told to.
+
+The only module here that knows the product's code; what it patches is imported in the worker's process alone.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+_TURN = 5
+"""One event in so many is mistreated."""
+_LEAK_BYTES = 20 * 2**20
+_LEAK_DESCRIPTORS = 4
+
+
+def apply(pause_s: float, broken: str | None) -> None:
+    """Slow the engine down, and break what `broken` names."""
+    pace(pause_s)
+    if broken is not None:
+        BREAKS[broken]()
+
+
+def pace(pause_s: float) -> None:
+    """A pause before each iteration: answers take long enough for faults to hit them, and cost little of the CPU."""
+    from engine import OrcaEngine
+
+    step = OrcaEngine.step
+
+    def paced(self: Any) -> Any:
+        time.sleep(pause_s)
+        return step(self)
+
+    OrcaEngine.step = paced
+
+
+def repeat() -> None:
+    """A publisher that now and then writes the same tokens again."""
+    from schemas.events import Output
+    from worker import publisher
+
+    append_many, numbers = publisher.append_many, count(1)
+
+    async def repeating(items: Sequence[Any]) -> list[Any]:
+        results: list[Any] = await append_many(items)
+        done = (item for item, result in zip(items, results, strict=True) if result is None)
+        again = [(log, event) for log, event in done if type(event) is Output and next(numbers) % _TURN == 0]
+        if again:
+            await append_many(again)
+        return results
+
+    publisher.append_many = repeating
+
+
+def skip() -> None:
+    """A takeover that leaves out the token behind those that it found."""
+    from worker.choice import Choice
+
+    adopt = Choice.adopt
+
+    def skipping(self: Any, logged: Sequence[int], *more: Any) -> None:
+        adopt(self, logged, *more)
+        if logged and self.ending is None:
+            self.num_logged += 1
+
+    Choice.adopt = skipping
+
+
+def no_terminal() -> None:
+    """A publisher that now and then forgets to write the end, and acknowledges all the same."""
+    from schemas.events import Terminal
+    from worker import publisher
+
+    append_many, numbers = publisher.append_many, count(1)
+
+    async def forgetting(items: Sequence[Any]) -> list[Any]:
+        kept = [not (type(event) is Terminal and next(numbers) % _TURN == 0) for _, event in items]
+        results = iter(await append_many([item for item, keep in zip(items, kept, strict=True) if keep]))
+        return [next(results) if keep else None for keep in kept]
+
+    publisher.append_many = forgetting
+
+
+def ignore_cancel() -> None:
+    """A worker to which a cancel means nothing."""
+    from schemas.errors import ErrorCode
+    from worker.running import Running
+
+    fail = Running.fail
+
+    def ignoring(self: Any, code: ErrorCode, *more: Any) -> None:
+        if code is not ErrorCode.CANCELLED:
+            fail(self, code, *more)
+
+    Running.fail = ignoring
+
+
+def leak() -> None:
+    """A worker that keeps descriptors and memory of each request."""
+    from worker.lifecycle import Lifecycle
+
+    ended, kept = Lifecycle.ended, list[Any]()
+
+    def leaking(self: Any, *arguments: Any) -> None:
+        kept.append(([os.dup(0) for _ in range(_LEAK_DESCRIPTORS)], b"x" * _LEAK_BYTES))
+        ended(self, *arguments)
+
+    Lifecycle.ended = leaking
+
+
+BREAKS: dict[str, Callable[[], None]] = {
+    "repeat": repeat,
+    "skip": skip,
+    "no-terminal": no_terminal,
+    "ignore-cancel": ignore_cancel,
+    "leak": leak,
+}

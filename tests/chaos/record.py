@@ -1,0 +1,168 @@
+"""What was seen: by each client, and in each reply log while it grew and at the end."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from tests.chaos import wire
+from tests.chaos.wire import LogEntry
+
+_POLL_S = 0.05
+AWAY = (RedisError, OSError)
+"""What a client of Redis gets while it is away."""
+
+
+def connect(port: int) -> "Redis[bytes]":
+    """A client that repeats nothing."""
+    return Redis(port=port, retry=Retry(NoBackoff(), 0), socket_timeout=5, socket_connect_timeout=5)
+
+
+@dataclass
+class Seen:
+    """One request, and what its client saw. Times are seconds of `time.monotonic()`."""
+
+    id: str
+    behaviour: str
+    payload: dict[str, Any]
+    """As in the protocol; over HTTP the same names."""
+    allowed: frozenset[str]
+    """Ends that the client's own doing explains."""
+    prompt: int | None = None
+    """Number of the prompt in the catalogue; None where there is no undisturbed answer to compare with."""
+    posted_at: float | None = None
+    accepted_at: float | None = None
+    texts: dict[int, str] = field(default_factory=dict)
+    """By choice, as streamed over HTTP."""
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    """By choice, as read from Redis."""
+    ended: str | None = None
+    """`finished`, the code of an error, `left` (for good, by its own will) or `gave up`."""
+    ended_at: float | None = None
+    problems: list[tuple[str, str]] = field(default_factory=list)
+    """What the client itself found wrong: kind and detail."""
+    cancelled_at: float | None = None
+    """When its cancel was confirmed."""
+    events_at_cancel: int | None = None
+    """What its log held just after that; None where it could not be read."""
+    ended_before_cancel: bool = False
+    """The log had its terminal when `events_at_cancel` was read."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the system has taken the request on."""
+        return self.accepted_at is not None
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the client reads text over HTTP, not tokens from Redis."""
+        return not self.behaviour.startswith("redis")
+
+    def accept(self) -> None:
+        """The system said that it has the request."""
+        self.accepted_at = self.accepted_at or time.monotonic()
+
+    def end(self, how: str) -> None:
+        """The client is done."""
+        if self.ended is None:
+            self.ended, self.ended_at = how, time.monotonic()
+
+
+@dataclass
+class Log:
+    """One reply log as it was watched: entries in the order of their arrival, when each came, and what stands there
+    at the end."""
+
+    watched: list[LogEntry] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    final: list[LogEntry] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its terminal was seen."""
+        return any(one.is_terminal for one in self.watched)
+
+
+class Recorder:
+    """Follows all reply logs on a connection of its own, past every fault but that of Redis itself."""
+
+    def __init__(self, redis_port: int) -> None:
+        self._redis = connect(redis_port)
+        self.requests: dict[str, Seen] = {}
+        self.logs: dict[str, Log] = {}
+        self._live: dict[str, bytes] = {}
+
+    def add(self, seen: Seen) -> None:
+        """Follow a request from now on."""
+        self.requests[seen.id] = seen
+        self.logs[seen.id] = Log()
+        self._live[seen.id] = b"0-0"
+
+    async def watch(self) -> None:
+        """Follow the logs, for ever."""
+        while True:
+            with suppress(*AWAY):
+                await self._read_on()
+            await asyncio.sleep(_POLL_S)
+
+    async def note_cancel(self, seen: Seen) -> None:
+        """The cancel of a request was confirmed: see how far its log is."""
+        seen.cancelled_at = time.monotonic()
+        with suppress(*AWAY):
+            entries = await self._read(seen.id)
+            seen.events_at_cancel = len(entries)
+            seen.ended_before_cancel = any(one.is_terminal for one in entries)
+
+    async def read_finally(self) -> None:
+        """Read each log from its start once more, when all is quiet."""
+        for request_id, log in self.logs.items():
+            log.final = await self._read(request_id)
+
+    async def left_over(self) -> dict[str, int]:
+        """Entries in the request streams and in their groups, by key; empty when all is done."""
+        left: dict[str, int] = {}
+        for name in wire.CLASSES:
+            key = wire.requests_key(name)
+            length = await self._redis.xlen(key)
+            pending = (await self._redis.xpending(key, wire.GROUP))["pending"] if await self._redis.exists(key) else 0
+            left |= {what: count for what, count in ((key, length), (f"{key} pending", pending)) if count}
+        return left
+
+    async def dead_letters(self) -> list[dict[str, str]]:
+        """All dead letters: id, reason, message."""
+        letters = await self._redis.xrange(wire.DEAD_KEY)
+        names = ("id", "reason", "message", "attempts")
+        return [{name: fields.get(name.encode(), b"").decode() for name in names} for _, fields in letters]
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._redis.aclose()
+
+    async def _read_on(self) -> None:
+        if not self._live:
+            return
+        keys = {wire.reply_key(request_id): request_id for request_id in self._live}
+        answer = await self._redis.xread({key: self._live[request_id] for key, request_id in keys.items()}, count=1000)
+        now = time.monotonic()
+        for key, entries in answer:
+            request_id = keys[key.decode()]
+            self._live[request_id] = entries[-1][0]
+            self._take(request_id, entries, now)
+
+    def _take(self, request_id: str, entries: Iterable[tuple[bytes, dict[bytes, bytes]]], now: float) -> None:
+        log = self.logs[request_id]
+        for entry_id, fields in entries:
+            log.watched.append(LogEntry.read(entry_id, fields))
+            log.times.append(now)
+
+    async def _read(self, request_id: str) -> list[LogEntry]:
+        entries = await self._redis.xrange(wire.reply_key(request_id))
+        return [LogEntry.read(entry_id, fields) for entry_id, fields in entries]

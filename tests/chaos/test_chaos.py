@@ -1,0 +1,70 @@
+"""Real processes under attack: the product keeps its promises, and the checker sees where broken ones do not."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.checker import KINDS
+
+_ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.server
+
+
+def run_chaos(tmp_path: Path, **options: object) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """One run as a process of its own; it and its figures."""
+    figures = tmp_path / "chaos.json"
+    flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.chaos.run", "--json", str(figures), *flags],
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done, json.loads(figures.read_text()) if figures.exists() else {}
+
+
+# With the gateways' own grace a client that comes back while Redis is away, or an onlooker that leaves, can still find
+# the request cancelled; this run is about everything else.
+_GRACE_S = 60
+
+
+@pytest.mark.timeout(600)
+def test_two_minutes_of_faults_break_no_promise(tmp_path: Path) -> None:
+    done, figures = run_chaos(tmp_path, minutes=2, seed=1, rate=1.5, grace_s=_GRACE_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert figures["requests"] > 50
+    assert figures["faults"] > 10
+    assert {kind: figures[kind] for kind in KINDS} == dict.fromkeys(KINDS, 0)
+
+
+_BREAKS = {
+    "repeat": ("repeated", {"load": "redis,stay"}),
+    "skip": ("lost", {"load": "redis,stay", "faults": "worker-kill", "faults_per_minute": 30}),
+    "no-terminal": ("missing_terminal", {"load": "redis"}),
+    "ignore-cancel": ("after_cancel", {"load": "cancel,redis-cancel"}),
+    "leak": ("leaks", {"load": "redis,whole"}),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("broken", _BREAKS)
+def test_a_broken_product_is_caught(tmp_path: Path, broken: str) -> None:
+    kind, options = _BREAKS[broken]
+    done, figures = run_chaos(tmp_path, **{"break": broken, "minutes": 0.2, "settle": 10, "faults": "none"} | options)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert figures[kind] > 0
+
+
+@pytest.mark.parametrize("mode", ["sentinel", "cluster", "floppy"])
+def test_a_mode_that_cannot_be_run_is_refused(tmp_path: Path, mode: str) -> None:
+    done, figures = run_chaos(tmp_path, mode=mode)
+    assert (done.returncode, figures) == (2, {})
+    assert f"MODE={mode}" in done.stderr

@@ -1,0 +1,158 @@
+"""The checker alone, on records made by hand: what is right passes, and each kind of wrong is told by its name."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.chaos.checker import Checker, Findings, Undisturbed
+from tests.chaos.faults import FAULTS, Fault, plan
+from tests.chaos.leaks import find_leaks
+from tests.chaos.record import Log, Seen
+from tests.chaos.resources import Sample
+from tests.chaos.wire import LogEntry
+
+ANSWER = [5, 6, 7, 8]
+
+
+def entry(entry_id: str, kind: str, *runs: tuple[int, list[int]], **more: Any) -> LogEntry:
+    """An entry whose runs, of choice 0, are (position, tokens)."""
+    output = [{"choice": 0, "position": position, "tokens": tokens} for position, tokens in runs]
+    return LogEntry(entry_id, kind, {"output": output, **more})
+
+
+def finished(entry_id: str, tokens: int, *runs: tuple[int, list[int]]) -> LogEntry:
+    """The end of an answer of one choice."""
+    return entry(entry_id, "finished", *runs, choices=[{"finish_reason": "length", "tokens": tokens}])
+
+
+def failed(entry_id: str, tokens: int, code: str) -> LogEntry:
+    """An end before its time."""
+    error = {"code": code, "message": "so it is"}
+    return entry(entry_id, "error", choices=[{"tokens": tokens}], error=error)
+
+
+STARTED = entry("1-0", "started")
+WHOLE = (STARTED, entry("1-1", "tokens", (0, [5, 6])), finished("1-2", 4, (2, [7, 8])))
+
+
+def check(
+    entries: Sequence[LogEntry],
+    *,
+    tokens: list[int] | None = None,
+    text: str | None = None,
+    ended: str = "finished",
+    allowed: Sequence[str] = ("finished",),
+    cancelled_after: int | None = None,
+    faults: Sequence[Fault] = (),
+) -> Findings:
+    """One request whose log holds `entries`, which came a second apart, and whose client saw what is given."""
+    behaviour = "stay" if text is not None else "redis"
+    seen = Seen("r", behaviour, {}, frozenset(allowed), prompt=0, posted_at=0.0, accepted_at=0.0, ended=ended)
+    seen.tokens = {0: ANSWER if tokens is None else tokens}
+    seen.texts = {0: text or ""}
+    if cancelled_after is not None:
+        seen.cancelled_at, seen.events_at_cancel = cancelled_after + 0.5, cancelled_after + 1
+    times = [float(number) for number in range(len(entries))]
+    checker = Checker(Undisturbed([ANSWER], lambda ids: "".join(f"{one} " for one in ids)), faults)
+    checker.check(seen, Log(list(entries), times, list(entries)))
+    return checker.findings
+
+
+def kinds(findings: Findings) -> set[str]:
+    """What was found."""
+    return {one.kind for one in findings.violations}
+
+
+def test_a_right_answer_passes() -> None:
+    assert not check(WHOLE).violations
+    assert not check(WHOLE, text="5 6 7 8 ").violations
+
+
+def test_a_takeover_that_goes_on_where_the_log_ends_passes() -> None:
+    log = [*WHOLE[:2], entry("2-0", "started"), finished("2-1", 4, (2, [7, 8]))]
+    assert not check(log).violations
+
+
+@pytest.mark.parametrize(
+    ("entries", "kind"),
+    [
+        ([STARTED, entry("1-1", "tokens", (1, [6])), finished("1-2", 4, (0, ANSWER))], "lost"),
+        ([*WHOLE[:2], entry("2-0", "started"), finished("2-1", 4, (1, [6, 7, 8]))], "repeated"),
+        ([*WHOLE[:2], entry("2-0", "started"), finished("2-1", 4, (1, [9, 7, 8]))], "changed"),
+        ([STARTED, finished("1-1", 4, (0, [5, 6, 9, 8]))], "changed"),
+        (WHOLE[:2], "missing_terminal"),
+        ([], "missing_terminal"),
+        ([*WHOLE, finished("2-1", 4)], "double_terminal"),
+        ([*WHOLE, entry("1-3", "tokens", (4, [9]))], "repeated"),
+        ([*WHOLE[:2], finished("1-2", 4)], "lost"),
+    ],
+)
+def test_a_wrong_log_is_told(entries: Sequence[LogEntry], kind: str) -> None:
+    assert kind in kinds(check(entries))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("5 6 7 ", "lost"), ("5 6 6 7 8 ", "repeated"), ("5 6 8 7 ", "changed")],
+)
+def test_a_client_that_read_something_else_is_told(text: str, kind: str) -> None:
+    assert kinds(check(WHOLE, text=text)) == {kind}
+
+
+def test_a_client_that_left_has_read_the_beginning() -> None:
+    assert not check(WHOLE, text="5 6 ", ended="left").violations
+    assert kinds(check(WHOLE, text="5 7 ", ended="left")) == {"changed"}
+
+
+def test_an_end_that_nobody_asked_for_is_told() -> None:
+    log = [*WHOLE[:2], failed("1-2", 2, "cancelled")]
+    assert kinds(check(log, tokens=[5, 6], ended="cancelled")) == {"unasked"}
+    assert not check(log, tokens=[5, 6], ended="cancelled", allowed=["finished", "cancelled"]).violations
+    lost = [*WHOLE[:2], failed("1-2", 2, "lost")]
+    assert kinds(check(lost, tokens=[5, 6], ended="lost")) == {"lost"}
+
+
+def test_a_client_that_waits_in_vain_is_told() -> None:
+    assert kinds(check(WHOLE[:2], tokens=[5, 6], ended="gave up")) == {"stuck", "missing_terminal"}
+
+
+def test_an_entry_that_was_seen_and_is_gone_is_told() -> None:
+    seen = Seen("r", "redis", {}, frozenset({"finished"}), accepted_at=0.0, ended="finished", tokens={0: ANSWER})
+    checker = Checker(Undisturbed([ANSWER], str), [])
+    checker.check(seen, Log([*WHOLE, entry("1-3", "started")], [0.0] * 4, list(WHOLE)))
+    assert kinds(checker.findings) == {"changed"}
+
+
+def test_what_runs_on_after_a_cancel_is_told() -> None:
+    tokens = [entry(f"1-{number + 1}", "tokens", (number, [token])) for number, token in enumerate(ANSWER)]
+    log = [STARTED, *tokens, failed("1-5", 4, "cancelled")]
+    ends = {"ended": "cancelled", "allowed": ["cancelled", "finished"]}
+    assert not check(log, cancelled_after=2, **ends).violations
+    assert kinds(check(log, cancelled_after=0, **ends)) == {"after_cancel"}
+    assert not check(log, cancelled_after=0, faults=[Fault("redis-kill", "redis", 0.0, 1.0)], **ends).violations
+
+
+def test_a_dead_letter_without_a_cause_is_told() -> None:
+    checker = Checker(Undisturbed([], str), [])
+    requests = {"good": Seen("good", "redis", {}, frozenset({"finished"}))}
+    requests["bad"] = Seen("bad", "redis-nonsense", {}, frozenset({"invalid_request"}))
+    checker.check_dead_letters([{"id": "bad", "reason": "invalid_request", "message": ""}], requests)
+    assert not checker.findings.violations
+    checker.check_dead_letters([{"id": "good", "reason": "dead_letter", "message": ""}], requests)
+    checker.check_dead_letters([{"id": "nobody's", "reason": "invalid_request", "message": ""}], requests)
+    assert checker.findings.count("dead_letters") == 2
+
+
+def test_a_leak_is_told_of_memory_and_of_descriptors() -> None:
+    before = [Sample("worker-1", 1, 0.0, 100 * 2**20, 20)]
+    assert not list(find_leaks(before, [Sample("worker-1", 2, 9.0, 120 * 2**20, 22)]))
+    assert len(list(find_leaks(before, [Sample("worker-1", 2, 9.0, 400 * 2**20, 90)]))) == 2
+
+
+def test_one_seed_gives_one_plan_and_no_kind_is_left_out() -> None:
+    first, second = (plan(Random("1 faults"), list(FAULTS), 2, 14) for _ in range(2))
+    assert first == second
+    assert {one.kind for one in first} == set(FAULTS)
+    assert not plan(Random(1), [], 2, 14)

@@ -1,0 +1,58 @@
+"""Stops one thread of another process while its other threads go on: an engine that stands still.
+
+By ptrace(2), as a debugger does it; Linux alone.
+"""
+
+import ctypes
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17
+_WALL = 0x40000000
+_TRIES = 25
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+_libc.ptrace.restype = ctypes.c_long
+
+
+def busiest_thread(pid: int) -> int | None:
+    """The thread, other than the main one, that has computed most; None where the process has gone."""
+    times: dict[int, int] = {}
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+            times[int(task.name)] = int(fields[11]) + int(fields[12])
+    except OSError:
+        return None
+    times.pop(pid, None)
+    return max(times, key=lambda thread: times[thread], default=None)
+
+
+def stall(thread_id: int, seconds: float, others_live: Callable[[], bool]) -> bool:
+    """Stop a thread for so long, at a moment at which it holds no lock that the others need: `others_live` says
+    whether they do. False where no such moment was found; OSError where this is not allowed here. Blocks.
+    """
+    for _ in range(_TRIES):
+        _stop(thread_id)
+        try:
+            if others_live():
+                time.sleep(seconds)
+                return True
+        finally:
+            _ptrace(_DETACH, thread_id)
+        time.sleep(0.003)
+    return False
+
+
+def _stop(thread_id: int) -> None:
+    _ptrace(_SEIZE, thread_id)
+    _ptrace(_INTERRUPT, thread_id)
+    os.waitpid(thread_id, _WALL)
+
+
+def _ptrace(request: int, thread_id: int) -> None:
+    if _libc.ptrace(request, thread_id, None, None) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

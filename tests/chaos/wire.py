@@ -1,0 +1,62 @@
+"""The documented protocol, read anew: key names, entries and events. Nothing of the product is imported here."""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+NAMESPACE = "orca"
+MODEL = "orca-demo"
+CLASSES = ("realtime", "high", "normal", "low")
+GROUP = "workers"
+TERMINAL = ("finished", "error")
+
+
+def requests_key(priority_class: str) -> str:
+    """The request stream of one class."""
+    return f"{NAMESPACE}:{{{MODEL}}}:requests:{priority_class}"
+
+
+def cancel_key(request_id: str) -> str:
+    """Exists when the request is cancelled."""
+    return f"{NAMESPACE}:{{{MODEL}}}:cancel:{request_id}"
+
+
+CONTROL_KEY = f"{NAMESPACE}:{{{MODEL}}}:control"
+DEAD_KEY = f"{NAMESPACE}:{{{MODEL}}}:dead"
+
+
+def reply_key(request_id: str) -> str:
+    """The reply log of one request."""
+    return f"{NAMESPACE}:reply:{{{zlib.crc32(request_id.encode()) & 0xFF:02x}}}:{request_id}"
+
+
+def entry(request_id: str, payload: Mapping[str, Any], deadline_ms: int) -> dict[str, str | bytes]:
+    """The fields of a request entry."""
+    return {"id": request_id, "v": "1", "deadline": str(deadline_ms), "payload": msgpack.packb(payload)}
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One entry of a reply log. `type` is started, tokens, finished or error; `event` its payload."""
+
+    id: str
+    type: str
+    event: dict[str, Any]
+
+    @classmethod
+    def read(cls, entry_id: bytes, fields: Mapping[bytes, bytes]) -> "LogEntry":
+        """From Redis's reply. KeyError, ValueError where it is no event."""
+        return cls(entry_id.decode(), fields[b"type"].decode(), msgpack.unpackb(fields[b"payload"]))
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether it ends the log."""
+        return self.type in TERMINAL
+
+    @property
+    def outcome(self) -> str:
+        """`finished`, or the code of the error."""
+        return str(self.event["error"]["code"]) if self.type == "error" else self.type

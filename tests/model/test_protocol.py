@@ -1,0 +1,27 @@
+"""Every interleaving of small cases keeps the rules of the protocol, and shows each rule to be needed."""
+
+import pytest
+
+from tests.model.explore import explore
+from tests.model.invariants import INVARIANTS, is_done
+from tests.model.rules import BROKEN_RULES, Rules
+from tests.model.state import BEGIN, Budget, State
+
+
+def begin(misfortunes: int) -> State:
+    """The beginning of a case with at most so many misfortunes."""
+    return BEGIN._replace(budget=Budget(misfortunes))
+
+
+def test_the_protocol_keeps_its_rules() -> None:
+    explored = explore(begin(2), Rules().steps, INVARIANTS, is_done)
+    assert explored.wrong is None, str(explored.wrong)
+    assert explored.num_states > 10_000
+
+
+@pytest.mark.parametrize("rule", BROKEN_RULES)
+def test_each_rule_is_needed(rule: str) -> None:
+    found = (explore(begin(misfortunes), Rules(rule).steps, INVARIANTS, is_done).wrong for misfortunes in (1, 2))
+    wrong = next((one for one in found if one is not None), None)
+    assert wrong is not None
+    assert wrong.way
