@@ -18,7 +18,7 @@ UNFINISHED := $(VENV)/.unfinished
 NATIVE := engine/native/built/.made
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --progress-bar off
 
-.PHONY: demo test compose-test k8s-test lint setup clean
+.PHONY: demo test chaos compose-test k8s-test lint setup clean
 
 demo: $(READY) $(NATIVE)
 	@$(BIN)/python -m cli.demo
@@ -35,6 +35,15 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TEST
 test: $(READY) $(NATIVE)
 	$(PYTEST) -m 'not server'
 	$(PYTEST) -m server
+
+# Faults at random under load, and everything checked: docs/chaos.md.
+MINUTES ?= 15
+SEED ?= 1
+MODE ?= always
+FAULTS ?= all
+
+chaos: $(READY) $(NATIVE)
+	@$(BIN)/python -m tests.chaos.run --minutes $(MINUTES) --seed $(SEED) --mode $(MODE) --faults $(FAULTS) $(if $(JSON),--json $(JSON))
 
 # Needs a container engine with Compose. BASE_IMAGE and the mirrors of docs/compose.md go on to the build.
 compose-test: $(READY)

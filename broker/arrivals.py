@@ -1,15 +1,13 @@
 """Requests that nobody was given yet, and which of them goes first."""
 
-from typing import Any
-
 from redis.exceptions import ResponseError
 
 from broker.claimed import Claimed
 from broker.entry import EntryRef
-from broker.link import Link, time_ms
+from broker.link import Link
 from broker.queue import ensure_if_gone
 from broker.resp import fields_of
-from broker.scripts import CLAIM, Command
+from broker.scripts import CLAIM
 from schemas.keys import CLASSES, GROUP, Keys, class_weights
 
 
@@ -46,8 +44,10 @@ class Arrivals:
 
     async def wait(self, blocking_link: Link, timeout_ms: int) -> list[Claimed]:
         """Block until something arrives: at most one entry of each class, the first of them first."""
+        streams = [self._keys.requests(name) for name in CLASSES]
+        read = ("XREADGROUP", "GROUP", GROUP, self._worker, "COUNT", 1, "BLOCK", timeout_ms, "STREAMS")
         try:
-            reply, now_ms = await self._read(blocking_link, timeout_ms)
+            reply = await blocking_link.call(*read, *streams, *(">" for _ in streams))
         except ResponseError as error:
             await ensure_if_gone(self._link, self._keys, error)
             return []
@@ -58,17 +58,10 @@ class Arrivals:
             for entry_id, flat in entries
             if flat is not None
         ]
-        return sorted(claimed, key=lambda one: self._order(one.ref, now_ms))
-
-    async def _read(self, blocking_link: Link, timeout_ms: int) -> tuple[Any, int]:
-        """The answer of a blocking read, and the server's clock right behind it."""
-        streams = [self._keys.requests(name) for name in CLASSES]
-        read: Command = ("XREADGROUP", "GROUP", GROUP, self._worker, "COUNT", 1, "BLOCK", timeout_ms, "STREAMS")
-        replies = await blocking_link.call_many([(*read, *streams, *(">" for _ in streams)), ("TIME",)])
-        for reply in replies:
-            if isinstance(reply, ResponseError):
-                raise reply
-        return replies[0], time_ms(replies[1])
+        if len(claimed) > 1:
+            now_ms = await self._link.server_time_ms()
+            claimed.sort(key=lambda one: self._order(one.ref, now_ms))
+        return claimed
 
     def _order(self, ref: EntryRef, now_ms: int) -> tuple[float, int]:
         """The greatest precedence first, as claim.lua has it; of equals the more urgent class."""

@@ -18,7 +18,9 @@ CONTROL_LENGTH: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A wake-up for workers. `kind`: `cancel` (look at `target`, a request id) or `drain` (`target` is a worker)."""
+    """A wake-up for workers. `kind`: `cancel` (look at `target`, a request id), `drain` (`target` is a worker) or
+    `waiting` (the worker `target` gave requests away).
+    """
 
     kind: str
     target: str
@@ -37,7 +39,7 @@ async def cancel(link: Link, keys: Keys, request_id: str, *, expire_at_ms: int |
         lifetime = ("PX", remembered_ms if remembered_ms > 0 else MAX_DEADLINE_AHEAD_MS)
     else:
         lifetime = ("PXAT", expire_at_ms)
-    require(await link.call_many([("SET", key, "1", *lifetime), _wake_up(keys, Control("cancel", request_id))]))
+    require(await link.call_many([("SET", key, "1", *lifetime), wake_up(keys, Control("cancel", request_id))]))
 
 
 async def cancelled(link: Link, keys: Keys, request_ids: Sequence[str]) -> set[str]:
@@ -49,10 +51,11 @@ async def cancelled(link: Link, keys: Keys, request_ids: Sequence[str]) -> set[s
 
 async def drain(link: Link, keys: Keys, worker: str) -> None:
     """Ask one worker to stop claiming, finish or hand over, and exit."""
-    require(await link.call_many([_wake_up(keys, Control("drain", worker))]))
+    require(await link.call_many([wake_up(keys, Control("drain", worker))]))
 
 
-def _wake_up(keys: Keys, control: Control) -> tuple[str | int, ...]:
+def wake_up(keys: Keys, control: Control) -> tuple[str | int, ...]:
+    """The command that tells every worker of the model."""
     return ("XADD", keys.control, "MAXLEN", "~", CONTROL_LENGTH, "*", "type", control.kind, "target", control.target)
 
 

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 from broker.arrivals import Arrivals
 from broker.claimed import Claimed
 from broker.entry import EntryRef
-from broker.lease import Leases, was_handed_over
+from broker.lease import LEAST_MARK_MS, Leases, is_suspect, was_handed_over
 from broker.link import Link
 from broker.queue import ensure_if_gone
 from broker.resp import fields_of, pack_many
@@ -78,15 +78,15 @@ class Claimer:
         return claimed[:count]
 
     async def expired(self, count: int) -> list[Claimed]:
-        """Requests whose lease ran out or was handed over; none within one lease of a Redis start or my reconnect."""
-        if not await self._gate.is_open():
-            return []
+        """Requests that were handed over, or whose lease ran out; of these none within one lease of a Redis start or my
+        reconnect."""
+        min_idle_ms = self._lease_ms if await self._gate.is_open() else LEAST_MARK_MS
         claimed: list[Claimed] = []
         with self._claiming():
             for name in CLASSES:
                 if len(claimed) >= count:
                     break
-                claimed += await self._expired_of(name, count - len(claimed))
+                claimed += await self._expired_of(name, count - len(claimed), min_idle_ms)
             self._remember(claimed)
         return claimed
 
@@ -94,7 +94,8 @@ class Claimer:
         """Requests pending under my name that are not `running`: the answer to a claim was lost.
 
         Put what other calls return into `running` before awaiting anything else; what a call in flight may just have
-        claimed is left out. The delivery count stays as it is.
+        claimed is left out. The delivery count stays as it is. Whether it was one to be taken over nobody knows now: it
+        runs alone at first.
         """
         found: list[tuple[EntryRef, int]] = []
         for name in CLASSES:
@@ -107,7 +108,7 @@ class Claimer:
             if isinstance(entries, ResponseError):
                 raise entries
             if entries:
-                claimed.append(Claimed(ref, fields_of(entries[0][1]), deliveries))
+                claimed.append(Claimed(ref, fields_of(entries[0][1]), deliveries, suspect=True))
             else:
                 gone.append(ref)
         await self._drop(gone)
@@ -125,40 +126,43 @@ class Claimer:
             raise
         loop.call_later(SETTLE_S, self._claims.pop, token, None)
 
-    async def _expired_of(self, name: str, count: int) -> list[Claimed]:
+    async def _expired_of(self, name: str, count: int, min_idle_ms: int) -> list[Claimed]:
         claimed: list[Claimed] = []
         for _ in range(PAGES):
             start = self._cursors.get(name, "-")
-            page = await self._pending_page(name, start, count - len(claimed), ("IDLE", self._lease_ms))
+            page = await self._pending_page(name, start, count - len(claimed), ("IDLE", min_idle_ms))
             self._cursors[name] = f"({page[-1][0].decode()}" if page else "-"
             mine = self._worker.encode()
             claimed += await self._take_over(
                 [
-                    EntryRef(name, entry_id.decode())
-                    for entry_id, consumer, idle_ms, _ in page
+                    (EntryRef(name, entry_id.decode()), idle_ms, deliveries)
+                    for entry_id, consumer, idle_ms, deliveries in page
                     if consumer != mine or was_handed_over(idle_ms)
-                ]
+                ],
+                min_idle_ms,
             )
             if len(claimed) >= count or (not page and start == "-"):
                 break
         return claimed
 
-    async def _take_over(self, refs: Sequence[EntryRef]) -> list[Claimed]:
-        """Claim each of `refs`, atomically between rivals; the delivery count goes up by one."""
+    async def _take_over(self, found: Sequence[tuple[EntryRef, int, int]], min_idle_ms: int) -> list[Claimed]:
+        """Claim what was `found`, with its idle time and deliveries, atomically between rivals.
+
+        Whoever had it may have died of another request: that its lease ran out counts nothing by itself.
+        """
         commands: list[Command] = []
-        for ref in refs:
+        counts = [deliveries + was_handed_over(idle_ms) for _, idle_ms, deliveries in found]
+        for (ref, _, _), count in zip(found, counts, strict=True):
             stream = self._keys.requests(ref.priority_class)
-            commands.append(("XCLAIM", stream, GROUP, self._worker, self._lease_ms, ref.entry_id))
-            commands.append(("XPENDING", stream, GROUP, ref.entry_id, ref.entry_id, 1))
-        replies = await self._link.call_many(commands)
+            claim = ("XCLAIM", stream, GROUP, self._worker, min_idle_ms, ref.entry_id, "RETRYCOUNT", count)
+            commands.append(claim)
         claimed, gone = [], []
-        for ref, taken, pending in zip(refs, replies[::2], replies[1::2], strict=True):
-            for reply in (taken, pending):
-                if isinstance(reply, ResponseError):
-                    raise reply
+        replies = await self._link.call_many(commands)
+        for (ref, idle_ms, _), count, taken in zip(found, counts, replies, strict=True):
+            if isinstance(taken, ResponseError):
+                raise taken
             if taken and taken[0] is not None:
-                deliveries = pending[0][3] if pending else 1
-                claimed.append(Claimed(ref, fields_of(taken[0][1]), deliveries))
+                claimed.append(Claimed(ref, fields_of(taken[0][1]), count, suspect=is_suspect(idle_ms)))
             elif taken:
                 gone.append(ref)  # Redis 6.2 keeps deleted entries pending; later servers drop them here.
         await self._drop(gone)

@@ -8,11 +8,15 @@ from schemas.limits import ID_PATTERN
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A request that is mine from now on: its entry, the raw fields, and its deliveries, this one included."""
+    """A request that is mine from now on: its entry, the raw fields, and its deliveries that count, this one included.
+
+    `suspect`: it may have been what ended the worker that had it before; it is to run alone until it brings a token.
+    """
 
     ref: EntryRef
     fields: dict[bytes, bytes]
     deliveries: int
+    suspect: bool = False
 
     @property
     def request_id(self) -> str | None:

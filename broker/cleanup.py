@@ -6,7 +6,7 @@ from broker.dead_letter import bury_call
 from broker.entry import EntryRef
 from broker.errors import require
 from broker.link import Link
-from broker.scripts import DUPLICATE, Command, ScriptCall
+from broker.scripts import DUPLICATE, MARK_ENDED, Command, ScriptCall
 from schemas.errors import ErrorCode
 from schemas.events import Terminal
 from schemas.keys import GROUP, Keys
@@ -14,16 +14,26 @@ from schemas.keys import GROUP, Keys
 BURIED: Final = frozenset({ErrorCode.DEAD_LETTER, ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
 """Ends after which a copy of the request is kept among the dead letters."""
 
+MARKS_OUTLIVE: Final = 2
+"""How many times as long as its reply log a request that ended is remembered at least."""
+
 
 async def finish(
     link: Link, keys: Keys, *, request_id: str, ref: EntryRef | None, terminal: Terminal, retention_ms: int
 ) -> None:
     """Finish the clean-up of a request whose log holds `terminal`. Idempotent: whoever finds a terminal calls it.
 
-    Sets the log's final lifetime, then acknowledges and deletes the queue entry, or buries it where the request failed
-    for good. Raises LinkLost, Unwritable: the entry is then found again by whoever takes it over.
+    Sets the log's final lifetime, says how it ended in the `seen` key, which outlives the log, then acknowledges and
+    deletes the queue entry, or buries it where the request failed for good. Raises LinkLost, Unwritable: the entry is
+    then found again by whoever takes it over.
     """
-    commands: list[Command | ScriptCall] = [("PEXPIRE", keys.reply(request_id), retention_ms)]
+    outcome = str(terminal.error or "finished")
+    commands: list[Command | ScriptCall] = [
+        ("PEXPIRE", keys.reply(request_id), retention_ms),
+        MARK_ENDED.call(
+            [keys.seen(request_id)], ["" if ref is None else str(ref), outcome, MARKS_OUTLIVE * retention_ms]
+        ),
+    ]
     if ref is not None:
         if terminal.error in BURIED:
             commands.append(bury_call(keys, ref, terminal.error, terminal.message or ""))

@@ -1,29 +1,14 @@
-"""Requests set aside: one stream per model, a copy of the entry with the reason and the number of attempts."""
-
-from dataclasses import dataclass
+"""Setting a request aside: a copy of its entry, with the reason and the number of attempts, and the entry deleted."""
 
 from broker.entry import EntryRef
 from broker.errors import require
 from broker.fold import Fold
 from broker.link import Link
-from broker.resp import fields_of
 from broker.scripts import BURY, Arg, ScriptCall
 from schemas.errors import ErrorCode
 from schemas.keys import GROUP, Keys
 
 MAX_MESSAGE_LENGTH = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """One dead letter: its own stream id, the entry it was, why and after how many attempts, and its fields."""
-
-    letter_id: str
-    entry: str
-    reason: str
-    message: str
-    attempts: int
-    fields: dict[bytes, bytes]
 
 
 def is_hopeless(deliveries: int, fold: Fold, max_deliveries: int) -> bool:
@@ -51,27 +36,3 @@ async def bury(
     replies = await link.call_many([bury_call(keys, ref, reason, message, waiting=waiting)])
     require(replies)
     return bool(replies[0])
-
-
-async def dead_letters(link: Link, keys: Keys, *, count: int = 100, before: str = "+") -> list[DeadLetter]:
-    """The newest dead letters first; `before` is the `letter_id` behind which to go on."""
-    end = before if before == "+" else f"({before}"
-    letters = []
-    for letter_id, flat in await link.call("XREVRANGE", keys.dead, end, "-", "COUNT", count):
-        own, fields = flat[:8], flat[8:]
-        letters.append(
-            DeadLetter(
-                letter_id.decode(),
-                own[1].decode(),
-                own[3].decode(),
-                own[5].decode(),
-                int(own[7]),
-                fields_of(fields),
-            )
-        )
-    return letters
-
-
-async def discard(link: Link, keys: Keys, letter_id: str) -> bool:
-    """Delete one dead letter; False when there is none of that id."""
-    return bool(await link.call("XDEL", keys.dead, letter_id))

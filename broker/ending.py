@@ -18,7 +18,7 @@ from broker.link import Link
 from broker.queue import entry_state
 from broker.resp import fields_of
 from schemas.codec import Form, decode, form_of
-from schemas.errors import ErrorCode, InvalidRequest
+from schemas.errors import ErrorCode, InvalidRequest, without_values
 from schemas.events import Ending, Started, Terminal, Usage
 from schemas.keys import Keys, check_id
 from schemas.limits import MAX_PAYLOAD_BYTES, MAX_PAYLOAD_PARTS
@@ -143,7 +143,7 @@ class Ender:
 
         Raises LinkLost, Unwritable.
         """
-        log.warning("%s is set aside without a terminal event: %s", ref, message)
+        log.warning("%s is set aside without a terminal event: %s", ref, without_values(message))
         await bury(link, self._keys, ref, reason=code, message=message, waiting=True)
 
     async def _read(self, link: Link, request_id: str) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""Names one entry of a request stream."""
+"""Names one entry of a request stream, and what is remembered of the request that it was."""
 
 from dataclasses import dataclass
 from functools import total_ordering
@@ -48,3 +48,27 @@ class EntryRef:
 
     def __lt__(self, other: "EntryRef") -> bool:
         return self.order < other.order
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What the `seen` key says: the one entry that is the request and, once it has ended, how.
+
+    `outcome` is `finished` or the code of an error.
+    """
+
+    ref: EntryRef
+    outcome: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.ref} {self.outcome}" if self.outcome else str(self.ref)
+
+    @classmethod
+    def find(cls, text: str | bytes) -> Self | None:
+        """From `class entry-id` or `class entry-id outcome`; None when it is neither."""
+        shown = text.decode(errors="replace") if isinstance(text, bytes) else text
+        words = shown.split(" ")
+        ref = EntryRef.find(" ".join(words[:2]))
+        if ref is None or len(words) > 3 or not all(words):
+            return None
+        return cls(ref, words[2] if len(words) == 3 else None)

@@ -9,6 +9,10 @@ WRONG_TYPE: Final = "WRONGTYPE"
 """Error code of a key that holds something else than the command is for: about that key, not about the server."""
 
 
+PASSING: Final = frozenset({"LOADING", "READONLY", "MASTERDOWN"})
+"""Error codes of a server that does nothing now, while it, or the one that takes its place, soon will."""
+
+
 class BrokerError(Exception):
     """Base of every error of this package (a server's own error replies are `redis.exceptions.ResponseError`)."""
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from broker.errors import Gap, ReplyConflict
 from broker.resp import fields_of
-from broker.resume import ResumePoint, extend_checksum
+from broker.resume import extend_checksum
 from schemas.errors import InvalidRequest
 from schemas.events import Event, EventId, Output, Run, Started, Terminal, decode_event
 from schemas.limits import MAX_CHOICES
@@ -15,7 +15,8 @@ class Fold:
     """The state of one reply log after the events fed so far.
 
     Positions, not ids, define the reply: a run at the next expected position is appended, a lower one must agree with
-    what is there, a higher one is a Gap. Entries after the first terminal do not exist.
+    what is there, a higher one is a Gap. Entries after the first terminal do not exist. An error may count fewer tokens
+    than there are: it changes none of them.
     """
 
     def __init__(self) -> None:
@@ -61,26 +62,6 @@ class Fold:
         """How far the fold has come: number of tokens and checksum of each choice."""
         return tuple([len(tokens) for tokens in self.tokens]), tuple(self._checksums)
 
-    def resume_point(self) -> ResumePoint:
-        """How far the fold has come."""
-        return ResumePoint.of(*self.progress())
-
-    def resume_id(self) -> str:
-        """The SSE `id:` for a client that has been given everything folded so far."""
-        return str(self.resume_point())
-
-    def reaches(self, point: ResumePoint) -> bool:
-        """Whether every choice has as many tokens as `point` counts."""
-        return all(len(self._choice(index)) >= count for index, count in enumerate(point.counts))
-
-    def matches(self, point: ResumePoint | str) -> bool:
-        """Whether the log says up to `point` what it said to the client who brings it; False when it is too short."""
-        point = ResumePoint.parse(point) if isinstance(point, str) else point
-        if not self.reaches(point):
-            return False
-        prefix = [self._choice(index)[:count] for index, count in enumerate(point.counts)]
-        return ResumePoint.of_tokens(prefix) == point
-
     def _choice(self, index: int) -> Sequence[int]:
         return self.tokens[index] if index < len(self.tokens) else ()
 
@@ -117,7 +98,7 @@ class Fold:
                 length = lengths.get(choice, len(self._choice(choice)))
                 if ending.tokens > length:
                     raise Gap(choice, length, ending.tokens)
-                if ending.tokens < length:
+                if ending.tokens < length and event.error is None:
                     raise ReplyConflict(f"choice {choice} ended after {ending.tokens} tokens, {length} were delivered")
 
     def _extend(self, run: Run) -> Run | None:
@@ -145,17 +126,18 @@ def _compare(run: Run, known: Sequence[int]) -> None:
 
 def decode_entry(entry: Sequence[Any]) -> tuple[EventId, Event] | None:
     """Id and event of one raw stream entry; None when it is no event of this version: such entries do not exist."""
+    entry_id, flat = entry
     try:
-        event = decode_event(fields_of(entry[1]))
+        event = decode_event(fields_of(flat))
     except InvalidRequest:
         return None
-    return (EventId.parse(entry[0]), event) if _within_limits(event) else None
+    return (EventId.parse(entry_id), event) if _within_limits(event) else None
 
 
 def _within_limits(event: Event) -> bool:
     if isinstance(event, Started):
         return 1 <= event.n <= MAX_CHOICES
-    return max((run.choice for run in event.runs), default=0) < MAX_CHOICES
+    return not [run for run in event.runs if run.choice >= MAX_CHOICES]
 
 
 def fold_log(entries: Iterable[Sequence[Any]]) -> Fold:

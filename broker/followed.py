@@ -6,6 +6,7 @@ from typing import Any
 from broker.errors import Gap, ReplyConflict
 from broker.fold import decode_entry
 from broker.loss import Watch
+from broker.resp import pack_parts
 from broker.subscription import ReplyState, Update
 from schemas.events import Event, EventId, Started, Terminal
 
@@ -13,12 +14,13 @@ from schemas.events import Event, EventId, Started, Terminal
 class FollowedLog:
     """A reply log that is being read: its state, how far the stream was read, and when it was last heard of."""
 
-    __slots__ = ("checked_at", "key", "last_id", "state", "watch")
+    __slots__ = ("checked_at", "key", "last_id", "packed_key", "state", "watch")
 
     def __init__(self, watch: Watch, key: str, now: float) -> None:
         self.watch = watch
         self.state = ReplyState(watch.request_id)
         self.key = key.encode()
+        self.packed_key = pack_parts(self.key)
         self.last_id = b"0-0"
         self.checked_at = now
 

@@ -1,24 +1,35 @@
 """Leases: the right to a claimed request, renewed while the engine makes progress."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
+from broker.cancel import Control, wake_up
 from broker.entry import EntryRef
 from broker.errors import require
 from broker.link import Link
-from broker.scripts import HAND_OVER, RENEW, Command, ScriptCall
+from broker.resp import pack
+from broker.scripts import ATTEMPT, HAND_OVER, RENEW, Arg, Command, ScriptCall
 from schemas.keys import GROUP, Keys
 
 HANDED_OVER_MS: Final = 365 * 24 * 3600 * 1000
 """Idle time that a hand-over sets: longer than any lease, and a mark that the entry was given away."""
+LEAST_MARK_MS: Final = HANDED_OVER_MS // 2
+"""What is idle for longer was given away."""
+SUSPECT_MS: Final = 2 * HANDED_OVER_MS
+"""The same of an entry that is given away as a suspect (`broker.claimed`)."""
 CHUNK: Final = 256
 """Entries per script call, so that no call holds the server up."""
 
 
 def was_handed_over(idle_ms: int) -> bool:
     """Whether the idle time of a pending entry is the mark of one that was given away, or that a sweep repaired."""
-    return idle_ms >= HANDED_OVER_MS // 2
+    return idle_ms >= LEAST_MARK_MS
+
+
+def is_suspect(idle_ms: int) -> bool:
+    """Whether an entry taken over at this idle time is a suspect: its lease ran out, or it is given away as one."""
+    return not was_handed_over(idle_ms) or idle_ms >= SUSPECT_MS - LEAST_MARK_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,15 @@ class Held:
     ref: EntryRef
     request_id: str
     log_expire_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A request to be given away: whether it is a suspect still, and whether its attempt alone was counted in vain."""
+
+    ref: EntryRef
+    suspect: bool = False
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +88,18 @@ class Leases:
             for one, flag in zip(chunk, flags, strict=True)
         }
 
-    async def hand_over(self, refs: Iterable[EntryRef]) -> list[EntryRef]:
-        """Let the leases expire at once; the deliveries do not count. Returns those that were still mine.
+    async def hand_over(self, given: Iterable[Given | EntryRef]) -> list[EntryRef]:
+        """Let the leases expire at once, and wake idle workers; the deliveries do not count.
 
-        Raises LinkLost, Unwritable.
+        Returns those that were still mine. Raises LinkLost, Unwritable.
         """
-        chunks = list(_chunks([Held(ref, "", 0) for ref in refs]))
-        replies = await self._link.call_many(
-            [
-                HAND_OVER.call(
-                    [self._keys.requests(name)],
-                    [GROUP, self._worker, HANDED_OVER_MS, *(one.ref.entry_id for one in chunk)],
-                )
-                for name, chunk in chunks
-            ]
-        )
+        chunks = list(_chunks([one if isinstance(one, Given) else Given(one) for one in given]))
+        if not chunks:
+            return []
+        calls: list[Command | ScriptCall] = [
+            HAND_OVER.call([self._keys.requests(name)], [GROUP, self._worker, *_marks(chunk)]) for name, chunk in chunks
+        ]
+        *replies, _ = await self._link.call_many([*calls, wake_up(self._keys, Control("waiting", self._worker))])
         require(replies)
         return [
             one.ref
@@ -91,10 +108,31 @@ class Leases:
             if flag
         ]
 
+    def count_attempt(self, ref: EntryRef) -> None:
+        """The engine begins with a suspect, alone: it counts unless it brings a token. Nobody waits for the answer."""
+        self._set_deliveries(ref, "+1")
 
-def _chunks(held: Sequence[Held]) -> Iterable[tuple[str, Sequence[Held]]]:
+    def forgive(self, ref: EntryRef) -> None:
+        """A request brought a token: its attempts are counted anew. Nobody waits for the answer."""
+        self._set_deliveries(ref, "1")
+
+    def _set_deliveries(self, ref: EntryRef, deliveries: str) -> None:
+        call = ATTEMPT.call([self._keys.requests(ref.priority_class)], [GROUP, self._worker, ref.entry_id, deliveries])
+        self._link.send(pack(call.by_text()), 1)
+
+
+def _marks(given: Sequence[Given]) -> Iterator[Arg]:
+    """The arguments of hand_over.lua for each entry."""
+    for one in given:
+        yield from (one.ref.entry_id, SUSPECT_MS if one.suspect else HANDED_OVER_MS, 2 if one.counted else 1)
+
+
+_Entry = TypeVar("_Entry", Held, Given)
+
+
+def _chunks(held: Sequence[_Entry]) -> Iterable[tuple[str, Sequence[_Entry]]]:
     """Class and entries, at most CHUNK at a time."""
-    by_class: dict[str, list[Held]] = {}
+    by_class: dict[str, list[_Entry]] = {}
     for one in held:
         by_class.setdefault(one.ref.priority_class, []).append(one)
     for name, ones in by_class.items():

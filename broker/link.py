@@ -2,12 +2,20 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from redis.asyncio.connection import AbstractConnection, Connection, parse_url
-from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 
+from broker.address import POOL_PARAMETERS
 from broker.errors import LinkLost
 from broker.resp import ProtocolError, ReplyParser, pack, pack_many
 from broker.scripts import Arg, Command, Script, ScriptCall
@@ -31,10 +39,13 @@ class LinkObserver(Protocol):
 class _InFlight:
     """One write: how many replies it waits for, those that came, and since when (loop time)."""
 
-    __slots__ = ("count", "future", "replies", "since")
+    __slots__ = ("count", "expected", "future", "matched", "replies", "since")
 
-    def __init__(self, count: int, future: "asyncio.Future[list[Any]]", since: float) -> None:
+    def __init__(self, count: int, future: "asyncio.Future[Any]", since: float, expected: bytes) -> None:
         self.count = count
+        self.expected = expected
+        """The bytes of all replies, as far as they are foreseen; the first `matched` of them have come."""
+        self.matched = 0
         self.future = future
         self.since = since
         self.replies: list[Any] = []
@@ -60,9 +71,10 @@ class _Stream(asyncio.Protocol):
 class Link:
     """One connection. Commands of concurrent callers are written in order and their replies resolved in order.
 
-    When anything fails (end of file, a reply that takes longer than `reply_timeout_s`, bytes that are no reply) the
-    link is dead: what is in flight and every later call raises LinkLost. A caller that is cancelled merely ignores its
-    reply. Blocking commands belong on a link of their own (`blocking`), with a BLOCK well below `reply_timeout_s`.
+    When anything fails (end of file, a reply that takes longer than `reply_timeout_s`, bytes that are no reply, a
+    server that has become a replica) the link is dead: what is in flight and every later call raises LinkLost. A caller
+    that is cancelled merely ignores its reply. Blocking commands belong on a link of their own (`blocking`), with a
+    BLOCK well below `reply_timeout_s`.
     """
 
     def __init__(
@@ -86,11 +98,15 @@ class Link:
         self._timed_by = None if blocking else observer
         self._in_flight: deque[_InFlight] = deque()
         self._heard_at = 0.0
+        self.longest_wait_s = 0.0
+        """The longest that the server took to answer, since whoever asks last set it to 0."""
         self._timer: asyncio.TimerHandle | None = None
         self._lost = asyncio.Event()
         self.lost_reason: str | None = None
         self.client_id = 0
         """The server's number of this connection; 0 where it does not tell."""
+        self.server = ""
+        """Host and port that were connected to."""
         self._stream = _Stream(self)
         if reader.at_eof() or self._transport.is_closing():
             self._transport.abort()
@@ -108,15 +124,29 @@ class Link:
         observer: LinkObserver | None = None,
         blocking: bool = False,
     ) -> "Link":
-        """Connect to `url` (redis://, rediss://, unix://; user, password and db as redis-py reads them).
+        """Connect to the one server of `url` (redis://, rediss://, unix://), as redis-py reads it.
 
         Raises LinkLost where the server cannot be reached, ResponseError where it refuses the greeting, ValueError
         for a URL that is none.
         """
-        options: dict[str, Any] = dict(parse_url(url))
+        options = {key: value for key, value in parse_url(url).items() if key not in POOL_PARAMETERS}
+        return await cls.open_with(
+            options, name=name, reply_timeout_s=reply_timeout_s, observer=observer, blocking=blocking
+        )
+
+    @classmethod
+    async def open_with(
+        cls,
+        connection_options: Mapping[str, Any],
+        *,
+        name: str = "",
+        reply_timeout_s: float = 5.0,
+        observer: LinkObserver | None = None,
+        blocking: bool = False,
+    ) -> "Link":
+        """Connect as redis-py would with these options of a connection. Raises as `open` does."""
+        options = dict(connection_options)
         connection_class = options.pop("connection_class", Connection)
-        for name_of_pool in ("max_connections", "timeout"):
-            options.pop(name_of_pool, None)
         # Without a socket timeout redis-py does without asyncio.wait_for, which can swallow a cancellation before 3.12.
         options.update(socket_timeout=None, socket_connect_timeout=reply_timeout_s, driver_info=None)
         options.update(protocol=2, retry=None, retry_on_error=[], retry_on_timeout=False, decode_responses=False)
@@ -133,6 +163,7 @@ class Link:
         except (RedisError, OSError, TimeoutError) as error:
             raise LinkLost(f"cannot connect: {error}") from error
         link = cls(connection, reply_timeout_s, observer, blocking)
+        link.server = f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
         try:
             link.client_id = await link.call("CLIENT", "ID")
         except NoPermissionError:
@@ -173,7 +204,7 @@ class Link:
         if not commands:
             return []
         plain = [command.by_hash() if isinstance(command, ScriptCall) else command for command in commands]
-        replies = await self.send(pack_many(plain), len(plain))
+        replies: list[Any] = await self.send(pack_many(plain), len(plain))
         for index, reply in enumerate(replies):
             command = commands[index]
             if isinstance(reply, NoScriptError) and isinstance(command, ScriptCall):
@@ -187,13 +218,18 @@ class Link:
             raise reply
         return reply
 
-    def send(self, packed: bytes, num_replies: int) -> "asyncio.Future[list[Any]]":
-        """Write packed commands; a future of their replies. The bytes are handed over whole before this returns."""
+    def send(self, packed: bytes, num_replies: int, expected: bytes = b"") -> "asyncio.Future[Any]":
+        """Write packed commands; a future of the list of their replies. The bytes are handed over whole before this
+        returns.
+
+        With `expected`, the bytes of all replies as they come if nothing is wrong, the future brings None where they
+        do: nothing is made of them.
+        """
         if self.lost_reason is not None:
             raise LinkLost(self.lost_reason)
         now = self._loop.time()
-        future: asyncio.Future[list[Any]] = self._loop.create_future()
-        self._in_flight.append(_InFlight(num_replies, future, now))
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._in_flight.append(_InFlight(num_replies, future, now, expected))
         self._transport.write(packed)
         if self._observer is not None:
             self._observer.sent(num_replies)
@@ -215,11 +251,41 @@ class Link:
     def _received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
         try:
-            replies = self._parser.feed(data)
-            while replies:
-                replies = self._resolve(replies)
+            if data := self._unforeseen(data):
+                for write in self._in_flight:
+                    write.expected = b""  # its replies may begin in what the parser has had now
+                replies = unresolved = self._parser.feed(data)
+                while unresolved:
+                    unresolved = self._resolve(unresolved)
+                if any(is_replicas(reply) for reply in replies):
+                    self._die("the server is a replica, and takes no writes")
         except ProtocolError as error:
             self._die(f"{type(error).__name__}: {error}")
+
+    def _unforeseen(self, data: bytes) -> bytes:
+        """What is left to parse of `data` once that is taken off which comes as the oldest writes expect."""
+        while data and self._in_flight and (expected := self._in_flight[0].expected):
+            oldest = self._in_flight[0]
+            begin = oldest.matched
+            length = min(len(data), len(expected) - begin)
+            if not expected.startswith(data[:length], begin):
+                return expected[:begin] + data
+            oldest.matched = begin + length
+            data = data[length:]
+            if oldest.matched == len(expected):
+                self._done(None)
+        return data
+
+    def _done(self, result: Any) -> None:
+        """The oldest write has its answers."""
+        oldest = self._in_flight.popleft()
+        waited_s = self._heard_at - oldest.since
+        if waited_s > self.longest_wait_s:
+            self.longest_wait_s = waited_s
+        if self._timed_by is not None:
+            self._timed_by.answered(waited_s)
+        if not oldest.future.done():
+            oldest.future.set_result(result)
 
     def _resolve(self, replies: list[Any]) -> list[Any]:
         """Give the oldest write what it waits for; the replies that are left."""
@@ -229,11 +295,7 @@ class Link:
         missing = oldest.count - len(oldest.replies)
         oldest.replies += replies[:missing]
         if len(replies) >= missing:
-            self._in_flight.popleft()
-            if self._timed_by is not None:
-                self._timed_by.answered(self._heard_at - oldest.since)
-            if not oldest.future.done():
-                oldest.future.set_result(oldest.replies)
+            self._done(oldest.replies)
         return replies[missing:]
 
     def _check_timeout(self) -> None:
@@ -261,6 +323,12 @@ class Link:
                 waiting.future.set_exception(LinkLost(reason))
                 waiting.future.exception()  # marked as seen: its caller may be gone
         self._in_flight.clear()
+
+
+def is_replicas(reply: Any) -> bool:
+    """Whether a reply is the error by which a server that was the master says that it is none any more."""
+    # Redis 6.2 reports what a script ran into under the code ERR.
+    return isinstance(reply, ReadOnlyError) or (isinstance(reply, ResponseError) and "-READONLY" in str(reply))
 
 
 def time_ms(reply: Sequence[bytes]) -> int:

@@ -31,7 +31,7 @@ class Verdict(StrEnum):
     SUSPECT = "suspect"
     """It looks lost; who accepted it gets some time to put it into the queue again."""
     UNKNOWN = "unknown"
-    """Nothing in Redis knows the id."""
+    """Nothing in Redis knows the id, or no more than how the request ended: its reply log has expired."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,8 @@ class LossCheck:
         Unusable where its log can never be written: to put it into the queue again would be in vain.
         """
         queue = RequestQueue(link, self._keys)
-        remembered = await queue.find(watch.request_id)
+        mark = await queue.find(watch.request_id)
+        remembered = None if mark is None else mark.ref
         for ref in (remembered, watch.ref):
             if ref is not None and await queue.exists(ref):
                 watch.ref, watch.suspect_since = ref, None
@@ -82,7 +83,8 @@ class LossCheck:
             raise Unusable(ResponseError(f"{watch.request_id}: no epoch is left in its reply log"))
         if watch.request is not None:
             return await self._requeue(link, queue, watch, watch.request, remembered)
-        if remembered is None and watch.ref is None and not entries:
+        has_expired = mark is not None and mark.outcome is not None
+        if not entries and (has_expired or (remembered is None and watch.ref is None)):
             return Verdict.UNKNOWN
         now = asyncio.get_running_loop().time()
         watch.suspect_since = now if watch.suspect_since is None else watch.suspect_since

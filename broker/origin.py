@@ -6,7 +6,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from broker.entry import EntryRef
+from broker.entry import EntryRef, Mark
 from broker.errors import WRONG_TYPE, error_code, require
 from broker.fold import decode_entry
 from broker.link import Link
@@ -44,7 +44,8 @@ async def find_origin(link: Link, keys: Keys, request_id: str, now_ms: int) -> O
     seen, head = replies = [_or_missing(reply) for reply in await link.call_many(commands)]
     require(replies)
     started = _started(head)
-    ref = EntryRef.find(seen) if seen is not None else None
+    mark = Mark.find(seen) if seen is not None else None
+    ref = None if mark is None else mark.ref
     if ref is None and started is not None:
         ref = EntryRef.find(started.entry)
     request = None if ref is None else await read_request(link, keys, ref, now_ms)

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 from redis.exceptions import ResponseError
 
-from broker.entry import EntryRef
+from broker.entry import EntryRef, Mark
 from broker.errors import WRONG_TYPE, QueueFull, error_code
+from broker.fold import fold_log
 from broker.lease import was_handed_over
 from broker.link import Link
-from broker.scripts import ENQUEUE, ENTRY_STATE, Arg
+from broker.scripts import ENQUEUE, ENTRY_STATE, FORGET_LOG, Arg
+from schemas.errors import ErrorCode
 from schemas.keys import CLASSES, GROUP, Keys
 from schemas.request import GenerationRequest
 
@@ -19,11 +21,15 @@ GONE = ("NOGROUP", "UNBLOCKED")
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """The one queue entry of a request; `duplicate` when it was there before. `depth`: entries in the queue now."""
+    """The one queue entry of a request; `duplicate` when it was there before. `depth`: entries in the queue now.
+
+    `outcome`: how it ended, where it is a duplicate of one that has; as in `Mark`.
+    """
 
     entry: EntryRef
     duplicate: bool
     depth: int
+    outcome: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,8 @@ class RequestQueue:
         ref, duplicate, depth = await self._link.run(ENQUEUE, [*streams, keys.seen(request.id)], args)
         if not ref:
             raise QueueFull(depth, bound or 0)
-        return Enqueued(EntryRef.parse(ref), bool(duplicate), depth)
+        mark = Mark.find(ref) or Mark(EntryRef.parse(ref))
+        return Enqueued(mark.ref, bool(duplicate), depth, mark.outcome)
 
     async def depth(self) -> int:
         """Requests waiting and running."""
@@ -132,15 +139,25 @@ class RequestQueue:
         """Whether the entry exists and who holds it."""
         return await entry_state(self._link, self._keys, entry)
 
-    async def find(self, request_id: str) -> EntryRef | None:
-        """The entry that is this request, finished or not, as long as it is remembered.
+    async def forget_lost(self, request_id: str) -> None:
+        """Delete the reply log of a request that ended as lost, so that it can be computed anew. Idempotent.
+
+        Then `enqueue` it with `replaces`. A log that ended in another way, or that has begun anew, stays.
+        """
+        newest = await self._link.call("XREVRANGE", self._keys.reply(request_id), "+", "-", "COUNT", 1)
+        terminal = fold_log(newest).terminal
+        if terminal is not None and terminal.error is ErrorCode.LOST:
+            await self._link.run(FORGET_LOG, [self._keys.reply(request_id)], [newest[0][0]])
+
+    async def find(self, request_id: str) -> Mark | None:
+        """The entry that is this request, as long as it is remembered, and how it ended.
 
         A `seen` key that cannot be read counts as missing.
         """
         try:
-            ref = await self._link.call("GET", self._keys.seen(request_id))
+            mark = await self._link.call("GET", self._keys.seen(request_id))
         except ResponseError as error:
             if error_code(error) != WRONG_TYPE:
                 raise
             return None
-        return None if ref is None else EntryRef.find(ref)
+        return None if mark is None else Mark.find(mark)

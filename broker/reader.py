@@ -7,13 +7,14 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from broker.back_off import BackOff
+from broker.connect import connect
 from broker.ending import OnEnd
 from broker.errors import BrokerError, LinkLost, UnknownRequest, Unusable
 from broker.followed import FollowedLog
 from broker.link import Link, LinkObserver
 from broker.loss import LossCheck, Verdict, Watch
-from broker.resp import pack
-from broker.resume import ResumePoint
+from broker.resp import pack_parts
 from broker.subscription import Subscription
 from broker.unblock import unblock
 from schemas.keys import Keys
@@ -22,7 +23,6 @@ log = logging.getLogger(__name__)
 
 MAX_ENTRIES = 512
 """Entries of one log in one reply to XREAD."""
-BACK_OFF_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 class ReplyReader:
@@ -50,6 +50,7 @@ class ReplyReader:
         self._loss = LossCheck(keys, who, retention_ms=retention_ms, grace_s=0.9 * loss_check_s, on_end=on_end)
         self._loss_check_s = loss_check_s
         self._block_ms = int(min(2.0, loss_check_s / 2) * 1000)
+        self._packed_head = pack_parts("XREAD", "COUNT", str(MAX_ENTRIES), "BLOCK", str(self._block_ms), "STREAMS")
         self._followed: dict[bytes, FollowedLog] = {}
         self._changed = asyncio.Event()
         self._reading = False
@@ -75,21 +76,17 @@ class ReplyReader:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def subscribe(self, watch: Watch, *, resume_id: str | None = None) -> Subscription:
-        """Follow a reply from its beginning, or from behind `resume_id` (an SSE `Last-Event-ID`).
-
-        Raises InvalidRequest for a resume id that is none. The log is shown to `watch.tenant` only.
-        """
-        resume = None if resume_id is None else ResumePoint.parse(resume_id)
+    def subscribe(self, watch: Watch) -> Subscription:
+        """Follow a reply from its beginning; it is shown to `watch.tenant` only."""
         key = self._keys.reply(watch.request_id)
         followed = self._followed.get(key.encode())
-        if followed is None or followed.state.failure is not None:
+        if followed is None or followed.state.is_over:
             followed = FollowedLog(watch, key, asyncio.get_running_loop().time())
             self._followed[followed.key] = followed
         elif followed.watch.request is None and watch.request is not None:
             followed.watch = watch
         state = followed.state
-        subscription = Subscription(state, watch.tenant, resume, self._unsubscribe)
+        subscription = Subscription(state, watch.tenant, self._unsubscribe)
         state.subscriptions.add(subscription)
         self._changed.set()
         if self._reading and not self._waking:
@@ -106,24 +103,26 @@ class ReplyReader:
                 del self._followed[key]
 
     async def _run(self) -> None:
-        failures = 0
+        back_off = BackOff()
         while True:
             try:
                 await self._connected_run()
             except (BrokerError, ResponseError, OSError) as error:
-                failures = 0 if self.connected.is_set() else failures + 1
+                if self.connected.is_set():
+                    back_off.succeeded()
                 log.warning("reply reader: %s; connecting again", error)
             except Exception:  # every reply of this process is read here
-                failures += 1
                 log.exception("reply reader; connecting again")
             finally:
                 self.connected.clear()
-            await asyncio.sleep(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
+            await asyncio.sleep(back_off.failed())
 
     async def _connected_run(self) -> None:
-        link = await Link.open(self._url, name=f"{self._who}-replies", observer=self._observer, blocking=True)
+        link = await connect(self._url, name=f"{self._who}-replies", observer=self._observer, blocking=True)
         try:
-            self._helper = await Link.open(self._url, name=f"{self._who}-helper", observer=self._observer)
+            self._helper = await connect(self._url, name=f"{self._who}-helper", observer=self._observer)
+            if self._helper.server != link.server:
+                raise LinkLost("another server became the master meanwhile")
             self._blocked_client = link.client_id
             self.connected.set()
             for followed in self._followed.values():
@@ -171,9 +170,9 @@ class ReplyReader:
             raise LinkLost(link.lost_reason)
 
     def _packed_read(self, following: Sequence[FollowedLog]) -> bytes:
-        keys = [followed.key for followed in following]
-        ids = [followed.last_id for followed in following]
-        return pack(("XREAD", "COUNT", MAX_ENTRIES, "BLOCK", self._block_ms, "STREAMS", *keys, *ids))
+        head = (b"*%d\r\n" % (6 + 2 * len(following)), self._packed_head)
+        ids = [b"$%d\r\n%b\r\n" % (len(followed.last_id), followed.last_id) for followed in following]
+        return b"".join((*head, *[followed.packed_key for followed in following], *ids))
 
     async def _refused(self, link: Link, following: Sequence[FollowedLog], error: ResponseError) -> None:
         """One key that is no stream must not silence all others."""

@@ -10,11 +10,11 @@ from broker.errors import BrokerError, Fenced, LinkLost, LogBusy, Unwritable
 from broker.link import Link
 from broker.resp import pack_parts
 from schemas.codec import Form
-from schemas.events import Event, Output, Run, Terminal, encode_payload
+from schemas.events import Event, Output, Run, Terminal, encode_payload, pack_run
 
 REFUSED = "equal or smaller"
 """What Redis says of an entry id at or below the newest; the one error that means fenced."""
-_TOKENS = b"\r\n" + pack_parts("type", "tokens", "payload") + b"$"
+_TOKENS = pack_parts("type", "tokens", "payload") + b"$"
 """What stands between id and payload of a tokens event."""
 
 
@@ -36,6 +36,7 @@ class ReplyLog:
         # What all commands of this epoch have in common is packed once.
         self._head = b"*8\r\n" + pack_parts("XADD", key, "NOMKSTREAM")
         self._epoch = b"%d-" % epoch
+        self._is_msgpack = form is Form.MSGPACK
 
     @property
     def writable(self) -> bool:
@@ -66,24 +67,39 @@ class ReplyLog:
         index = self._next_index
         self._next_index = index + 1
         self._writing = True
-        if type(event) is Output:
-            return b"%b$%d\r\n%b%d%b%d\r\n%b\r\n" % (
-                self._head,
-                len(self._epoch) + len(str(index)),
-                self._epoch,
-                index,
-                _TOKENS,
-                len(payload),
-                payload,
-            )
         return self._head + pack_parts(f"{self.epoch}-{index}", "type", event.type, "payload", payload)
 
-    def _abandon(self) -> None:
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether `begin_tokens` may be called now."""
+        return not self._writing and self._failure is None and self.link.lost_reason is None and self._is_msgpack
+
+    def begin_tokens(self, position: int, tokens: list[int]) -> tuple[bytes, bytes]:
+        """The packed command that appends `tokens` of choice 0, and the packed reply that says it was done.
+
+        The log is busy until `written`, `settle` or `abandon`. What a `tokens` event of one run is, packed by hand.
+        """
+        index = self._next_index
+        self._next_index = index + 1
+        self._writing = True
+        entry_id = b"$%d\r\n%b%d\r\n" % (len(self._epoch) + len(str(index)), self._epoch, index)
+        payload = pack_run(0, position, tokens)
+        return b"%b%b%b%d\r\n%b\r\n" % (self._head, entry_id, _TOKENS, len(payload), payload), entry_id
+
+    def written(self) -> None:
+        """The tokens stand in the log."""
+        self._writing = False
+
+    def settle(self, reply: Any) -> BrokerError | None:
+        """Take the reply to a write of tokens; the error that it means, if any."""
+        return self._settle(None, reply)
+
+    def abandon(self) -> None:
         """Nobody waits for the reply to a write that may be in flight."""
         if self._writing:
             self._writing, self._failure = False, LinkLost("cancelled while a write was in flight")
 
-    def _settle(self, event: Event, reply: Any) -> BrokerError | None:
+    def _settle(self, event: Event | None, reply: Any) -> BrokerError | None:
         """Take the reply to a write; the error that it means, if any."""
         self._writing = False
         if type(reply) is bytes:
@@ -128,7 +144,7 @@ async def append_many(items: Sequence[tuple[ReplyLog, Event]]) -> list[BrokerErr
         # The caller was cancelled: whether these events stand in their logs is unknown for ever.
         for write in writes.values():
             for index in write.indices:
-                items[index][0]._abandon()
+                items[index][0].abandon()
         raise
     return results
 

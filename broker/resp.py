@@ -64,7 +64,8 @@ def pack_many(commands: Iterable[Command]) -> bytes:
 
 def fields_of(flat: Sequence[_Part]) -> dict[_Part, _Part]:
     """The fields of a stream entry or a hash, which RESP2 sends as name, value, name, value; ValueError for a half."""
-    return dict(zip(flat[::2], flat[1::2], strict=True))
+    parts = iter(flat)
+    return dict(zip(parts, parts, strict=True))
 
 
 def parse_error(text: str) -> ResponseError:

@@ -1,13 +1,15 @@
-"""How far a client has come: the SSE `id:`, tokens delivered per choice and a checksum over them."""
+"""How far a client has come, the SSE `id:`: tokens per choice and a checksum over them; and how it goes on there."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import pack
-from typing import Self
+from typing import NamedTuple, Self
 from zlib import crc32
 
+from broker.errors import ReplyConflict
 from schemas.errors import InvalidRequest
+from schemas.events import Run
 from schemas.limits import MAX_CHOICES
 
 _FORM = re.compile(r"(\d{1,9}(?:,\d{1,9})*)-([0-9a-f]{8})")
@@ -50,3 +52,44 @@ class ResumePoint:
 
     def __str__(self) -> str:
         return f"{','.join(map(str, self.counts))}-{self.checksum:08x}"
+
+
+class CaughtUp(NamedTuple):
+    """The reply has come as far as the client: the tokens of each choice that it has, and the first ones beyond."""
+
+    delivered: list[list[int]]
+    beyond: list[Run]
+
+
+class Resumption:
+    """Takes in silently what a client was given before, and compares it as soon as the log has come so far.
+
+    Only tokens are compared: how the log came to hold them, in which epoch and events, is of no matter.
+    """
+
+    def __init__(self, point: ResumePoint) -> None:
+        self._point = point
+        self._held: list[list[int]] = [[] for _ in point.counts]
+
+    def take(self, runs: Sequence[Run], *, has_finished: bool) -> CaughtUp | None:
+        """More of the reply; None while it is shorter than what the client has.
+
+        ReplyConflict where it says something else, or `has_finished` without coming so far.
+        """
+        for run in runs:
+            self._held += [[] for _ in range(run.choice + 1 - len(self._held))]
+            self._held[run.choice].extend(run.tokens)
+        counts = [*self._point.counts, *[0] * (len(self._held) - len(self._point.counts))]
+        if any(len(tokens) < count for tokens, count in zip(self._held, counts, strict=True)):
+            if has_finished:
+                raise ReplyConflict(f"the reply ended before {self._point}, which the client was given")
+            return None
+        delivered = [tokens[:count] for tokens, count in zip(self._held, counts, strict=True)]
+        if ResumePoint.of_tokens(delivered[: len(self._point.counts)]) != self._point:
+            raise ReplyConflict(f"what the client was given ({self._point}) is not what the log says")
+        beyond = [
+            Run(choice, count, tuple(tokens[count:]))
+            for choice, (tokens, count) in enumerate(zip(self._held, counts, strict=True))
+            if len(tokens) > count
+        ]
+        return CaughtUp(delivered, beyond)

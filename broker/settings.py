@@ -1,24 +1,19 @@
 """Settings that every process talking to Redis shares; the worker's and the gateway's extend them."""
 
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlencode
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from redis.asyncio.connection import URL_QUERY_ARGUMENT_PARSERS, Connection, parse_url
-from redis.exceptions import RedisError
 
+from broker.address import RedisAddress, is_encrypted
 from schemas.keys import DEFAULT_NAMESPACE, Keys
 from schemas.limits import NAME_PATTERN
 
 NAME = f"^(?:{NAME_PATTERN.pattern})$"
-_REDIS_URL = (
-    "redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss:// alike, or unix:///PATH[?db=DB], with redis-py's parameters "
-    "and with special characters percent-encoded"
-)
-_URL_PARAMETERS = frozenset({"username", "password", *URL_QUERY_ARGUMENT_PARSERS})
-"""Beside `ssl_...`; redis-py's others cannot be said in text."""
-_POOL_PARAMETERS = ("max_connections", "timeout")
+_TLS_FILES = {"redis_ca_file": "ssl_ca_certs", "redis_cert_file": "ssl_certfile", "redis_key_file": "ssl_keyfile"}
+"""Settings, and the parameters of a URL that say the same."""
 
 
 class BrokerSettings(BaseSettings):
@@ -34,7 +29,18 @@ class BrokerSettings(BaseSettings):
     )
 
     redis_url: str | None = Field(
-        None, description="redis://, rediss:// or unix:// URL with user, password and db; none: the embedded server."
+        None,
+        description="redis://, rediss:// (TLS), unix:// or redis+sentinel:// URL with user, password and db; "
+        "none: the embedded server.",
+    )
+    redis_ca_file: Path | None = Field(
+        None, description="Authorities that sign the certificates of Redis, PEM; none: those of the system."
+    )
+    redis_cert_file: Path | None = Field(
+        None, description="Certificate shown to Redis, PEM, with what leads to its authority; none: none is shown."
+    )
+    redis_key_file: Path | None = Field(
+        None, description="Private key of `redis_cert_file`, PEM, not encrypted; none: it is in that file."
     )
     namespace: str = Field(DEFAULT_NAMESPACE, pattern=NAME, description="First part of every key.")
     model: str = Field("", description="Directory or hub id of the model; empty: the demo model.")
@@ -59,9 +65,42 @@ class BrokerSettings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _redis_can_be_reached_by(cls, url: str | None) -> str | None:
-        if url is not None and not _is_redis_url(url):
-            raise ValueError(_REDIS_URL)
+        if url is not None:
+            RedisAddress.parse(url)
         return url
+
+    @field_validator(*_TLS_FILES)
+    @classmethod
+    def _can_be_read(cls, path: Path | None) -> Path | None:
+        if path is None:
+            return None
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise ValueError(f"a file that can be read ({error.strerror})") from None
+        return path.absolute()
+
+    @model_validator(mode="after")
+    def _files_are_used(self) -> Self:
+        for name, parameter in _TLS_FILES.items():
+            path = getattr(self, name)
+            if path is None:
+                continue
+            if not self.redis_url or not is_encrypted(self.redis_url):
+                raise ValueError(f"{name}: got {str(path)!r}, allowed: with a rediss:// URL as redis_url")
+            if f"{parameter}=" in self.redis_url:
+                raise ValueError(f"{name}: got {str(path)!r}, allowed: where redis_url has no {parameter}")
+        if self.redis_key_file is not None and self.redis_cert_file is None:
+            raise ValueError(f"redis_key_file: got {str(self.redis_key_file)!r}, allowed: with redis_cert_file")
+        return self
+
+    @property
+    def connection_url(self) -> str | None:
+        """`redis_url` with the TLS files as parameters: all that a connection needs."""
+        files = {parameter: str(path) for name, parameter in _TLS_FILES.items() if (path := getattr(self, name))}
+        if self.redis_url is None or not files:
+            return self.redis_url
+        return f"{self.redis_url}{'&' if '?' in self.redis_url else '?'}{urlencode(files)}"
 
     @property
     def served_name(self) -> str:
@@ -76,24 +115,3 @@ class BrokerSettings(BaseSettings):
     def keys(self) -> Keys:
         """The keys of the served model; InvalidRequest where its name cannot stand in a key."""
         return Keys(self.served_name, self.namespace)
-
-
-def _is_redis_url(url: str) -> bool:
-    """Can redis-py make a connection of all that it says? What redis-py would pass over in silence is refused, too."""
-    try:
-        parts = urlsplit(url)
-        options: dict[str, Any] = dict(parse_url(url))
-        for name in _POOL_PARAMETERS:
-            options.pop(name, None)
-        connection_class = options.pop("connection_class", Connection)
-        connection_class(**options)
-        port = parts.port
-    except (AttributeError, TypeError, ValueError, RedisError):
-        return False
-    parameters = parse_qs(parts.query, keep_blank_values=True)
-    if not all(name in _URL_PARAMETERS or name.startswith("ssl_") for name in parameters):
-        return False
-    if parts.scheme == "unix":
-        return not parts.hostname and bool(parts.path.strip("/"))
-    db = parts.path.strip("/")
-    return port != 0 and options.get("db", 0) >= 0 and (not db or db.isdecimal())

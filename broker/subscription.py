@@ -1,13 +1,14 @@
 """One client's view of a reply: where it stands in the log, and what it may see."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker.errors import BrokerError, ReplyConflict, WrongTenant
+from broker.errors import BrokerError, WrongTenant
 from broker.fold import Fold
-from broker.resume import ResumePoint, extend_checksum, resume_id
+from broker.resume import resume_id
+from schemas.errors import ErrorCode
 from schemas.events import EventId, Run, Started, Terminal
 
 
@@ -33,11 +34,21 @@ class Update(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class ReplyState:
-    """What this process has read of one reply log, shared by all who follow it. Bounded by the log itself."""
+    """What this process has read of one reply log, shared by all who follow it.
+
+    Updates that everybody has seen are dropped, and with them most of the memory that a token takes: whoever comes
+    later gets them summed up from the fold. Only those with log probabilities, which the fold does not keep, stay.
+    """
 
     request_id: str
     fold: Fold = field(default_factory=Fold)
     updates: list[Update] = field(default_factory=list)
+    num_dropped: int = 0
+    """Updates before `updates`."""
+    _begun: Update | None = None
+    """The newest started event of those that were dropped."""
+    _last: Update | None = None
+    """The newest of those that were dropped."""
     failure: BrokerError | None = None
     subscriptions: set["Subscription"] = field(default_factory=set)
     damaged_epoch: int = -1
@@ -50,10 +61,38 @@ class ReplyState:
         """Whether nothing more can come."""
         return self.failure is not None or self.fold.terminal is not None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether who comes now is to read the log from its start: a lost request may have been computed anew."""
+        terminal = self.fold.terminal
+        return self.failure is not None or (terminal is not None and terminal.error is ErrorCode.LOST)
+
     def publish(self, update: Update) -> None:
         """Show an update to everyone who follows."""
         self.updates.append(update)
         self.notify()
+
+    def seen(self, count: int) -> None:
+        """The only one who follows has seen `count` updates from the first that ever was."""
+        dropped = self.updates[: count - self.num_dropped]
+        if len(self.subscriptions) != 1 or not dropped or any(_has_logprobs(update) for update in dropped):
+            return
+        for update in dropped:
+            if update.started is not None:
+                self._begun = update
+        self._last = dropped[-1]
+        self.num_dropped += len(dropped)
+        del self.updates[: len(dropped)]
+
+    def summary(self) -> list[Update]:
+        """What was dropped, as if it had all come at once from its newest epoch."""
+        if self._begun is None or self._last is None:
+            return []
+        counts, checksums, epoch, _, _, terminal = self._last
+        none = (0,) * len(counts)
+        begun = self._begun._replace(counts=none, checksums=none)
+        runs = tuple([Run(choice, 0, tuple(self.fold.tokens[choice][:n])) for choice, n in enumerate(counts) if n])
+        return [begun, Update(counts, checksums, epoch, runs, None, terminal)] if runs or terminal else [begun]
 
     def fail(self, failure: BrokerError) -> None:
         """End everyone's iteration with `failure`, behind the updates that are there."""
@@ -69,19 +108,16 @@ class ReplyState:
 class Subscription:
     """An async iterator of one reply's updates; ends behind the terminal. `close()` or `async with` gives it back.
 
-    Holds only its position in the shared state: a slow subscriber delays nobody. Iterating raises ReplyConflict (also
-    when a resumed client was told something else), WrongTenant, UnknownRequest.
+    Holds only its position in the shared state: a slow subscriber delays nobody. Iterating raises ReplyConflict,
+    WrongTenant, UnknownRequest.
     """
 
-    def __init__(
-        self, state: ReplyState, tenant: str, resume: ResumePoint | None, on_close: Callable[["Subscription"], None]
-    ) -> None:
+    def __init__(self, state: ReplyState, tenant: str, on_close: Callable[["Subscription"], None]) -> None:
         self._state = state
         self._tenant = tenant
-        self._resume = resume
-        self._skipper: _Skipper | None = None
         self._on_close = on_close
-        self._next = 0
+        self._before = state.summary()
+        self._next = state.num_dropped
         self._admitted = False
         self._closed = False
         self._waiter: asyncio.Future[bool] | None = None
@@ -95,45 +131,62 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Update:
-        while (update := await self.next_within(None)) is None:
+        while not (updates := await self.take(1)):
             pass
-        return update
+        return updates[0]
 
-    async def next_within(self, seconds: float | None) -> Update | None:
-        """The next update; None where none came within `seconds`. Raises as the iteration does."""
-        updates = self._state.updates
+    async def take(self, most: int) -> list[Update]:
+        """The next updates, `most` at most, waiting for the first; none where `nudge` ended the wait.
+
+        Raises as the iteration does, behind the updates before the fault. One task waits at a time.
+        """
+        state = self._state
         while not self._closed:
-            if self._next < len(updates) and self._ready():
-                update = updates[self._next]
-                self._next += 1
-                shown = self._show(update)
-                if shown is not None:
-                    return shown
-            elif self._next >= len(updates) and self._state.finished:
+            start = self._next - state.num_dropped
+            coming = self._before[:most] or state.updates[start : start + most]
+            if coming:
+                return self._shown(coming)
+            if state.finished:
                 break
-            elif not await self._woken(seconds):
-                return None
-        if self._state.failure is not None and not self._closed:
-            raise self._state.failure
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                if not await self._waiter:
+                    return []
+            finally:
+                self._waiter = None
+        if state.failure is not None and not self._closed:
+            raise state.failure
         raise StopAsyncIteration
 
-    async def _woken(self, seconds: float | None) -> bool:
-        """Wait for something new; False where nothing came within `seconds`. One task waits at a time."""
-        loop = asyncio.get_running_loop()
-        self._waiter = waiter = loop.create_future()
-        timer = None if seconds is None else loop.call_later(seconds, _settle, waiter, False)
-        try:
-            await waiter
-            return waiter.result() is True
-        finally:
-            self._waiter = None
-            if timer is not None:
-                timer.cancel()
+    def _shown(self, coming: Sequence[Update]) -> list[Update]:
+        taken: list[Update] = []
+        for update in coming:
+            try:
+                self._admit(update)
+            except BrokerError:
+                if taken:
+                    break
+                raise
+            if self._before:
+                self._before = self._before[1:]
+            else:
+                self._next += 1
+            taken.append(update)
+        self._state.seen(self._next)
+        return taken
 
     def wake(self) -> None:
         """Something new stands in the state."""
-        if self._waiter is not None:
-            _settle(self._waiter, True)
+        self._settle(True)
+
+    def nudge(self) -> None:
+        """End a wait without an update."""
+        self._settle(False)
+
+    def _settle(self, is_news: bool) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(is_news)
 
     def close(self) -> None:
         """Stop following; a waiting iteration ends. Idempotent."""
@@ -148,25 +201,6 @@ class Subscription:
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
-    def _ready(self) -> bool:
-        """A resumed client sees nothing before the log has come as far as the client, and said the same."""
-        if self._resume is None or self._skipper is not None:
-            return True
-        fold, updates = self._state.fold, self._state.updates
-        self._admit(updates[0])
-        if not fold.reaches(self._resume):
-            if self._state.finished:
-                raise ReplyConflict(f"the log ended before {self._resume}, which was delivered")
-            return False
-        if not fold.matches(self._resume):
-            raise ReplyConflict(f"the log says something else than what was delivered up to {self._resume}")
-        self._skipper = _Skipper(self._resume, fold)
-        return True
-
-    def _show(self, update: Update) -> Update | None:
-        self._admit(update)
-        return update if self._skipper is None else self._skipper.cut(update)
-
     def _admit(self, update: Update) -> None:
         if update.started is not None:
             self._admitted = update.started.tenant == self._tenant
@@ -174,37 +208,5 @@ class Subscription:
             raise WrongTenant(f"{self._state.request_id}: the log belongs to another tenant")
 
 
-def _settle(waiter: "asyncio.Future[bool]", value: bool) -> None:
-    if not waiter.done():
-        waiter.set_result(value)
-
-
-class _Skipper:
-    """Cuts what a resumed client has already been given, and counts on from there."""
-
-    def __init__(self, point: ResumePoint, fold: Fold) -> None:
-        self._counts = [0] * max(len(fold.tokens), len(point.counts))
-        self._checksums = [0] * len(self._counts)
-        for index, count in enumerate(point.counts):
-            tokens = fold.tokens[index][:count] if index < len(fold.tokens) else ()
-            self._counts[index], self._checksums[index] = count, extend_checksum(0, tokens)
-
-    def cut(self, update: Update) -> Update | None:
-        runs = tuple(run for run in (self._fresh(run) for run in update.runs) if run is not None)
-        if not runs and update.started is None and update.terminal is None:
-            return None
-        counts, checksums = tuple(self._counts), tuple(self._checksums)
-        return Update(counts, checksums, update.epoch, runs, update.started, update.terminal)
-
-    def _fresh(self, run: Run) -> Run | None:
-        while len(self._counts) <= run.choice:
-            self._counts.append(0)
-            self._checksums.append(0)
-        skip = self._counts[run.choice] - run.position
-        if skip >= len(run.tokens):
-            return None
-        tokens = run.tokens[skip:]
-        logprobs = None if run.logprobs is None else run.logprobs[skip:]
-        self._counts[run.choice] += len(tokens)
-        self._checksums[run.choice] = extend_checksum(self._checksums[run.choice], tokens)
-        return Run(run.choice, run.position + skip, tokens, logprobs)
+def _has_logprobs(update: Update) -> bool:
+    return any(run.logprobs is not None for run in update.runs)

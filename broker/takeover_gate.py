@@ -4,9 +4,13 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from broker.link import Link, time_ms
 
+_FROZEN_S = 0.25
+"""Half of the shortest lease: no server that answers sooner was frozen."""
+
 
 class TakeoverGate:
-    """Closed for one lease after the server's start, in which every owner renews, and until `not_before_ms`.
+    """Closed for one lease after the server's start, in which every owner renews, and until `not_before_ms`; and again
+    when the server was frozen for so long that leases may have run out.
 
     Bound to one link: a restart breaks it.
     """
@@ -16,10 +20,13 @@ class TakeoverGate:
         self._lease_ms = lease_ms
         self._not_before_ms = not_before_ms
         self._start_known = False
-        self._open = False
+        self._was_frozen = self._open = False
 
     async def is_open(self) -> bool:
         """Whether leases may be taken over now; costs a round trip while the gate is closed. Raises LinkLost."""
+        if self._link.longest_wait_s > max(_FROZEN_S, self._lease_ms / 2000):  # owners renew four times per lease
+            self._open, self._was_frozen = False, True
+        self._link.longest_wait_s = 0.0
         if not self._open:
             info, now = await self._link.call_many([("INFO", "server"), ("TIME",)])
             if isinstance(now, ResponseError):
@@ -30,6 +37,8 @@ class TakeoverGate:
                 # Who may not ask when the server started waits as if that were now.
                 started_ms = now_ms if isinstance(info, NoPermissionError) else now_ms - _uptime_ms(info)
                 self._not_before_ms = max(self._not_before_ms, started_ms + self._lease_ms)
+            if self._was_frozen:
+                self._was_frozen, self._not_before_ms = False, max(self._not_before_ms, now_ms + self._lease_ms)
             self._open = now_ms >= self._not_before_ms
         return self._open
 

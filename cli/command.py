@@ -19,7 +19,7 @@ class Command(NamedTuple):
 
 
 def run_command(program: str, commands: Mapping[str, Command], name: str, arguments: Sequence[str]) -> int:
-    """Run `program name arguments`; returns the exit code, 2 with one line where it cannot be used as it is."""
+    """Run `program name arguments`; returns the exit code, with one line where it could not do what was asked."""
     if name not in commands:
         return fail(program, f"command: got {name!r}, allowed: {', '.join(commands)}")
     from cli.errors import UserError
@@ -27,7 +27,7 @@ def run_command(program: str, commands: Mapping[str, Command], name: str, argume
     try:
         return int(importlib.import_module(commands[name].module).main(list(arguments)))
     except UserError as error:
-        return fail(f"{program} {name}", *error.lines)
+        return fail(f"{program} {name}", *error.lines, code=error.code)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in _OWN_ROOMS:
             raise
@@ -43,8 +43,8 @@ def overview(commands: Mapping[str, Command]) -> str:
     return "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in commands.items())
 
 
-def fail(who: str, *lines: str) -> int:
+def fail(who: str, *lines: str, code: int = USAGE_ERROR) -> int:
     """Say what is wrong, one line each; the exit code."""
     for line in lines:
         print(f"{who}: {' '.join(line.split())}", file=sys.stderr)
-    return USAGE_ERROR
+    return code

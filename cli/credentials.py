@@ -2,7 +2,7 @@
 
 import re
 
-_USER_INFO = re.compile(r"^(\w+://)?.*@", re.DOTALL)
+_USER_INFO = re.compile(r"^([\w+]+://)?.*@", re.DOTALL)
 _PASSWORD = re.compile(r"(password=)[^&]*")
 
 

@@ -1,8 +1,11 @@
-"""Settings handed to a child process: as environment variables, which beat a .env file."""
+"""What a child process of ours is given: settings as environment variables, which beat a .env file."""
 
 import json
+import os
+import site
 from collections.abc import Mapping
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
@@ -18,6 +21,14 @@ def as_environment(settings: BaseSettings, kind: type[BaseSettings]) -> dict[str
         for name in kind.model_fields
         if name in settings.model_fields_set and (value := getattr(settings, name, None)) is not None
     }
+
+
+def import_path() -> dict[str, str]:
+    """What lets a child find us where we run from a checkout that was not installed."""
+    root = str(Path(__file__).resolve().parents[1])
+    if root in site.getsitepackages():
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
 
 
 def _text(value: Any) -> str:

@@ -2,7 +2,9 @@
 
 
 class UserError(Exception):
-    """Shown as it is, one line each, without a traceback; the command's exit code is 2."""
+    """Shown as it is, one line each, without a traceback; `code` is the command's exit code."""
+
+    code = 2
 
     def __init__(self, *lines: str) -> None:
         super().__init__("\n".join(lines))

@@ -1,4 +1,4 @@
-"""`orcastream gateway`: one gateway process."""
+"""`orcastream gateway`: one gateway process, or several on one port."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,38 @@ from cli.parse import load_settings
 from cli.ports import claimable_port
 from cli.served_model import with_model, with_redis
 from gateway.settings import GatewaySettings
+from schemas.errors import InvalidRequest
+
+_FLAGS = {"gateway-workers": "workers"}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Serve until a signal ends it."""
-    settings = with_model(with_redis(load_settings(GatewaySettings, arguments, "gateway")))
+    settings = with_model(with_redis(load_settings(GatewaySettings, arguments, "gateway", _FLAGS)))
+    _check_keys(settings)
+    if settings.gateway_workers > 1:
+        from cli.gateway_processes import serve_all
+
+        return serve_all(settings)
+    claimable_port(settings.host, settings.port, "port")
+    return serve_one(settings)
+
+
+def _check_keys(settings: GatewaySettings) -> None:
+    """UserError where there is no file of keys, or none that can be used: later ones are merely passed over."""
+    if settings.api_keys_file is None:
+        return
+    from gateway.key_source import KeyFile
+
+    try:
+        KeyFile(settings.api_keys_file).read()
+    except (OSError, InvalidRequest) as error:
+        raise UserError(f"api_keys_file (--api-keys-file, ORCASTREAM_API_KEYS_FILE): {error}") from None
+
+
+def serve_one(settings: GatewaySettings, *, shares_port: bool = False) -> int:
+    """Serve in this process; `shares_port` where others listen on the same port."""
+    from gateway.listening import CannotListen
     from telemetry.settings import UnusableTelemetry, settle_propagators
     from text.model_config import ModelFilesError
 
@@ -19,8 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         settle_propagators()
         from gateway.main import run
 
-        claimable_port(settings.host, settings.port, "port")
-        run(settings)
-    except (ModelFilesError, UnusableTelemetry) as error:
+        run(settings, shares_port=shares_port)
+    except (CannotListen, ModelFilesError, UnusableTelemetry) as error:
         raise UserError(str(error)) from None
     return 0

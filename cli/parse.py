@@ -1,7 +1,7 @@
 """A command's settings from flags, environment, .env and defaults, in this order; errors in one line each."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -22,8 +22,13 @@ class UnusableSettings(UserError):
     """Settings that cannot be used; each line names a field, its value and what is allowed."""
 
 
-def load_settings(kind: type[S], arguments: Sequence[str], command: str) -> S:
-    """Settings of `kind` for `orcastream command arguments`. UnusableSettings; SystemExit after --help."""
+def load_settings(
+    kind: type[S], arguments: Sequence[str], command: str, shortcuts: Mapping[str, str] | None = None
+) -> S:
+    """Settings of `kind` for `orcastream command arguments`. UnusableSettings; SystemExit after --help.
+
+    `shortcuts` are further names of flags, both without their dashes in front.
+    """
     try:
         source: CliSettingsSource[Any] = CliSettingsSource(
             kind,
@@ -35,6 +40,7 @@ def load_settings(kind: type[S], arguments: Sequence[str], command: str) -> S:
             cli_avoid_json=True,
             cli_show_env_vars=True,
             cli_exit_on_error=False,
+            cli_shortcuts=shortcuts,
         )
         return kind(_cli_settings_source=source)
     except ValidationError as error:

@@ -2,6 +2,8 @@
 
 import errno
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from cli.errors import UserError
 
@@ -25,6 +27,21 @@ def claimable_port(host: str, port: int, setting: str) -> int:
             reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
             raise PortUnavailable(f"{setting}: port {port} on {host} {reason}; allowed: a free port, or 0") from None
         return int(probe.getsockname()[1])
+
+
+@contextmanager
+def held_port(host: str, port: int, setting: str) -> Iterator[int]:
+    """A port that is free for processes of ours alone, which share it (SO_REUSEPORT); errors as `claimable_port`.
+
+    This process does not listen on it: it keeps the port from all others while none of ours lives.
+    """
+    claimable_port(host, port, setting)
+    family, _, _, _, address = _resolve(host, port, setting)
+    with socket.socket(family, socket.SOCK_STREAM) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(address)
+        yield int(holder.getsockname()[1])
 
 
 def _resolve(host: str, port: int, setting: str) -> tuple[int, int, int, str, tuple[str, int]]:

@@ -1,24 +1,18 @@
 """Everything that one machine needs: Redis, one gateway, some workers; started, kept running, stopped in order."""
 
 import asyncio
-import os
-import site
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 
 import httpx
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 
+from broker.connect import connect
 from broker.errors import LinkLost
-from broker.link import Link
 from broker.presence import list_workers
 from cli.cores import usable_cores
 from cli.embedded_redis import EmbeddedRedis, RedisUnavailable
-from cli.environment import as_environment
+from cli.environment import as_environment, import_path
 from cli.ports import PortUnavailable, claimable_port
 from cli.process import Program
 from cli.supervisor import Supervisor
@@ -56,6 +50,10 @@ class Stack:
     def redis_url(self) -> str:
         """The server that gateway and workers use."""
         return self._embedded.url if self._embedded else str(self._settings.redis_url)
+
+    @property
+    def _connection_url(self) -> str:
+        return self._embedded.url if self._embedded else str(self._settings.connection_url)
 
     async def start(self) -> None:
         """Start everything, Redis first. UserError where something is in the way; then nothing is left running."""
@@ -114,13 +112,11 @@ class Stack:
         if self._embedded:
             await self._embedded.start()
             return
-        client = Redis.from_url(self.redis_url, socket_timeout=_PING_TIMEOUT_S, retry=Retry(NoBackoff(), 0))
         try:
-            await client.ping()
-        except (RedisError, OSError, ValueError) as error:
+            link = await connect(self._connection_url, name="orcastream-up", reply_timeout_s=_PING_TIMEOUT_S)
+            await link.close()
+        except (LinkLost, ResponseError) as error:
             raise RedisUnavailable(f"redis_url: no Redis server answers there: {error}") from None
-        finally:
-            await client.aclose()
 
     def _gateway(self) -> Program:
         own = {"ORCASTREAM_PORT": str(self._port)}
@@ -134,11 +130,11 @@ class Stack:
         return self._program(name, "worker", as_environment(self._settings, WorkerSettings) | own)
 
     def _program(self, name: str, command: str, environment: Mapping[str, str]) -> Program:
-        shared = {"ORCASTREAM_REDIS_URL": self.redis_url, "PYTHONUNBUFFERED": "1", **_import_path()}
+        shared = {"ORCASTREAM_REDIS_URL": self.redis_url, "PYTHONUNBUFFERED": "1", **import_path()}
         return Program(name, (sys.executable, "-P", "-m", "cli.main", command), {**environment, **shared})
 
     async def _poll_readiness(self, num_workers: int) -> None:
-        await _until(lambda: _are_there(num_workers, self.redis_url, self._settings.keys()))
+        await _until(lambda: _are_there(num_workers, self._connection_url, self._settings.keys()))
         async with httpx.AsyncClient(base_url=self.url, trust_env=False) as client:
             await _until(lambda: _answers_ready(client))
 
@@ -150,9 +146,9 @@ async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(_READY_POLL_S)
 
 
-async def _are_there(num_workers: int, redis_url: str, keys: Keys) -> bool:
+async def _are_there(num_workers: int, url: str, keys: Keys) -> bool:
     try:
-        link = await Link.open(redis_url, name="orcastream-up")
+        link = await connect(url, name="orcastream-up")
         try:
             return sum(worker.alive for worker in await list_workers(link, keys)) >= num_workers
         finally:
@@ -166,11 +162,3 @@ async def _answers_ready(client: httpx.AsyncClient) -> bool:
         return (await client.get("/health/ready")).status_code == httpx.codes.OK
     except httpx.TransportError:
         return False
-
-
-def _import_path() -> dict[str, str]:
-    """What lets a child find us where we run from a checkout that was not installed."""
-    root = str(Path(__file__).resolve().parents[1])
-    if root in site.getsitepackages():
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}

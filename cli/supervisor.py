@@ -20,10 +20,17 @@ class GaveUp(UserError):
 
 
 class Supervisor:
-    """Runs programs by name. `report(name, line)` gets what they print and what becomes of them."""
+    """Runs programs by name. `report(name, line)` gets what becomes of them, `output` what they print."""
 
-    def __init__(self, report: Callable[[str, str], None], make_backoff: Callable[[], Backoff] = Backoff) -> None:
+    def __init__(
+        self,
+        report: Callable[[str, str], None],
+        make_backoff: Callable[[], Backoff] = Backoff,
+        output: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """Without `output`, `report` gets both."""
         self._report = report
+        self._output = output or report
         self._make_backoff = make_backoff
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._running: dict[str, Process] = {}
@@ -69,7 +76,7 @@ class Supervisor:
                 process.kill()
 
     async def _spawn(self, program: Program) -> Process:
-        process = await Process.spawn(program, lambda line: self._report(program.name, line))
+        process = await Process.spawn(program, lambda line: self._output(program.name, line))
         self._running[program.name] = process
         self._report(program.name, f"pid {process.pid}")
         return process

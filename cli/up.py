@@ -3,7 +3,6 @@
 import asyncio
 import importlib.util
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -12,12 +11,11 @@ from cli.errors import UserError
 from cli.parse import load_settings
 from cli.served_model import with_model
 from cli.stack import Stack
+from cli.stop_signals import KILLED, StopSignals, stopped_or_killed
 from cli.up_settings import UpSettings
 from telemetry.version import own_version
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _COLOURS = (36, 33, 35, 32, 34, 31)
-KILLED = 130
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,23 +31,8 @@ def _check_extras() -> None:
             raise UserError(f"the package {package} is not installed: pip install 'orcastream[{extra}]'")
 
 
-class _Signals:
-    """The first stop signal asks for an orderly stop, the second ends everything at once."""
-
-    def __init__(self) -> None:
-        self.stop = asyncio.Event()
-        self.kill = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in _STOP_SIGNALS:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
-                loop.add_signal_handler(number, self._on_signal)
-
-    def _on_signal(self) -> None:
-        (self.kill if self.stop.is_set() else self.stop).set()
-
-
 async def _run(settings: UpSettings) -> int:
-    signals = _Signals()
+    signals = StopSignals()
     lines = Lines(settings.workers)
     stack = Stack(settings, lines.show)
     serving = asyncio.create_task(_serve(stack, settings, lines))
@@ -77,24 +60,20 @@ async def _serve(stack: Stack, settings: UpSettings, lines: "Lines") -> None:
 
 
 def _redis_cli(url: str) -> str:
-    """The command that looks into the server; without its password."""
+    """The command that looks into the server, or what else leads to it; without its password."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
         return f"redis-cli -s {parts.path}"
-    return f"redis-cli -h {parts.hostname} -p {parts.port or 6379}"
+    if "+" in parts.scheme:
+        return f"master named {parts.path.strip('/')}, found by sentinels"
+    tls = " --tls" if parts.scheme == "rediss" else ""
+    return f"redis-cli -h {parts.hostname} -p {parts.port or 6379}{tls}"
 
 
-async def _stop(stack: Stack, signals: _Signals, lines: "Lines") -> int:
-    stopped = asyncio.create_task(stack.stop())
-    killing = asyncio.create_task(signals.kill.wait())
-    await asyncio.wait((stopped, killing), return_when=asyncio.FIRST_COMPLETED)
-    killed = not stopped.done()
-    if killed:
-        stack.kill()
-    await stopped
-    killing.cancel()
-    lines.show("up", "killed" if killed else "stopped")
-    return KILLED if killed else 0
+async def _stop(stack: Stack, signals: StopSignals, lines: "Lines") -> int:
+    in_order = await stopped_or_killed(stack.stop(), stack.kill, signals)
+    lines.show("up", "stopped" if in_order else "killed")
+    return 0 if in_order else KILLED
 
 
 class Lines:

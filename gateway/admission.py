@@ -89,7 +89,7 @@ class Admission:
         return asked_s
 
     def _payload(self, asked: ApiRequest, tenant: str) -> Payload:
-        parameters = {**asked.parameters, "tenant": tenant}
+        parameters = {"on_disconnect": "cancel", **asked.parameters, "tenant": tenant}
         try:
             # parameters before the prompt, so that a wrong one costs no tokenizing
             parse_payload({**parameters, "prompt": [0]})

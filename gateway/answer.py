@@ -1,6 +1,6 @@
 """A reply as an HTTP answer: gathered whole, or streamed as server-sent events."""
 
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -14,40 +14,52 @@ from gateway.sse import DONE, KEEP_ALIVE, comment, event
 from schemas.events import Started, Terminal
 
 
-async def gather(updates: AsyncGenerator[Update | None], shape: Shape, text: ReplyText) -> dict[str, Any]:
+async def gather(updates: AsyncGenerator[Sequence[Update]], shape: Shape, text: ReplyText) -> dict[str, Any]:
     """The whole answer. Raises ApiError where the request ended with an error."""
     texts: dict[int, str] = {}
     async with aclosing(updates):
-        async for update in updates:
-            if update is None:
-                continue
-            for piece in text.take(update):
-                texts[piece.choice] = texts.get(piece.choice, "") + piece.text
-            if update.terminal is not None:
-                check(update.terminal)
-                lasts = text.end(update.terminal)
-                choices = [(texts.get(last.choice, "") + last.text, last.finish_reason) for last in lasts]
-                return shape.whole(choices, update.terminal.usage)
+        async for ready in updates:
+            for update in ready:
+                for piece in text.take(update):
+                    texts[piece.choice] = texts.get(piece.choice, "") + piece.text
+                if update.terminal is not None:
+                    check(update.terminal)
+                    lasts = text.end(update.terminal)
+                    choices = [(texts.get(last.choice, "") + last.text, last.finish_reason) for last in lasts]
+                    return shape.whole(choices, update.terminal.usage)
     raise unavailable("The reply broke off.")
 
 
 async def stream(
-    updates: AsyncGenerator[Update | None],
+    updates: AsyncGenerator[Sequence[Update]],
     shape: Shape,
     text: ReplyText,
     *,
     resumed: bool,
     failed: Callable[[ApiError], None],
 ) -> AsyncGenerator[bytes]:
-    """The answer as events; an error that comes once the stream has begun is its last event, and `failed` is told."""
+    """The answer as events, those that are there at the same time in one piece of bytes.
+
+    An error that comes once the stream has begun is its last event, and `failed` is told.
+    """
     opened: set[int] = set()
     chunks = Chunks(shape)
+    written: list[bytes] = []
     try:
         async with aclosing(updates):
-            async for update in updates:
-                for part in parts(update, shape, chunks, text, opened, resumed=resumed):
-                    yield part
+            async for ready in updates:
+                if not ready:
+                    written.append(KEEP_ALIVE)
+                for update in ready:
+                    for part in parts(update, shape, chunks, text, opened, resumed=resumed):
+                        written.append(part)  # one by one: what was made before an error is sent before it
+                if written:
+                    together = b"".join(written)
+                    written.clear()
+                    yield together
     except Exception as error:
+        if written:
+            yield b"".join(written)
         told = as_api_error(error, shape.id)
         failed(told)
         yield event(told.body())
@@ -56,12 +68,9 @@ async def stream(
 
 
 def parts(
-    update: Update | None, shape: Shape, chunks: Chunks, text: ReplyText, opened: set[int], *, resumed: bool
+    update: Update, shape: Shape, chunks: Chunks, text: ReplyText, opened: set[int], *, resumed: bool
 ) -> Generator[bytes]:
-    """What one update adds to a stream; None, silence, a comment. ApiError behind the text of a request that failed."""
-    if update is None:
-        yield KEEP_ALIVE
-        return
+    """What one update adds to a stream. ApiError behind the text of a request that failed."""
     if update.started is not None:
         yield comment(worker_comment(update))
         if not resumed:

@@ -9,6 +9,7 @@ from redis.exceptions import ResponseError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from broker.errors import BrokerError
 from gateway import models_api, requests_api
@@ -20,12 +21,22 @@ from gateway.kind import Kind
 from gateway.log import LOGGER, log_event
 from gateway.request_telemetry import RequestTelemetry
 from gateway.service import Gateway
-from schemas.errors import InvalidRequest
+from gateway.sse import SERVERS_SEND
+from schemas.errors import InvalidRequest, without_values
 
 _CLIENT_LEFT = 499
+_FAULT = 500
 _GENERATING = ("/v1/completions", "/v1/chat/completions")
 
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+class _App(FastAPI):
+    """Shows the server's own `send` to responses, before any middleware wraps it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[SERVERS_SEND] = send
+        await super().__call__(scope, receive, send)
 
 
 def create_app(gateway: Gateway) -> FastAPI:
@@ -37,7 +48,7 @@ def create_app(gateway: Gateway) -> FastAPI:
         yield
         await gateway.close()
 
-    app = FastAPI(title="Orcastream", lifespan=lifespan, openapi_url=None)
+    app = _App(title="Orcastream", lifespan=lifespan, openapi_url=None)
     app.add_middleware(BodyLimit, max_body_bytes=gateway.settings.max_body_bytes, refused=partial(_refused, gateway))
     for method, path, handler in _routes(gateway):
         app.add_route(path, handler, methods=[method])
@@ -51,7 +62,7 @@ def create_app(gateway: Gateway) -> FastAPI:
 def _routes(gateway: Gateway) -> list[tuple[str, str, Handler]]:
     registry = gateway.telemetry.registry
     scraped: list[tuple[str, str, Handler]] = (
-        [] if registry is None else [("GET", "/metrics", partial(metrics, registry))]
+        [] if registry is None else [("GET", "/metrics", partial(metrics, registry, gateway.settings.process_port))]
     )
     return [
         *scraped,
@@ -95,8 +106,22 @@ def _answer(gateway: Gateway, tell: Callable[[Exception], ApiError], request: Re
     told = tell(error)
     if told.refused and request.url.path in _GENERATING and told.status != _CLIENT_LEFT:
         _refused(gateway, told)
-    log_event("refused", path=request.url.path, status=told.status, code=told.code, why=told.message)
+    log_event("refused", path=_route(request), status=told.status, code=told.code, why=_told_in_logs(told))
     return JSONResponse(told.body(), status_code=told.status, headers=told.headers)
+
+
+def _route(request: Request) -> str:
+    """The path as far as it is ours: what else stands there a client has made up."""
+    route = request.scope.get("route")
+    return str(getattr(route, "path", "unknown"))
+
+
+def _told_in_logs(error: ApiError) -> str | None:
+    """Why a request was refused, without what it held: that may be a prompt. Errors of ours quote nothing of it."""
+    if error.status >= _FAULT:
+        return without_values(error.message)
+    outline = without_values(error.message)
+    return None if outline == error.message else outline
 
 
 def _refused(gateway: Gateway, error: ApiError) -> None:

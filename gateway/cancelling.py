@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from broker.cancel import cancel
-from broker.ending import Ender
+from broker.cancelling import cancel_entry
 from broker.origin import find_origin
 
 if TYPE_CHECKING:
@@ -20,8 +19,5 @@ async def cancel_request(gateway: "Gateway", request_id: str) -> bool:
     if origin is None or origin.request is None or origin.ref is None:
         return False
     retention_ms = gateway.settings.retention_ms
-    expire_at_ms = origin.request.deadline_ms + retention_ms
-    await cancel(link, gateway.keys, request_id, expire_at_ms=expire_at_ms)
-    ender = Ender(gateway.keys, gateway.name, retention_ms=retention_ms, on_end=gateway.metrics.ended)
-    await ender.end_if_waiting(link, origin.request, origin.ref, "cancelled while it waited")
+    await cancel_entry(link, gateway.keys, gateway.ender, origin.request, origin.ref, retention_ms=retention_ms)
     return True

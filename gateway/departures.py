@@ -1,70 +1,94 @@
-"""What happens to a request whose client has gone."""
+"""Cancels requests whose clients have gone and did not come back."""
 
 import asyncio
-import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
 
-from broker.errors import BrokerError
-from gateway.cancelling import cancel_request
-from gateway.log import log_event
+from broker.attendance import Attendance, Reading
+from broker.errors import BrokerError, LinkLost
+from broker.link import Link
+from broker.origin import find_origin
+from gateway.log import LOGGER, log_event
 
 if TYPE_CHECKING:
     from gateway.service import Gateway
 
-_PATIENCE_S = 60.0
-"""How long a Redis that is away is waited for."""
+_LOOK_S = 0.5
+_SLOW_S = 1.0
+"""A look at Redis that takes longer met one that stood still."""
+_MARGIN_S = 1.0
+"""Beside the grace: until every gateway is connected again and has said who is there."""
 
 
 class Departures:
-    """Cancels a request after a grace period in which no reader came back, on this or any other gateway.
+    """Looks for requests, of whatever gateway, whose client counts as gone, and cancels them.
 
-    A gateway that stops forgets its departures: stopping is not cancelling.
+    While Redis is away no client can come back, so the grace stands still: nothing is cancelled before Redis has
+    answered for as long as the grace. A gateway that stops cancels nothing: stopping is not cancelling.
     """
 
-    def __init__(self, gateway: "Gateway") -> None:
+    def __init__(self, gateway: "Gateway", attendance: Attendance) -> None:
         self._gateway = gateway
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._attendance = attendance
+        self._left = asyncio.Event()
 
-    def left(self, request_id: str, *, cancels: bool) -> None:
-        """A reader of the request has gone before the reply's end."""
-        log_event("disconnected", request=request_id, on_disconnect="cancel" if cancels else "continue")
-        task = asyncio.create_task(self._depart(request_id, cancels), name=f"departure {request_id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def left(self, request_id: str) -> None:
+        """The last reader here has gone before the reply's end."""
+        log_event("disconnected", request=request_id)
+        self._left.set()
 
-    async def close(self) -> None:
-        """Forget all of them."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _depart(self, request_id: str, cancels: bool) -> None:
-        try:
-            await self._gateway.readers.detach(request_id)
-        except (BrokerError, ResponseError) as error:
-            log_event("reader mark left behind", request=request_id, why=error)
-        if cancels:
-            await self._grace()
-            await self._cancel_unless_read(request_id)
-
-    async def _grace(self) -> None:
-        await asyncio.sleep(self._gateway.settings.disconnect_grace_s)
-
-    async def _cancel_unless_read(self, request_id: str) -> None:
-        until = time.monotonic() + _PATIENCE_S
+    async def keep_looking(self) -> None:
+        """Cancel what is due, for ever."""
+        grace_s = self._gateway.settings.disconnect_grace_s
         while True:
             try:
-                await self._gateway.redis.wait(until)
-                if await self._gateway.readers.anyone(request_id):
-                    log_event("came back", request=request_id)
-                elif await cancel_request(self._gateway, request_id):
-                    log_event("cancelled", request=request_id, why="disconnect")
-                return
+                await self.cancel_due()
             except (BrokerError, ResponseError) as error:
-                if time.monotonic() >= until:
-                    log_event("not cancelled", request=request_id, why=error)
-                    return
-                await asyncio.sleep(0.2)
+                log_event("departures not looked at", why=error)
+            except Exception:
+                LOGGER.exception("looking for departures failed")
+            await self._until_next(grace_s)
+
+    async def _until_next(self, grace_s: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._left.wait(), _LOOK_S)
+        if self._left.is_set():
+            self._left.clear()
+            await asyncio.sleep(min(grace_s, _LOOK_S))
+
+    def may_cancel(self) -> bool:
+        """Whether Redis has been there for so long that who was not heard of is gone."""
+        return self._gateway.readers.settled_s >= self._gateway.settings.disconnect_grace_s + _MARGIN_S
+
+    async def cancel_due(self) -> None:
+        """One look. Raises LinkLost, Unwritable, ResponseError."""
+        if self._gateway.stopping or not self.may_cancel():
+            return
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        link = await self._gateway.redis.get()
+        departed = await self._attendance.departed(link)
+        if loop.time() - begun > _SLOW_S:
+            self._gateway.readers.unsettle()
+            return
+        for request_id in departed:
+            try:
+                await self._cancel(link, request_id)
+            except LinkLost:
+                raise
+            except (BrokerError, ResponseError) as error:
+                log_event("not cancelled", request=request_id, why=error)
+
+    async def _cancel(self, link: Link, request_id: str) -> None:
+        """What breaks off in the middle is done again a little later, by whichever gateway looks first."""
+        gateway = self._gateway
+        origin = await find_origin(link, gateway.keys, request_id, gateway.redis.now_ms)
+        if origin is not None and origin.request is not None and origin.ref is not None:
+            expire_at_ms = origin.request.deadline_ms + gateway.settings.retention_ms
+            if not await self._attendance.give_up(link, request_id, expire_at_ms=expire_at_ms):
+                return
+            log_event("cancelled", request=request_id, why="disconnect")
+            await gateway.ender.end_if_waiting(link, origin.request, origin.ref, "cancelled while it waited")
+        await self._attendance.tell(link, [(request_id, Reading.ENDED)])

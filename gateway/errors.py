@@ -67,6 +67,12 @@ def id_in_use(request_id: str) -> ApiError:
     return ApiError(409, message, param="request_id", code="id_in_use", headers=_FINAL)
 
 
+def reply_expired(request_id: str, outcome: str) -> ApiError:
+    """410: the id of a request that ended, whose reply is not kept any more."""
+    message = f"The request {request_id!r} has ended ({outcome}) and its reply is no longer kept; choose another id."
+    return ApiError(410, message, param="request_id", code="reply_expired", headers=_FINAL)
+
+
 def unauthorized() -> ApiError:
     """401 for a missing or wrong key."""
     return ApiError(

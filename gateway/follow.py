@@ -1,8 +1,8 @@
 """Follows one reply: its updates, and the moments of silence between them."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from itertools import count
+from types import TracebackType
+from typing import Self
 
 from broker.subscription import Subscription, Update
 from gateway.errors import ApiError, unavailable
@@ -11,36 +11,61 @@ _TURN = 32
 """Updates that are taken in one go: a long log that is read again must not keep all other clients waiting."""
 
 
-async def follow(
-    subscription: Subscription, ending: asyncio.Event, *, keep_alive_s: float, give_up_at: float
-) -> AsyncGenerator[Update | None]:
-    """Updates up to the terminal one, and None whenever `keep_alive_s` passed without one.
+class Following:
+    """Reads one subscription, inside `async with`.
 
-    Raises what the subscription raises, and ApiError when the gateway stops (`ending`) or when nothing ends the reply
-    by `give_up_at` (loop time), which is after its deadline: then not even Redis can be asked.
+    One timer watches for silence, whatever number of updates come: most streams are never silent.
     """
-    loop = asyncio.get_running_loop()
-    closing = asyncio.create_task(_close_at(ending, subscription))
-    try:
-        for number in count(1):
-            if number % _TURN == 0:
-                await asyncio.sleep(0)
-            try:
-                update = await subscription.next_within(keep_alive_s)
-            except StopAsyncIteration:
-                raise gateway_stopping() from None
-            if update is None and loop.time() > give_up_at:
-                raise _overdue()
-            yield update
-            if update is not None and update.terminal is not None:
-                return
-    finally:
-        closing.cancel()
 
+    def __init__(
+        self, subscription: Subscription, ending: asyncio.Event, *, keep_alive_s: float, give_up_at: float
+    ) -> None:
+        """`ending` is set when the gateway stops; `give_up_at` (loop time) is after the request's deadline."""
+        self._subscription = subscription
+        self._ending = ending
+        self._keep_alive_s = keep_alive_s
+        self._give_up_at = give_up_at
+        self._loop = asyncio.get_running_loop()
+        self._taken_at = self._loop.time()
 
-async def _close_at(ending: asyncio.Event, subscription: Subscription) -> None:
-    await ending.wait()
-    subscription.close()
+    async def __aenter__(self) -> Self:
+        self._closing = asyncio.create_task(self._close_at_the_end())
+        self._timer = self._loop.call_later(self._keep_alive_s, self._watch)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        self._closing.cancel()
+
+    async def take(self) -> list[Update]:
+        """The updates that are there, waiting for the first; none where `keep_alive_s` passed without one.
+
+        Raises what the subscription raises, and ApiError when the gateway stops or when nothing has ended the reply by
+        `give_up_at`: then not even Redis can be asked.
+        """
+        try:
+            updates = await self._subscription.take(_TURN)
+        except StopAsyncIteration:
+            raise gateway_stopping() from None
+        self._taken_at = self._loop.time()
+        if not updates and self._taken_at > self._give_up_at:
+            raise _overdue()
+        if len(updates) == _TURN:
+            await asyncio.sleep(0)
+        return updates
+
+    def _watch(self) -> None:
+        due_at = self._taken_at + self._keep_alive_s
+        if due_at <= self._loop.time():
+            self._subscription.nudge()
+            due_at = self._loop.time() + self._keep_alive_s
+        self._timer = self._loop.call_at(due_at, self._watch)
+
+    async def _close_at_the_end(self) -> None:
+        await self._ending.wait()
+        self._subscription.close()
 
 
 def _overdue() -> ApiError:

@@ -1,6 +1,7 @@
 """POST /v1/completions and /v1/chat/completions."""
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -11,7 +12,8 @@ from broker.origin import find_origin
 from broker.queue import Enqueued
 from gateway.admission import Admitted
 from gateway.answer import as_api_error, gather, stream
-from gateway.errors import ApiError, id_in_use
+from gateway.api_key import Grant
+from gateway.errors import ApiError, id_in_use, reply_expired
 from gateway.kind import Kind
 from gateway.log import log_event
 from gateway.query import check_query
@@ -23,20 +25,20 @@ from schemas.request import GenerationRequest
 if TYPE_CHECKING:
     from gateway.service import Gateway
 
-_INLINE_BYTES = 16 * 1024
+_INLINE_BYTES = 4 * 1024
 """A body up to this size is tokenized at once; a larger one in a thread, so that it holds nobody up."""
 
 
 async def generate(gateway: "Gateway", kind: Kind, request: Request) -> Response:
     """Admit, enqueue, answer. Raises ApiError, InvalidRequest, BrokerError."""
     telemetry = RequestTelemetry(gateway.metrics)
-    tenant = gateway.tenants.of(request.headers)
+    grant = gateway.tenants.of(request.headers)
     check_query(request)
     raw = await request.body()
     await gateway.require_worker()
     gateway.admission.limits = gateway.workers.limits
-    admitted = await _admit(gateway, kind, raw, tenant, request)
-    session = await _enqueue(gateway, admitted, tenant, telemetry)
+    admitted = await _admit(gateway, kind, raw, grant, request)
+    session = await _enqueue(gateway, admitted, grant.tenant, telemetry)
     headers = {"X-Request-Id": session.request_id}
     if admitted.stream:
         events = stream(session.updates(), session.shape, session.text, resumed=False, failed=session.failed)
@@ -44,9 +46,11 @@ async def generate(gateway: "Gateway", kind: Kind, request: Request) -> Response
     return await _whole(session, request, headers)
 
 
-async def _admit(gateway: "Gateway", kind: Kind, raw: bytes, tenant: str, request: Request) -> Admitted:
+async def _admit(gateway: "Gateway", kind: Kind, raw: bytes, grant: Grant, request: Request) -> Admitted:
     def admit() -> Admitted:
-        return gateway.admission.admit(kind, raw, tenant=tenant, headers=request.headers, now_ms=gateway.redis.now_ms)
+        now_ms = gateway.redis.now_ms
+        admitted = gateway.admission.admit(kind, raw, tenant=grant.tenant, headers=request.headers, now_ms=now_ms)
+        return replace(admitted, request=grant.applied_to(admitted.request))
 
     return admit() if len(raw) <= _INLINE_BYTES else await asyncio.to_thread(admit)
 
@@ -64,7 +68,7 @@ async def _enqueue(gateway: "Gateway", admitted: Admitted, tenant: str, telemetr
         prompt_tokens=len(request.payload.prompt),
         stream=admitted.stream,
     )
-    session = Session(
+    return Session(
         gateway,
         request.id,
         tenant,
@@ -74,8 +78,6 @@ async def _enqueue(gateway: "Gateway", admitted: Admitted, tenant: str, telemetr
         include_usage=admitted.include_usage,
         telemetry=telemetry,
     )
-    await session.open()
-    return session
 
 
 async def _queued(gateway: "Gateway", request: GenerationRequest, enqueued: Enqueued) -> GenerationRequest | None:
@@ -85,9 +87,11 @@ async def _queued(gateway: "Gateway", request: GenerationRequest, enqueued: Enqu
     """
     if not enqueued.duplicate:
         return request
-    origin = await find_origin(await gateway.redis.get(), gateway.keys, request.id, gateway.redis.now_ms)
+    origin = await gateway.patiently(lambda link: find_origin(link, gateway.keys, request.id, gateway.redis.now_ms))
     if origin is not None and origin.tenant != request.payload.tenant:
         raise id_in_use(request.id)
+    if origin is None and enqueued.outcome is not None:
+        raise reply_expired(request.id, enqueued.outcome)
     return None if origin is None else origin.request
 
 

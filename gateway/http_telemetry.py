@@ -2,8 +2,10 @@
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from opentelemetry.trace import Span
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,10 +27,21 @@ def instrument(app: "FastAPI") -> None:
         os.environ[_OPT_IN] = ",".join(sorted(opted_in | {"http"}))
     from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
 
-    FastAPIInstrumentor.instrument_app(app, excluded_urls=_UNTOLD, exclude_spans=["send", "receive"])
+    FastAPIInstrumentor.instrument_app(
+        app, excluded_urls=_UNTOLD, exclude_spans=["send", "receive"], server_request_hook=_leave_out_the_query
+    )
 
 
-async def metrics(registry: "CollectorRegistry", request: Request) -> Response:
-    """GET /metrics."""
+def _leave_out_the_query(span: Span, scope: dict[str, Any]) -> None:
+    """A client that mistakes the query for the body has written its prompt there."""
+    if scope.get("query_string") and span.is_recording():
+        span.set_attribute("url.query", "REDACTED")
+
+
+async def metrics(registry: "CollectorRegistry", only_port: int | None, request: Request) -> Response:
+    """GET /metrics, on `only_port` where there is one: on a port that is shared, anybody's would be shown."""
+    server = request.scope.get("server")
+    if only_port is not None and (server is None or server[1] != only_port):
+        raise HTTPException(404, f"Metrics of this process are at /metrics on port {only_port}.")
     page, content_type = await asyncio.to_thread(metrics_page, registry, request.headers.get("accept", ""))
     return Response(page, headers={"Content-Type": content_type})

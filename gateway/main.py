@@ -1,6 +1,7 @@
 """The gateway's process: serve until told to stop."""
 
 import asyncio
+import gc
 import logging
 import signal
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import uvicorn
 import uvloop
 
 from gateway.app import create_app
+from gateway.listening import listening
 from gateway.service import Gateway, new_gateway_name
 from gateway.settings import GatewaySettings
 from telemetry.logs import set_up_logging
@@ -33,32 +35,40 @@ class _Server(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._on_exit)
 
 
-async def serve(settings: GatewaySettings, name: str, telemetry: Telemetry, early: list[int]) -> None:
+async def serve(
+    settings: GatewaySettings, name: str, telemetry: Telemetry, early: list[int], *, shares_port: bool
+) -> None:
     """Serve until SIGTERM or SIGINT; not at all after one of the `early` ones, which came before the event loop ran."""
     _on_stop(_leave)
     if early:
         return
+    sockets = listening(settings.host, settings.port, "port", shared=shares_port)
+    if settings.process_port is not None:
+        sockets += listening(settings.host, settings.process_port, "process_port")
     gateway = Gateway(settings, name=name, telemetry=telemetry)
     config = uvicorn.Config(
         create_app(gateway),
-        host=settings.host,
-        port=settings.port,
         http="httptools",
         log_config=None,
         access_log=settings.access_log,
         server_header=False,
         timeout_graceful_shutdown=int(settings.shutdown_grace_s + _MARGIN_S),
     )
+    config.load()
+    _leave_to_itself()
     server = _Server(config, gateway.begin_stop)
     _on_stop(server.handle_exit)
     try:
-        await server.serve()
+        await server.serve(sockets)
     finally:
         _on_stop(_ignore)
 
 
-def run(settings: GatewaySettings) -> None:
-    """Run a gateway in this process; returns once it has stopped. UnusableTelemetry where it cannot start as asked."""
+def run(settings: GatewaySettings, *, shares_port: bool = False) -> None:
+    """Run a gateway in this process; returns once it has stopped. `shares_port`: others listen on its port, too.
+
+    Raises UnusableTelemetry and CannotListen where it cannot start as asked.
+    """
     set_up_logging(settings.log_level, settings.log_form)
     if settings.access_log:
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
@@ -68,9 +78,15 @@ def run(settings: GatewaySettings) -> None:
     early: list[int] = []
     _on_stop(lambda number, frame: early.append(number))  # an event loop that is half made cannot be left in peace
     try:
-        uvloop.run(serve(settings, name, telemetry, early))
+        uvloop.run(serve(settings, name, telemetry, early, shares_port=shares_port))
     finally:
         telemetry.shut_down()
+
+
+def _leave_to_itself() -> None:
+    """Have the garbage collector pass over what was loaded: to look at it each time stops all streams for 0.1 s."""
+    gc.collect()
+    gc.freeze()
 
 
 def _on_stop(handler: Callable[[int, FrameType | None], None]) -> None:

@@ -11,7 +11,7 @@ from gateway.messages import check_text, read_messages
 from gateway.neutral import drop_neutral
 from schemas.errors import InvalidRequest
 from schemas.explain import first_complaint
-from schemas.keys import check_id
+from schemas.keys import PriorityClass, check_id
 
 Prompt = str | list[int] | list[dict[str, str]]
 """Text, token ids, or the messages of a chat."""
@@ -54,7 +54,7 @@ class Options(BaseModel):
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, max_length=256, description="Whom the client asks for; written to the log.")
-    priority: Literal["realtime", "high", "normal", "low"] = "normal"
+    priority: PriorityClass = "normal"
     timeout: float | None = Field(None, gt=0, description="Seconds until the request expires.")
     request_id: str | None = Field(None, description="The client's own id; posting it again gives the same answer.")
 

@@ -1,4 +1,4 @@
-"""Who reads which reply: so that a client that comes back, on any gateway, keeps its request from being cancelled."""
+"""Who reads which reply here, and the task that tells the other gateways through Redis."""
 
 import asyncio
 from collections import Counter
@@ -6,68 +6,110 @@ from contextlib import suppress
 
 from redis.exceptions import ResponseError
 
-from broker.errors import LinkLost
-from broker.link import Link
-from gateway.redis_link import RedisLink
-from schemas.keys import Keys
+from broker.attendance import Attendance, Reading
+from broker.errors import BrokerError
+from gateway.log import LOGGER, log_event
+from gateway.redis_link import PAUSE_S, RedisLink
 
 BEAT_S = 2.0
-_BEAT_TTL_MS = 8_000
+"""How often all marks are renewed."""
+_LATE_S = 1.0
+"""A renewal that comes later than this was held up."""
 
 
 class Readers:
-    """Readers of each reply, counted per gateway in one Redis hash per request, next to its reply log.
+    """Counts the readers of each reply, and keeps the marks in Redis alike.
 
-    A gateway that was killed cannot take its readers back; so each keeps a short-lived key of its own alive, and
-    readers of a gateway without one do not count.
+    Nobody waits for a mark: one task writes what has changed, at once, and everything again every few seconds. So what
+    a broken connection swallowed, or what Redis lost, is made good by the next write.
     """
 
-    def __init__(self, redis: RedisLink, keys: Keys, gateway: str) -> None:
+    def __init__(self, redis: RedisLink, attendance: Attendance) -> None:
         self._redis = redis
-        self._keys = keys
-        self._gateway = gateway
+        self._attendance = attendance
         self._here: Counter[str] = Counter()
+        self._accepted: set[str] = set()
+        self._unmarked: set[str] = set()
+        """Accepted, and Redis does not know it yet."""
+        self._changed: dict[str, Reading] = {}
+        self._news = asyncio.Event()
+        self._told_at = float("-inf")
+        self._settled_at: float | None = None
 
-    async def attach(self, request_id: str, ttl_ms: int) -> None:
-        """Someone reads `request_id` here. Raises LinkLost."""
+    def attach(self, request_id: str, *, accepted: bool) -> None:
+        """Someone reads `request_id` here; `accepted` for a client whose loss cancels the request."""
         self._here[request_id] += 1
-        if self._here[request_id] == 1:
-            key = self._key(request_id)
-            link = await self._redis.get()
-            await link.call_many([("HSET", key, self._gateway, 1), ("PEXPIRE", key, max(1, ttl_ms))])
+        if accepted:
+            self._accepted.add(request_id)
+            self._unmarked.add(request_id)
+        self._change(request_id, self._reading(request_id))
 
-    async def detach(self, request_id: str) -> None:
-        """One reader less. Raises LinkLost; then the mark stays until this gateway or the request ends."""
+    def detach(self, request_id: str, reading: Reading) -> None:
+        """One reader less; `reading` says why, and counts where it was the last one here."""
         self._here[request_id] -= 1
         if self._here[request_id] <= 0:
             del self._here[request_id]
-            link = await self._redis.get()
-            await link.call("HDEL", self._key(request_id), self._gateway)
+            self._accepted.discard(request_id)
+            self._change(request_id, reading)
 
-    async def anyone(self, request_id: str) -> bool:
-        """Does anybody read it, here or at another live gateway? Raises LinkLost."""
-        if self._here[request_id]:
-            return True
-        link = await self._redis.get()
-        marked = [name.decode() for name in await link.call("HKEYS", self._key(request_id))]
-        others = [name for name in marked if name != self._gateway]
-        if not others:
-            return False
-        return any(await link.call_many([("EXISTS", self._beat_key(name)) for name in others]))
+    @property
+    def settled_s(self) -> float:
+        """For how long Redis has answered each renewal in time; 0 while it does not."""
+        return 0.0 if self._settled_at is None else asyncio.get_running_loop().time() - self._settled_at
 
-    async def beat(self, link: Link) -> None:
-        """Say that this gateway lives."""
-        await link.call("SET", self._beat_key(self._gateway), 1, "PX", _BEAT_TTL_MS)
+    def unsettle(self) -> None:
+        """Redis was away, so that nobody could tell it anything: times begin again."""
+        self._settled_at = None
+        self._news.set()
 
-    async def keep_beating(self) -> None:
-        """Say so for ever."""
+    async def keep_telling(self) -> None:
+        """Keep the marks in Redis, for ever."""
         while True:
-            with suppress(LinkLost, ResponseError):  # a missed beat is made up for by the next
-                await self.beat(await self._redis.get())
-            await asyncio.sleep(BEAT_S)
+            try:
+                await self._tell()
+            except (BrokerError, ResponseError) as error:
+                self.unsettle()
+                log_event("readers not marked", why=error)
+                await asyncio.sleep(PAUSE_S)
+                continue
+            except Exception:
+                LOGGER.exception("marking readers failed")
+                await asyncio.sleep(PAUSE_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(self._told_at + BEAT_S):
+                    await self._news.wait()
 
-    def _key(self, request_id: str) -> str:
-        return f"{self._keys.reply(request_id)}:readers"
+    async def tell_last(self) -> None:
+        """Write what is left, as far as Redis can be asked."""
+        with suppress(BrokerError, ResponseError):
+            await self._tell()
 
-    def _beat_key(self, gateway: str) -> str:
-        return f"{self._keys.namespace}:gateways:{gateway}"
+    async def _tell(self) -> None:
+        loop = asyncio.get_running_loop()
+        link = await self._redis.get()
+        self._news.clear()
+        changed, self._changed = self._changed, {}
+        unmarked, self._unmarked = self._unmarked, set()
+        is_renewal = self._settled_at is None or loop.time() - self._told_at >= BEAT_S
+        said = {**{name: self._reading(name) for name in self._here}, **changed} if is_renewal else changed
+        try:
+            first = [(name, Reading.ACCEPTED) for name in unmarked if said[name] is not Reading.ENDED]
+            await self._attendance.tell(link, [*first, *said.items()])
+        except BaseException:
+            self._changed = {**changed, **self._changed}
+            self._unmarked |= unmarked
+            raise
+        if is_renewal:
+            self._renewed(loop.time())
+
+    def _renewed(self, now: float) -> None:
+        if self._settled_at is None or now - self._told_at > BEAT_S + _LATE_S:
+            self._settled_at = now
+        self._told_at = now
+
+    def _reading(self, request_id: str) -> Reading:
+        return Reading.ACCEPTED if request_id in self._accepted else Reading.READ
+
+    def _change(self, request_id: str, reading: Reading) -> None:
+        self._changed[request_id] = reading
+        self._news.set()

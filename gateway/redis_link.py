@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from broker.connect import connect
 from broker.errors import LinkLost
 from broker.link import Link, LinkObserver
 
@@ -60,7 +61,7 @@ class RedisLink:
             await self._link.close()
 
     async def _open(self) -> Link:
-        link = await Link.open(self._url, name=self._name, observer=self._observer)
+        link = await connect(self._url, name=self._name, observer=self._observer)
         try:
             self._clock_offset_ms = await link.server_time_ms() - int(time.time() * 1000)
         except BaseException:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broker.errors import ReplyConflict
-from broker.resume import ResumePoint, extend_checksum, resume_id
+from broker.resume import CaughtUp, ResumePoint, Resumption, extend_checksum, resume_id
 from broker.subscription import Update
 from gateway.delivered import Delivered
 from schemas.events import Run, Terminal
@@ -43,9 +42,10 @@ class _ChoiceText:
         self.checksum = 0
         self.text_length: int | None = None
 
-    def push(self, tokens: Sequence[int]) -> str:
+    def push(self, tokens: Sequence[int], checksum: int | None = None) -> str:
+        """The text that `tokens` make certain; `checksum` is that of all so far, where it is known."""
         self.num_tokens += len(tokens)
-        self.checksum = extend_checksum(self.checksum, tokens)
+        self.checksum = extend_checksum(self.checksum, tokens) if checksum is None else checksum
         given_out = self._detokenizer.length
         return self._cut(given_out, self._detokenizer.push(tokens))
 
@@ -67,10 +67,9 @@ class ReplyText:
     def __init__(self, tokenizer: Tokenizer, resume: Delivered | None = None) -> None:
         self._tokenizer = tokenizer
         self._choices: list[_ChoiceText] = []
-        self._resume = None if resume is None else resume.tokens
+        self._resume = None if resume is None else Resumption(resume.tokens)
         self._num_ends = 0 if resume is None else resume.num_ends
         """Choices whose end the client has."""
-        self._held: list[list[int]] = []
 
     def take(self, update: Update) -> list[Piece]:
         """The new text of an update. ReplyConflict where a resuming client was told something else."""
@@ -80,12 +79,12 @@ class ReplyText:
             for choice, ending in enumerate(update.terminal.endings):
                 self._choice(choice).text_length = ending.text_length
         if self._resume is None:
+            if len(update.runs) == 1:
+                return self._piece(update.runs[0], update)
             return self._pieces(update.runs)
-        for run in update.runs:
-            while len(self._held) <= run.choice:
-                self._held.append([])
-            self._held[run.choice].extend(run.tokens)
-        return self._catch_up(self._resume, ended=update.terminal is not None)
+        has_finished = update.terminal is not None and update.terminal.error is None
+        caught_up = self._resume.take(update.runs, has_finished=has_finished)
+        return [] if caught_up is None else self._catch_up(caught_up)
 
     def end(self, terminal: Terminal) -> list[Last]:
         """How each choice ended, after `take` took the last update."""
@@ -99,21 +98,12 @@ class ReplyText:
             lasts.append(Last(number, text, reason, event_id))
         return lasts
 
-    def _catch_up(self, point: ResumePoint, *, ended: bool) -> list[Piece]:
-        """Nothing until the reply is as long as what the client has; then what goes beyond it."""
-        held = [*self._held, *([] for _ in range(len(point.counts) - len(self._held)))]
-        if any(len(tokens) < count for tokens, count in zip(held, point.counts, strict=False)):
-            if ended:
-                raise ReplyConflict(f"the reply ended before {point}, which the client was given")
-            return []
-        delivered = [tokens[:count] for tokens, count in zip(held, point.counts, strict=False)]
-        if ResumePoint.of_tokens(delivered) != point:
-            raise ReplyConflict(f"what the client was given ({point}) is not what the log says")
+    def _catch_up(self, caught_up: CaughtUp) -> list[Piece]:
+        """What the client has goes in without a word, what goes beyond comes out."""
         self._resume = None
-        for number, tokens in enumerate(delivered):
+        for number, tokens in enumerate(caught_up.delivered):
             self._choice(number).push(tokens)
-        rest = [tokens[self._choice(number).num_tokens :] for number, tokens in enumerate(held)]
-        return self._pieces([Run(number, 0, tuple(tokens)) for number, tokens in enumerate(rest) if tokens])
+        return self._pieces(caught_up.beyond)
 
     def _pieces(self, runs: Sequence[Run]) -> list[Piece]:
         pieces = []
@@ -122,6 +112,11 @@ class ReplyText:
             if text:
                 pieces.append(Piece(run.choice, text, self._event_id()))
         return pieces
+
+    def _piece(self, run: Run, update: Update) -> list[Piece]:
+        """As `_pieces`, of one run, behind which the counts are the update's own."""
+        text = self._choice(run.choice).push(run.tokens, update.checksums[run.choice])
+        return [Piece(run.choice, text, update.resume_id)] if text else []
 
     def _event_id(self) -> str:
         choices = self._choices

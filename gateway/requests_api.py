@@ -43,7 +43,6 @@ async def events(gateway: "Gateway", request: Request) -> Response:
         telemetry=telemetry,
         resume=resume,
     )
-    await session.open()
     log_event("resumed", request=request_id, behind=last_event_id)
     parts = stream(session.updates(), session.shape, session.text, resumed=resume is not None, failed=session.failed)
     return EventStream(parts, headers={"X-Request-Id": request_id}, closed=session.close)
@@ -62,11 +61,11 @@ async def cancel(gateway: "Gateway", request: Request) -> Response:
 
 async def _of_tenant(gateway: "Gateway", request: Request) -> tuple[str, Origin]:
     """The id in the path and what is known of it; ApiError 404 where nothing is, or it is another tenant's."""
-    tenant = gateway.tenants.of(request.headers)
+    tenant = gateway.tenants.of(request.headers).tenant
     request_id = request.path_params["request_id"]
     if not ID_PATTERN.fullmatch(request_id):
         raise not_found(request_id)
-    origin = await find_origin(await gateway.redis.get(), gateway.keys, request_id, gateway.redis.now_ms)
+    origin = await gateway.patiently(lambda link: find_origin(link, gateway.keys, request_id, gateway.redis.now_ms))
     if origin is None or origin.tenant != tenant:
         raise not_found(request_id)
     return request_id, origin

@@ -8,8 +8,12 @@ from typing import TypeVar
 
 from redis.exceptions import ResponseError
 
-from broker.errors import BrokerError, LinkLost, QueueFull, Unwritable, error_code
+from broker.attendance import Attendance
+from broker.ending import Ender
+from broker.errors import PASSING, BrokerError, LinkLost, QueueFull, Unwritable, error_code
 from broker.link import Link
+from broker.loss import LossCheck
+from broker.origin import find_origin
 from broker.presence import new_process_name
 from broker.queue import Enqueued, RequestQueue
 from broker.queue_state import read_queue_state
@@ -18,6 +22,7 @@ from broker.sweep import Sweeper
 from gateway.admission import Admission, Timeouts
 from gateway.departures import Departures
 from gateway.errors import queue_full, unavailable
+from gateway.key_source import KeyFile, KeysInRedis, KeySource
 from gateway.log import LOGGER, log_event
 from gateway.metrics import GatewayMetrics
 from gateway.readers import Readers
@@ -25,7 +30,9 @@ from gateway.redis_link import PAUSE_S, RedisLink
 from gateway.request_telemetry import sending
 from gateway.settings import GatewaySettings
 from gateway.tenants import Tenants
+from gateway.unattended import Unattended
 from gateway.workers import Workers
+from schemas.errors import ErrorCode
 from schemas.request import GenerationRequest
 from telemetry.queue_gauges import INTERVAL_S
 from telemetry.setup import Telemetry
@@ -50,11 +57,11 @@ class Gateway:
 
         `telemetry` is what was started in this process; none: nothing was.
         """
-        if not settings.redis_url:
-            raise ValueError("redis_url: got none, allowed: a redis://, rediss:// or unix:// URL")
+        if not settings.connection_url:
+            raise ValueError("redis_url: got none, allowed: a redis://, rediss://, unix:// or redis+sentinel:// URL")
         if not settings.model:
             raise ValueError("model: got none, allowed: a directory or hub id")
-        url = settings.redis_url
+        url = settings.connection_url
         self.settings = settings
         self.keys = settings.keys()
         self.name = name or new_gateway_name()
@@ -64,7 +71,6 @@ class Gateway:
         self.started_at = int(time.time())
         self.tokenizer = Tokenizer.load(settings.model)
         config = ModelConfig.load(settings.model, max_model_len=settings.max_model_len)
-        self.tenants = Tenants(settings.api_keys)
         self.admission = Admission(
             self.tokenizer,
             config.limits,
@@ -72,6 +78,7 @@ class Gateway:
             Timeouts(settings.default_timeout_s, settings.max_timeout_s),
         )
         self.redis = RedisLink(url, self.name, observer)
+        self.tenants = Tenants(settings.api_keys, self._key_source())
         self.reader = ReplyReader(
             url,
             self.keys,
@@ -81,9 +88,14 @@ class Gateway:
             observer=observer,
             on_end=self.metrics.ended,
         )
-        self.readers = Readers(self.redis, self.keys, self.name)
+        lease_ms, grace_ms = int(settings.gateway_lease_s * 1000), int(settings.disconnect_grace_s * 1000)
+        attendance = Attendance(self.keys, self.name, lease_ms=lease_ms, grace_ms=grace_ms)
+        self.readers = Readers(self.redis, attendance)
+        loss = LossCheck(self.keys, self.name, retention_ms=settings.retention_ms, on_end=self.metrics.ended)
+        self.unattended = Unattended(self.redis, loss, settings.loss_check_s / 2)
         self.workers = Workers(self.redis, self.keys, config.limits)
-        self.departures = Departures(self)
+        self.departures = Departures(self, attendance)
+        self.ender = Ender(self.keys, self.name, retention_ms=settings.retention_ms, on_end=self.metrics.ended)
         self.stopping = False
         self._ready: bool | None = None
         self.ending = asyncio.Event()
@@ -93,11 +105,22 @@ class Gateway:
     async def start(self) -> None:
         """Begin reading, sweeping and being seen; does not wait for Redis."""
         await self.reader.start()
-        works = [self.readers.keep_beating(), self._keep_sweeping()]
+        works = [
+            self.readers.keep_telling(),
+            self.departures.keep_looking(),
+            self._keep_sweeping(),
+            self.unattended.keep_checking(),
+            self.tenants.keep_fresh(self.settings.api_keys_reload_s),
+        ]
         if self.telemetry.on:
             works.append(self._keep_gauging())
         self._tasks = [asyncio.create_task(work) for work in works]
         log_event("serving", level=logging.INFO, gateway=self.name, model=self.settings.served_name)
+
+    def _key_source(self) -> KeySource | None:
+        if self.settings.api_keys_file is not None:
+            return KeyFile(self.settings.api_keys_file)
+        return KeysInRedis(self.redis, self.keys) if self.settings.api_keys_in_redis else None
 
     def begin_stop(self) -> None:
         """Take no new requests; open streams get `shutdown_grace_s` to end by themselves."""
@@ -110,10 +133,10 @@ class Gateway:
         """End everything; cancels no request."""
         self.stopping = True
         self.ending.set()
-        await self.departures.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.readers.tell_last()
         await self.reader.close()
         await self.redis.close()
         log_event("stopped", level=logging.INFO, gateway=self.name)
@@ -130,17 +153,30 @@ class Gateway:
         """ApiError 503 while nobody can answer."""
         if self.stopping:
             raise unavailable("This gateway is stopping.", "gateway_stopping")
-        alive = await self._patiently(lambda _: self.workers.alive())
+        alive = await self.patiently(lambda _: self.workers.alive())
         if not alive and self.settings.require_worker:
             raise unavailable(f"No worker of the model {self.settings.served_name!r} lives.", "no_worker")
 
     async def enqueue(self, request: GenerationRequest) -> Enqueued:
-        """Put the request into the queue once, however often Redis breaks off meanwhile. Raises ApiError."""
+        """Put the request into the queue once, however often Redis breaks off meanwhile. Raises ApiError.
+
+        One that was there and ended as lost is put there anew.
+        """
         bound, retention_ms = self.settings.max_queue_depth, self.settings.retention_ms
+
+        async def enqueue(link: Link) -> Enqueued:
+            queue = RequestQueue(link, self.keys)
+            enqueued = await queue.enqueue(request, bound=bound, retention_ms=retention_ms)
+            if enqueued.outcome != ErrorCode.LOST:
+                return enqueued
+            origin = await find_origin(link, self.keys, request.id, self.redis.now_ms)
+            if origin is not None and origin.tenant != request.payload.tenant:
+                return enqueued
+            await queue.forget_lost(request.id)
+            return await queue.enqueue(request, bound=bound, retention_ms=retention_ms, replaces=enqueued.entry)
+
         try:
-            return await self._patiently(
-                lambda link: RequestQueue(link, self.keys).enqueue(request, bound=bound, retention_ms=retention_ms)
-            )
+            return await self.patiently(enqueue)
         except QueueFull as error:
             raise queue_full(error.depth, error.bound) from None
 
@@ -151,8 +187,8 @@ class Gateway:
             send.sent(enqueued)
             return send.request, enqueued
 
-    async def _patiently(self, action: Callable[[Link], Awaitable[Result]]) -> Result:
-        """Carry out what may be carried out twice, again while Redis is away, for as long as a client can wait."""
+    async def patiently(self, action: Callable[[Link], Awaitable[Result]]) -> Result:
+        """Carry out what may be carried out twice, and again while Redis is away, for as long as a client can wait."""
         until = time.monotonic() + self.settings.redis_patience_s
         while True:
             try:
@@ -162,7 +198,7 @@ class Gateway:
                     raise unavailable(f"Redis cannot be reached: {error}", "redis_unavailable") from None
             except (ResponseError, Unwritable) as error:
                 code = error.code if isinstance(error, Unwritable) else error_code(error)
-                if code != "LOADING" or time.monotonic() + PAUSE_S >= until:
+                if code not in PASSING or time.monotonic() + PAUSE_S >= until:
                     raise unavailable(f"Redis takes no requests now: {error}", "redis_unavailable") from None
                 await asyncio.sleep(PAUSE_S)
 

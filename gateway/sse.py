@@ -12,6 +12,8 @@ from starlette.types import Receive, Scope, Send
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n"
+SERVERS_SEND = "orcastream.send"
+"""Where a request's scope holds the server's own `send`: what stands around it looks at begin and end of an answer."""
 _LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
 """Ends of lines to Unicode, and so to clients that split by its rules (httpx), while JSON lets them stand."""
 
@@ -54,7 +56,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        writing = asyncio.ensure_future(self._write(send))
+        writing = asyncio.ensure_future(self._write(send, scope.get(SERVERS_SEND, send)))
         leaving = asyncio.ensure_future(disconnected(receive))
         left = True
         try:
@@ -68,11 +70,11 @@ class EventStream(Response):
         if not left:
             writing.result()
 
-    async def _write(self, send: Send) -> None:
+    async def _write(self, send: Send, send_part: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with aclosing(self._events):
             async for part in self._events:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+                await send_part({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -1,5 +1,6 @@
 """What can be wrong with a request, and the codes that terminal error events carry."""
 
+import re
 from enum import StrEnum
 from reprlib import Repr
 
@@ -39,6 +40,22 @@ def shown(value: object) -> str:
         value = value[:_MAX_SHOWN_LENGTH]
     text = _SHORT_REPR.repr(value)
     return text if len(text) <= _MAX_SHOWN_LENGTH else text[: _MAX_SHOWN_LENGTH - 3] + "..."
+
+
+_QUOTED = re.compile(r"(?P<field>.*?): got .*, allowed: (?P<allowed>.*)", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+
+
+def without_values(message: str) -> str:
+    """A message as it may be logged: without the value that an InvalidRequest quotes, nor a field that is no name.
+
+    Who sent the request reads the whole of it; those values can be prompts.
+    """
+    quoting = _QUOTED.fullmatch(message)
+    if quoting is None:
+        return message
+    field = quoting["field"]
+    return f"{field if _NAME.fullmatch(field) else '…'}: allowed: {quoting['allowed']}"
 
 
 class InvalidRequest(ValueError):

@@ -1,6 +1,6 @@
 """What stands in a reply log: one started event per epoch, output, one terminal."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -230,17 +230,14 @@ def encode_payload(event: Event, form: Form) -> bytes:
     if form is Form.MSGPACK and type(event) is Output and len(event.runs) == 1:
         run = event.runs[0]
         if run.logprobs is None:
-            return b"".join(
-                (
-                    _RUN_CHOICE,
-                    pack_value(run.choice),
-                    _RUN_POSITION,
-                    pack_value(run.position),
-                    _RUN_TOKENS,
-                    pack_value(run.tokens),
-                )
-            )
+            return pack_run(run.choice, run.position, run.tokens)
     return encode(event.to_wire(), form)
+
+
+def pack_run(choice: int, position: int, tokens: Sequence[int]) -> bytes:
+    """The msgpack payload of a tokens event of one run without log probabilities."""
+    packed = pack_value(choice), _RUN_POSITION, pack_value(position), _RUN_TOKENS, pack_value(tokens)
+    return b"%b%b%b%b%b%b" % (_RUN_CHOICE, *packed)
 
 
 _RUN_CHOICE = b"\x81\xa6output\x91\x83\xa6choice"
@@ -249,13 +246,13 @@ _RUN_POSITION, _RUN_TOKENS = b"\xa8position", b"\xa6tokens"
 
 def decode_event(fields: Mapping[bytes, bytes]) -> Event:
     """The event in a reply entry; InvalidRequest if it is none of this version."""
-    kind = fields.get(b"type", b"").decode(errors="replace")
+    kind = str(fields.get(b"type", b""), "utf-8", "replace")
     wire = decode(fields.get(b"payload", b""))
     try:
-        if kind == "started":
-            return _started(wire)
         if kind == "tokens":
             return Output(_runs(wire))
+        if kind == "started":
+            return _started(wire)
         if kind in ("finished", "error"):
             return _terminal(kind, wire)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -264,7 +261,7 @@ def decode_event(fields: Mapping[bytes, bytes]) -> Event:
 
 
 def _runs(wire: Mapping[str, Any]) -> tuple[Run, ...]:
-    return tuple(Run.from_wire(run) for run in wire["output"])
+    return tuple([Run.from_wire(run) for run in wire["output"]])
 
 
 def _started(wire: Mapping[str, Any]) -> Started:

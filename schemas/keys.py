@@ -1,13 +1,14 @@
 """Names of every Redis key. Braces are Redis Cluster hash tags: one slot per model queue, 256 lanes of replies."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 from zlib import crc32
 
 from schemas.errors import InvalidRequest
 from schemas.limits import ID_PATTERN, ID_RULE, NAME_PATTERN, NAME_RULE
 
-CLASSES: Final = ("realtime", "high", "normal", "low")
+PriorityClass = Literal["realtime", "high", "normal", "low"]
+CLASSES: Final[tuple[str, ...]] = get_args(PriorityClass)
 """Priority classes, most urgent first; each has a request stream of its own."""
 
 CLASS_WEIGHT: Final = 4.0
@@ -64,7 +65,7 @@ class Keys:
         return self.requests("{class}").replace(f"{{{self.model}}}", "{model}")
 
     def seen(self, request_id: str) -> str:
-        """String `class entry-id`: the one queue entry that is the request."""
+        """String `class entry-id [outcome]`: the one queue entry that is the request, and how it ended."""
         return f"{self.namespace}:{{{self.model}}}:seen:{request_id}"
 
     def cancel(self, request_id: str) -> str:
@@ -84,6 +85,20 @@ class Keys:
     def reply(self, request_id: str) -> str:
         """The reply log of one request."""
         return f"{self.namespace}:reply:{{{lane(request_id)}}}:{request_id}"
+
+    @property
+    def api_keys(self) -> str:
+        """Hash of the API keys of all gateways of the namespace: SHA-256 of a key → what it allows."""
+        return f"{self.namespace}:api-keys"
+
+    @property
+    def clients(self) -> str:
+        """Sorted set of the gateways: requests whose clients matter, by when each client counts as gone (Unix ms)."""
+        return f"{self.namespace}:{{{self.model}}}:clients"
+
+    def readers(self, request_id: str) -> str:
+        """Hash of the gateways: which of them read this reply, and until when their marks count (Unix ms)."""
+        return f"{self.namespace}:{{{self.model}}}:readers:{request_id}"
 
     def worker(self, worker: str) -> str:
         """Hash that a worker keeps about itself; expires when it stops doing so."""

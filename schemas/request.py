@@ -32,13 +32,14 @@ from schemas.limits import (
     MAX_SLO_MS,
     MAX_STOP_LENGTH,
     MAX_STOP_STRINGS,
-    MAX_TOKEN_ID,
     MAX_TRACE_HEADER_LENGTH,
     NAME_PATTERN,
     PROTOCOL_VERSION,
 )
 from schemas.sampling import SamplingParams, TokenId
 
+_ID_TYPE = "I"
+"""An array's numbers from 0 to MAX_TOKEN_ID, 32 bits: it takes no others."""
 ENTRY_FIELDS = frozenset({"id", "v", "class", "deadline", "traceparent", "tracestate", "payload"})
 
 
@@ -50,7 +51,7 @@ def _token_ids(prompt: object, validate: ValidatorFunctionWrapHandler) -> object
     if isinstance(prompt, bytes):
         if len(prompt) % 4:
             raise ValueError("a binary prompt is little-endian uint32: its length must be a multiple of 4 bytes")
-        ids = array("I", prompt)
+        ids = array(_ID_TYPE, prompt)
         if sys.byteorder == "big":
             ids.byteswap()
         prompt = tuple(ids)
@@ -62,7 +63,11 @@ def _token_ids(prompt: object, validate: ValidatorFunctionWrapHandler) -> object
 def _are_ids(prompt: tuple[Any, ...]) -> bool:
     if not 0 < len(prompt) <= MAX_PROMPT_TOKENS or set(map(type, prompt)) != {int}:
         return False
-    return bool(min(prompt) >= 0 and max(prompt) <= MAX_TOKEN_ID)
+    try:
+        array(_ID_TYPE, prompt)
+    except OverflowError:
+        return False
+    return True
 
 
 DEFAULT_TENANT = "default"
@@ -113,7 +118,9 @@ class Payload(SamplingParams):
     tbt_slo_ms: float | None = Field(
         None, gt=0, le=MAX_SLO_MS, description="Target for the time between two tokens. [ms]"
     )
-    on_disconnect: Literal["cancel", "continue"] = Field("cancel", description="What a lost HTTP client means.")
+    on_disconnect: Literal["cancel", "continue"] = Field(
+        "continue", description="What the loss of the HTTP client means whose gateway accepted the request."
+    )
 
     @model_validator(mode="after")
     def _parameters_agree(self) -> Self:
@@ -218,7 +225,7 @@ class GenerationRequest:
 
 
 def _pack_ids(ids: tuple[int, ...]) -> bytes:
-    packed = array("I", ids)
+    packed = array(_ID_TYPE, ids)
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()

@@ -28,6 +28,11 @@ def finish_reason(
     return FinishReason.LENGTH if num_tokens >= max_tokens else None
 
 
+def stop_ids(sampling: SamplingParams, eos_token_ids: Collection[int]) -> frozenset[int]:
+    """The tokens that can be the reason to stop."""
+    return frozenset(sampling.stop_token_ids).union(() if sampling.ignore_eos else eos_token_ids)
+
+
 def first_finish(
     tokens: Sequence[int], sampling: SamplingParams, eos_token_ids: Collection[int], max_tokens: int
 ) -> tuple[int, FinishReason] | None:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.parent import die_with_parent
@@ -29,13 +29,18 @@ def catches(pid: int, number: signal.Signals) -> bool:
 
 
 class ServiceProcess:
-    """`orcastream COMMAND` with `settings` as flags; what it prints goes to `log_path`. Never outlives the tests."""
+    """`orcastream COMMAND` with `settings` as flags; what it prints goes to `log_path`. Never outlives the tests.
 
-    def __init__(self, command: str, log_path: Path, **settings: object) -> None:
+    `patch` is called in the process before the command runs.
+    """
+
+    def __init__(
+        self, command: str, log_path: Path, *, patch: Callable[[], None] | None = None, **settings: object
+    ) -> None:
         self.log_path = log_path
         log_path.touch()
         flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-        self._process = FORK_SERVER.Process(target=_serve, args=([command, *flags], log_path, dict(os.environ)))
+        self._process = FORK_SERVER.Process(target=_serve, args=([command, *flags], log_path, dict(os.environ), patch))
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
@@ -81,7 +86,7 @@ def set_up_environment(environment: Mapping[str, str] = os.environ) -> None:
     os.environ.update(wanted)
 
 
-def _serve(arguments: list[str], log_path: Path, environment: dict[str, str]) -> None:
+def _serve(arguments: list[str], log_path: Path, environment: dict[str, str], patch: Callable[[], None] | None) -> None:
     die_with_parent()
     set_up_environment(environment)
     os.chdir(ROOT)
@@ -90,6 +95,8 @@ def _serve(arguments: list[str], log_path: Path, environment: dict[str, str]) ->
             os.dup2(log_file.fileno(), stream.fileno())
     from cli.main import main
 
+    if patch is not None:
+        patch()
     try:
         sys.exit(main(arguments))
     finally:

@@ -1,6 +1,6 @@
 """Token ids → text, piece by piece, without ever taking a piece back."""
 
-from codecs import getincrementaldecoder
+from codecs import BufferedIncrementalDecoder, getincrementaldecoder
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from text.token_bytes import TokenBytes
 if TYPE_CHECKING:
     from text.tokenizer import Tokenizer
 
-_Utf8Decoder = getincrementaldecoder("utf-8")
+_Utf8Decoder: type[BufferedIncrementalDecoder] = getincrementaldecoder("utf-8")  # type: ignore[assignment]  # typeshed tells its base alone
 
 
 class Detokenizer:
@@ -34,8 +34,8 @@ class Detokenizer:
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that `ids`, the next tokens, make certain."""
-        pieces = self._pieces
-        text = "".join([pieces.push(token_id) for token_id in ids if token_id not in self._skip])
+        push, skip = self._pieces.push, self._skip
+        text = "".join([push(token_id) for token_id in ids if token_id not in skip])
         self.length += len(text)
         return text
 
@@ -60,7 +60,9 @@ class _Pieces:
         if self._first:
             self._first = not self._table.knows(token_id)
             return self._stripped(self._decoder.decode(self._table.first(token_id)))
-        text = self._decoder.decode(self._table[token_id])
+        text = None if self._decoder.buffer else self._table.text(token_id)
+        if text is None:
+            text = self._decoder.decode(self._table[token_id])
         return self._stripped(text) if self._leading else text
 
     def finish(self) -> str:

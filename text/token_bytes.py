@@ -103,6 +103,7 @@ class TokenBytes:
     def __init__(self, backend: BackendTokenizer, rules: DecoderRules) -> None:
         self._backend = backend
         self._known: dict[int, bytes] = {}
+        self._texts: dict[int, str | None] = {}
         self.rules = rules
 
     @classmethod
@@ -120,6 +121,16 @@ class TokenBytes:
         if known is None:
             known = self._known[token_id] = self._bytes_of(token_id, first=False)
         return known
+
+    def text(self, token_id: int) -> str | None:
+        """The text of a token that is whole characters by itself; None where it is not."""
+        try:
+            return self._texts[token_id]
+        except KeyError:
+            pass
+        piece = self[token_id]
+        text = self._texts[token_id] = piece.decode() if _is_text(piece) else None
+        return text
 
     def first(self, token_id: int) -> bytes:
         """The bytes of a token that opens the text."""

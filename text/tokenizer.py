@@ -11,8 +11,8 @@ from schemas.errors import InvalidRequest
 from text.model_config import ModelConfig, ModelFilesError
 from text.token_bytes import TokenBytes
 
-_LONG = 16_384
-"""Characters from which on a text is worth handing over to the tokenizer's own threads."""
+_LONG = 4096
+"""Characters from which on a text is handed over to the tokenizer's own threads, which need no interpreter lock."""
 
 
 class NoChatTemplate(ValueError):

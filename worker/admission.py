@@ -2,7 +2,7 @@
 
 import logging
 
-from broker.attach import Attached, attach
+from broker.attach import Attached
 from broker.claimed import Claimed
 from broker.cleanup import drop_duplicate
 from broker.dead_letter import is_hopeless
@@ -71,20 +71,8 @@ class Admission:
 
         A request that is somebody else's, or already ended, leaves the roster.
         """
-        request = running.request
         self._lifecycle.attaching(running)
-        outcome = await attach(
-            session.link,
-            session.keys,
-            request_id=request.id,
-            worker=self._worker,
-            ref=running.ref,
-            started=running.started(self._worker, session.keys.model),
-            form=request.form,
-            log_expire_at_ms=request.deadline_ms + self._settings.retention_ms,
-            retention_ms=self._settings.retention_ms,
-            above_epoch=running.last_epoch,
-        )
+        outcome = await session.attach(running)
         if not isinstance(outcome, Attached):
             self._lifecycle.not_attached(running, outcome)
             self._roster.remove(running)

@@ -24,6 +24,7 @@ class Choice:
         self._max_tokens = max_tokens
         self._logprobs: list[Any] = []
         self._shows_logprobs = payload.logprobs is not None
+        self._keeps_logprobs = self._shows_logprobs or payload.is_ranked
         self._stop_text: StopText | None = None
         if payload.stop and tokenizer is not None:
             self._stop_text = StopText(tokenizer, payload.stop, payload.min_tokens)
@@ -87,7 +88,8 @@ class Choice:
 
     def _append(self, token: int, logprobs: Any) -> None:
         self.tokens.append(token)
-        self._logprobs.append(logprobs)
+        if self._keeps_logprobs:
+            self._logprobs.append(logprobs)
         if self._stop_text is not None:
             hit = self._stop_text.push(token)
             if hit is not None:

@@ -3,13 +3,18 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from engine import IterationRecord, OrcaEngine, Request, TokenEvent
 from schemas.errors import InvalidRequest
 
 log = logging.getLogger("orcastream.worker")
+
+_HESITATION_S = 1.0
+_TIMES_THE_SLOWEST = 4
+_FORGETTING = 0.99
+"""Per iteration: how slow the slowest one was is forgotten within some hundreds of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +38,11 @@ class EngineLoop(threading.Thread):
     """Runs `engine.step()` while there is work and sleeps while there is none.
 
     Each of `listeners`, while all requests of the batch still run, and then `deliver` is called in this thread after
-    each iteration, and must not block. What was delivered and has not been acknowledged by `published()` is bounded by
-    `max_unpublished` tokens: beyond that the engine pauses, so that a slow Redis slows the worker down instead of
-    filling its memory.
+    each iteration, and must not block; `deliver` also, with nothing, when no other follows. Where another iteration
+    follows at once, `deliver` is called when its forward pass begins: the event loop, which that wakes, would compete
+    for the interpreter with the engine's preparations. What was delivered and has not been acknowledged by
+    `published()` is bounded by `max_unpublished` tokens: beyond that the engine pauses, so that a slow Redis slows the
+    worker down instead of filling its memory.
     """
 
     def __init__(
@@ -51,15 +58,29 @@ class EngineLoop(threading.Thread):
         self._cancelled: list[str] = []
         self._unpublished = 0
         self._stopping = False
+        self._isolated: Collection[str] = ()
+        self.alone: Collection[str] = ()
+        """The requests that the iteration under way computes alone; empty: it is an iteration of all."""
         self._busy = False
         self._progress_at = time.monotonic()
+        self._slowest_s = 0.0
+        self._held: list[EngineOutput] | None = None
+        """The output of the last iteration, if it is still to be delivered."""
         self.failure: BaseException | None = None
         self.iterations = 0
 
-    def submit(self, requests: Sequence[Request]) -> None:
-        """Take `requests` into the pool before the next iteration."""
+    def submit(self, requests: Sequence[Request], *, alone: bool = False) -> None:
+        """Take `requests` into the pool before the next iteration; `alone`: and compute no others until `release`."""
         with self._changed:
             self._submitted.extend(requests)
+            if alone:
+                self._isolated = frozenset(request.id for request in requests)
+            self._changed.notify()
+
+    def release(self) -> None:
+        """All requests go on from the next iteration on."""
+        with self._changed:
+            self._isolated = ()
             self._changed.notify()
 
     def cancel(self, request_ids: Sequence[str]) -> None:
@@ -94,6 +115,16 @@ class EngineLoop(threading.Thread):
         """Seconds since the engine last made progress; 0 while it has nothing to do or waits for the publisher."""
         return time.monotonic() - self._progress_at if self._busy else 0.0
 
+    @property
+    def busy(self) -> bool:
+        """Whether an iteration is under way or about to be. Any thread may ask."""
+        return self._busy or bool(self._submitted)
+
+    @property
+    def hesitates(self) -> bool:
+        """Whether the iteration under way takes much longer than any lately, and more than a second."""
+        return self.stalled_for_s() > max(_HESITATION_S, _TIMES_THE_SLOWEST * self._slowest_s)
+
     def run(self) -> None:
         """The thread's body; a failure of the engine itself ends it and is kept in `failure`."""
         try:
@@ -103,12 +134,15 @@ class EngineLoop(threading.Thread):
             self.failure = error
             self._busy = False
         finally:
+            self._let_go()
             self._deliver([])
 
     def _wait_for_work(self) -> bool:
         with self._changed:
             while not self._stopping and not self._can_run():
-                self._busy = False
+                if self._busy:
+                    self._busy = False
+                    self._deliver([])  # whoever waits for the next iteration would wait in vain
                 self._changed.wait()
             if not self._busy:
                 self._busy, self._progress_at = True, time.monotonic()
@@ -123,6 +157,8 @@ class EngineLoop(threading.Thread):
         with self._changed:
             submitted, self._submitted = self._submitted, []
             cancelled, self._cancelled = self._cancelled, []
+            self.alone = self._isolated
+        self._engine.isolate(self.alone)
         output: list[EngineOutput] = []
         for request in submitted:
             try:
@@ -133,14 +169,26 @@ class EngineLoop(threading.Thread):
             self._engine.cancel(request_id)
         stepped = self._engine.has_work and self._unpublished < self._max_unpublished
         if stepped:
+            self._engine.call_before_forward(self._let_go)
             output.extend(self._engine.step())
             self.iterations += 1
-        self._progress_at = time.monotonic()
+        now = time.monotonic()
+        self._slowest_s = max(_FORGETTING * self._slowest_s, now - self._progress_at)
+        self._progress_at, self.alone = now, ()
         with self._changed:
             self._unpublished += len(output)
         if stepped and self._engine.last_iteration is not None:
             self._tell(self._engine.last_iteration)
-        self._deliver(output)
+        self._let_go()  # of an iteration before, where this one came to no forward pass
+        self._held = output
+        if not self._can_run():
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Deliver what is held."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._deliver(held)
 
     def _tell(self, record: IterationRecord) -> None:
         """A listener that fails is not asked again: whoever looks on must not stop the engine."""

@@ -10,7 +10,7 @@ from broker.claimed import Claimed
 from broker.entry import EntryRef
 from broker.fold import Fold
 from engine import Timeline
-from schemas.errors import ErrorCode, InvalidRequest
+from schemas.errors import ErrorCode, InvalidRequest, without_values
 from schemas.events import Terminal
 from schemas.keys import GROUP
 from schemas.request import GenerationRequest
@@ -158,7 +158,7 @@ def trace_refused(template: str, worker: str, model: str, claimed: Claimed, erro
             }
         ),
     )
-    span.set_status(StatusCode.ERROR, f"{error.field}: allowed: {error.allowed}")  # its value may be a prompt
+    span.set_status(StatusCode.ERROR, without_values(str(error)))
     span.end()
     return span.get_span_context()
 

@@ -6,16 +6,20 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from redis.exceptions import ResponseError
 
+from broker.back_off import BackOff
+from broker.claim import SETTLE_S
 from broker.claimed import Claimed
 from broker.errors import Unwritable
+from broker.lease import Given
 from broker.unblock import unblock
 from worker.parts import Parts
 from worker.session import Session
 
 log = logging.getLogger("orcastream.worker")
 
-_RETRY_DELAY_S = 0.2
-_BLOCK_MS = 2000
+_BLOCK_MS = 500
+_LOOK_S = 0.5
+"""At least so often does a worker with room look for requests to take over."""
 
 
 class Intake:
@@ -32,7 +36,12 @@ class Intake:
         self._draining = draining
         self._begin = begin
         self._look_for_expired_at = 0.0
+        self._back_off = BackOff(4 * SETTLE_S)  # so that what a failed claim left is no longer on its way
         self._waiting = False
+        self._num_waits = 0
+        self._nothing_came = False
+        self.queue_was_empty = False
+        """Whether the last look at the queue, a moment ago, found neither a request that waits nor one that runs."""
 
     async def run(self) -> None:
         """Return once `draining` is set and no claim is in flight any more. Raises LinkLost."""
@@ -48,8 +57,9 @@ class Intake:
             await step
         except (Unwritable, ResponseError) as error:
             log.warning("claiming failed", extra={"why": str(error)})
-            await asyncio.sleep(_RETRY_DELAY_S)
+            await asyncio.sleep(self._back_off.failed())
             return False
+        self._back_off.succeeded()
         return True
 
     async def _recover(self) -> None:
@@ -58,27 +68,46 @@ class Intake:
     async def end_wait(self) -> None:
         """Once the drain begins, end the claim that waits for requests: to be run beside `run`. Raises LinkLost."""
         await self._draining.wait()
-        await unblock(self._session.link, self._session.claim_link.client_id, lambda: self._waiting)
+        await self._unblock(lambda: self._waiting)
+
+    async def look_now(self) -> None:
+        """Requests were handed over: look for them, rather than wait for new ones. Raises LinkLost."""
+        self._look_for_expired_at, wait = 0.0, self._num_waits
+        await self._unblock(lambda: self._waiting and self._num_waits == wait)
+
+    async def _unblock(self, blocked: Callable[[], bool]) -> None:
+        await unblock(self._session.link, self._session.claim_link.client_id, blocked)
 
     async def _claim(self) -> None:
-        room, claimer, now = self._parts.room(), self._session.claimer, asyncio.get_running_loop().time()
-        if room == 0 or self._draining.is_set():
+        """A worker whose engine stands still claims nothing; nor does one that has yet to begin what it claimed."""
+        room, now = self._parts.room(), asyncio.get_running_loop().time()
+        nothing_came, self._nothing_came = self._nothing_came, False
+        if room == 0 or self._parts.engine_loop.hesitates or self._draining.is_set():
+            self.queue_was_empty = False
             await self._next_iteration()
             return
         claimed: list[Claimed] = []
         if now >= self._look_for_expired_at:
-            claimed = await claimer.expired(room)
-            self._look_for_expired_at = now + (0 if claimed else self._parts.keeper.interval_s)
-        if len(claimed) < room:
-            claimed += await claimer.new(room - len(claimed))
+            claimed = await self._expired(room)
+            self._look_for_expired_at = now + (0 if claimed else min(_LOOK_S, self._parts.keeper.interval_s))
+        if len(claimed) < room and not nothing_came:  # a wait that ended with nothing has looked for new ones
+            claimed += await self._session.claimer.new(room - len(claimed))
         if claimed:
             await self._admit(claimed)
             await self._next_iteration()
         elif not self._draining.is_set():
-            await self._admit(await self._wait_for_work(room))
+            arrived = await self._wait_for_work(room)
+            self._nothing_came = not arrived
+            await self._admit(arrived)
+            await self._next_iteration()
+
+    async def _expired(self, room: int) -> list[Claimed]:
+        """What is to be taken over. An idle worker does not look for leases where there is no request."""
+        self.queue_was_empty = not len(self._parts.roster) and not await self._session.queue.depth()
+        return [] if self.queue_was_empty else await self._session.claimer.expired(room)
 
     async def _wait_for_work(self, room: int) -> list[Claimed]:
-        self._waiting = True
+        self._waiting, self._num_waits = True, self._num_waits + 1
         try:
             return await self._session.claimer.wait_for_work(self._session.claim_link, _BLOCK_MS, count=room)
         finally:
@@ -87,7 +116,7 @@ class Intake:
     async def _next_iteration(self) -> None:
         """Until the engine has run once more or a place became free, so that claims follow its pace."""
         roster, outbox = self._parts.roster, self._parts.outbox
-        if not len(roster) or self._draining.is_set():
+        if self._draining.is_set() or not (self._parts.engine_loop.busy or (len(roster) and not self._parts.room())):
             return
         roster.changed.clear()
         outbox.iterated.clear()
@@ -102,9 +131,9 @@ class Intake:
                 wait.cancel()
 
     async def _admit(self, claims: Sequence[Claimed]) -> None:
-        """Begin with what was claimed; what was claimed just when the drain began goes to other workers at once."""
-        if self._draining.is_set():
-            await self._session.leases.hand_over(claimed.ref for claimed in claims)
+        """Begin with what was claimed; what came when a drain or a stall had begun goes to other workers at once."""
+        if self._draining.is_set() or self._parts.engine_loop.hesitates:
+            await self._session.leases.hand_over(Given(claimed.ref, suspect=claimed.suspect) for claimed in claims)
             return
         outcomes = await asyncio.gather(*(self._begin(claimed) for claimed in claims), return_exceptions=True)
         for error in outcomes:

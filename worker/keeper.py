@@ -54,9 +54,9 @@ class Keeper:
         leases = await session.leases.renew(
             [Held(r.ref, r.id, r.request.deadline_ms + self._retention_ms) for r in held]
         )
-        owned = sum(lease.owned for lease in leases.values())
-        self._metrics.renewed(owned, len(leases) - owned)
-        lost = [r for r in held if not r.closed and not leases[r.ref].owned]
+        # Who ends meanwhile gives its entry back itself.
+        lost = [r for r in held if not (r.closed or leases[r.ref].owned or r.times.terminal_logged_s is not None)]
+        self._metrics.renewed(sum(lease.owned for lease in leases.values()), len(lost))
         cancelled = [r for r in held if not r.closed and leases[r.ref].cancelled]
         return lost, cancelled
 

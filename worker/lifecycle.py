@@ -8,7 +8,7 @@ from typing import Final
 from broker.attach import Attached, Duplicate, Ended, NotMine
 from broker.claimed import Claimed
 from broker.entry import EntryRef
-from schemas.errors import InvalidRequest
+from schemas.errors import InvalidRequest, without_values
 from schemas.events import Terminal
 from schemas.keys import Keys
 from telemetry.logs import trace_fields
@@ -103,7 +103,7 @@ class Lifecycle:
             self._metrics.buried()
             self._metrics.refused(error.code)
         context = trace_refused(self._template, self._worker, self._keys.model, claimed, error)
-        fields = {"request": claimed.request_id, "entry": str(claimed.ref), "why": str(error)}
+        fields = {"request": claimed.request_id, "entry": str(claimed.ref), "why": without_values(str(error))}
         log.warning("request refused", extra={**fields, **trace_fields(context)})
 
     def buried(self) -> None:

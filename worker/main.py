@@ -1,6 +1,7 @@
 """Entry point of the worker process."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -25,6 +26,9 @@ log = logging.getLogger("orcastream.worker")
 
 ENGINE_FAILED = 70
 """Exit status when the engine failed or stalled; whatever ran here is taken over once its lease has run out."""
+
+SWITCH_INTERVAL_S = 0.0005
+"""The engine's thread holds the interpreter between its operators; the event loop must get its turn soon."""
 
 
 def run(settings: WorkerSettings) -> int:
@@ -63,6 +67,8 @@ def _admin(settings: WorkerSettings, telemetry: Telemetry) -> Admin | None:
 
 
 def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin | None) -> int:
+    # Read when torch is loaded. Threads that spin between operators take the cores from the event loop and its peers.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from engine import EngineConfig, OrcaEngine, UnsupportedModel
     from text.model_config import ModelFilesError
     from text.tokenizer import Tokenizer
@@ -99,6 +105,8 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
         tokenizer = None
         extra = {"model": settings.model, "why": str(error)}
         log.warning("the model has no tokenizer: stop strings are refused", extra=extra)
+    gc.collect()
+    gc.freeze()  # a collection that looks at all that was loaded holds engine and event loop up for 0.1 s
     return uvloop.run(_serve(settings, name, engine, tokenizer, telemetry, admin))
 
 
@@ -112,8 +120,7 @@ def _set_up_threads(torch_threads: int) -> None:
 
     if torch_threads:
         torch.set_num_threads(torch_threads)
-    # The engine's thread holds the interpreter between its operators; the asyncio side must get its turn soon.
-    sys.setswitchinterval(0.0005)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 async def _serve(
@@ -128,7 +135,7 @@ async def _serve(
     from worker.worker import Worker
 
     keys = settings.keys()
-    worker = Worker(settings, settings.redis_url or "redis://127.0.0.1:6379", keys, name, engine, tokenizer)
+    worker = Worker(settings, settings.connection_url or "redis://127.0.0.1:6379", keys, name, engine, tokenizer)
     if admin is not None:
         admin.watch(worker)
     loop = asyncio.get_running_loop()

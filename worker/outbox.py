@@ -43,7 +43,15 @@ class Outbox:
                     continue
                 running, candidates = owner
                 marked[running] = None
-                if type(event) is TokenEvent and event.error is None:
+                steady = running.steady
+                if (
+                    steady is not None
+                    and type(event) is TokenEvent
+                    and event.finish_reason is None
+                    and event.token is not None
+                ):
+                    steady.tokens.append(event.token)
+                elif type(event) is TokenEvent and event.error is None:
                     candidate = candidates[event.choice]
                     running.accept(candidate, event)
                     if candidate.ending is not None and event.finish_reason is None:

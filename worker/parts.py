@@ -9,11 +9,13 @@ from schemas.keys import Keys
 from telemetry.names import Outcome
 from worker.admission import Admission
 from worker.engine_loop import EngineLoop
+from worker.isolation import Isolation
 from worker.keeper import Keeper
 from worker.lifecycle import Lifecycle
 from worker.metrics import WorkerMetrics
 from worker.outbox import Outbox
 from worker.publisher import Publisher
+from worker.restoring import Restorer
 from worker.roster import Roster
 from worker.running import Running
 
@@ -26,11 +28,13 @@ class Parts:
     name: str
     engine: OrcaEngine
     engine_loop: EngineLoop
+    isolation: Isolation
     roster: Roster
     admission: Admission
     publisher: Publisher
     outbox: Outbox
     keeper: Keeper
+    restorer: Restorer
     lifecycle: Lifecycle
     metrics: WorkerMetrics
     max_claims: int
@@ -64,6 +68,21 @@ class Parts:
         """Nothing is left to do for the request."""
         self.withdraw(running.engine_ids())
         self.roster.remove(running)
+        self.isolation.look()
+
+    def submit(self, running: Running) -> None:
+        """Let the engine begin, with nothing else beside it if its turn to run alone has come."""
+        self.roster.submitted(running)
+        self.engine_loop.submit(running.engine_requests(), alone=running is self.isolation.current)
+
+    def not_computed(self) -> list[Running]:
+        """The requests that are not in the iteration under way."""
+        alone = self.engine_loop.alone
+        if alone:
+            return [running for running in self.roster if not any(each in alone for each in running.engine_ids())]
+        return [
+            running for running in self.roster if all(timeline.scheduled_s is None for timeline in running.timelines)
+        ]
 
     def describe(self, *, draining: bool) -> dict[str, str | int]:
         """What the worker says of itself in its presence hash."""

@@ -3,14 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from broker.ending import finish
 from broker.errors import BrokerError, Fenced, Unwritable
 from broker.reply_log import ReplyLog, append_many
+from broker.token_write import TokenWrite
 from schemas.events import Event, Terminal
 from telemetry.names import Outcome
+from worker.choice import Choice
 from worker.lifecycle import Lifecycle
 from worker.running import Running
 from worker.session import Session
@@ -33,8 +34,7 @@ class Flushed:
 class Publisher:
     """Keeps the set of requests that may have something to say, and writes it when `flush` is called."""
 
-    def __init__(self, retention_ms: int, lifecycle: Lifecycle) -> None:
-        self._retention_ms = retention_ms
+    def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
         self._dirty: dict[Running, None] = {}
         self.busy_s = 0.0
@@ -52,29 +52,64 @@ class Publisher:
         LinkLost is raised where the outcome is unknown; nothing is repeated, the next session attaches to every log.
         """
         self.wake.clear()
-        dirty, self._dirty = list(self._dirty), {}
-        writes: list[tuple[Running, ReplyLog, Event]] = []
+        dirty, self._dirty = self._dirty, {}
+        flushed, write = Flushed(), TokenWrite(session.link)
+        steady: list[tuple[Running, Choice, int]] = []
+        others: list[tuple[Running, ReplyLog, Event]] = []
         for running in dirty:
-            if running.log is not None and not running.closed and (event := running.next_event()) is not None:
-                writes.append((running, running.log, event))
-        flushed = Flushed()
-        if not writes:
-            return flushed
-        begin_s = time.monotonic()
-        outcomes = await append_many([(reply_log, event) for _, reply_log, event in writes])
-        for (running, _, event), outcome in zip(writes, outcomes, strict=True):
+            reply_log, choice = running.log, running.steady
+            if reply_log is None or running.closed:
+                continue
+            if choice is not None and choice.ending is None and running.error is None:
+                begin, end = choice.num_logged, len(choice.tokens)
+                if begin == end:
+                    continue
+                if write.add(reply_log, begin, choice.tokens[begin:end]):
+                    steady.append((running, choice, end))
+                    continue
+            if (event := running.next_event()) is not None:
+                others.append((running, reply_log, event))
+        if steady or others:
+            begin_s = time.monotonic()
+            await self._write(session, write, steady, others, flushed)
+            await asyncio.gather(*(session.finish(one, terminal) for one, terminal in flushed.ended))
+            self.busy_s += time.monotonic() - begin_s
+        return flushed
+
+    async def _write(
+        self,
+        session: Session,
+        write: TokenWrite,
+        steady: Sequence[tuple[Running, Choice, int]],
+        others: Sequence[tuple[Running, ReplyLog, Event]],
+        flushed: Flushed,
+    ) -> None:
+        """Send `write`, which has tokens of all `steady`, and the events of the others, and see what became of them."""
+        write.send()
+        try:
+            outcomes = await append_many([(reply_log, event) for _, reply_log, event in others]) if others else []
+        except BaseException:
+            write.abandon()
+            raise
+        failures = await write.failures()
+        for index, (running, choice, end) in enumerate(steady):
+            if failures and (failure := failures[index]) is not None:
+                self._refused(flushed, running, failure)
+            else:
+                choice.num_logged = end
+        for (running, _, event), outcome in zip(others, outcomes, strict=True):
             if outcome is not None:
                 self._refused(flushed, running, outcome)
                 continue
+            running.back_off.succeeded()
             if running.logged(event):
                 self._lifecycle.first_token(running)
+            if running.counted and running.times.first_logged_s is not None:
+                running.counted = False
+                session.leases.forgive(running.ref)
             if type(event) is Terminal:
                 self._lifecycle.ended(running, event)
                 flushed.ended.append((running, event))
-        if flushed.ended:
-            await asyncio.gather(*(self._clean_up(session, running, terminal) for running, terminal in flushed.ended))
-        self.busy_s += time.monotonic() - begin_s
-        return flushed
 
     def _refused(self, flushed: Flushed, running: Running, outcome: BrokerError) -> None:
         running.log = None
@@ -87,13 +122,3 @@ class Publisher:
             flushed.unwritable.append(running)
         else:
             raise outcome
-
-    async def _clean_up(self, session: Session, running: Running, terminal: Terminal) -> None:
-        await finish(
-            session.link,
-            session.keys,
-            request_id=running.id,
-            ref=running.ref,
-            terminal=terminal,
-            retention_ms=self._retention_ms,
-        )

@@ -3,8 +3,10 @@
 import time
 from collections.abc import Collection, Mapping, Sequence
 
+from broker.back_off import BackOff
 from broker.claimed import Claimed
 from broker.fold import Fold
+from broker.lease import Given
 from broker.reply_log import ReplyLog
 from engine import Request, Timeline, TokenEvent
 from schemas.errors import ErrorCode
@@ -42,8 +44,17 @@ class Running:
         self.log: ReplyLog | None = None
         self.last_epoch = 0
         self.closed = False
+        self.back_off = BackOff()
+        """Before an attach that follows a refusal; a write that is not refused ends it."""
+        self.suspect = claimed.suspect
+        """Whether it may have ended the worker that had it before: it has not brought a token here."""
+        self.counted = False
+        """Whether it runs alone, as an attempt that counts unless it brings a token."""
         self.choices: list[Choice] = []
         """What the reply log holds, and what of it is to come."""
+        self.steady: Choice | None = None
+        """The only choice, while nothing of a token is to be looked at but that it is published: its first one is, it
+        has no stop string and no log probabilities."""
         self.times = Times(claimed.ref.order[0], claimed_ms)
         self.span: EpochSpan | None = None
         """Of the epoch that is open or being opened."""
@@ -57,6 +68,7 @@ class Running:
         self._field: str | None = None
         payload = request.payload
         self._is_ranked = payload.is_ranked
+        self._is_plain = payload.n == 1 and not (payload.is_ranked or payload.stop) and payload.logprobs is None
         self._seed = derived_seed(request.id) if payload.seed is None else payload.seed
         self._candidates: Candidates | None = None
         self._engine_requests: list[Request] = []
@@ -91,7 +103,7 @@ class Running:
         Where this worker's own tokens extend the log, only what is missing there is published and the engine goes on
         undisturbed. Otherwise the log is adopted: what stands in it is what clients may have seen.
         """
-        self.log = log
+        self.log, self.steady = log, None
         if fold.first_seed is not None:
             self._seed = fold.first_seed
         logged = [fold.tokens[index] if index < len(fold.tokens) else [] for index in range(self.request.payload.n)]
@@ -144,6 +156,11 @@ class Running:
         """Ids under which the engine knows the current attempt."""
         return list(self.candidates())
 
+    @property
+    def given(self) -> Given:
+        """What whoever takes it over is to know of it."""
+        return Given(self.ref, suspect=self.suspect, counted=self.counted)
+
     def fail(self, code: ErrorCode, message: str, field: str | None = None) -> None:
         """End the request before its time; the first reason wins. `field`: what is at fault in an invalid one."""
         if self.error is None:
@@ -186,9 +203,11 @@ class Running:
         for run in event.runs:
             self.choices[run.choice].num_logged = run.position + len(run.tokens)
         is_terminal = type(event) is Terminal
-        if self.times.first_logged_s is not None and not is_terminal:
+        if self.times.first_logged_s is not None and not is_terminal and (self.steady or not self._is_plain):
             return False
         is_first = self.times.logged(tokens=bool(event.runs), terminal=is_terminal)
+        if self._is_plain and not is_terminal:
+            self.steady = self.choices[0]
         return is_first and not self.continued
 
     def _terminal(self, runs: tuple[Run, ...]) -> Terminal:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from redis.exceptions import ResponseError
 
+from broker.back_off import BackOff
 from broker.cancel import cancelled
 from broker.claimed import Claimed
 from broker.ending import Ender
@@ -24,11 +25,13 @@ from worker.session import Session
 
 log = logging.getLogger("orcastream.worker")
 
-_UNWRITABLE_DELAY_S = 0.2
 _BLOCK_MS = 2000
 _SWEEP_INTERVAL_S = 1.0
 _DEADLINE_INTERVAL_S = 0.1
 _FORGET_AFTER_LEASES = 10
+_STALL_INTERVAL_S = 0.1
+_IDLE_CLOCK_AGE_S = 10.0
+"""How old the reading of the server's clock may get while no deadline is kept by it."""
 
 
 class Serving:
@@ -53,11 +56,15 @@ class Serving:
             await self._renew()
             publishing = self._tasks.create_task(self._publish(drained))
             for running in self._parts.roster:
-                self._tasks.create_task(self._attach(running))
+                if running not in self._parts.isolation:
+                    self._tasks.create_task(self._attach(running))
+            background.append(self._tasks.create_task(self._run_suspects()))
             for interval_s, step in (
                 (self._parts.keeper.interval_s, self._keep),
                 (_DEADLINE_INTERVAL_S, self._expire),
+                (_STALL_INTERVAL_S, self._pass_on),
                 (_SWEEP_INTERVAL_S, self._sweep),
+                (self._parts.keeper.interval_s, self._restore),
                 (_FORGET_AFTER_LEASES * self._parts.presence_ttl_ms / 1000, self._forget),
                 (GAUGES_INTERVAL_S, self._gather),
                 (0, self._obey),
@@ -80,7 +87,15 @@ class Serving:
         running = await self._parts.admission.admit(self._session, claimed)
         if running is not None:
             running.last_epoch = 0 if before is None else before.last_epoch
-            await self._attach(running)
+            if running.suspect:
+                self._parts.isolation.add(running)
+            else:
+                await self._attach(running)
+
+    async def _run_suspects(self) -> None:
+        """Let each run alone; whatever ends this worker then is at fault itself."""
+        while True:
+            await self._attach(await self._parts.isolation.next())
 
     async def _attach(self, running: Running) -> None:
         """Open an epoch; the engine starts, starts again, goes on or lets go, as the log says."""
@@ -95,8 +110,11 @@ class Serving:
         if running.closed or running.engine_ids() != before:
             self._parts.withdraw(before)
         if restart:
-            self._parts.roster.submitted(running)
-            self._parts.engine_loop.submit(running.engine_requests())
+            if running is self._parts.isolation.current and not running.counted:
+                running.counted = True
+                self._session.leases.count_attempt(running.ref)
+            self._parts.submit(running)
+        self._parts.isolation.look()
         self._parts.publisher.mark([running])
 
     async def _attach_failed(self, running: Running, error: Exception) -> None:
@@ -114,7 +132,7 @@ class Serving:
                 return
             except (Unwritable, ResponseError) as refused:
                 log.warning("setting aside failed", extra=running.log_fields(why=str(refused)))
-        self._tasks.create_task(self._attach_later(running, _UNWRITABLE_DELAY_S))
+        self._tasks.create_task(self._attach_later(running, running.back_off.failed()))
 
     async def _attach_later(self, running: Running, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
@@ -129,6 +147,7 @@ class Serving:
             await publisher.wake.wait()
             engine_loop.check()
             num_events = outbox.take(engine_loop)
+            self._parts.isolation.look()
             try:
                 flushed = await publisher.flush(self._session)
             finally:
@@ -138,41 +157,64 @@ class Serving:
             for running in flushed.fenced:
                 self._tasks.create_task(self._attach_later(running, 0))
             for running in flushed.unwritable:
-                self._tasks.create_task(self._attach_later(running, _UNWRITABLE_DELAY_S))
+                self._tasks.create_task(self._attach_later(running, running.back_off.failed()))
 
     async def _every(self, interval_s: float, step: Callable[[], Awaitable[None]]) -> None:
         """Repeat `step`; what the server refuses to do now is tried again the next time."""
+        back_off = BackOff()
         while True:
             try:
                 await step()
+                back_off.succeeded()
             except (Unwritable, ResponseError) as error:
                 log.warning("Redis refused", extra={"why": str(error)})
-                await asyncio.sleep(_UNWRITABLE_DELAY_S)
+                await asyncio.sleep(back_off.failed())
             await asyncio.sleep(interval_s)
 
     async def _keep(self) -> None:
         """Renew leases, and say that this worker lives."""
         await self._renew()
-        await self._session.read_clock()
+        if len(self._parts.roster) or self._session.clock_age_s > _IDLE_CLOCK_AGE_S:
+            await self._session.read_clock()
         info = self._parts.describe(draining=self._draining.is_set())
         await self._session.presence.beat(info, ttl_ms=self._parts.presence_ttl_ms)
 
     async def _expire(self) -> None:
         """End what is past its deadline."""
         for running in self._parts.keeper.expired(self._session.now_ms):
-            running.fail(ErrorCode.EXPIRED, "the deadline passed")
-            self._parts.publisher.mark([running])
+            self._end(running, ErrorCode.EXPIRED, "the deadline passed")
+
+    async def _pass_on(self) -> None:
+        """Give away, while an iteration takes much too long, what is not in it: others need not wait for its end."""
+        if not self._parts.engine_loop.hesitates:
+            return
+        waiting = self._parts.not_computed()
+        given = [running.given for running in waiting]
+        for running in waiting:
+            self._parts.let_go(running, Outcome.HANDED_OVER)
+        if given:
+            log.warning("engine stands still, requests handed over", extra={"requests": len(given)})
+            await self._session.leases.hand_over(given)
 
     async def _renew(self) -> None:
         lost, cancelled = await self._parts.keeper.renew(self._session)
         for running in lost:
             log.info("lease lost", extra=running.log_fields())
             self._parts.let_go(running, Outcome.LEASE_LOST)
+            self._parts.restorer.add(running)
         for running in cancelled:
             self._cancel(running)
 
+    async def _restore(self) -> None:
+        await self._parts.restorer.step(self._session)
+
     def _cancel(self, running: Running) -> None:
-        running.fail(ErrorCode.CANCELLED, "the request was cancelled")
+        self._end(running, ErrorCode.CANCELLED, "the request was cancelled")
+
+    def _end(self, running: Running, code: ErrorCode, message: str) -> None:
+        running.fail(code, message)
+        if self._parts.isolation.remove(running):
+            self._tasks.create_task(self._attach(running))
         self._parts.publisher.mark([running])
 
     async def _obey(self) -> None:
@@ -180,6 +222,8 @@ class Serving:
         for control in await self._session.control.read(_BLOCK_MS):
             if control.kind == "cancel":
                 await self._cancel_if_told(control.target)
+            elif control.kind == "waiting" and control.target != self._parts.name:
+                await self._intake.look_now()
             elif control.target == self._parts.name:
                 self._draining.set()
 
@@ -221,5 +265,7 @@ class Serving:
 
     async def _sweep(self) -> None:
         """End requests that nobody works on and whose time is over."""
+        if self._intake.queue_was_empty:
+            return
         for ref in (await self._sweeper.step()).expired:
             log.info("expired request ended", extra={"entry": str(ref)})

@@ -3,22 +3,41 @@
 import asyncio
 from typing import Self
 
+from broker.attach import Attachment, attach
 from broker.cancel import ControlReader
 from broker.claim import Claimer
+from broker.cleanup import finish
+from broker.connect import connect
+from broker.errors import LinkLost
 from broker.lease import Leases
 from broker.link import Link, LinkObserver
 from broker.presence import Presence
 from broker.queue import RequestQueue
+from schemas.events import Terminal
 from schemas.keys import Keys
+from worker.running import Running
 from worker.settings import WorkerSettings
+
+_FIRST_WAIT_MS = 2000
+"""A Redis that was frozen when this worker came shows every lease as run out: those whose they are connect first."""
 
 
 class Session:
     """An epoch lives on one connection: when any link of a session breaks, all epochs written over it are over."""
 
     def __init__(
-        self, link: Link, claim_link: Link, control_link: Link, keys: Keys, worker: str, claimer: Claimer
+        self,
+        link: Link,
+        claim_link: Link,
+        control_link: Link,
+        keys: Keys,
+        worker: str,
+        claimer: Claimer,
+        *,
+        retention_ms: int,
     ) -> None:
+        self._worker = worker
+        self._retention_ms = retention_ms
         self.link = link
         self.claim_link = claim_link
         self.keys = keys
@@ -28,7 +47,7 @@ class Session:
         self.control = ControlReader(control_link, keys)
         self.presence = Presence(link, keys, worker)
         self._links = (link, claim_link, control_link)
-        self._clock_offset_ms = 0.0
+        self._clock_offset_ms = self._clock_read_s = 0.0
 
     @classmethod
     async def open(
@@ -46,20 +65,22 @@ class Session:
         try:
             for purpose in ("main", "claim", "control"):
                 blocking = purpose != "main"
-                links.append(await Link.open(url, name=f"{worker}:{purpose}", observer=observer, blocking=blocking))
+                links.append(await connect(url, name=f"{worker}:{purpose}", observer=observer, blocking=blocking))
+            if len({link.server for link in links}) > 1:
+                raise LinkLost("another server became the master meanwhile")
             link, claim_link, control_link = links
             server_ms = await link.server_time_ms()
-            not_before_ms = server_ms + settings.lease_ms if reconnected else 0
+            wait_ms = settings.lease_ms if reconnected else min(settings.lease_ms, _FIRST_WAIT_MS)
             claimer = Claimer(
                 link,
                 keys,
                 worker,
                 lease_ms=settings.lease_ms,
                 retention_ms=settings.retention_ms,
-                not_before_ms=not_before_ms,
+                not_before_ms=server_ms + wait_ms,
                 class_weight=settings.class_weight,
             )
-            session = cls(link, claim_link, control_link, keys, worker, claimer)
+            session = cls(link, claim_link, control_link, keys, worker, claimer, retention_ms=settings.retention_ms)
             session._set_clock(server_ms)
             await session.queue.ensure_groups()
             await session.control.begin()
@@ -67,6 +88,34 @@ class Session:
         except BaseException:
             await asyncio.gather(*(link.close() for link in links), return_exceptions=True)
             raise
+
+    async def attach(self, running: Running, *, owned: bool = True) -> Attachment:
+        """Open an epoch of `running` and read its log, as `broker.attach.attach` does."""
+        request = running.request
+        return await attach(
+            self.link,
+            self.keys,
+            request_id=running.id,
+            worker=self._worker,
+            started=running.started(self._worker, self.keys.model),
+            ref=running.ref,
+            form=request.form,
+            log_expire_at_ms=request.deadline_ms + self._retention_ms,
+            retention_ms=self._retention_ms,
+            owned=owned,
+            above_epoch=running.last_epoch,
+        )
+
+    async def finish(self, running: Running, terminal: Terminal) -> None:
+        """Clean up behind `terminal`, which stands in the log of `running`. Raises LinkLost, Unwritable."""
+        await finish(
+            self.link,
+            self.keys,
+            request_id=running.id,
+            ref=running.ref,
+            terminal=terminal,
+            retention_ms=self._retention_ms,
+        )
 
     @property
     def now_ms(self) -> int:
@@ -77,8 +126,14 @@ class Session:
         """Look at the server's clock again. Raises LinkLost, ResponseError."""
         self._set_clock(await self.link.server_time_ms())
 
+    @property
+    def clock_age_s(self) -> float:
+        """Seconds since the server's clock was read."""
+        return asyncio.get_running_loop().time() - self._clock_read_s
+
     def _set_clock(self, server_ms: int) -> None:
-        self._clock_offset_ms = server_ms - asyncio.get_running_loop().time() * 1000
+        self._clock_read_s = asyncio.get_running_loop().time()
+        self._clock_offset_ms = server_ms - self._clock_read_s * 1000
 
     async def wait_lost(self) -> str:
         """Return the reason when the first of the links has broken."""

@@ -35,7 +35,7 @@ class WorkerSettings(BrokerSettings, LogSettings):
         description="Most requests in one iteration; at most `max_num_batched_tokens`. [requests]",
     )
     max_num_batched_tokens: int = Field(
-        512,
+        256,
         ge=1,
         le=1_048_576,
         description="Token budget of one iteration, prefill and decode together. [tokens]",
@@ -77,11 +77,12 @@ class WorkerSettings(BrokerSettings, LogSettings):
     max_claims: int = Field(
         4, ge=1, le=4096, description="Most requests claimed per iteration, so that work spreads. [requests]"
     )
-    max_waiting: int = Field(
-        0,
+    max_waiting: int | None = Field(
+        None,
         ge=0,
         le=100_000,
-        description="Requests claimed beyond the free places, for the policy to choose among. [requests]",
+        description="Requests claimed beyond the free places, for the policy to choose among; none: 0, with `fair` "
+        "`max_queue_depth`. [requests]",
     )
     class_weight: float = Field(
         CLASS_WEIGHT,
@@ -109,6 +110,13 @@ class WorkerSettings(BrokerSettings, LogSettings):
     iteration_trace_ratio: float = Field(
         0.0, ge=0, le=1, description="Share of the engine's iterations that get a trace of their own."
     )
+
+    @property
+    def most_waiting(self) -> int:
+        """Requests to claim beyond the free places: `max_waiting`, or what the policy needs."""
+        if self.max_waiting is not None:
+            return self.max_waiting
+        return self.max_queue_depth if POLICIES[self.policy].sees_all else 0
 
     @model_validator(mode="after")
     def _batch_within_budget(self) -> Self:

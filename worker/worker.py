@@ -6,13 +6,16 @@ from collections.abc import Mapping
 
 from redis.exceptions import ResponseError
 
+from broker.back_off import BackOff
 from broker.errors import LinkLost, Unwritable
+from broker.lease import Given
 from engine import OrcaEngine
 from schemas.keys import Keys
 from telemetry.names import Outcome
 from text.tokenizer import Tokenizer
 from worker.admission import Admission
 from worker.engine_loop import EngineFailed, EngineLoop
+from worker.isolation import Isolation
 from worker.iteration_trace import IterationTrace
 from worker.keeper import Keeper
 from worker.lifecycle import Lifecycle
@@ -20,15 +23,13 @@ from worker.metrics import WorkerMetrics
 from worker.outbox import Outbox
 from worker.parts import Parts
 from worker.publisher import Publisher
+from worker.restoring import Restorer
 from worker.roster import Roster
 from worker.serving import Serving
 from worker.session import Session
 from worker.settings import WorkerSettings
 
 log = logging.getLogger("orcastream.worker")
-
-_RECONNECT_DELAY_S = 0.05
-_MAX_RECONNECT_DELAY_S = 2.0
 
 
 class Worker:
@@ -42,10 +43,10 @@ class Worker:
         self._draining = asyncio.Event()
         self._connected = False
         self._operators = engine.operators.as_dict()
-        roster = Roster(engine.config.max_batch_size + settings.max_waiting)
+        roster = Roster(engine.config.max_batch_size + settings.most_waiting)
         metrics = WorkerMetrics(keys.model)
         lifecycle = Lifecycle(keys, name, metrics)
-        publisher = Publisher(settings.retention_ms, lifecycle)
+        publisher = Publisher(lifecycle)
         outbox = Outbox(roster, publisher.mark, publisher.wake)
         iteration_trace = IterationTrace(keys.model, settings.iteration_trace_ratio, roster.span_context)
         engine_loop = EngineLoop(
@@ -65,15 +66,17 @@ class Worker:
             name=name,
             engine=engine,
             engine_loop=engine_loop,
+            isolation=Isolation(engine_loop),
             roster=roster,
             admission=Admission(settings, engine, tokenizer, roster, keys, name, lifecycle),
             publisher=publisher,
             outbox=outbox,
             keeper=Keeper(settings, engine_loop, roster, metrics),
+            restorer=Restorer(settings.retention_ms, engine.eos_token_ids),
             lifecycle=lifecycle,
             metrics=metrics,
             max_claims=settings.max_claims,
-            max_waiting=settings.max_waiting,
+            max_waiting=settings.most_waiting,
             presence_ttl_ms=settings.lease_ms,
             retention_ms=settings.retention_ms,
         )
@@ -113,17 +116,25 @@ class Worker:
                     self._connected = True
                     await self._serve(session, drained)
                     reconnected = True
-                    await asyncio.wait([drained], timeout=_RECONNECT_DELAY_S)
+                    await asyncio.wait([drained], timeout=BackOff().failed())
         finally:
-            self._parts.engine_loop.stop()
             drained.cancel()
             if session is not None:
                 await session.close()
+            await self._stop_engine()
         self._parts.engine_loop.check()
+
+    async def _stop_engine(self) -> None:
+        """Wait for the iteration under way: an interpreter that ends while a thread computes aborts."""
+        engine_loop, timeout_s = self._parts.engine_loop, self._settings.stall_timeout_s
+        engine_loop.stop()
+        await asyncio.to_thread(engine_loop.join, max(0.0, timeout_s - engine_loop.stalled_for_s()))
+        if engine_loop.is_alive():
+            raise EngineFailed(f"the iteration under way did not end within {timeout_s:.0f} s")
 
     async def _connect(self, drained: "asyncio.Future[None]", reconnected: bool) -> Session | None:
         """A new session; None when the drain ended first."""
-        delay_s = _RECONNECT_DELAY_S
+        back_off = BackOff()
         while not drained.done():
             try:
                 return await Session.open(
@@ -136,8 +147,8 @@ class Worker:
                 )
             except (LinkLost, Unwritable, ResponseError) as error:  # ResponseError: Redis is loading its data, say
                 log.warning("Redis cannot be reached", extra={"why": str(error)})
-            await asyncio.wait([drained], timeout=delay_s)
-            delay_s = min(2 * delay_s, _MAX_RECONNECT_DELAY_S)
+                reconnected = True
+            await asyncio.wait([drained], timeout=back_off.failed())
         return None
 
     async def _serve(self, session: Session, drained: "asyncio.Future[None]") -> None:
@@ -173,14 +184,13 @@ class Worker:
     async def _hand_over(self, session: Session) -> None:
         """Publish what the engine has made, then let other workers have the rest at once, at its token index."""
         parts = self._parts
-        parts.engine_loop.stop()
-        await asyncio.to_thread(parts.engine_loop.join, self._settings.stall_timeout_s)
-        if parts.engine_loop.is_alive():
-            raise EngineFailed(f"the iteration under way did not end within {self._settings.stall_timeout_s:.0f} s")
+        await self._stop_engine()
         parts.outbox.take(parts.engine_loop)
         for running, _ in (await parts.publisher.flush(session)).ended:
             parts.roster.remove(running)
+        await parts.restorer.step(session)
         unknown = await session.claimer.unknown(parts.roster)
-        await session.leases.hand_over([running.ref for running in parts.roster] + [claimed.ref for claimed in unknown])
+        lost = [Given(claimed.ref, suspect=claimed.suspect) for claimed in unknown]
+        await session.leases.hand_over([running.given for running in parts.roster] + lost)
         await session.presence.leave()
         log.info("drained", extra={"handed_over": len(parts.roster)})

@@ -3,16 +3,17 @@
 -- ARGV[1] number of the class's stream, ARGV[2] bound (-1: none), ARGV[3] when `seen` expires (Unix ms),
 -- ARGV[4] class name, ARGV[5] names of the classes joined by spaces,
 -- ARGV[6] entry that this one replaces if it is gone, or '', ARGV[7..] fields of the entry
--- Returns {class and entry id or '' when full, duplicate 0|1, depth}
+-- Returns {class, entry id and perhaps how it ended, or '' when full, duplicate 0|1, depth}
 local function depth()
   local sum = 0
   for i = 1, 4 do sum = sum + redis.call('XLEN', KEYS[i]) end
   return sum
 end
 
--- Number of the stream and entry id; nil where it is no `class entry-id`
+-- Number of the stream and entry id; nil where it is no `class entry-id`, behind which a word may say how it ended
 local function parsed(ref)
-  local class, id = string.match(ref, '^(%S+) (%d+%-%d+)$')
+  local class, id, rest = string.match(ref, '^(%S+) (%d+%-%d+)(.*)$')
+  if rest ~= '' and not (rest and string.match(rest, '^ %S+$')) then return nil end
   local i = 0
   for name in string.gmatch(ARGV[5], '%S+') do
     i = i + 1
@@ -28,7 +29,7 @@ end
 local seen, replaces = redis.pcall('GET', KEYS[5]), ARGV[6]
 -- What somebody else wrote there says nothing.
 if type(seen) ~= 'string' or not parsed(seen) then seen = false end
-if seen and (seen ~= replaces or exists(seen)) then
+if seen and (string.match(seen, '^%S+ %S+') ~= replaces or exists(seen)) then
   return {seen, 1, depth()}
 end
 if not seen and replaces ~= '' and exists(replaces) then

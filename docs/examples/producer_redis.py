@@ -22,6 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 GRACE_S = 5  # how much longer than the deadline we wait for the event that says so
+CHECK_S = 3  # how often we look whether Redis has lost the request, while nothing comes
 
 
 class Gap(Exception):
@@ -57,25 +58,66 @@ class Reply:
                 raise Gap
 
 
-def post(connection: Any, args: argparse.Namespace, request_id: str) -> None:
-    """Write the request entry; its deadline is on the server's clock."""
+class Posted:
+    """A request that we have posted, and may have to post again."""
+
+    def __init__(self, connection: Any, args: argparse.Namespace, request_id: str) -> None:
+        self.connection, self.id = connection, request_id
+        self.keys = f"{args.namespace}:{{{args.model}}}"
+        self.stream = f"{self.keys}:requests:{args.priority}"
+        lane = zlib.crc32(request_id.encode()) & 0xFF
+        self.log = f"{args.namespace}:reply:{{{lane:02x}}}:{request_id}"
+        self.fields = entry(connection, args, request_id)
+        self.entries = [connection.xadd(self.stream, self.fields)]
+        self.checked = time.monotonic()
+        self.missed = False
+
+    def look(self) -> None:
+        """Post it again where Redis has forgotten it, twice in a row: a worker that had it puts it back itself."""
+        if time.monotonic() - self.checked < CHECK_S:
+            return
+        self.checked = time.monotonic()
+        try:
+            missed, self.missed = self.missed, self.is_lost()
+        except redis.exceptions.NoPermissionError:
+            return  # who may not read the queue has its deadline
+        if missed and self.missed:
+            print("lost by Redis, posted again", file=sys.stderr)
+            self.entries.append(self.connection.xadd(self.stream, self.fields))
+
+    def is_lost(self) -> bool:
+        """No entry of it waits or runs and, read after that, its log has no end."""
+        places = [(self.stream, entry_id) for entry_id in self.entries]
+        seen = self.connection.get(f"{self.keys}:seen:{self.id}")
+        if seen:
+            name, _, entry_id = seen.decode().partition(" ")
+            places.append((f"{self.keys}:requests:{name}", entry_id))
+        if any(self.connection.xrange(stream, entry_id, entry_id) for stream, entry_id in places):
+            return False
+        return not any(fields[b"type"] in (b"finished", b"error") for _, fields in self.connection.xrange(self.log))
+
+
+def entry(connection: Any, args: argparse.Namespace, request_id: str) -> dict[str, Any]:
+    """The fields of the request entry; its deadline is on the server's clock."""
     seconds, microseconds = connection.time()
     payload = {"prompt": args.prompt, "max_tokens": args.max_tokens, "temperature": args.temperature, "n": args.n}
-    entry = {
+    return {
         "id": request_id,
         "v": "1",
         "deadline": int((seconds + args.deadline) * 1000 + microseconds // 1000),
         "payload": msgpack.packb(payload),
     }
-    connection.xadd(f"{args.namespace}:{{{args.model}}}:requests:{args.priority}", entry)
 
 
-def follow(connection: Any, log: str, give_up: float) -> int:
+def follow(connection: Any, posted: Posted, give_up: float) -> int:
     """Read the reply log until its terminal; returns the exit status."""
+    log = posted.log
     reply, cursor, holes = Reply(), b"0-0", set()
     while time.monotonic() < give_up:
         try:
             answer = connection.xread({log: cursor}, count=100, block=1000)
+            if not answer:
+                posted.look()
         except (redis.ConnectionError, redis.TimeoutError):
             time.sleep(0.2)
             cursor = b"0-0"  # the server may have come back with less than it had: fold from the start
@@ -116,13 +158,11 @@ def main() -> int:
     parser.add_argument("--deadline", type=float, default=60, help="seconds from now")
     args = parser.parse_args()
     request_id = args.id or uuid.uuid4().hex
-    lane = zlib.crc32(request_id.encode()) & 0xFF
     # Without retries: a repeated XADD would post the request twice. (Workers drop the second, but why ask.)
     with redis.Redis.from_url(args.url, retry=Retry(NoBackoff(), 0), socket_timeout=5) as connection:
-        post(connection, args, request_id)
+        posted = Posted(connection, args, request_id)
         try:
-            log = f"{args.namespace}:reply:{{{lane:02x}}}:{request_id}"
-            return follow(connection, log, time.monotonic() + args.deadline + GRACE_S)
+            return follow(connection, posted, time.monotonic() + args.deadline + GRACE_S)
         except Conflict as conflict:
             print(f"reply_conflict: {conflict}", file=sys.stderr)
             return 3

@@ -1,9 +1,10 @@
 """What a client saw of a reply."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from broker.subscription import Subscription, Update
+from broker.resume import ResumePoint, Resumption
+from broker.subscription import Update
 from schemas.events import Run, Terminal
 
 
@@ -32,7 +33,7 @@ class Seen:
         known.extend(run.tokens)
 
 
-async def follow_until(subscription: Subscription, seen: Seen, condition: Callable[[Seen], bool]) -> Seen:
+async def follow_until(subscription: AsyncIterator[Update], seen: Seen, condition: Callable[[Seen], bool]) -> Seen:
     """Follow a reply until what was seen satisfies `condition`, or to its end."""
     while not condition(seen):
         try:
@@ -42,9 +43,25 @@ async def follow_until(subscription: Subscription, seen: Seen, condition: Callab
     return seen
 
 
-async def follow(subscription: Subscription) -> Seen:
+async def follow(subscription: AsyncIterator[Update]) -> Seen:
     """Follow a reply to its end."""
     return await follow_until(subscription, Seen(), lambda seen: False)
+
+
+async def resume(subscription: AsyncIterator[Update], resume_id: str) -> AsyncIterator[Update]:
+    """The updates behind `resume_id`, as a gateway goes on there."""
+    resumption: Resumption | None = Resumption(ResumePoint.parse(resume_id))
+    async for update in subscription:
+        if resumption is None:
+            yield update
+            continue
+        has_finished = update.terminal is not None and update.terminal.error is None
+        caught_up = resumption.take(update.runs, has_finished=has_finished)
+        if caught_up is not None:
+            resumption = None
+        runs = () if caught_up is None else tuple(caught_up.beyond)
+        if runs or update.started or update.terminal:
+            yield update._replace(runs=runs)
 
 
 def expected(count: int, *, salt: int = 0, start: int = 0) -> list[int]:

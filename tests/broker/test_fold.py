@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.errors import Gap, ReplyConflict
 from broker.fold import Fold, decode_entry, fold_log
-from broker.resume import ResumePoint
+from broker.resume import ResumePoint, Resumption
 from schemas.codec import Form
 from schemas.errors import ErrorCode, InvalidRequest
 from schemas.events import Ending, Event, EventId, Output, Run, Started, Terminal, Usage, encode_event
@@ -181,18 +181,37 @@ def test_whatever_stands_in_a_log_it_folds(entries: list[tuple[str, Any]]) -> No
             fold.feed(*decoded)
         if isinstance(decoded[1], Terminal):
             assert decoded[1].outcome
-    ResumePoint.parse(fold_log(log).resume_id() if fold_log(log).tokens else "0-00000000")
+    ResumePoint.parse(resume_id(fold_log(log)) if fold_log(log).tokens else "0-00000000")
+
+
+def resume_id(fold: Fold) -> str:
+    return str(ResumePoint.of(*fold.progress()))
 
 
 def test_resume_ids() -> None:
     fold = folded(STARTED, tokens(0, 1, 2, 3), tokens(0, 4, choice=1))
-    assert fold.resume_id().startswith("3,1-")
-    early = folded(STARTED, tokens(0, 1, 2)).resume_id()
-    assert early.startswith("2,0-")
-    assert fold.matches(early)
-    assert fold.matches(fold.resume_id())
-    assert not fold.matches(folded(STARTED, tokens(0, 1, 9)).resume_id())
-    assert not folded(STARTED, tokens(0, 1, 2)).matches(fold.resume_id())
+    assert resume_id(fold).startswith("3,1-")
+    assert resume_id(folded(STARTED, tokens(0, 1, 2))).startswith("2,0-")
+
+
+@pytest.mark.parametrize("early", [[[1, 2], []], [[1, 2, 3], [4]], [[], []]])
+def test_a_resumption_compares_tokens_however_they_come(early: list[list[int]]) -> None:
+    resumption = Resumption(ResumePoint.of_tokens(early))
+    whole = [Run(1, 0, (4,)), Run(0, 0, (1,)), Run(0, 1, (2, 3))]
+    caught_up = None
+    for run in whole:
+        caught_up = caught_up or resumption.take([run], has_finished=False)
+    assert caught_up is not None
+    assert caught_up.delivered == early
+
+
+def test_a_resumption_of_other_tokens_is_a_conflict() -> None:
+    point = ResumePoint.of_tokens([[1, 9]])
+    with pytest.raises(ReplyConflict, match="not what the log says"):
+        Resumption(point).take([Run(0, 0, (1, 2, 3))], has_finished=False)
+    assert Resumption(point).take([Run(0, 0, (1,))], has_finished=False) is None
+    with pytest.raises(ReplyConflict, match="ended before"):
+        Resumption(point).take([Run(0, 0, (1,))], has_finished=True)
 
 
 @pytest.mark.parametrize(
@@ -216,5 +235,5 @@ def test_the_resume_id_is_a_function_of_the_tokens_alone(choices: list[list[int]
         fold.feed(EventId(1, index), tokens(begin, *choices[choice][begin:end], choice=choice))
         done[choice] = end
     assert fold.tokens == choices
-    assert fold.resume_id() == str(ResumePoint.of_tokens(choices))
-    assert ResumePoint.parse(fold.resume_id()) == fold.resume_point()
+    assert resume_id(fold) == str(ResumePoint.of_tokens(choices))
+    assert ResumePoint.parse(resume_id(fold)) == ResumePoint.of(*fold.progress())

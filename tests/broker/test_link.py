@@ -3,14 +3,16 @@
 import asyncio
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
 from broker.errors import LinkLost, Unwritable, error_code
-from broker.link import Link
+from broker.link import Link, is_replicas
+from broker.resp import pack
 from broker.scripts import ENTRY_STATE, Script
 from tests.broker.conftest import OpenLink
 from tests.broker.proxy import LossyProxy
@@ -38,10 +40,23 @@ async def test_a_servers_no_is_raised(link: Link) -> None:
         await link.call("NOSUCHCOMMAND")
     with pytest.raises(NoScriptError):
         await link.call("EVALSHA", "0" * 40, 0)
-    with pytest.raises(ReadOnlyError) as caught:
-        await link.call("EVAL", "return redis.error_reply('READONLY no')", 0)
-    assert error_code(caught.value) == "READONLY"
+    with pytest.raises(ResponseError) as caught:
+        await link.call("EVAL", "return redis.error_reply('MISCONF no')", 0)
+    assert error_code(caught.value) == "MISCONF"
     assert link.alive
+
+
+@pytest.mark.parametrize("write", [("SET", "key", "1"), ("EVAL", "return redis.call('SET', KEYS[1], '1')", 1, "key")])
+async def test_a_server_that_has_become_a_replica_is_left(
+    own_redis: Callable[..., RedisServer], open_link: OpenLink, write: tuple[str | int, ...]
+) -> None:
+    server = own_redis()
+    link = await open_link(server.url)
+    await link.call("REPLICAOF", "127.0.0.1", 1)
+    assert await link.call("GET", "key") is None
+    refused, waiting = asyncio.gather(link.call(*write), return_exceptions=True), link.wait_lost()
+    assert [is_replicas(error) for error in await refused] == [True]
+    assert await waiting == "the server is a replica, and takes no writes"
 
 
 async def test_a_cancelled_call_leaves_the_replies_in_step(link: Link) -> None:
@@ -237,3 +252,28 @@ def _make_certificate(key: Path, certificate: Path) -> None:
     make = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
     files = ["-keyout", str(key), "-out", str(certificate)]
     subprocess.run([openssl, *make.split(), *files], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 1 << 20])
+async def test_replies_that_come_as_expected_are_not_made(
+    redis_server: RedisServer, open_link: OpenLink, cut: int
+) -> None:
+    """However the bytes are cut; where one differs, all replies of that write are made, and those of the others not."""
+    link = await open_link(redis_server.url)
+    received = link._received
+
+    def cut_up(data: bytes) -> None:
+        for begin in range(0, len(data), cut):
+            received(data[begin : begin + cut])
+
+    link._received = cut_up
+    pings, pongs = pack(("PING",)) * 3, b"+PONG\r\n" * 3
+    whole = link.send(pings, 3, pongs)
+    assert await whole is None
+    sent = [link.send(pings, 3, pongs), link.send(pings, 3, b"+PONG\r\n+PENG\r\n+PONG\r\n"), link.send(pings, 3)]
+    sent.append(link.send(pings, 3, pongs))
+    found = await asyncio.gather(*sent)
+    assert found[1:3] == [[b"PONG"] * 3] * 2
+    assert all(each in (None, [b"PONG"] * 3) for each in (found[0], found[3]))
+    assert await link.send(pings, 3, pongs) is None
+    assert link.alive

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from broker.entry import Mark
 from broker.errors import QueueFull
 from broker.link import Link
 from broker.queue import RequestQueue, ensure_groups
@@ -65,7 +66,7 @@ async def test_a_bare_add_is_served_and_then_remembered(
     worker = await make_worker(redis_server.url, "w1")
     claimed = (await worker.claimer.new(1))[0]
     found = await RequestQueue(link, keys).find(request.id)
-    assert found == claimed.ref
+    assert found == Mark(claimed.ref)
     assert str(found) == f"low {entry_id.decode()}"
     assert (await enqueue(link, keys, request)).duplicate
 

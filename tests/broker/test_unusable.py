@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker.dead_letter import bury, dead_letters
+from broker.dead_letter import bury
 from broker.ending import Ender
+from broker.entry import Mark
 from broker.errors import UnknownRequest, Unusable, Unwritable
 from broker.followed import FollowedLog
+from broker.letters import newest_letters
 from broker.link import Link
 from broker.loss import LossCheck, Verdict, Watch
 from broker.origin import find_origin
@@ -69,7 +71,7 @@ async def test_a_sweep_sets_it_aside_and_goes_on(
         await (await make_worker(redis_server.url, "w1")).claimer.new(3)
     swept = await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS, margin_ms=-1).step()
     assert [ref.priority_class for ref in swept.expired] == ["realtime", "low"]
-    assert [letter.fields[b"id"] for letter in await dead_letters(link, keys)] == [b"bad"]
+    assert [letter.request_id async for letter in newest_letters(link, keys)] == ["bad"]
     assert await RequestQueue(link, keys).depth() == 0
 
 
@@ -86,7 +88,7 @@ async def test_an_entry_that_breaks_the_contract_becomes_a_dead_letter_alone(
     assert not await Ender(keys, "w1", retention_ms=RETENTION_MS).reject(
         worker.link, claimed.ref, claimed.fields, error
     )
-    assert [letter.reason for letter in await dead_letters(link, keys)] == ["unsupported_version"]
+    assert [letter.reason async for letter in newest_letters(link, keys)] == ["unsupported_version"]
     assert await RequestQueue(link, keys).depth() == 0
 
 
@@ -120,7 +122,7 @@ async def test_an_unforeseen_error_about_one_log_does_not_end_the_sweep(
     for request_id in ("bad", "good"):
         await enqueue(link, keys, make_request(request_id, deadline_ms=now_ms))
     assert len((await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS, margin_ms=-1).step()).expired) == 1
-    assert [letter.fields[b"id"] for letter in await dead_letters(link, keys)] == [b"bad"]
+    assert [letter.request_id async for letter in newest_letters(link, keys)] == ["bad"]
     assert await RequestQueue(link, keys).depth() == 0
 
 
@@ -129,7 +131,7 @@ async def test_burying_what_waits_is_for_those_who_ask_for_it(link: Link, keys: 
     assert not await bury(link, keys, entry, reason=ErrorCode.DEAD_LETTER, message="")
     assert await bury(link, keys, entry, reason=ErrorCode.DEAD_LETTER, message="", waiting=True)
     assert not await bury(link, keys, entry, reason=ErrorCode.DEAD_LETTER, message="", waiting=True)
-    assert [letter.attempts for letter in await dead_letters(link, keys)] == [0]
+    assert [letter.attempts async for letter in newest_letters(link, keys)] == [0]
 
 
 async def test_an_accepted_request_is_not_put_into_the_queue_again_in_vain(link: Link, keys: Keys) -> None:
@@ -196,7 +198,7 @@ async def test_a_seen_key_that_cannot_be_read_is_missing(link: Link, keys: Keys,
     )
     accepted = await enqueue(link, keys, request)
     assert not accepted.duplicate
-    assert await RequestQueue(link, keys).find(request.id) == accepted.entry
+    assert await RequestQueue(link, keys).find(request.id) == Mark(accepted.entry)
 
 
 async def test_keys_of_the_wrong_type_are_missing(link: Link, keys: Keys) -> None:

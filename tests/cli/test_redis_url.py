@@ -19,6 +19,8 @@ GOOD = (
     "rediss://user:word@host:6380/1?ssl_cert_reqs=none",
     "unix:///tmp/redis.sock?db=2",
     "unix://user@/tmp/redis.sock?password=word",
+    "redis+sentinel://one:26379,two,[::1]:3/service",
+    "rediss+sentinel://user:word@one,two/service/1?sentinel_username=u&sentinel_password=p&ssl_cert_reqs=none",
 )
 BAD = (
     "",
@@ -46,6 +48,17 @@ BAD = (
     "redis://user:sw/rd@host:6379/0",
     "unix://",
     "unix://tmp/redis.sock",
+    "redis+sentinel://one,two",
+    "redis+sentinel://one,two/",
+    "redis+sentinel:///service",
+    "redis+sentinel://one,,two/service",
+    "redis+sentinel://one,:5/service",
+    "redis+sentinel://one:port/service",
+    "redis+sentinel://one/service/abc",
+    "redis+sentinel://one/service?databse=1",
+    "redis+sentinel://one/service?ssl_cert_reqs=none",
+    "redis+cluster://one",
+    "unix+sentinel://one/service",
 )
 
 
@@ -84,6 +97,45 @@ def test_every_command_says_so_in_one_line(
         f"orcastream {command}: redis_url (--redis-url, ORCASTREAM_REDIS_URL): got {shown!r}, allowed: redis://"
     )
     assert error.count("\n") == 1
+
+
+def test_what_is_wrong_with_sentinels_is_said_with_their_form(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["worker", "--redis-url", "redis+sentinel://user:sword@one,two"]) == 2
+    error = capsys.readouterr().err
+    assert "got 'redis+sentinel://***@one,two', allowed: redis+sentinel://[USER:PASSWORD@]HOST[:PORT]" in error
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (("--redis-url", "redis://host", "--redis-ca-file", "here"), "allowed: with a rediss:// URL as redis_url"),
+        (("--redis-ca-file", "here"), "allowed: with a rediss:// URL as redis_url"),
+        (("--redis-url", "rediss://host", "--redis-key-file", "here"), "allowed: with redis_cert_file"),
+        (
+            ("--redis-url", "rediss://host?ssl_ca_certs=there", "--redis-ca-file", "here"),
+            "allowed: where redis_url has no ssl_ca_certs",
+        ),
+        (
+            ("--redis-url", "rediss://host", "--redis-ca-file", "gone"),
+            "redis_ca_file (--redis-ca-file, ORCASTREAM_REDIS_CA_FILE): got 'gone', "
+            "allowed: a file that can be read (No such file or directory)",
+        ),
+    ],
+)
+def test_files_for_tls_that_cannot_be_used_are_refused(
+    flags: tuple[str, ...], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "here").touch()
+    assert main(["gateway", *flags]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("url", "joint"), [("rediss://host/1", "?"), ("rediss+sentinel://host/service?db=1", "&")])
+def test_files_for_tls_become_part_of_what_is_connected_to(url: str, joint: str, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").touch()
+    settings = BrokerSettings(redis_url=url, redis_ca_file=Path("ca.pem"))
+    assert settings.redis_url == url
+    assert settings.connection_url == f"{url}{joint}ssl_ca_certs={str(tmp_path / 'ca.pem').replace('/', '%2F')}"
 
 
 def test_settings_made_in_python_show_no_password_either() -> None:

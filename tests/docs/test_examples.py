@@ -232,3 +232,18 @@ def test_nobody_answers(server: RedisServer, tmp_path: Path, request: pytest.Fix
         status, lines, err = end_of(process)
         assert (status, lines) == (2, [])
         assert "no end of orca:reply:{" in err
+
+
+def test_what_redis_has_lost_is_posted_again(server: RedisServer, client: Any, tmp_path: Path) -> None:
+    """Nobody lives who remembers it."""
+    process = Producer("redis", tmp_path).start(server.url)
+    worker = ScriptedWorker(client)
+    first = worker.claim()
+    client.flushall()
+    worker = ScriptedWorker(client)
+    again = worker.claim()
+    assert (again.id, again.payload, again.deadline_ms) == (first.id, first.payload, first.deadline_ms)
+    worker.write((9, 0, started()), (9, 1, tokens(0, 10)), (9, 2, finished(1)))
+    status, _, err = end_of(process)
+    assert status == 0, err
+    assert "posted again" in err

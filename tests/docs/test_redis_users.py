@@ -1,5 +1,6 @@
 """The Redis users that docs/operations.md recommends: the service works under them, and they may do no more."""
 
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import httpx
 import pytest
 import redis
 
+from cli.main import main
 from demo.prompts import SHOWCASE
 from tests.docs.producers import EXAMPLES
 from tests.path.gateway_process import GatewayProcess
@@ -111,10 +113,36 @@ def test_the_service_works_and_nothing_is_refused(
         assert admin.execute_command("ACL", "LOG") == []
 
 
+def test_the_console_works_and_nothing_is_refused(guarded: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
+    fields = {"v": "1", "deadline": "4000000000000", "payload": '{"prompt":[1]}'}
+
+    def run(*command: str) -> list[dict[str, Any]]:
+        assert (
+            main([*command, "--json", "--redis-url", guarded.url("console"), "--served-model-name", "orca-demo"]) == 0
+        )
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    with guarded.client("producer") as client, guarded.client("admin") as admin:
+        admin.execute_command("ACL", "LOG", "RESET")
+        now_ms = admin.time()[0] * 1000
+        client.xadd(REQUESTS, {**fields, "id": "waits", "deadline": str(now_ms + 60_000)})
+        own = {"entry": "normal 1-1", "reason": "dead_letter", "message": "", "attempts": "3"}
+        letters = [admin.xadd(DEAD, {**own, **fields, "id": f"dead{number}"}).decode() for number in range(2)]
+        assert {"waits"} == {row["id"] for row in run("requests", "list")}
+        run("dead-letters", "show", letters[0])
+        replayed = run("dead-letters", "replay", letters[0])[0]["id"]
+        for request_id in ("waits", replayed):
+            run("requests", "show", request_id)
+            run("requests", "cancel", request_id)
+        assert run("dead-letters", "purge", "--all")[0]["deleted"] >= 1
+        assert run("dead-letters", "list") == run("requests", "list") == []
+        assert admin.execute_command("ACL", "LOG") == []
+
+
 @pytest.mark.parametrize(
     ("user", "command"),
     [
-        *((user, command) for user in ("gateway", "worker", "producer", "keda") for command in NOBODY),
+        *((user, command) for user in ("gateway", "worker", "producer", "keda", "console") for command in NOBODY),
         *(("producer", command) for command in ("XRANGE {requests} - +", "XREAD STREAMS {requests} 0", "GET {cancel}")),
         *(
             ("producer", command)
@@ -122,6 +150,8 @@ def test_the_service_works_and_nothing_is_refused(
         ),
         *(("keda", command) for command in ("XRANGE {requests} - +", "XADD {requests} * id x", "XLEN {other}")),
         ("gateway", "XREADGROUP GROUP workers me STREAMS {requests} >"),
+        ("console", "XREADGROUP GROUP workers me STREAMS {requests} >"),
+        ("console", "XADD {other} * id x"),
         ("gateway", "XADD {other} * id x"),
         ("worker", "XADD {other} * id x"),
     ],

@@ -44,12 +44,15 @@ async def ending(stage: Stage, request_id: str) -> Any:
 
 
 async def departed(served: Served) -> None:
-    """Wait until the gateway has dealt with every client that left."""
+    """Wait until the gateway has told Redis of everything and, once it may, cancelled what is due."""
+    gateway = served.gateway
 
-    async def none_left() -> bool:
-        return not served.gateway.departures._tasks
+    async def may_cancel() -> bool:
+        return not gateway.readers._changed and gateway.departures.may_cancel()
 
-    await eventually(none_left)
+    await eventually(may_cancel)
+    await asyncio.sleep(gateway.settings.disconnect_grace_s)
+    await gateway.departures.cancel_due()
 
 
 async def leave_after(served: Served, events: int, **parameters: Any) -> tuple[str, list[Seen]]:
@@ -66,7 +69,7 @@ async def leave_after(served: Served, events: int, **parameters: Any) -> tuple[s
 
 async def noticed(served: Served) -> bool:
     """Has the gateway seen the client go?"""
-    return bool(served.gateway.departures._tasks) or not served.gateway.readers._here
+    return not served.gateway.readers._here
 
 
 async def test_closing_a_stream_cancels_after_the_grace(stage: Stage) -> None:
@@ -150,10 +153,11 @@ async def test_only_who_accepted_a_request_enqueues_it_again(stage: Stage) -> No
     assert len(worker.requests) == 1
 
 
-def hold_grace(served: Served, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """The gateway's grace period lasts until the event is set."""
+def hold_grace(monkeypatch: pytest.MonkeyPatch, *gateways: Served) -> asyncio.Event:
+    """The grace period lasts, for all gateways, until the event is set."""
     over = asyncio.Event()
-    monkeypatch.setattr(served.gateway.departures, "_grace", over.wait)
+    for served in gateways:
+        monkeypatch.setattr(served.gateway.departures, "may_cancel", over.is_set)
     return over
 
 
@@ -164,8 +168,8 @@ async def test_coming_back_within_the_grace_keeps_the_request(
     gate = Gate(4)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     first = await stage.gateway()
-    over = hold_grace(first, monkeypatch)
     second = first if same else await stage.gateway()
+    over = hold_grace(monkeypatch, first, second)
     request_id, seen = await leave_after(first, 3)
     headers = {"Last-Event-ID": seen[-1].last_id or ""}
     async with second.http().stream("GET", f"/v1/requests/{request_id}/events", headers=headers) as response:
@@ -182,7 +186,7 @@ async def test_the_second_reader_leaving_cancels_as_well(stage: Stage, monkeypat
     gate = Gate(4)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     first, second = await stage.gateway(), await stage.gateway()
-    over = hold_grace(first, monkeypatch)
+    over = hold_grace(monkeypatch, first, second)
     request_id, _ = await leave_after(first, 3)
     async with second.http() as http, http.stream("GET", f"/v1/requests/{request_id}/events") as response:
         reading = read(response)
@@ -200,7 +204,7 @@ async def test_a_reader_of_a_gateway_that_died_does_not_count(stage: Stage) -> N
     async with served.http() as http, http.stream("POST", "/v1/completions", json=BODY) as response:
         request_id = response.headers["x-request-id"]
         link = await Link.open(stage.url)
-        await link.call("HSET", f"{stage.keys.reply(request_id)}:readers", "gateway-dead", 1)
+        await link.call("HSET", stage.keys.readers(request_id), "gateway-dead", 1)  # its time is over
         await link.close()
     assert (await ending(stage, request_id)).error is ErrorCode.CANCELLED
 

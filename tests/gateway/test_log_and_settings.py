@@ -67,5 +67,5 @@ def test_keys_come_from_the_environment_and_are_not_shown(monkeypatch: pytest.Mo
     settings = GatewaySettings(_env_file=None)
     assert "sk-secret" not in repr(settings)
     tenants = Tenants(settings.api_keys)
-    assert tenants.of({"authorization": "bearer sk-secret"}) == "alpha"
-    assert Tenants({}).of({}) == "default"
+    assert tenants.of({"authorization": "bearer sk-secret"}).tenant == "alpha"
+    assert Tenants({}).of({}).tenant == "default"

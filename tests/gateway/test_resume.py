@@ -200,7 +200,7 @@ async def test_a_request_from_another_producer_is_read_alike(stage: Stage) -> No
 async def test_a_request_that_redis_lost_ends_as_lost_where_it_was_not_accepted(stage: Stage) -> None:
     gate = Gate(3)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
-    first, second = await stage.gateway(disconnect_grace_s=60), await stage.gateway()
+    first, second = await stage.gateway(disconnect_grace_s=60, loss_check_s=3600), await stage.gateway()
     request_id, events = await posted(first, "/v1/completions", BODY, 1)
     link = await Link.open(stage.url)
     stream = stage.keys.requests("normal")
@@ -262,3 +262,74 @@ async def test_the_accepting_gateway_enqueues_again_what_redis_lost(stage: Stage
         await link.close()
     assert joined(events) == TEXT
     assert events[-1].done
+
+
+@pytest.mark.parametrize("moved", [True, False], ids=["moved", "stayed"])
+async def test_an_error_of_a_shorter_log_is_told_as_it_is(stage: Stage, moved: bool) -> None:
+    """Redis lost the entry and tokens that were delivered: nothing was changed, the request is lost."""
+    gate = Gate(6)
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    first, second = await stage.gateway(disconnect_grace_s=60, loss_check_s=3600), await stage.gateway()
+    request_id, events = await posted(first, "/v1/completions", BODY, 3)
+    path, headers = f"/v1/requests/{request_id}/events", {"Last-Event-ID": events[-1].last_id or ""}
+    await gate.reached(6)
+    async with second.http() as http:
+        staying = None if moved else await http.send(http.build_request("GET", path, headers=headers), stream=True)
+        link = await Link.open(stage.url)
+        stream, log = stage.keys.requests("normal"), stage.keys.reply(request_id)
+        entry_id = (await link.call("XRANGE", stream, "-", "+"))[0][0]
+        tokens = [one for one, _ in (await link.call("XRANGE", log, "-", "+"))[2:]]
+        if staying is not None:
+            reading = read(staying)
+            await anext(reading)
+        await link.call_many([("XDEL", log, *tokens), ("XACK", stream, GROUP, entry_id), ("XDEL", stream, entry_id)])
+        await link.close()
+        if staying is None:
+            reading = read(await http.send(http.build_request("GET", path, headers=headers), stream=True))
+        rest = [event async for event in reading]
+    assert rest[-1].error["code"] == ErrorCode.LOST
+
+
+async def test_an_id_outlives_its_reply_and_says_how_it_ended(stage: Stage) -> None:
+    """The log has expired, the mark has not: no second terminal is written into a log that comes to life again."""
+    worker = await stage.worker()
+    served = await stage.gateway()
+    body = {**BODY, "stream": False, "request_id": "mine"}
+    assert (await served.http().post("/v1/completions", json=body)).status_code == 200
+    link = await Link.open(stage.url)
+    keys = (stage.keys.seen("cmpl-mine"), stage.keys.reply("cmpl-mine"))
+    kept_ms, log_ms = [await link.call("PTTL", key) for key in keys]
+    assert kept_ms > log_ms
+    await link.call("DEL", stage.keys.reply("cmpl-mine"))
+    again = await served.http().post("/v1/completions", json=body)
+    assert (again.status_code, again.json()["error"]["code"]) == (410, "reply_expired")
+    assert "(finished)" in again.json()["error"]["message"]
+    reading = await served.http().get("/v1/requests/cmpl-mine/events")
+    assert reading.status_code == 404
+    assert not await link.call("EXISTS", stage.keys.reply("cmpl-mine"))
+    await link.close()
+    assert len(worker.requests) == 1
+
+
+@pytest.mark.parametrize("log_expired", [False, True])
+async def test_an_id_once_lost_is_computed_anew(stage: Stage, log_expired: bool) -> None:
+    gate = Gate(3)
+    worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    first, second = await stage.gateway(loss_check_s=3600), await stage.gateway()
+    body = {**BODY, "request_id": "mine"}
+    async with first.http().stream("POST", "/v1/completions", json=body) as response:
+        kept = read(response)
+        await anext(kept)
+        link = await Link.open(stage.url)
+        stream = stage.keys.requests("normal")
+        entry_id = (await link.call("XRANGE", stream, "-", "+"))[0][0]
+        await link.call_many([("XACK", stream, GROUP, entry_id), ("XDEL", stream, entry_id)])
+        rest = await resumed(second, "cmpl-mine", None)
+        assert rest[-1].error["code"] == ErrorCode.LOST
+    if log_expired:
+        await link.call("DEL", stage.keys.reply("cmpl-mine"))
+    await link.close()
+    await gate.open()
+    answer = await second.http().post("/v1/completions", json={**body, "stream": False})
+    assert answer.json()["choices"][0]["text"] == TEXT
+    assert len(worker.requests) == 2

@@ -42,8 +42,8 @@ def settings(documents: list[Document], deployment: str, kind: type[S]) -> S:
     variables = environment(documents, deployment)
     unknown = {name for name in variables if name.startswith("ORCASTREAM_")} - _names(kind)
     assert not unknown, f"{deployment}: {sorted(unknown)} are variables of no setting"
-    with _only(variables):
-        return kind(_env_file=None)
+    with _only({name: __file__ if name.endswith("_FILE") else value for name, value in variables.items()}):
+        return kind(_env_file=None)  # a pod's files are not here
 
 
 def probe_s(probe: Document) -> int:
@@ -65,7 +65,10 @@ def _stand_in(main: Document, source: Document) -> str:
         assert source["resourceFieldRef"]["resource"] == "limits.cpu"
         return str(main["resources"]["limits"]["cpu"])
     if "secretKeyRef" in source:
-        return {"url": "redis://redis:6379/0", "api-keys": '{"a-key": "a-tenant"}'}[source["secretKeyRef"]["key"]]
+        tls = any(variable["name"] == "ORCASTREAM_REDIS_CA_FILE" for variable in main["env"])
+        return {"url": f"redis{'s' * tls}://redis:6379/0", "api-keys": '{"a-key": "a-tenant"}'}[
+            source["secretKeyRef"]["key"]
+        ]
     return "a-field"
 
 

@@ -26,7 +26,7 @@ def users(redis_server: RedisServer) -> Iterator[RedisServer]:
     """The server with the two users; on Redis 6.2 with the right that the page names for it."""
     page = (K8S / "README.md").read_text(encoding="utf-8")
     rights = dict(re.findall(r"^ACL SETUSER (\w+) (.*)$", page, re.MULTILINE))
-    assert set(rights) == {"orcastream", "keda"}
+    assert set(rights) == {"orcastream", "keda", "console"}
     with redis_server.client() as client:
         old = client.info("server")["redis_version"].startswith("6.")
         for user, granted in rights.items():

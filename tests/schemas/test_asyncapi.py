@@ -17,7 +17,7 @@ from jsonschema import Draft7Validator  # type: ignore[import-untyped]
 from jsonschema.validators import extend  # type: ignore[import-untyped]
 
 import schemas
-from broker.entry import EntryRef
+from broker.entry import EntryRef, Mark
 from broker.scripts import BURY
 from schemas import limits
 from schemas.codec import Form, encode
@@ -255,7 +255,7 @@ def check_other_entries(doc: Doc) -> None:
     assert control["type"] == dead["type"] == "object"
     assert list(control["properties"]) == control["required"] == ["type", "target"]
     assert [field["type"] for field in control["properties"].values()] == ["string", "string"]
-    assert control["properties"]["type"]["enum"] == ["cancel", "drain"]
+    assert control["properties"]["type"]["enum"] == ["cancel", "drain", "waiting"]
     written = re.findall(r"'(\w+)'", BURY.text.partition("local copy = {")[2].partition("}")[0])
     assert list(dead["properties"]) == dead["required"] == written
     assert dead["properties"]["reason"] == {"$ref": "#/components/schemas/ErrorCode"}
@@ -267,10 +267,13 @@ def check_other_entries(doc: Doc) -> None:
     assert schema(doc, "Cancel")["type"] == "string"
     assert schema(doc, "Seen")["type"] == "string"
     pattern = schema(doc, "Seen")["pattern"]
-    assert pattern == f"^({'|'.join(CLASSES)}) [0-9]+-[0-9]+$"
+    assert pattern == f"^({'|'.join(CLASSES)}) [0-9]+-[0-9]+( [a-z_]+)?$"
     for ref in (EntryRef("low", "1-0"), EntryRef("realtime", "1800000000000-12")):
         assert re.search(pattern, str(ref))
         assert EntryRef.parse(str(ref)) == ref
+        for mark in (Mark(ref), Mark(ref, "finished"), *(Mark(ref, str(code)) for code in ErrorCode)):
+            assert re.search(pattern, str(mark))
+            assert Mark.find(str(mark)) == mark
 
 
 # --- examples and references ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from schemas.events import EventId
 from schemas.keys import CLASSES, GROUP
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
-from tests.worker.producer import Producer
+from tests.worker.producer import LONG, Producer
 
 pytestmark = one_server("system")
 
@@ -59,3 +59,15 @@ def test_a_request_that_has_waited_rises_above_its_class(
         (entry_id, _), *_ = producer.redis.xrange(producer.keys.reply(request.id))
         epochs[name] = EventId.parse(entry_id).epoch
     assert min(epochs, key=lambda name: epochs[name]) == first
+
+
+def test_under_fair_a_tenant_is_found_behind_the_flood_of_another(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int]
+) -> None:
+    for _ in range(12):
+        producer.post(count_prompt, tenant="heavy", **LONG)
+    light = producer.post(count_prompt, tenant="light", max_tokens=5, ignore_eos=True)
+    start_worker(max_batch_size=2, policy="fair")
+    assert producer.read(light).terminal is not None
+    # Two run at a time: those that came first cannot all have ended, and light was behind them all.
+    assert producer.redis.xlen(producer.keys.requests("normal")) >= 10

@@ -47,6 +47,7 @@ def run(engine: OrcaEngine) -> Iterator[Run]:
 def test_output_is_bounded_until_it_is_published(run: Run) -> None:
     run.loop.submit([Request("a", PROMPT, LONG)])
     assert len(run.events(10)) == 10
+    assert run.output.get(timeout=30) == [], "no iteration follows now"
     with pytest.raises(queue.Empty):
         run.output.get(timeout=0.3)
     assert run.loop.stalled_for_s() == 0

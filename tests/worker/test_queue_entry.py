@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from broker.entry import Mark
 from broker.fold import Fold
 from schemas.events import Started
 from schemas.keys import GROUP
@@ -58,5 +59,7 @@ def test_seen_names_the_entry_that_stays_of_two(
     producer.redis.set(producer.keys.seen(request.id), f"normal {second}")
     start_worker()
     assert producer.read(request.id).terminal is not None
-    assert producer.redis.get(producer.keys.seen(request.id)) == f"normal {first}".encode()
     producer.wait_empty()
+    mark = Mark.find(producer.redis.get(producer.keys.seen(request.id)))
+    assert mark is not None
+    assert str(mark.ref) == f"normal {first}"

@@ -3,6 +3,7 @@
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -68,7 +69,11 @@ def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
     receiver.wait_for(lambda receiver: {point.name for point in receiver.points} >= set(EXPECTED))
     producer.redis.set(producer.keys.cancel(lasting), "1", px=60_000)
     producer.redis.xadd(producer.keys.control, {"type": "cancel", "target": lasting})
-    producer.read(lasting)
+    # A cancel that came too late, on a machine with other work, is none.
+    terminal = producer.read(lasting).terminal
+    assert terminal is not None
+    last = terminal.error or terminal.endings[0].finish_reason
+    outcomes = Counter(["length", "length", "invalid_request", str(last)])
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
 
@@ -81,10 +86,8 @@ def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
         assert point.attributes.get(Attribute.MODEL, MODEL) == MODEL
     assert seen == {metric.name: set(map(str, metric.attributes)) for metric in EXPECTED.values()}
     assert newest(receiver, names.REQUESTS_ENDED, Attribute.OUTCOME) == {
-        "length": 2,
-        "invalid_request": 1,
-        "cancelled": 1,
         **dict.fromkeys(SERVICE_FAULTS, 0),
+        **outcomes,
     }
     assert newest(receiver, names.REFUSALS, Attribute.ERROR_TYPE) == {"invalid_request": 1}
     for metric, count in {

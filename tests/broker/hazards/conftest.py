@@ -1,5 +1,5 @@
 """Gateways in front of the broker, for the hazard that lies between them."""
 
-from tests.gateway.conftest import model_folder, stage, tokenizer
+from tests.gateway.conftest import model_folder, stage, stage_of, tokenizer
 
-__all__ = ["model_folder", "stage", "tokenizer"]
+__all__ = ["model_folder", "stage", "stage_of", "tokenizer"]

@@ -18,7 +18,7 @@ from schemas.codec import Form
 from schemas.errors import ErrorCode
 from schemas.keys import GROUP, Keys
 from tests.broker.conftest import MakeReader, MakeWorker, OpenLink
-from tests.broker.following import Seen, expected, follow, follow_until, tokens_seen
+from tests.broker.following import Seen, expected, follow, follow_until, resume, tokens_seen
 from tests.broker.scripted import RETENTION_MS, enqueue, make_request
 from tests.redis_server import RedisServer
 
@@ -198,7 +198,7 @@ async def test_another_reader_goes_on_where_the_first_one_left(
     assert await cancelled(link, keys, [request.id]) == set()
     await worker.step(job, 1)
     second = await make_reader(redis_server.url, "g2")
-    resumed = second.subscribe(Watch(request.id, "default"), resume_id=seen.resume_id)
+    resumed = resume(second.subscribe(Watch(request.id, "default")), seen.resume_id)
     await follow_until(resumed, seen, tokens_seen(4))
     assert not (await worker.renew(job))[job.ref].cancelled
     await worker.end(job)

@@ -13,7 +13,7 @@ from broker.queue import RequestQueue
 from schemas.errors import ErrorCode
 from schemas.keys import Keys
 from tests.broker.conftest import Begin, MakeReader, MakeWorker, OpenLink
-from tests.broker.following import Seen, expected, follow, follow_until, tokens_seen
+from tests.broker.following import Seen, expected, follow, follow_until, resume, tokens_seen
 from tests.broker.proxy import LossyProxy
 from tests.broker.rewind import Snapshot
 from tests.broker.scripted import RETENTION_MS, enqueue, make_request, take_over
@@ -218,16 +218,15 @@ async def test_hazard_11_resume_across_a_loss(
         seen = await follow_until(subscription, Seen(), tokens_seen(5))
     before.restore()
     taken = await second.open(await take_over(second))
-    resumed = (await make_reader(redis_server.url, "other")).subscribe(
-        Watch(request.id, "default"), resume_id=seen.resume_id
-    )
+    other = (await make_reader(redis_server.url, "other")).subscribe(Watch(request.id, "default"))
+    resumed = resume(other, seen.resume_id)
     await second.step(taken, 5)
     await second.end(taken)
     if same_numerics:
         await follow_until(resumed, seen, lambda seen: False)
         assert seen.tokens[0] == expected(7)
     else:
-        with pytest.raises(ReplyConflict, match="something else than what was delivered"):
+        with pytest.raises(ReplyConflict, match="is not what the log says"):
             await follow(resumed)
 
 

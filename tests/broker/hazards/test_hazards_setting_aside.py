@@ -4,10 +4,12 @@ import msgpack
 import pytest
 
 from broker.attach import Ended
-from broker.dead_letter import bury, dead_letters, is_hopeless
+from broker.dead_letter import bury, is_hopeless
 from broker.ending import Ender
 from broker.errors import Unwritable
 from broker.fold import fold_log
+from broker.lease import Given
+from broker.letters import newest_letters
 from broker.link import Link
 from broker.presence import Presence, forget_dead, list_workers
 from broker.queue import RequestQueue, entry_state
@@ -42,18 +44,40 @@ async def test_hazard_16_innocent_dead_letters_after_many_drains(
 async def test_hazard_16_deaths_count_and_progress_resets_them(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """Only deliveries without a new token in the last epochs make a dead letter."""
+    """Only who died alone, and brought no new token since, is a dead letter."""
     await enqueue(link, keys, make_request())
     worker = await make_worker(redis_server.url, "w0", lease_ms=1)
     job = await worker.take()
     hopeless = []
-    for index in range(1, 9):
-        if index == 4:
+    for index in range(1, 12):
+        if index > 2:
+            worker.leases.count_attempt(job.ref)
+        if index == 6:
             await worker.step(job)
+            worker.leases.forgive(job.ref)
         worker = await make_worker(redis_server.url, f"w{index}", lease_ms=1)
         job = await worker.open(await take_over(worker))
         hopeless.append(is_hopeless(job.claimed.deliveries, job.fold, 3))
-    assert hopeless == [False, False, True, False, False, False, True, True]
+    assert hopeless == [False, False, False, False, True, False, False, False, True, True, True]
+
+
+async def test_hazard_16_an_attempt_that_was_handed_over_does_not_count(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """A suspect stays one in other hands, and only the attempts that ended with a death count."""
+    await enqueue(link, keys, make_request())
+    worker = await make_worker(redis_server.url, "w0", lease_ms=1)
+    ref = (await worker.claimer.new(1))[0].ref
+    for index in range(1, 6):
+        worker = await make_worker(redis_server.url, f"w{index}", lease_ms=1)
+        claimed = await take_over(worker)
+        assert (claimed.suspect, claimed.deliveries) == (True, 1)
+        worker.leases.count_attempt(ref)
+        await worker.leases.hand_over([Given(ref, suspect=True, counted=True)])
+    worker.leases.count_attempt(ref)
+    await worker.leases.hand_over([Given(ref)])
+    innocent = (await worker.claimer.expired(1))[0]
+    assert (innocent.suspect, innocent.deliveries) == (False, 1)
 
 
 async def test_hazard_17_dead_letter_lost_or_doubled(
@@ -69,8 +93,8 @@ async def test_hazard_17_dead_letter_lost_or_doubled(
     assert isinstance(await second.attach(await take_over(second)), Ended)
     buried = await bury(link, keys, job.ref, reason=ErrorCode.DEAD_LETTER, message="again")
     assert buried is False
-    letters = await dead_letters(link, keys)
-    assert [(one.reason, one.attempts, one.fields[b"id"]) for one in letters] == [("dead_letter", 2, b"r1")]
+    letters = [one async for one in newest_letters(link, keys)]
+    assert [(one.reason, one.attempts, one.request_id) for one in letters] == [("dead_letter", 1, "r1")]
     assert letters[0].entry == str(job.ref)
     assert await RequestQueue(link, keys).depth() == 0
 
@@ -104,7 +128,7 @@ async def test_an_entry_that_breaks_the_contract_ends_and_is_buried(
         with pytest.raises(ValueError, match="allowed") as caught:
             worker.parse(claimed)
         await ender.reject(worker.link, claimed.ref, claimed.fields, caught.value)  # type: ignore[arg-type]
-    assert [one.reason for one in await dead_letters(link, keys)] == ["invalid_request", "unsupported_version"]
+    assert [one.reason async for one in newest_letters(link, keys)] == ["invalid_request", "unsupported_version"]
     assert await RequestQueue(link, keys).depth() == 0
     assert await link.call("KEYS", "orca:reply:*") == [keys.reply("bad1").encode()]
 

@@ -1,0 +1,104 @@
+"""Where Redis is: the parts of a URL that leads to one server, to sentinels that know the master, or to a cluster."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
+
+from redis.asyncio.connection import URL_QUERY_ARGUMENT_PARSERS, Connection, parse_url
+from redis.exceptions import RedisError
+
+_SERVER = (
+    "redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss:// alike, or unix:///PATH[?db=DB], with redis-py's parameters "
+    "and with special characters percent-encoded"
+)
+_SENTINEL = "redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]/SERVICE[/DB], or rediss+sentinel:// alike"
+_PARAMETERS = frozenset({"username", "password", *URL_QUERY_ARGUMENT_PARSERS})
+"""Beside `ssl_...`; redis-py's others cannot be said in text."""
+POOL_PARAMETERS = ("max_connections", "timeout")
+"""What redis-py takes from a URL for a pool of connections, and a single one does not."""
+_SENTINEL_PARAMETERS = {"sentinel_username": "username", "sentinel_password": "password"}
+SENTINEL_PORT = 26379
+
+
+class Mode(StrEnum):
+    """What a URL leads to."""
+
+    SERVER = "server"
+    SENTINEL = "sentinel"
+
+
+@dataclass(frozen=True, slots=True)
+class RedisAddress:
+    """`options` are redis-py's for a connection to a server; with sentinels without its host and port.
+
+    `hosts` are the sentinels, `service` the name that they know the master by, `sentinel_options` those of a connection
+    to a sentinel.
+    """
+
+    mode: Mode
+    options: Mapping[str, Any]
+    hosts: tuple[tuple[str, int], ...] = ()
+    service: str = ""
+    sentinel_options: Mapping[str, Any] | None = None
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """ValueError, which says what is allowed, for a URL that is none or says what redis-py would pass over."""
+        scheme, _, rest = url.partition("://")
+        plain, _, kind = scheme.lower().partition("+")
+        if kind == "":
+            return cls(Mode.SERVER, _checked(url, _SERVER))
+        if plain not in ("redis", "rediss") or kind != "sentinel":
+            raise ValueError(f"{_SERVER}; {_SENTINEL}")
+        return cls._sentinels(plain, rest)
+
+    @classmethod
+    def _sentinels(cls, scheme: str, rest: str) -> Self:
+        bare, _, query = rest.partition("?")
+        authority, _, path = bare.partition("/")
+        service, _, db = path.partition("/")
+        user, at, hosts = authority.rpartition("@")
+        parameters = parse_qs(query, keep_blank_values=True)
+        own = {name: parameters.pop(key)[0] for key, name in _SENTINEL_PARAMETERS.items() if key in parameters}
+        query = urlencode(parameters, doseq=True)
+        if not service or not all(hosts.split(",")):
+            raise ValueError(_SENTINEL)
+        found = [_checked(f"{scheme}://{user}{at}{host}/{db}?{query}", _SENTINEL) for host in hosts.split(",")]
+        options = {name: value for name, value in found[0].items() if name not in ("host", "port")}
+        not_theirs = ("username", "password", "db")
+        theirs = {name: value for name, value in options.items() if name not in not_theirs} | own
+        members = tuple((str(one.get("host", "")), int(one.get("port", SENTINEL_PORT))) for one in found)
+        if not all(host for host, _ in members):
+            raise ValueError(_SENTINEL)
+        return cls(Mode.SENTINEL, options, members, unquote(service), theirs)
+
+
+def is_encrypted(url: str) -> bool:
+    """Whether connections to what the URL leads to are made with TLS."""
+    return url.lower().startswith(("rediss://", "rediss+"))
+
+
+def _checked(url: str, allowed: str) -> dict[str, Any]:
+    """redis-py's options of a connection to one server; ValueError `allowed` where it cannot make one of the URL."""
+    try:
+        parts = urlsplit(url)
+        options: dict[str, Any] = dict(parse_url(url))
+        for name in POOL_PARAMETERS:
+            options.pop(name, None)
+        connection_class = options.get("connection_class", Connection)
+        connection_class(**{name: value for name, value in options.items() if name != "connection_class"})
+        port = parts.port
+    except (AttributeError, TypeError, ValueError, RedisError):
+        raise ValueError(allowed) from None
+    parameters = parse_qs(parts.query, keep_blank_values=True)
+    known = all(name in _PARAMETERS or name.startswith("ssl_") for name in parameters)
+    db = parts.path.strip("/")
+    if parts.scheme == "unix":
+        fits = not parts.hostname and bool(db)
+    else:
+        fits = port != 0 and options.get("db", 0) >= 0 and (not db or db.isdecimal())
+    if not known or not fits:
+        raise ValueError(allowed)
+    return options

@@ -1,0 +1,89 @@
+"""Which gateways read which replies, and which requests have lost their client: marks that all gateways see."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from broker.cancel import CONTROL_LENGTH
+from broker.errors import require
+from broker.link import Link
+from broker.scripts import ATTEND, DEPARTED, GIVE_UP, LEAVE, Arg, Command, ScriptCall
+from schemas.keys import Keys
+from schemas.limits import MAX_DEADLINE_AHEAD_MS
+
+CHUNK: Final = 256
+"""Replies per script call, so that no call holds the server up."""
+AGAIN_MS: Final = 5000
+"""Who gives a request up may die before it is done: after this anybody does it again."""
+
+
+class Reading(Enum):
+    """What a gateway says of one reply."""
+
+    ACCEPTED = "accepted"
+    """It is read, and this gateway accepted the request for a client whose loss cancels it."""
+    READ = "read"
+    """It is read. That keeps a client there, but makes none: who only looks on stands for nobody."""
+    LEFT = "left"
+    """It is read no more: the client's grace begins."""
+    STOPPED = "stopped"
+    """It is read no more because the gateway stops, which is no departure: the client has all the time there is."""
+    ENDED = "ended"
+    """The reply has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attendance:
+    """The marks of one gateway.
+
+    A client counts as gone `grace_ms` after the last of its departures that any gateway saw, or `lease_ms` and
+    `grace_ms` after the gateway that read for it was heard of last. All times are the server's. Calls raise LinkLost,
+    Unwritable.
+    """
+
+    keys: Keys
+    gateway: str
+    lease_ms: int
+    grace_ms: int
+
+    async def tell(self, link: Link, readings: Sequence[tuple[str, Reading]]) -> None:
+        """Set the marks of these requests, in one write; may be repeated."""
+        attended = [item for item in readings if item[1] in (Reading.ACCEPTED, Reading.READ)]
+        calls: list[Command | ScriptCall] = [
+            self._attend(attended[begin : begin + CHUNK]) for begin in range(0, len(attended), CHUNK)
+        ]
+        for request_id, reading in readings:
+            if reading is Reading.ENDED:
+                calls += [
+                    ("ZREM", self.keys.clients, request_id),
+                    ("HDEL", self.keys.readers(request_id), self.gateway),
+                ]
+            elif reading in (Reading.LEFT, Reading.STOPPED):
+                grace_ms = self.grace_ms if reading is Reading.LEFT else MAX_DEADLINE_AHEAD_MS
+                calls.append(LEAVE.call(self._names([request_id]), [self.gateway, grace_ms, request_id]))
+        require(await link.call_many(calls))
+
+    async def departed(self, link: Link, count: int = 64) -> list[str]:
+        """Requests whose client is gone: at most `count`, the longest first."""
+        (ids,) = replies = await link.call_many([DEPARTED.call([self.keys.clients], [count])])
+        require(replies)
+        return [request_id.decode(errors="replace") for request_id in ids]
+
+    async def give_up(self, link: Link, request_id: str, *, expire_at_ms: int) -> bool:
+        """Cancel the request, as `broker.cancel.cancel` does; False where its client has come back meanwhile."""
+        names = [self.keys.clients, self.keys.cancel(request_id), self.keys.control]
+        (done,) = replies = await link.call_many(
+            [GIVE_UP.call(names, [request_id, AGAIN_MS, expire_at_ms, CONTROL_LENGTH])]
+        )
+        require(replies)
+        return bool(done)
+
+    def _attend(self, readings: Sequence[tuple[str, Reading]]) -> ScriptCall:
+        args: list[Arg] = [self.gateway, self.lease_ms, self.grace_ms]
+        for request_id, reading in readings:
+            args += [request_id, int(reading is Reading.ACCEPTED)]
+        return ATTEND.call(self._names(request_id for request_id, _ in readings), args)
+
+    def _names(self, request_ids: Iterable[str]) -> list[str]:
+        return [self.keys.clients, *map(self.keys.readers, request_ids)]

@@ -1,0 +1,95 @@
+"""The requests of one model that wait and run, entry by entry, a few at a time and without what they ask."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+
+from redis.exceptions import ResponseError
+
+from broker.entry import EntryRef
+from broker.lease import was_handed_over
+from broker.link import Link
+from broker.queue import RequestQueue
+from broker.rows import PIECE, number, text
+from broker.scripts import LOOK
+from schemas.events import EventId
+from schemas.keys import CLASSES, GROUP, Keys
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """One entry of a request stream. `worker` holds it, and renewed its lease `idle_ms` ago; None while it waits.
+
+    `epoch` is the newest one of its reply log; None where there is no log yet. `request_id` is as it was found.
+    """
+
+    ref: EntryRef
+    request_id: str
+    deadline_ms: int | None
+    payload_bytes: int
+    worker: str | None
+    idle_ms: int
+    deliveries: int
+    epoch: int | None = None
+
+    @property
+    def arrived_ms(self) -> int:
+        """When it was put into the queue, by the server's clock; Unix time."""
+        return self.ref.order[0]
+
+    @classmethod
+    def from_row(cls, priority_class: str, row: Sequence[bytes | int]) -> "Queued":
+        """From one row of look.lua."""
+        entry_id, request_id, deadline, payload_bytes, consumer, idle_ms, deliveries = row
+        worker = text(consumer) if consumer and not was_handed_over(int(idle_ms)) else None
+        return cls(
+            EntryRef(priority_class, text(entry_id)),
+            text(request_id),
+            number(text(deadline)),
+            int(payload_bytes),
+            worker,
+            0 if worker is None else int(idle_ms),
+            int(deliveries),
+        )
+
+
+async def queued_requests(link: Link, keys: Keys, classes: Sequence[str] = CLASSES) -> AsyncIterator[Queued]:
+    """Everything that waits and runs now, class by class, the oldest first. Raises LinkLost, ResponseError."""
+    for name in classes:
+        begin = "-"
+        while page := await _page(link, keys, name, begin, PIECE):
+            for one in await _with_epochs(link, keys, page):
+                yield one
+            begin = f"({page[-1].ref.entry_id}"
+
+
+async def find_queued(link: Link, keys: Keys, request_id: str) -> Queued | None:
+    """The entry that is this request; None where it has ended, or never was. Raises LinkLost, ResponseError.
+
+    An entry that its producer wrote by plain XADD and nobody has claimed is found by looking at all that wait.
+    """
+    mark = await RequestQueue(link, keys).find(request_id)
+    if mark is not None:
+        ref = mark.ref
+        page = await _page(link, keys, ref.priority_class, ref.entry_id, 1)
+        found = [one for one in page if one.ref == ref]
+        return (await _with_epochs(link, keys, found))[0] if found else None
+    async for one in queued_requests(link, keys):
+        if one.request_id == request_id:
+            return one
+    return None
+
+
+async def _page(link: Link, keys: Keys, name: str, begin: str, count: int) -> list[Queued]:
+    rows = await link.run(LOOK, [keys.requests(name)], [GROUP, begin, count])
+    return [Queued.from_row(name, row) for row in rows]
+
+
+async def _with_epochs(link: Link, keys: Keys, page: Sequence[Queued]) -> list[Queued]:
+    logs = [("XREVRANGE", keys.reply(one.request_id), "+", "-", "COUNT", 1) for one in page]
+    replies = await link.call_many(logs)
+    return [
+        replace(one, epoch=EventId.parse(newest[0][0]).epoch)
+        if newest and not isinstance(newest, ResponseError)
+        else one
+        for one, newest in zip(page, replies, strict=True)
+    ]

@@ -1,0 +1,65 @@
+"""What the commands of the console print: tables, facts, JSON."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+_MOST_SHOWN: Final = 120
+
+
+class Lines:
+    """Rows as they come: a table, or one JSON object per line. Columns are name and least width."""
+
+    def __init__(self, columns: Mapping[str, int], *, as_json: bool) -> None:
+        self._columns = columns
+        self._as_json = as_json
+        self._has_head = False
+
+    def show(self, row: Mapping[str, Any]) -> None:
+        """Print one row; the first one of a table under a head. Only a JSON object shows what has no column."""
+        if self._as_json:
+            print(json.dumps(row))
+            return
+        if not self._has_head:
+            self._has_head = True
+            print(self._line([name.removesuffix("_s") for name in self._columns]))
+        print(self._line([shown(row.get(name), seconds=name.endswith("_s")) for name in self._columns]))
+
+    def _line(self, cells: Sequence[str]) -> str:
+        return "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, self._columns.values(), strict=True)).rstrip()
+
+
+def show_one(facts: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what is known of one thing: a line per fact, or one JSON object."""
+    if as_json:
+        print(json.dumps(facts))
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        print(f"{name:<{width}}  {_printable(text)}")
+
+
+def shown(value: object, *, seconds: bool) -> str:
+    """One cell of a table."""
+    if value is None:
+        return "-"
+    if seconds and isinstance(value, int | float):
+        return _duration(value)
+    text = _printable(str(value))
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"
+
+
+def _duration(seconds: float) -> str:
+    sign, left = ("-", -seconds) if seconds < 0 else ("", seconds)
+    if left < 60:
+        return f"{sign}{left:.1f}s"
+    minutes, hours, days = int(left // 60), int(left // 3600), int(left // 86400)
+    if hours == 0:
+        return f"{sign}{minutes}m{int(left % 60):02}s"
+    return f"{sign}{hours}h{minutes % 60:02}m" if days == 0 else f"{sign}{days}d{hours % 24:02}h"
+
+
+def _printable(text: str) -> str:
+    """Nothing that whoever wrote to Redis could steer a terminal with."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

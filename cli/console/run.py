@@ -1,0 +1,68 @@
+"""What the commands that look into a queue have in common: sub-commands, a connection, and how they fail."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from redis.exceptions import ResponseError
+
+from broker.connect import connect
+from broker.errors import BrokerError
+from broker.link import Link
+from broker.settings import BrokerSettings
+from cli.command import Command, overview, run_command
+from cli.credentials import without_credentials
+from cli.errors import UserError
+from cli.served_model import with_model, with_redis
+
+S = TypeVar("S", bound=BrokerSettings)
+Work = Callable[[Link, S], Awaitable[None]]
+FLAGS = {"as-json": "json", "priority-class": "class"}
+"""Names of flags that are shorter than those of their settings."""
+
+
+class NotDone(UserError):
+    """What was asked for is not there, or cannot be done with it: exit code 1."""
+
+    code = 1
+
+
+class NoRedis(UserError):
+    """Redis cannot be reached, or refuses what is needed: exit code 3."""
+
+    code = 3
+
+
+def run_subcommand(program: str, commands: Mapping[str, Command], arguments: Sequence[str]) -> int:
+    """Run one of `commands`; the exit code."""
+    name, *rest = list(arguments) or ["--help"]
+    if name in ("-h", "--help", "help"):
+        codes = "exit codes: 0 done, 1 not there or not possible, 2 wrong usage or settings, 3 no Redis"
+        print(f"usage: {program} COMMAND [--help] [FLAGS]\n\ncommands:\n{overview(commands)}\n\n{codes}")
+        return 0
+    return run_command(program, commands, name, rest)
+
+
+def run_with_redis(settings: S, work: Work[S]) -> int:
+    """Carry `work` out over a connection to the Redis of the settings, with the served model's name completed."""
+    complete = with_model(with_redis(settings))
+    try:
+        asyncio.run(_connected(complete, work))
+        sys.stdout.flush()
+    except (BrokerError, ResponseError) as error:
+        raise NoRedis(f"redis_url {without_credentials(str(complete.redis_url))}: {error}") from None
+    except BrokenPipeError:  # whoever read this has seen enough
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+async def _connected(settings: S, work: Work[S]) -> None:
+    link = await connect(str(settings.connection_url), name="orcastream-console")
+    try:
+        await work(link, settings)
+    finally:
+        await link.close()

@@ -1,0 +1,73 @@
+"""Settings of the commands that look into a queue: where Redis is, as for gateway and worker, and what to show."""
+
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import CliPositionalArg
+
+from broker.settings import BrokerSettings
+from schemas.keys import PriorityClass
+from schemas.limits import ID_PATTERN, MAX_DEADLINE_AHEAD_MS
+
+_LETTER_ID = r"^[0-9]{1,20}-[0-9]{1,20}$"
+_MAX_TIMEOUT_S = MAX_DEADLINE_AHEAD_MS / 1000
+
+
+class ConsoleSettings(BrokerSettings):
+    """What every command of the console takes."""
+
+    as_json: bool = Field(False, description="Print JSON, one object per line; --json for short.")
+
+
+class RequestsListSettings(ConsoleSettings):
+    """What waits and runs, class by class, the oldest first."""
+
+    priority_class: PriorityClass | None = Field(None, description="Only this class; --class for short.")
+    state: Literal["waiting", "running"] | None = Field(None, description="Only what waits, or only what runs.")
+    worker: str | None = Field(None, description="Only what this worker holds.")
+    limit: int = Field(100, ge=0, description="Most requests to list; 0: all. [requests]")
+
+
+class RequestSettings(ConsoleSettings):
+    """One request."""
+
+    id: CliPositionalArg[str] = Field(pattern=f"^(?:{ID_PATTERN.pattern})$", description="The request's id.")
+
+
+class RequestShowSettings(RequestSettings):
+    """One request: where it stands, who works on it, how far it is."""
+
+    content: bool = Field(False, description="Also print prompt and answer, as token ids, and messages whole.")
+
+
+class LettersListSettings(ConsoleSettings):
+    """The dead letters, the newest first."""
+
+    reason: str | None = Field(None, description="Only those with this reason.")
+    limit: int = Field(100, ge=0, description="Most letters to list; 0: all. [letters]")
+
+
+class LetterSettings(ConsoleSettings):
+    """One dead letter."""
+
+    id: CliPositionalArg[str] = Field(pattern=_LETTER_ID, description="The letter's id, as `list` prints it.")
+
+
+class LetterShowSettings(LetterSettings):
+    """One dead letter, and what is known of its request."""
+
+    content: bool = Field(False, description="Also print prompt and parameters, and messages whole.")
+
+
+class ReplaySettings(LetterSettings):
+    """Run what a dead letter asked for again, as a new request with a new id, and delete the letter."""
+
+    timeout_s: float = Field(600.0, gt=0, le=_MAX_TIMEOUT_S, description="Time until the new request expires. [s]")
+
+
+class PurgeSettings(ConsoleSettings):
+    """Delete dead letters. Say which: by reason, by age, or all that are there."""
+
+    reason: str | None = Field(None, description="Only those with this reason.")
+    older_than_s: float | None = Field(None, ge=0, description="Only those set aside longer ago than this. [s]")
+    all: bool = Field(False, description="Delete all of them.")

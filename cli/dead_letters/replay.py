@@ -1,0 +1,29 @@
+"""`orcastream dead-letters replay ID`: what a dead letter asked for, as a new request with an id of its own."""
+
+from collections.abc import Sequence
+
+from broker.link import Link
+from broker.replay import replay
+from cli.console.output import show_one
+from cli.console.run import FLAGS, NotDone, run_with_redis
+from cli.console.settings import ReplaySettings
+from cli.dead_letters.show import the_letter
+from cli.parse import load_settings
+from schemas.errors import InvalidRequest, without_values
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Replay it; exit code 1 where there is none of that id, or the contract does not allow its request."""
+    return run_with_redis(load_settings(ReplaySettings, arguments, "dead-letters replay", FLAGS), _replay)
+
+
+async def _replay(link: Link, settings: ReplaySettings) -> None:
+    keys = settings.keys()
+    letter, fields = await the_letter(link, keys, settings.id)
+    timeout_ms = int(settings.timeout_s * 1000)
+    try:
+        done = await replay(link, keys, letter, fields, timeout_ms=timeout_ms, retention_ms=settings.retention_ms)
+    except InvalidRequest as error:
+        raise NotDone(f"{settings.id} cannot be run: {without_values(str(error))}") from None
+    facts = {"letter": settings.id, "was": letter.request_id, "id": done.request_id, "entry": str(done.entry)}
+    show_one({**facts, "again": done.again}, as_json=settings.as_json)

@@ -1,0 +1,18 @@
+"""One of the processes that `orcastream gateway --workers N` runs; its settings are in the environment."""
+
+import sys
+from collections.abc import Sequence
+
+from cli.command import Command, run_command
+from cli.gateway import serve_one
+from cli.parse import load_settings
+from gateway.settings import GatewaySettings
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until a signal ends it."""
+    return serve_one(load_settings(GatewaySettings, arguments, "gateway"), shares_port=True)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("orcastream", {"gateway": Command("one of several", "cli.gateway_process")}, "gateway", ()))

@@ -1,0 +1,66 @@
+"""Several gateway processes on one port: started, kept running, drained together.
+
+Each listens by itself (SO_REUSEPORT): the kernel shares new connections out evenly among those that live, which streams
+that last for minutes need; where all accept from one socket, whoever is awake takes everything.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+
+from cli.environment import as_environment, import_path
+from cli.ports import held_port
+from cli.process import Program
+from cli.stop_signals import KILLED, StopSignals, stopped_or_killed
+from cli.supervisor import Supervisor
+from gateway.log import log_event
+from gateway.settings import GatewaySettings
+from telemetry.logs import set_up_logging
+
+_STOP_MARGIN_S = 8.0
+"""What a process may need beyond its grace to end its streams and exit, before it is killed."""
+
+
+def serve_all(settings: GatewaySettings) -> int:
+    """Serve until a signal ends it: 0 after an orderly stop, 130 after a second signal. PortUnavailable, GaveUp."""
+    set_up_logging(settings.log_level, settings.log_form)
+    return asyncio.run(_serve_all(settings))
+
+
+async def _serve_all(settings: GatewaySettings) -> int:
+    signals = StopSignals()
+    with held_port(settings.host, settings.port, "port") as port:
+        supervisor = Supervisor(_tell, output=_pass_on)
+        names = [f"gateway-{number}" for number in range(1, settings.gateway_workers + 1)]
+        for number, name in enumerate(names):
+            await supervisor.start(_program(settings, name, number, port))
+        serving = asyncio.create_task(supervisor.gave_up())
+        stopping = asyncio.create_task(signals.stop.wait())
+        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        grace_s = settings.shutdown_grace_s + _STOP_MARGIN_S
+        in_order = await stopped_or_killed(supervisor.stop(*names, grace_s=grace_s), supervisor.kill, signals)
+        if serving.done():
+            serving.result()
+        serving.cancel()
+    return 0 if in_order else KILLED
+
+
+def _program(settings: GatewaySettings, name: str, number: int, port: int) -> Program:
+    own = {"ORCASTREAM_GATEWAY_WORKERS": "1", "ORCASTREAM_PORT": str(port), "PYTHONUNBUFFERED": "1"}
+    if settings.process_port is not None:
+        own["ORCASTREAM_PROCESS_PORT"] = str(settings.process_port + number)
+    command = (sys.executable, "-P", "-m", "cli.gateway_process")
+    environment = as_environment(settings, GatewaySettings) | import_path() | own
+    return Program(name, command, environment, death_signal=signal.SIGTERM)
+
+
+def _tell(name: str, line: str) -> None:
+    """What becomes of a process."""
+    log_event(f"{name}: {line}", level=logging.WARNING if line.startswith("died") else logging.INFO)
+
+
+def _pass_on(name: str, line: str) -> None:
+    """A log line of a process: it is whole as it is."""
+    print(line, file=sys.stderr, flush=True)

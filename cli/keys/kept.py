@@ -1,0 +1,101 @@
+"""The API keys that are kept, in a file or in Redis: read, one added, one taken away."""
+
+import asyncio
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+from broker.link import Link
+from cli.console.run import NotDone, run_with_redis
+from cli.keys.settings import KeysSettings
+from gateway.api_key import Grant, Grants, grant_text, grants_of_hash, read_grants
+from schemas.errors import InvalidRequest
+
+
+class Kept(Protocol):
+    """A place where keys are kept."""
+
+    async def read(self) -> Grants:
+        """All of them."""
+
+    async def add(self, hashed: str, grant: Grant) -> None:
+        """One more."""
+
+    async def remove(self, hashed: str) -> None:
+        """One less."""
+
+
+class KeptInFile:
+    """A file, replaced as a whole; a new one is for its owner alone, an old one keeps its mode."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def read(self) -> Grants:
+        """No file: no keys yet."""
+        try:
+            return read_grants(self._path.read_bytes())
+        except FileNotFoundError:
+            return {}
+
+    async def add(self, hashed: str, grant: Grant) -> None:
+        """See Kept."""
+        self._write({**await self.read(), hashed: grant})
+
+    async def remove(self, hashed: str) -> None:
+        """See Kept."""
+        self._write({name: grant for name, grant in (await self.read()).items() if name != hashed})
+
+    def _write(self, grants: Grants) -> None:
+        plain = {hashed: json.loads(grant_text(grant)) for hashed, grant in grants.items()}
+        with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
+            json.dump(plain, file, indent=2)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if self._path.exists():
+            Path(file.name).chmod(stat.S_IMODE(self._path.stat().st_mode))
+        Path(file.name).replace(self._path)
+
+
+class KeptInRedis:
+    """The hash that the gateways of the namespace read."""
+
+    def __init__(self, link: Link, key: str) -> None:
+        self._link = link
+        self._key = key
+
+    async def read(self) -> Grants:
+        """See Kept."""
+        return grants_of_hash(await self._link.call("HGETALL", self._key))
+
+    async def add(self, hashed: str, grant: Grant) -> None:
+        """See Kept."""
+        await self._link.call("HSET", self._key, hashed, grant_text(grant))
+
+    async def remove(self, hashed: str) -> None:
+        """See Kept."""
+        await self._link.call("HDEL", self._key, hashed)
+
+
+def run_with_keys(settings: KeysSettings, work: Callable[[Kept], Awaitable[None]]) -> int:
+    """Carry `work` out with the keys that the settings mean; NotDone where they cannot be read or written."""
+
+    async def in_redis(link: Link, complete: KeysSettings) -> None:
+        await work(KeptInRedis(link, complete.keys().api_keys))
+
+    try:
+        if settings.api_keys_file is None:
+            return run_with_redis(settings, in_redis)
+        asyncio.run(_awaited(work(KeptInFile(settings.api_keys_file))))
+    except (InvalidRequest, OSError, ValueError) as error:
+        raise NotDone(f"the keys cannot be read or written: {error}") from None
+    return 0
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work

@@ -1,0 +1,23 @@
+"""`orcastream keys list`: what is kept of the keys, and what they allow."""
+
+from collections.abc import Sequence
+
+from cli.console.output import Lines
+from cli.console.run import FLAGS
+from cli.keys.kept import Kept, run_with_keys
+from cli.keys.settings import KeysSettings
+from cli.parse import load_settings
+
+_COLUMNS = {"sha256": 64, "tenant": 12, "name": 12, "classes": 12, "max_tokens": 10, "expires": 10}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the list."""
+    settings = load_settings(KeysSettings, arguments, "keys list", FLAGS)
+
+    async def show(kept: Kept) -> None:
+        lines = Lines(_COLUMNS, as_json=settings.as_json)
+        for hashed, grant in sorted((await kept.read()).items()):
+            lines.show({"sha256": hashed, **grant.model_dump()})
+
+    return run_with_keys(settings, show)

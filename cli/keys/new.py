@@ -1,0 +1,34 @@
+"""`orcastream keys new`: a key, printed this once; its hash and what it allows are kept."""
+
+import time
+from collections.abc import Sequence
+
+from cli.console.output import show_one
+from cli.console.run import FLAGS
+from cli.keys.kept import Kept, run_with_keys
+from cli.keys.settings import NewKeySettings
+from cli.parse import load_settings
+from gateway.api_key import Grant, digest, new_key
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make it, keep its hash, print it."""
+    settings = load_settings(NewKeySettings, arguments, "keys new", FLAGS)
+    expires = None if settings.expires_in_s is None else int(time.time()) + settings.expires_in_s
+    grant = Grant(
+        tenant=settings.tenant,
+        name=settings.name,
+        classes=settings.classes,
+        max_tokens=settings.max_tokens,
+        expires=expires,
+    )
+    key = new_key()
+
+    async def add(kept: Kept) -> None:
+        await kept.add(digest(key), grant)
+        if settings.as_json:
+            show_one({"key": key, "sha256": digest(key), **grant.model_dump(exclude_none=True)}, as_json=True)
+        else:
+            print(key)
+
+    return run_with_keys(settings, add)

@@ -1,0 +1,33 @@
+"""`orcastream requests cancel ID`: the request ends as `cancelled`, whether it waits or runs."""
+
+from collections.abc import Sequence
+
+from broker.cancelling import cancel_entry
+from broker.ending import Ender
+from broker.link import Link
+from broker.origin import read_request
+from broker.presence import new_process_name
+from broker.queued import find_queued
+from cli.console.output import show_one
+from cli.console.run import FLAGS, NotDone, run_with_redis
+from cli.console.settings import RequestSettings
+from cli.parse import load_settings
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Cancel it; exit code 1 where it has ended or is not known."""
+    return run_with_redis(load_settings(RequestSettings, arguments, "requests cancel", FLAGS), _cancel)
+
+
+async def _cancel(link: Link, settings: RequestSettings) -> None:
+    keys = settings.keys()
+    queued = await find_queued(link, keys, settings.id)
+    if queued is None:
+        raise NotDone(f"id: got {settings.id!r}, allowed: a request that waits or runs")
+    request = await read_request(link, keys, queued.ref, await link.server_time_ms())
+    if request is None:
+        raise NotDone(f"id: {settings.id!r} cannot be read, or has just ended; a worker that claims it sets it aside")
+    ender = Ender(keys, f"console-{new_process_name()}", retention_ms=settings.retention_ms)
+    await cancel_entry(link, keys, ender, request, queued.ref, retention_ms=settings.retention_ms)
+    was = "waiting" if queued.worker is None else "running"
+    show_one({"id": settings.id, "cancelled": True, "was": was}, as_json=settings.as_json)

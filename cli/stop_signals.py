@@ -1,0 +1,40 @@
+"""Signals to whoever supervises: the first stop signal asks for an orderly stop, the second ends everything at once."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+KILLED = 130
+"""The exit code after a second signal."""
+
+
+class StopSignals:
+    """Catches them from now on, in the running loop."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.kill = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in _STOP_SIGNALS:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
+                loop.add_signal_handler(number, self._on_signal)
+
+    def _on_signal(self) -> None:
+        (self.kill if self.stop.is_set() else self.stop).set()
+
+
+async def stopped_or_killed(
+    stopping: Coroutine[Any, Any, None], kill: Callable[[], None], signals: StopSignals
+) -> bool:
+    """Stop in order, unless another signal comes meanwhile: then `kill`. Whether it was in order."""
+    stopped = asyncio.create_task(stopping)
+    killing = asyncio.create_task(signals.kill.wait())
+    await asyncio.wait((stopped, killing), return_when=asyncio.FIRST_COMPLETED)
+    in_order = stopped.done()
+    if not in_order:
+        kill()
+    await stopped
+    killing.cancel()
+    return in_order

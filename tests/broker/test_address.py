@@ -1,0 +1,29 @@
+"""What a URL of Redis leads to."""
+
+from redis.asyncio.connection import SSLConnection
+
+from broker.address import Mode, RedisAddress
+
+
+def test_one_server() -> None:
+    address = RedisAddress.parse("redis://user:w%2Frd@host:1/2")
+    assert address.mode is Mode.SERVER
+    assert address.options == {"host": "host", "port": 1, "db": 2, "username": "user", "password": "w/rd"}
+
+
+def test_sentinels_of_a_service() -> None:
+    address = RedisAddress.parse(
+        "redis+sentinel://user:word@one,[::1]:2,three:3/my%20service/4?sentinel_password=other"
+    )
+    assert address.mode is Mode.SENTINEL
+    assert address.hosts == (("one", 26379), ("::1", 2), ("three", 3))
+    assert address.service == "my service"
+    assert address.options == {"db": 4, "username": "user", "password": "word"}
+    assert address.sentinel_options == {"password": "other"}
+
+
+def test_sentinels_over_tls() -> None:
+    address = RedisAddress.parse("rediss+sentinel://one/service?ssl_ca_certs=/ca.pem")
+    tls = {"connection_class": SSLConnection, "ssl_ca_certs": "/ca.pem"}
+    assert address.options == tls
+    assert address.sentinel_options == tls

@@ -1,0 +1,71 @@
+"""`orcastream keys`: made once, kept as hashes, taken back; in a file and in Redis."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+from gateway.api_key import digest, read_grants
+from tests.redis_server import RedisServer
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(params=["file", "redis"])
+def run(
+    request: pytest.FixtureRequest, redis_server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """`orcastream keys …` on one of the two places; what it prints."""
+    if request.param == "file":
+        place = ["--api-keys-file", str(tmp_path / "keys.json")]
+    else:
+        place = ["--redis-url", redis_server.url]
+
+    def one(*command: str, code: int = 0) -> str:
+        assert main(["keys", *command, *place]) == code
+        printed = capsys.readouterr()
+        return printed.err if code else printed.out
+
+    return one
+
+
+def test_a_key_is_printed_once_and_kept_as_a_hash(run: Run) -> None:
+    assert run("list") == ""
+    key = run("new", "--tenant", "alpha", "--name", "ci").strip()
+    run("new", "--tenant", "beta", "--classes", "low", "--max-tokens", "5", "--expires-in-s", "60")
+    listed = [json.loads(line) for line in run("list", "--json").splitlines()]
+    assert key not in run("list") + run("list", "--json")
+    assert {row["sha256"]: row["tenant"] for row in listed}[digest(key)] == "alpha"
+    (other,) = [row for row in listed if row["tenant"] == "beta"]
+    assert (other["classes"], other["max_tokens"]) == (["low"], 5)
+    assert time.time() < other["expires"] <= time.time() + 60
+    assert json.loads(run("revoke", digest(key)[:12], "--json")) == {"revoked": digest(key)}
+    assert [json.loads(line)["tenant"] for line in run("list", "--json").splitlines()] == ["beta"]
+    assert run("revoke", digest(key), code=1).count("\n") == 1
+    assert run("new", "--tenant", "no name", code=2).count("\n") == 1
+
+
+def test_a_file_of_keys_is_replaced_and_keeps_its_mode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "keys.json"
+    new = ["keys", "new", "--tenant", "alpha", "--api-keys-file", str(path)]
+    assert main(new) == 0
+    assert path.stat().st_mode & 0o077 == 0
+    path.chmod(0o640)
+    assert main(new) == 0
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert len(read_grants(path.read_bytes())) == 2
+    path.write_text("junk")
+    assert main(new) == 1
+    assert path.read_text() == "junk"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["keys.json"]
+
+
+def test_a_gateway_does_not_start_without_its_file_of_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "missing.json"
+    assert main(["gateway", "--redis-url", "redis://127.0.0.1:1", "--api-keys-file", str(missing)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("orcastream gateway: api_keys_file")
+    assert error.count("\n") == 1

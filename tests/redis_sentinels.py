@@ -1,0 +1,127 @@
+"""A master, a replica and three sentinels, all real processes: for what happens when the replica is promoted."""
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from tests.parent import die_with_parent
+from tests.ports import free_port
+from tests.redis_server import RedisServer
+
+SERVICE = "orca"
+DOWN_AFTER_MS = 1000
+WAIT_S = 60
+
+
+class Sentinels:
+    """`servers` are the master of the beginning and its replica; `url` leads to whichever is the master."""
+
+    def __init__(self, binary: str, directory: Path) -> None:
+        self._binary = binary
+        self._directory = directory
+        master = RedisServer(binary, directory / "master", aof="everysec")
+        options = ["--replicaof", "127.0.0.1", str(master.port)]
+        self.servers = (master, RedisServer(binary, directory / "replica", aof="everysec", options=options))
+        self.ports = [free_port() for _ in range(3)]
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def url(self) -> str:
+        """Asks the sentinels."""
+        return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in self.ports)}/{SERVICE}"
+
+    def start(self) -> None:
+        """Start everything, and wait until a failover could succeed."""
+        for server in self.servers:
+            server.start()
+        for port in self.ports:
+            self._start_sentinel(port)
+        for port in self.ports:
+            _wait(lambda port=port: self._is_complete(port))  # type: ignore[misc]
+        self.wait_replicated()
+
+    def stop(self) -> None:
+        """End everything."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+        for server in self.servers:
+            server.kill()
+
+    def master_port(self) -> int:
+        """The port of the server that the first sentinel takes for the master."""
+        with self._sentinel(self.ports[0]) as sentinel:
+            return int(sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
+
+    def promote(self) -> None:
+        """Have the sentinels make the replica the master, while the old one lives on as a replica."""
+        with self._sentinel(self.ports[0]) as sentinel:
+            sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE)
+
+    def wait_promoted(self) -> None:
+        """Wait until the replica is the master, and the first sentinel says so."""
+        with self.servers[1].client() as replica:
+            _wait(lambda: replica.execute_command("ROLE")[0] == b"master")
+        _wait(lambda: self.master_port() == self.servers[1].port)
+
+    def wait_replicated(self) -> None:
+        """Wait until the replica has all that the master has now."""
+        with self.servers[0].client() as master, self.servers[1].client() as replica:
+            offset = master.info("replication")["master_repl_offset"]
+            _wait(lambda: _has(replica.info("replication"), offset))
+
+    def stop_replication(self) -> None:
+        """From now on the replica gets nothing, so that what is written is lost with the master."""
+        with self.servers[0].client() as master, self.servers[1].client() as replica:
+            replica.config_set("masterauth", "no such password")
+            master.execute_command("CLIENT", "KILL", "TYPE", "replica")
+
+    def _start_sentinel(self, port: int) -> None:
+        directory = self._directory / f"sentinel-{port}"
+        directory.mkdir()
+        config = directory / "sentinel.conf"
+        config.write_text(
+            f"port {port}\nbind 127.0.0.1\ndir {directory}\nlogfile {directory}/log\n"
+            f"sentinel monitor {SERVICE} 127.0.0.1 {self.servers[0].port} 2\n"
+            f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}\n"
+            f"sentinel failover-timeout {SERVICE} 10000\n"
+        )
+        command = [self._binary, str(config), "--sentinel"]
+        self._processes.append(
+            subprocess.Popen(command, preexec_fn=die_with_parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        )
+
+    def _is_complete(self, port: int) -> bool:
+        with self._sentinel(port) as sentinel:
+            known = sentinel.execute_command("SENTINEL", "MASTER", SERVICE)
+            if not isinstance(known, dict):
+                known = dict(zip(known[::2], known[1::2], strict=True))
+            texts = {str(_text(name)): str(_text(value)) for name, value in known.items()}
+            return (texts["num-slaves"], texts["num-other-sentinels"], texts["flags"]) == ("1", "2", "master")
+
+    def _sentinel(self, port: int) -> "redis.Redis":
+        return redis.Redis(port=port, retry=None, socket_timeout=10)
+
+
+def _has(replication: dict[str, Any], offset: int) -> bool:
+    return bool(replication["master_link_status"] == "up" and replication["slave_repl_offset"] >= offset)
+
+
+def _text(value: object) -> object:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _wait(holds: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + WAIT_S
+    while True:
+        try:
+            if holds():
+                return
+        except redis.RedisError:
+            pass
+        assert time.monotonic() < give_up, "it did not come to that"
+        time.sleep(0.05)

@@ -1,0 +1,32 @@
+"""Requests that end, or stop, whatever worker computes them: called in a worker's process before it starts."""
+
+import os
+import signal
+import time
+from typing import Any
+
+from engine.batch.executor import Executor
+
+STALL_S = 600
+
+
+def _meets(prefix: str, act: Any) -> None:
+    """Call `act` when an iteration is about to compute a request whose id begins with `prefix`."""
+    launch = Executor.launch
+
+    def guarded(self: Executor, prepared: Any, pending: Any) -> None:
+        if any(request.id.startswith(prefix) for request in prepared.plan.requests):
+            act()
+        launch(self, prepared, pending)
+
+    Executor.launch = guarded  # type: ignore[method-assign]
+
+
+def kills() -> None:
+    """An iteration with a request `poison...` ends the process."""
+    _meets("poison", lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def stalls() -> None:
+    """An iteration with a request `stall...` does not end."""
+    _meets("stall", lambda: time.sleep(STALL_S))

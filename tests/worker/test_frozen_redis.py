@@ -1,0 +1,96 @@
+"""Workers while Redis is frozen: who leaves ends in order, and who comes takes nothing over too early."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from schemas.events import Output, Started
+from tests.parent import die_with_parent
+from tests.redis_server import RedisServer, one_server
+from tests.service_process import ROOT
+from tests.worker.conftest import StartWorker
+from tests.worker.producer import LONG, Producer
+
+pytestmark = one_server("system")
+
+
+@pytest.fixture
+def server(own_redis: Callable) -> Iterator[RedisServer]:
+    server = own_redis()
+    yield server
+    server.thaw()
+
+
+def test_a_worker_drains_while_redis_is_frozen(server: RedisServer, count_prompt: list[int]) -> None:
+    """Its engine computes: the interpreter, which only a command of its own ends, must not end under that thread."""
+    producer = Producer(server.url)
+    settings = {"redis-url": server.url, "drain-grace-s": "0", "max-unpublished": "100000"}
+    flags = [part for name, value in settings.items() for part in (f"--{name}", value)]
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "worker", *flags], cwd=ROOT, preexec_fn=die_with_parent
+    )
+    try:
+        ids = [producer.post(count_prompt, max_tokens=3900, ignore_eos=True) for _ in range(4)]
+        for request_id in ids:
+            next(event for _, event in producer.events(request_id) if isinstance(event, Output))
+        server.freeze()
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def test_a_worker_that_comes_while_redis_is_frozen_takes_nothing_over(
+    server: RedisServer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
+) -> None:
+    producer = Producer(server.url)
+    owner = start_worker(server.url, max_batch_size=8)
+    name = owner.wait_serving()
+    ids = [producer.post(count_prompt, max_tokens=1500, ignore_eos=True) for _ in range(4)]
+    for request_id in ids:
+        next(event for _, event in producer.events(request_id) if isinstance(event, Output))
+    server.freeze()
+    comer = start_worker(server.url)
+    while "serving" not in comer.log:  # from now on it connects, or tries to
+        assert comer.running, comer.log
+        time.sleep(0.01)
+    time.sleep(6)  # until the owner, too, has to connect again, and its leases look as if they had run out
+    server.thaw()
+    comer.wait_serving()
+    for request_id in ids:
+        workers = {event.worker for _, event in producer.events(request_id) if isinstance(event, Started)}
+        assert workers == {name}
+        assert producer.read(request_id).tokens[0] == undisturbed(count_prompt, max_tokens=1500, ignore_eos=True)
+
+
+def test_a_hand_over_wakes_a_worker_that_waits(
+    producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
+) -> None:
+    """It would look by itself only after a minute."""
+    leaving, heir = start_worker(drain_grace_s=0), start_worker(patch=looks_seldom)
+    names = {worker.wait_serving(): worker for worker in (leaving, heir)}
+    heir.signal(signal.SIGSTOP)
+    request_id = producer.post(count_prompt, **LONG)
+    events = producer.events(request_id)
+    started = next(event for _, event in events if isinstance(event, Started))
+    heir.signal(signal.SIGCONT)
+    assert names[started.worker] is leaving
+    next(event for _, event in events if isinstance(event, Output))
+    leaving.signal(signal.SIGTERM)
+    begin = time.monotonic()
+    again = next(event for _, event in events if isinstance(event, Started))
+    assert names[again.worker] is heir
+    assert time.monotonic() - begin < 20
+    assert producer.read(request_id).tokens[0] == undisturbed(count_prompt, **LONG)
+
+
+def looks_seldom() -> None:
+    """In a worker's process: what it waits for comes, or is told of."""
+    from worker import intake
+
+    intake._BLOCK_MS, intake._LOOK_S = 3_000, 60.0

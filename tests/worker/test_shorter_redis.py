@@ -1,0 +1,56 @@
+"""Redis comes back with less than it had, and nobody but a worker remembers what it has lost."""
+
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from broker.fold import Fold
+from schemas.events import Output
+from tests.redis_server import one_server
+from tests.worker.conftest import StartWorker
+from tests.worker.producer import WAIT_S, Producer
+
+pytestmark = one_server("system")
+
+SAMPLING = {"max_tokens": 1000, "ignore_eos": True}
+
+
+@pytest.mark.parametrize("lost", ["the request", "its claim", "half of its log"])
+def test_what_a_truncated_aof_lost_is_answered_by_the_worker_that_had_it(
+    own_redis: Callable, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int], lost: str
+) -> None:
+    """The producer reads on, with the tokens that it has."""
+    server = own_redis(aof="always")
+    producer = Producer(server.url)
+    worker = start_worker(server.url)
+    worker.wait_serving()
+    request = producer.request(count_prompt, **SAMPLING)
+    marks = {"the request": server.aof_size()}
+    worker.signal(signal.SIGSTOP)
+    producer.add(request.fields())
+    marks["its claim"] = server.aof_size()
+    worker.signal(signal.SIGCONT)
+    fold, seen = Fold(), 0
+    for event_id, event in producer.events(request.id):
+        fold.feed(event_id, event)
+        seen += isinstance(event, Output)
+        if seen == 30:
+            marks["half of its log"] = server.aof_size()
+        if seen == 60:
+            break
+    server.lose_writes_after(marks[lost])
+    give_up = time.monotonic() + WAIT_S
+    while fold.terminal is None:
+        assert time.monotonic() < give_up, worker.log
+        try:
+            for event_id, event in producer.events(request.id):
+                fold.feed(event_id, event)
+        except redis.RedisError:
+            time.sleep(0.05)
+    assert fold.terminal.error is None
+    assert fold.tokens[0] == undisturbed(count_prompt, **SAMPLING)
+    producer.wait_empty()
+    producer.redis.close()

@@ -1,0 +1,155 @@
+"""Who shared a worker with a request that ended it is innocent until it has run alone."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from schemas.errors import ErrorCode
+from schemas.events import EventId, Output, Started
+from schemas.keys import GROUP
+from tests.redis_server import one_server
+from tests.worker import poison
+from tests.worker.conftest import StartWorker
+from tests.worker.producer import WAIT_S, Producer
+from tests.worker.worker_process import WorkerProcess
+
+pytestmark = one_server("system")
+
+
+class Fleet:
+    """Keeps workers that live at a number, as a supervisor would."""
+
+    def __init__(self, start_worker: StartWorker, size: int, **settings: Any) -> None:
+        self._start = lambda: start_worker(**settings)
+        self.workers = [self._start() for _ in range(size)]
+        self.deaths = 0
+
+    def tend(self) -> None:
+        """Start one for each that died."""
+        for index, worker in enumerate(self.workers):
+            if not worker.running:
+                self.deaths += 1
+                self.workers[index] = self._start()
+
+    def tend_until(self, done: Callable[[], bool]) -> None:
+        give_up = time.monotonic() + WAIT_S
+        while not done():
+            assert time.monotonic() < give_up, self.workers[0].log[-2000:]
+            self.tend()
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def count_of(tokenizer: Any) -> Callable[[int], list[int]]:
+    return lambda start: tokenizer.encode(f"Count from {start} to {start + 40}")
+
+
+def test_a_request_that_kills_its_workers_takes_nobody_along(
+    producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_of: Callable
+) -> None:
+    """Seven run when it comes, and with one death allowed each of them had been set aside with it."""
+    prompts = [count_of(start) for start in range(7)]
+    ids = [producer.post(prompt, max_tokens=120, ignore_eos=True) for prompt in prompts]
+    producer.post(count_of(9), request_id="poison", max_tokens=5)
+    fleet = Fleet(start_worker, 2, max_deliveries=2, patch=poison.kills)
+    fleet.tend_until(producer.queue_is_empty)
+    for request_id, prompt in zip(ids, prompts, strict=True):
+        fold = producer.read(request_id)
+        assert fold.tokens[0] == undisturbed(prompt, max_tokens=120, ignore_eos=True)
+        assert fold.terminal is not None
+        assert fold.terminal.error is None
+    assert producer.read("poison").terminal.error is ErrorCode.DEAD_LETTER  # type: ignore[union-attr]
+    letters = producer.redis.xrange(producer.keys.dead)
+    assert [fields[b"id"] for _, fields in letters] == [b"poison"]
+    assert fleet.deaths == 3, "once among the others, and twice alone"
+
+
+def test_cut_connections_are_no_attempts(
+    producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
+) -> None:
+    """Deaths, each after new tokens, and then connections cut while the prompt is computed once more."""
+    slow = {"max_num_batched_tokens": 16, "max_batch_size": 16, "max_deliveries": 2}
+    prompt = count_prompt * 150
+    request_id = producer.post(prompt, max_tokens=40, ignore_eos=True)
+    events = producer.events(request_id)
+    for _ in range(2):
+        worker = start_worker(**slow)
+        next(event for _, event in events if isinstance(event, Output))
+        worker.kill()
+    start_worker(**slow)
+    cuts = 0
+    for _, event in events:
+        if isinstance(event, Started) and cuts < 4:
+            cuts += 1
+            _cut(producer)
+    assert cuts == 4
+    fold = producer.read(request_id)
+    assert fold.terminal is not None
+    assert fold.terminal.error is None, fold.terminal.message
+    assert fold.tokens[0] == undisturbed(prompt, max_tokens=40, ignore_eos=True)
+
+
+def _cut(producer: Producer) -> None:
+    for client in producer.redis.client_list():
+        if client["name"].endswith(":main"):
+            producer.redis.client_kill_filter(_id=client["id"])
+            return
+
+
+def test_a_new_token_starts_the_count_again(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int]
+) -> None:
+    request_id = producer.post(count_prompt, max_tokens=3000, ignore_eos=True)
+    events = producer.events(request_id)
+    for _ in range(2):
+        worker = start_worker()
+        started = next(event for _, event in events if isinstance(event, Started))
+        next(event for _, event in events if isinstance(event, Output))
+        _wait_for_deliveries(producer, 1)
+        assert started.worker == worker.wait_serving()
+        worker.kill()
+
+
+def _wait_for_deliveries(producer: Producer, number: int) -> None:
+    give_up = time.monotonic() + WAIT_S
+    while True:
+        (pending,) = producer.redis.xpending_range(producer.keys.requests("normal"), GROUP, "-", "+", 1)
+        if pending["times_delivered"] == number:
+            return
+        assert time.monotonic() < give_up, pending
+
+
+@pytest.fixture
+def stalled(producer: Producer, start_worker: StartWorker, count_of: Callable) -> Iterator[WorkerProcess]:
+    """A worker whose engine has begun with a request that it never ends."""
+    worker = start_worker(lease_ms=30_000, patch=poison.stalls)
+    worker.wait_serving()
+    producer.post(count_of(1), request_id="stall", max_tokens=5)
+    next(producer.events("stall"))
+    return worker
+
+
+def test_a_worker_whose_engine_stands_still_keeps_nothing_from_others(
+    producer: Producer, start_worker: StartWorker, stalled: WorkerProcess, count_of: Callable, undisturbed: Callable
+) -> None:
+    """With a lease of half a minute: what it has claimed, and does not compute, is handed on without waiting for it."""
+    other = start_worker(lease_ms=30_000)
+    name = other.wait_serving()
+    begin = time.monotonic()
+    ids = [producer.post(count_of(start), max_tokens=20, ignore_eos=True) for start in range(10)]
+    for start, request_id in enumerate(ids):
+        fold = producer.read(request_id)
+        assert fold.tokens[0] == undisturbed(count_of(start), max_tokens=20, ignore_eos=True)
+        assert fold.started is not None
+        assert fold.started.worker == name
+    assert time.monotonic() - begin < 15, "half a lease"
+    taken = [
+        request_id
+        for request_id in ids
+        if EventId.parse(producer.redis.xrange(producer.keys.reply(request_id))[0][0]).index == 0
+        and len([1 for _, event in producer.events(request_id) if isinstance(event, Started)]) > 1
+    ]
+    assert len(taken) <= 4, "it claimed what fits into one iteration, and no more"
+    assert stalled.running

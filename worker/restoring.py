@@ -1,0 +1,83 @@
+"""Requests that Redis has lost while this worker ran them: given back to it, with all that was computed."""
+
+import logging
+
+from redis.exceptions import ResponseError
+
+from broker.attach import Attached
+from broker.errors import Fenced, Unusable, Unwritable
+from broker.queue import EntryState
+from broker.reply_log import append_many
+from schemas.events import Terminal
+from worker.running import Running
+from worker.session import Session
+
+log = logging.getLogger("orcastream.worker")
+
+
+class Restorer:
+    """Holds requests whose queue entry was gone, or waited again, when this worker renewed its lease.
+
+    They outlast connections. Nothing of them runs here any more: whoever claims them next goes on behind their logs.
+    """
+
+    def __init__(self, retention_ms: int, eos_token_ids: frozenset[int]) -> None:
+        self._retention_ms = retention_ms
+        self._eos_token_ids = eos_token_ids
+        self._lost: dict[str, Running] = {}
+
+    def add(self, running: Running) -> None:
+        """This worker does not hold its lease, and has let go of it."""
+        self._lost[running.id] = running
+
+    async def step(self, session: Session) -> None:
+        """Look after each of them. Raises LinkLost; Unwritable, once all were looked at, where Redis refused one."""
+        refused: Unwritable | None = None
+        for running in list(self._lost.values()):
+            try:
+                await self._restore(session, running)
+            except Unusable as error:
+                log.warning("a lost request cannot be restored", extra=running.log_fields(why=str(error)))
+            except (Fenced, ResponseError, Unwritable) as error:
+                refused = error if isinstance(error, Unwritable) else refused
+                continue
+            del self._lost[running.id]
+        if refused is not None:
+            raise refused
+
+    async def _restore(self, session: Session, running: Running) -> None:
+        """What is missing of the log is written again, then the request waits again, unless somebody has it."""
+        state = await session.queue.state(running.ref)
+        if _is_held(state):
+            return
+        mark = await session.queue.find(running.id)
+        if mark is not None and mark.ref != running.ref and await session.queue.exists(mark.ref):
+            return
+        if await self._publish(session, running) and not state.exists:
+            await session.queue.enqueue(
+                running.request, bound=None, retention_ms=self._retention_ms, replaces=running.ref
+            )
+            log.warning("a request that Redis had lost waits again", extra=running.log_fields())
+
+    async def _publish(self, session: Session, running: Running) -> bool:
+        """Write the tokens that this worker has and the log has not; False where the request has ended."""
+        outcome = await session.attach(running, owned=False)
+        if not isinstance(outcome, Attached):
+            return False
+        running.last_epoch = outcome.log.epoch
+        if running.attached(outcome.log, outcome.fold, self._eos_token_ids):
+            return True  # the log says something else, and it is the truth
+        event = running.next_event()
+        if event is None:
+            return True
+        (failure,) = await append_many([(outcome.log, event)])
+        if failure is not None:
+            raise failure
+        if not isinstance(event, Terminal):
+            return True
+        await session.finish(running, event)
+        return False
+
+
+def _is_held(state: EntryState) -> bool:
+    return state.exists and not state.waits
