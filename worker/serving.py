@@ -220,12 +220,15 @@ class Serving:
     async def _obey(self) -> None:
         """Look at the cancel keys that the control stream speaks of, and drain when told to."""
         for control in await self._session.control.read(_BLOCK_MS):
-            if control.kind == "cancel":
-                await self._cancel_if_told(control.target)
-            elif control.kind == "waiting" and control.target != self._parts.name:
-                await self._intake.look_now()
-            elif control.target == self._parts.name:
-                self._draining.set()
+            is_me = control.target == self._parts.name
+            match control.kind:
+                case "cancel":
+                    await self._cancel_if_told(control.target)
+                case "waiting" if not is_me:
+                    await self._intake.look_now()
+                case "drain" if is_me:
+                    log.info("told to drain", extra={"running": len(self._parts.roster)})
+                    self._draining.set()
 
     async def _cancel_if_told(self, request_id: str) -> None:
         """Look at one cancel key; what is wrong with its request keeps no other wake-up from being obeyed."""

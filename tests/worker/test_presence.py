@@ -5,6 +5,7 @@ import threading
 import time
 
 import demo
+from broker.cancel import Control, wake_up
 from engine import EngineConfig, OrcaEngine, TokenEvent
 from schemas.keys import CLASSES, GROUP
 from tests.redis_server import RedisServer, one_server
@@ -52,6 +53,21 @@ async def test_a_worker_whose_engine_stands_still_says_so(producer: Producer, re
     assert (await asyncio.to_thread(producer.read, request_id)).terminal is not None
     worker.drain()
     await running
+
+
+def test_a_worker_that_hears_of_its_own_hand_over_goes_on(producer: Producer, start_worker: StartWorker) -> None:
+    worker = start_worker()
+    name = worker.wait_serving()
+    request_id = producer.post([5, 6, 7], max_tokens=4000, ignore_eos=True)
+    next(producer.events(request_id))
+    producer.redis.set(producer.keys.cancel(request_id), "1", ex=60)
+    for control in (Control("waiting", name), Control("cancel", request_id)):
+        producer.redis.execute_command(*wake_up(producer.keys, control))
+    assert producer.read(request_id).terminal is not None, "what came before the cancel has been read by now"
+    fold = producer.read(producer.post([5, 6, 7], max_tokens=2))
+    assert fold.started is not None
+    assert fold.started.worker == name
+    assert producer.redis.hget(producer.keys.worker(name), "state") == b"serving"
 
 
 async def _says(producer: Producer, state: str) -> None:
