@@ -10,7 +10,7 @@ from broker.errors import BrokerError, Fenced, LinkLost, LogBusy, Unwritable
 from broker.link import Link
 from broker.resp import pack_parts
 from schemas.codec import Form
-from schemas.events import Event, Output, Run, Terminal, encode_payload, pack_run
+from schemas.events import Event, Output, Run, Terminal, encode_payload, pack_run, pack_token
 
 REFUSED = "equal or smaller"
 """What Redis says of an entry id at or below the newest; the one error that means fenced."""
@@ -35,7 +35,7 @@ class ReplyLog:
         self._failure: BrokerError | None = None
         # What all commands of this epoch have in common is packed once.
         self._head = b"*8\r\n" + pack_parts("XADD", key, "NOMKSTREAM")
-        self._epoch = b"%d-" % epoch
+        self._id_head, self._longer_from = self._id_heads(1)
         self._is_msgpack = form is Form.MSGPACK
 
     @property
@@ -69,22 +69,27 @@ class ReplyLog:
         self._writing = True
         return self._head + pack_parts(f"{self.epoch}-{index}", "type", event.type, "payload", payload)
 
-    @property
-    def takes_tokens(self) -> bool:
-        """Whether `begin_tokens` may be called now."""
-        return not self._writing and self._failure is None and self.link.lost_reason is None and self._is_msgpack
-
-    def begin_tokens(self, position: int, tokens: list[int]) -> tuple[bytes, bytes]:
+    def begin_tokens(self, position: int, tokens: list[int]) -> tuple[bytes, bytes] | None:
         """The packed command that appends `tokens` of choice 0, and the packed reply that says it was done.
 
-        The log is busy until `written`, `settle` or `abandon`. What a `tokens` event of one run is, packed by hand.
+        None where `append_many` has to say why that cannot be. The log is busy until `written`, `settle` or `abandon`.
+        What a `tokens` event of one run is, packed by hand.
         """
+        if self._writing or self._failure is not None or self.link.lost_reason is not None or not self._is_msgpack:
+            return None
         index = self._next_index
         self._next_index = index + 1
         self._writing = True
-        entry_id = b"$%d\r\n%b%d\r\n" % (len(self._epoch) + len(str(index)), self._epoch, index)
-        payload = pack_run(0, position, tokens)
+        if index >= self._longer_from:
+            self._id_head, self._longer_from = self._id_heads(index)
+        entry_id = b"%b%d\r\n" % (self._id_head, index)
+        payload = pack_token(position, tokens[0]) if len(tokens) == 1 else pack_run(0, position, tokens)
         return b"%b%b%b%d\r\n%b\r\n" % (self._head, entry_id, _TOKENS, len(payload), payload), entry_id
+
+    def _id_heads(self, index: int) -> tuple[bytes, int]:
+        """What stands before the index in a packed entry id, and from which index on that is longer."""
+        num_digits = len(str(index))
+        return b"$%d\r\n%d-" % (len(f"{self.epoch}-") + num_digits, self.epoch), 10**num_digits
 
     def written(self) -> None:
         """The tokens stand in the log."""

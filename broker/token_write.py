@@ -24,12 +24,11 @@ class TokenWrite:
 
     def add(self, log: ReplyLog, position: int, tokens: list[int]) -> bool:
         """Append `tokens` of choice 0, the first at `position`; False where `append_many` has to say why it cannot."""
-        if log.link is not self._link or not log.takes_tokens:
+        if log.link is not self._link or (begun := log.begin_tokens(position, tokens)) is None:
             return False
-        command, entry_id = log.begin_tokens(position, tokens)
         self._logs.append(log)
-        self._commands.append(command)
-        self._ids.append(entry_id)
+        self._commands.append(begun[0])
+        self._ids.append(begun[1])
         return True
 
     def send(self) -> None:

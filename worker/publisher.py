@@ -43,7 +43,7 @@ class Publisher:
 
     def mark(self, runnings: Iterable[Running]) -> None:
         """These may have an event to write."""
-        self._dirty.update(dict.fromkeys(runnings))
+        self._dirty.update(runnings if isinstance(runnings, dict) else dict.fromkeys(runnings))
         self.wake.set()
 
     async def flush(self, session: Session) -> Flushed:

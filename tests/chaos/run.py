@@ -80,14 +80,13 @@ async def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         resources.look()
         before = list(resources.samples)
         watching = [asyncio.create_task(work) for work in (recorder.watch(), resources.watch(), site.keep())]
+        stack.push_async_callback(_end, watching)
         begin = time.monotonic()
         planned = plan(Random(f"{options.seed} faults"), options.kinds, options.minutes, options.faults_per_minute)
         await asyncio.gather(load.run(options.rate, begin + options.minutes * 60), injector.run(planned))
         unfinished = await load.wait(options.settle)
         left_over = await _emptied(recorder)
-        for task in watching:
-            task.cancel()
-        await asyncio.gather(*watching, return_exceptions=True)
+        await _end(watching)
         resources.samples.clear()
         resources.look()
         await recorder.read_finally()
@@ -105,6 +104,12 @@ async def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         requests, logs = list(recorder.requests.values()), list(recorder.logs.values())
         head |= {"refused": http.num_refused, "longest_standstill_s": round(resources.longest_standstill_s, 2)}
         return summarize(head, begin, requests, logs, injector.faults, findings)
+
+
+async def _end(tasks: Iterable["asyncio.Task[None]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _start(site: Site) -> Catalogue:

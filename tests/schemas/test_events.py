@@ -25,6 +25,7 @@ from schemas.events import (
     decode_event,
     encode_event,
     encode_payload,
+    pack_token,
 )
 from schemas.stopping import FinishReason
 
@@ -93,6 +94,13 @@ def test_round_trip(event: Event, form: Form) -> None:
     fields = as_read(encode_event(event, form))
     assert form_of(fields[b"payload"]) is form
     assert decode_event(fields) == event
+
+
+@pytest.mark.parametrize("position", [0, 127, 255, 65_535, 65_536, 2**31 - 1])
+@pytest.mark.parametrize("token", [0, 127, 65_535, 65_536, 151_935, 2**32 - 1])
+def test_a_token_packed_at_once_is_that_token(position: int, token: int) -> None:
+    packed = {b"type": b"tokens", b"payload": pack_token(position, token)}
+    assert decode_event(packed) == Output((Run(0, position, (token,)),))
 
 
 def test_types() -> None:
