@@ -107,9 +107,12 @@ async def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
 
 
 async def _end(tasks: Iterable["asyncio.Task[None]"]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    """Cancel until they are: before Python 3.12 a client with a timeout can swallow a cancellation."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=1)
 
 
 async def _start(site: Site) -> Catalogue:
