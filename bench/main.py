@@ -19,6 +19,7 @@ COMMANDS = {
     "redis-rate": Command("how many tokens one Redis carries", "bench.redis.rate", "gateway"),
     "path": Command("the path around the engine: per token and per request", "bench.path.command", "gateway,worker"),
     "autoscale": Command("autoscaling shown on this machine", "bench.autoscaling.command", "gateway,worker,embedded"),
+    "soak": Command("an hour under steady load: what grows", "bench.soak.command", "gateway,worker,embedded"),
     "telemetry-cost": Command("what telemetry costs", "bench.telemetry.cost", "gateway,worker,embedded"),
 }
 

@@ -88,6 +88,11 @@ class Site:
             while len(self._workers) > replicas:
                 self._drain(self._workers.pop())
 
+    def pids(self) -> dict[str, int]:
+        """The processes by name, Redis among them; those that run."""
+        found = {name: self._supervisor.pid(name) for name in ("redis", "gateway", *self._workers)}
+        return {name: pid for name, pid in found.items() if pid is not None}
+
     async def queue_length(self) -> int:
         """Requests waiting and running: the sum of XLEN of the request streams."""
         return await RequestQueue(self._open_link(), self._keys).depth()

@@ -1,0 +1,1 @@
+"""A long run under steady load: do memory, descriptors and latency stay what they were?"""

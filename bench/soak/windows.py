@@ -1,0 +1,128 @@
+"""What was seen in each stretch of a long run."""
+
+import os
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from bench.figures.outcome import Outcome
+from bench.figures.spread import Spread
+
+MOST_SLOWER = 0.10
+"""By how much the p99 TBT of the last window may be above the first one's."""
+MOST_GROWTH = 0.05
+MOST_GROWTH_BYTES = 16 * 2**20
+"""By how much a process may grow between the second window and the last: the larger of both."""
+MOST_MORE_DESCRIPTORS = 16
+"""Connections of clients come and go."""
+
+
+@dataclass
+class Window:
+    """Seconds from the start of the load; figures of what ended, and of tokens that came, in that time."""
+
+    begin_s: float
+    end_s: float
+    complete: int = 0
+    failed: int = 0
+    ttfts_s: "array[float]" = field(default_factory=lambda: array("d"))
+    gaps_s: "array[float]" = field(default_factory=lambda: array("d"))
+    memory_bytes: dict[str, int] = field(default_factory=dict)
+    """Private memory of each process, the most that was seen."""
+    descriptors: dict[str, int] = field(default_factory=dict)
+
+    def spread(self, values_s: "array[float]") -> Spread | None:
+        """Of all values of a kind."""
+        return Spread.of(values_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, times in milliseconds."""
+        ttft, tbt = self.spread(self.ttfts_s), self.spread(self.gaps_s)
+        return {
+            "begin_s": self.begin_s,
+            "end_s": self.end_s,
+            "complete": self.complete,
+            "failed": self.failed,
+            "ttft_ms": ttft and ttft.to_ms(),
+            "tbt_ms": tbt and tbt.to_ms(),
+            "memory_bytes": self.memory_bytes,
+            "descriptors": self.descriptors,
+        }
+
+
+class Windows:
+    """Sorts what comes into windows of `length_s`, from `begun_s` (monotonic) on."""
+
+    def __init__(self, begun_s: float, length_s: float) -> None:
+        self._begun_s = begun_s
+        self._length_s = length_s
+        self._windows: list[Window] = []
+        self._looked_s = 0.0
+
+    @property
+    def whole(self) -> list[Window]:
+        """Those that were under load to their end, as nearly as the processes were looked at."""
+        return [one for one in self._windows if one.begin_s + self._length_s / 2 < self._looked_s]
+
+    def take(self, outcomes: list[Outcome]) -> None:
+        """Count these, and forget them."""
+        taken = outcomes[:]
+        del outcomes[: len(taken)]
+        for outcome in taken:
+            self._count(outcome)
+
+    def look(self, pids: Mapping[str, int]) -> None:
+        """See how large the processes are now."""
+        now_s = time.monotonic()
+        self._looked_s = now_s - self._begun_s
+        window = self._at(now_s)
+        for name, pid in pids.items():
+            with suppress(OSError):
+                status = Path(f"/proc/{pid}/status").read_text()
+                memory = int(status.split("RssAnon:")[1].split()[0]) * 1024
+                window.memory_bytes[name] = max(memory, window.memory_bytes.get(name, 0))
+                window.descriptors[name] = max(len(os.listdir(f"/proc/{pid}/fd")), window.descriptors.get(name, 0))
+
+    def _count(self, outcome: Outcome) -> None:
+        window = self._at(outcome.ended_s or outcome.arrived_s)
+        if not outcome.complete:
+            window.failed += 1
+            return
+        window.complete += 1
+        if outcome.ttft_s is not None:
+            window.ttfts_s.append(outcome.ttft_s)
+        for before, after in pairwise(outcome.pieces_s):
+            self._at(after).gaps_s.append(after - before)
+
+    def _at(self, moment_s: float) -> Window:
+        number = max(0, int((moment_s - self._begun_s) / self._length_s))
+        while len(self._windows) <= number:
+            begin_s = len(self._windows) * self._length_s
+            self._windows.append(Window(begin_s, begin_s + self._length_s))
+        return self._windows[number]
+
+
+def shortcomings(windows: Sequence[Window]) -> list[str]:
+    """What was not as it should be, in sentences; the first window warms memory up."""
+    if len(windows) < 2:
+        return ["there are not two whole windows"]
+    found = [f"{failed} requests failed"] if (failed := sum(one.failed for one in windows)) else []
+    first, settled, last = windows[0], windows[min(1, len(windows) - 2)], windows[-1]
+    before, after = first.spread(first.gaps_s), last.spread(last.gaps_s)
+    if before is None or after is None:
+        found.append("no tokens came")
+    elif after.p99 > before.p99 * (1 + MOST_SLOWER):
+        found.append(f"p99 TBT rose from {before.p99 * 1000:.1f} to {after.p99 * 1000:.1f} ms")
+    for name, memory in last.memory_bytes.items():
+        least = settled.memory_bytes.get(name, memory)
+        if memory > least + max(MOST_GROWTH_BYTES, MOST_GROWTH * least):
+            found.append(f"{name} grew from {least / 2**20:.0f} to {memory / 2**20:.0f} MiB")
+    for name, number in last.descriptors.items():
+        if number > settled.descriptors.get(name, number) + MOST_MORE_DESCRIPTORS:
+            found.append(f"{name} went from {settled.descriptors[name]} to {number} descriptors")
+    return found

@@ -1,0 +1,76 @@
+"""A long run under steady load: what is counted where, and what counts as growth."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.figures.outcome import Outcome
+from bench.main import main
+from bench.soak.windows import Window, Windows, shortcomings
+from bench.workloads import SampleRequest
+
+MIB = 2**20
+
+
+def _outcome(*pieces_s: float, arrived_s: float = 0.0, error: str | None = None) -> Outcome:
+    request = SampleRequest((1, 2), max_tokens=len(pieces_s))
+    ended_s = None if error else pieces_s[-1]
+    return Outcome(request, arrived_s, list(pieces_s), tokens=len(pieces_s), ended_s=ended_s, error=error)
+
+
+def test_gaps_count_where_their_token_came_and_requests_where_they_ended() -> None:
+    windows = Windows(0.0, 10.0)
+    outcomes = [_outcome(1.0, 9.0, 11.0, arrived_s=0.5), _outcome(error="cut off", arrived_s=12.0)]
+    windows.take(outcomes)
+    first, second = windows._windows
+    assert outcomes == []
+    assert list(first.gaps_s) == [8.0]
+    assert list(second.gaps_s) == [2.0]
+    assert (first.complete, second.complete, second.failed) == (0, 1, 1)
+    assert list(second.ttfts_s) == [0.5]
+
+
+def test_a_window_that_has_only_begun_is_left_out() -> None:
+    windows = Windows(0.0, 1e12)
+    windows.look({})
+    assert windows.whole == []
+
+
+def _window(*, gap_s: float = 0.01, memory: int = 100 * MIB, descriptors: int = 20, failed: int = 0) -> Window:
+    window = Window(0, 600, failed=failed, memory_bytes={"worker": memory}, descriptors={"worker": descriptors})
+    window.gaps_s.append(gap_s)
+    return window
+
+
+@pytest.mark.parametrize(
+    ("last", "complaint"),
+    [
+        (_window(gap_s=0.0109, memory=115 * MIB, descriptors=30), None),
+        (_window(gap_s=0.012), "p99 TBT rose from 10.0 to 12.0 ms"),
+        (_window(memory=120 * MIB), "worker grew from 100 to 120 MiB"),
+        (_window(descriptors=40), "worker went from 20 to 40 descriptors"),
+        (_window(failed=3), "3 requests failed"),
+    ],
+)
+def test_what_counts_as_growth(last: Window, complaint: str | None) -> None:
+    warm = _window(memory=60 * MIB)
+    assert shortcomings([warm, _window(), last]) == ([] if complaint is None else [complaint])
+    assert shortcomings([last]) == ["there are not two whole windows"]
+
+
+@pytest.mark.server
+def test_a_short_soak_measures_everything(tmp_path: Path) -> None:
+    """Latencies and memory of so short a run mean nothing: only that they are there."""
+    figures = tmp_path / "soak.json"
+    flags = ("--minutes", "0.2", "--window", "0.1", "--capacity-seconds", "3", "--load", "0.3", "--json", str(figures))
+    assert main(["soak", *flags]) in (0, 1)
+    measured = json.loads(figures.read_text())
+    assert measured["capacity_requests_per_s"] > 0
+    assert len(measured["windows"]) == 2
+    for window in measured["windows"]:
+        assert window["complete"] > 0
+        assert window["failed"] == 0
+        assert window["ttft_ms"]["p50"] > 0
+        assert window["tbt_ms"]["p99"] > 0
+        assert set(window["memory_bytes"]) == set(window["descriptors"]) == {"redis", "gateway", "worker-1"}
