@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from redis.exceptions import ResponseError
 
+from broker.back_off import BackOff
 from broker.link import Link
 
 
@@ -15,9 +16,8 @@ async def unblock(link: Link, client_id: int, blocked: Callable[[], bool]) -> No
     The command may not have reached the server yet when the first UNBLOCK does, hence the repetition. Where the server
     does not allow it, the command ends by itself. Raises LinkLost.
     """
-    pause_s = 0.001
+    back_off = BackOff(first_s=0.002, most_s=0.1)
     while blocked():
         with suppress(ResponseError):
             await link.call("CLIENT", "UNBLOCK", client_id)
-        await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 2, 0.1)
+        await asyncio.sleep(back_off.failed())

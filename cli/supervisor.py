@@ -4,13 +4,15 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from cli.backoff import Backoff
+from broker.back_off import BackOff
 from cli.errors import UserError
 from cli.process import Process, Program, describe_exit
 
 UNUSABLE_SETTINGS = 2
 """The exit code of a program that will never run with these settings: starting it again is of no use."""
 
+_STEADY_S = 60.0
+"""A program that has lived so long is not one that dies at its start."""
 _KILLED_S = 5.0
 """How long a killed process may take to vanish."""
 
@@ -25,13 +27,15 @@ class Supervisor:
     def __init__(
         self,
         report: Callable[[str, str], None],
-        make_backoff: Callable[[], Backoff] = Backoff,
+        make_back_off: Callable[[], BackOff] = lambda: BackOff(0.5, 30.0),
         output: Callable[[str, str], None] | None = None,
+        steady_s: float = _STEADY_S,
     ) -> None:
-        """Without `output`, `report` gets both."""
+        """Without `output`, `report` gets both. Pauses grow for a program that keeps dying within `steady_s`."""
         self._report = report
         self._output = output or report
-        self._make_backoff = make_backoff
+        self._make_back_off = make_back_off
+        self._steady_s = steady_s
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._running: dict[str, Process] = {}
         self._stopping: dict[str, asyncio.Event] = {}
@@ -83,7 +87,7 @@ class Supervisor:
 
     async def _keep(self, program: Program, process: Process) -> None:
         stopping = self._stopping[program.name]
-        backoff = self._make_backoff()
+        back_off = self._make_back_off()
         while True:
             started = time.monotonic()
             code = await process.wait()
@@ -94,8 +98,10 @@ class Supervisor:
             if code == UNUSABLE_SETTINGS:
                 self._give_up(program, describe_exit(code))
                 return
-            pause_s = backoff.after(time.monotonic() - started)
-            self._report(program.name, f"died ({describe_exit(code)}), starts again in {pause_s:g} s")
+            if time.monotonic() - started >= self._steady_s:
+                back_off.succeeded()
+            pause_s = back_off.failed()
+            self._report(program.name, f"died ({describe_exit(code)}), starts again in {pause_s:.2f} s")
             if await _is_set_within(stopping, pause_s):
                 return
             try:

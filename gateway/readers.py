@@ -7,9 +7,10 @@ from contextlib import suppress
 from redis.exceptions import ResponseError
 
 from broker.attendance import Attendance, Reading
+from broker.back_off import BackOff
 from broker.errors import BrokerError
 from gateway.log import LOGGER, log_event
-from gateway.redis_link import PAUSE_S, RedisLink
+from gateway.redis_link import RedisLink
 
 BEAT_S = 2.0
 """How often all marks are renewed."""
@@ -64,17 +65,19 @@ class Readers:
 
     async def keep_telling(self) -> None:
         """Keep the marks in Redis, for ever."""
+        back_off = BackOff()
         while True:
             try:
                 await self._tell()
+                back_off.succeeded()
             except (BrokerError, ResponseError) as error:
                 self.unsettle()
                 log_event("readers not marked", why=error)
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(back_off.failed())
                 continue
             except Exception:
                 LOGGER.exception("marking readers failed")
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(back_off.failed())
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(self._told_at + BEAT_S):
                     await self._news.wait()

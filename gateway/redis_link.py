@@ -3,16 +3,17 @@
 import asyncio
 import time
 
+from broker.back_off import BackOff
 from broker.connect import connect
 from broker.errors import LinkLost
 from broker.link import Link, LinkObserver
 
-PAUSE_S = 0.2
-"""After a failed attempt nobody tries again for this long: a Redis that is down is not hammered."""
-
 
 class RedisLink:
-    """Hands out a live Link. Which command may be repeated after LinkLost is for the caller to know."""
+    """Hands out a live Link. Which command may be repeated after LinkLost is for the caller to know.
+
+    After a failed attempt nobody tries again before a pause is over: a Redis that is down is not hammered.
+    """
 
     def __init__(self, url: str, name: str, observer: LinkObserver | None = None) -> None:
         self._url = url
@@ -20,7 +21,8 @@ class RedisLink:
         self._observer = observer
         self._link: Link | None = None
         self._opening = asyncio.Lock()
-        self._failed_at = float("-inf")
+        self._back_off = BackOff()
+        self._again_at = float("-inf")
         self._failure = ""
         self._clock_offset_ms = 0
 
@@ -31,13 +33,14 @@ class RedisLink:
         async with self._opening:
             if self._link is not None and self._link.alive:
                 return self._link
-            if time.monotonic() - self._failed_at < PAUSE_S:
+            if time.monotonic() < self._again_at:
                 raise LinkLost(self._failure)
             try:
                 self._link = await self._open()
             except LinkLost as error:
-                self._failed_at, self._failure = time.monotonic(), str(error)
+                self._again_at, self._failure = time.monotonic() + self._back_off.failed(), str(error)
                 raise
+            self._back_off.succeeded()
             return self._link
 
     async def wait(self, until: float) -> Link:
@@ -46,9 +49,9 @@ class RedisLink:
             try:
                 return await self.get()
             except LinkLost:
-                if time.monotonic() + PAUSE_S > until:
+                if self._again_at > until:
                     raise
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(self._again_at - time.monotonic())
 
     @property
     def now_ms(self) -> int:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from redis.exceptions import ResponseError
 
 from broker.attendance import Attendance
+from broker.back_off import BackOff
 from broker.ending import Ender
 from broker.errors import PASSING, BrokerError, LinkLost, QueueFull, Unwritable, error_code
 from broker.link import Link
@@ -26,7 +27,7 @@ from gateway.key_source import KeyFile, KeysInRedis, KeySource
 from gateway.log import LOGGER, log_event
 from gateway.metrics import GatewayMetrics
 from gateway.readers import Readers
-from gateway.redis_link import PAUSE_S, RedisLink
+from gateway.redis_link import RedisLink
 from gateway.request_telemetry import sending
 from gateway.settings import GatewaySettings
 from gateway.tenants import Tenants
@@ -190,17 +191,19 @@ class Gateway:
     async def patiently(self, action: Callable[[Link], Awaitable[Result]]) -> Result:
         """Carry out what may be carried out twice, and again while Redis is away, for as long as a client can wait."""
         until = time.monotonic() + self.settings.redis_patience_s
+        back_off = BackOff()
         while True:
             try:
                 return await action(await self.redis.wait(until))
             except LinkLost as error:
-                if time.monotonic() + PAUSE_S >= until:
-                    raise unavailable(f"Redis cannot be reached: {error}", "redis_unavailable") from None
+                passes, why = True, f"Redis cannot be reached: {error}"
             except (ResponseError, Unwritable) as error:
                 code = error.code if isinstance(error, Unwritable) else error_code(error)
-                if code not in PASSING or time.monotonic() + PAUSE_S >= until:
-                    raise unavailable(f"Redis takes no requests now: {error}", "redis_unavailable") from None
-                await asyncio.sleep(PAUSE_S)
+                passes, why = code in PASSING, f"Redis takes no requests now: {error}"
+            pause_s = back_off.failed()
+            if not passes or time.monotonic() + pause_s >= until:
+                raise unavailable(why, "redis_unavailable")
+            await asyncio.sleep(pause_s)
 
     async def _keep_sweeping(self) -> None:
         """End requests whose deadline passed, for ever; workers do the same."""

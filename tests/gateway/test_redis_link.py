@@ -1,0 +1,39 @@
+"""The gateway's link to a Redis that is down."""
+
+import asyncio
+import time
+
+import pytest
+
+from broker.errors import LinkLost
+from gateway.redis_link import RedisLink
+from tests.ports import free_port
+from tests.redis_server import RedisServer
+
+
+async def test_those_who_wait_for_a_redis_that_is_down_try_seldom_and_together() -> None:
+    num_tries = 0
+
+    def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal num_tries
+        num_tries += 1
+        writer.close()
+
+    port = free_port()
+    async with await asyncio.start_server(refuse, "127.0.0.1", port):
+        redis = RedisLink(f"redis://127.0.0.1:{port}", "gateway-1")
+        until = time.monotonic() + 1.5
+        outcomes = await asyncio.gather(*(redis.wait(until) for _ in range(20)), return_exceptions=True)
+    assert all(isinstance(outcome, LinkLost) for outcome in outcomes)
+    assert 2 <= num_tries <= 10  # pauses of at least 25, 50, 100, 200, 400 and then 500 ms
+
+
+async def test_a_link_that_has_broken_is_opened_anew_at_once(redis_server: RedisServer) -> None:
+    redis = RedisLink(redis_server.url, "gateway-1")
+    first = await redis.get()
+    await first.close()
+    with pytest.raises(LinkLost):
+        await first.call("PING")
+    second = await redis.get()
+    assert await second.call("PING") == b"PONG"
+    await redis.close()
