@@ -4,6 +4,7 @@ from typing import Any
 
 from broker.address import Mode, RedisAddress
 from broker.link import Link, LinkObserver
+from broker.master_watch import MasterWatch
 from broker.sentinel import open_master
 
 
@@ -15,9 +16,14 @@ async def connect(
     observer: LinkObserver | None = None,
     blocking: bool = False,
 ) -> Link:
-    """Open a link to the master. Raises as `Link.open` does; ask again, by a new call, once the link is dead."""
+    """Open a link to the master. Raises as `Link.open` does; ask again, by a new call, once the link is dead.
+
+    One that sentinels led to also ends when they name another master.
+    """
     address = RedisAddress.parse(url)
     options: dict[str, Any] = {"reply_timeout_s": reply_timeout_s, "observer": observer, "blocking": blocking}
     if address.mode is Mode.SENTINEL:
-        return await open_master(address, name=name, **options)
+        link, word = await open_master(address, name=name, **options)
+        MasterWatch.follow(address, link, word)
+        return link
     return await Link.open_with(address.options, name=name, **options)

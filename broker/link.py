@@ -189,6 +189,10 @@ class Link:
         await asyncio.gather(self._guard, return_exceptions=True)
         await self._stream.ended
 
+    def drop(self, reason: str) -> None:
+        """The server is not to be talked to any more: as if the connection had broken."""
+        self._die(reason)
+
     async def call(self, *args: Arg) -> Any:
         """Carry out one command: its reply, ResponseError where the server says no, LinkLost where nobody knows."""
         reply = (await self.send(pack(args), 1))[0]

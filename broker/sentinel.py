@@ -1,6 +1,7 @@
 """Who is the master now: sentinels are asked, and the server that they name has to say so itself."""
 
-from typing import Any
+import asyncio
+from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, ResponseError
 
@@ -12,39 +13,65 @@ ASK_TIMEOUT_S = 1.0
 """How long one sentinel may take; there are others."""
 
 
-async def open_master(address: RedisAddress, **options: Any) -> Link:
-    """A link to the master; `options` as `Link.open` takes them.
+class Word(NamedTuple):
+    """What a sentinel says: the master, and the number of the failover that made it one. The higher number counts."""
 
-    Sentinels are asked one after the other until one of them names a server that takes writes: one that was cut off may
-    still name the old master. LinkLost where none does, ResponseError where that server refuses the greeting.
+    config_epoch: int
+    host: str
+    port: int
+
+    @property
+    def server(self) -> str:
+        """As `Link.server`."""
+        return f"{self.host}:{self.port}"
+
+
+async def open_master(address: RedisAddress, **options: Any) -> tuple[Link, Word]:
+    """A link to the master, and the word that led to it; `options` as `Link.open` takes them.
+
+    All sentinels are asked. Of the servers that they name, those of the newest failover first, the first that takes
+    writes is it: a sentinel that was cut off may still name the old master. LinkLost where there is none, ResponseError
+    where that server refuses the greeting.
     """
-    reasons: list[str] = []
-    tried: set[tuple[str, int]] = set()
-    for host, port in address.hosts:
+    answers = await asyncio.gather(*(_ask(address, host, port) for host, port in address.hosts))
+    reasons = [answer for answer in answers if isinstance(answer, str)]
+    for word in sorted({answer for answer in answers if isinstance(answer, Word)}, reverse=True):
         try:
-            master = await _master_by(address, host, port)
-            if master in tried:
-                continue
-            tried.add(master)
-            return await _open_if_master(address, *master, **options)
+            return await _open_if_master(address, word.host, word.port, **options), word
         except LinkLost as error:
-            reasons.append(f"{host}:{port}: {error}")
+            reasons.append(str(error))
     raise LinkLost(f"no sentinel leads to a master named {address.service!r} ({'; '.join(reasons)})")
 
 
-async def _master_by(address: RedisAddress, host: str, port: int) -> tuple[str, int]:
+async def open_sentinel(address: RedisAddress, host: str, port: int) -> Link:
+    """A link to one sentinel. Raises LinkLost, ResponseError."""
     options = {**(address.sentinel_options or {}), "host": host, "port": port}
-    try:
-        link = await Link.open_with(options, reply_timeout_s=ASK_TIMEOUT_S)
-        try:
-            reply = await link.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", address.service)
-        finally:
-            await link.close()
-    except ResponseError as error:
-        raise LinkLost(f"the sentinel refused: {error}") from None
-    if reply is None:
+    return await Link.open_with(options, reply_timeout_s=ASK_TIMEOUT_S)
+
+
+async def word_of(sentinel: Link, service: str) -> Word:
+    """What a sentinel says now. LinkLost where it cannot be asked or knows no such master."""
+    commands = [("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service), ("SENTINEL", "MASTER", service)]
+    server, state = await sentinel.call_many(commands)
+    if server is None:
         raise LinkLost("the sentinel knows no master of that name")
-    return reply[0].decode(), int(reply[1])
+    for reply in (server, state):
+        if isinstance(reply, ResponseError):
+            raise LinkLost(f"the sentinel refused: {reply}")
+    fields = dict(zip(state[::2], state[1::2], strict=True))
+    return Word(int(fields[b"config-epoch"]), server[0].decode(), int(server[1]))
+
+
+async def _ask(address: RedisAddress, host: str, port: int) -> Word | str:
+    """The word of a sentinel, or why there is none."""
+    try:
+        sentinel = await open_sentinel(address, host, port)
+        try:
+            return await word_of(sentinel, address.service)
+        finally:
+            await sentinel.close()
+    except (LinkLost, ResponseError) as error:
+        return f"{host}:{port}: {error}"
 
 
 async def _open_if_master(address: RedisAddress, host: str, port: int, **options: Any) -> Link:

@@ -1,5 +1,6 @@
 """A master, a replica and three sentinels, all real processes: for what happens when the replica is promoted."""
 
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -52,21 +53,29 @@ class Sentinels:
         for server in self.servers:
             server.kill()
 
-    def master_port(self) -> int:
-        """The port of the server that the first sentinel takes for the master."""
-        with self._sentinel(self.ports[0]) as sentinel:
+    def master_port(self, sentinel_number: int = 0) -> int:
+        """The port of the server that a sentinel takes for the master."""
+        with self._sentinel(self.ports[sentinel_number]) as sentinel:
             return int(sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
 
+    def freeze_sentinel(self) -> None:
+        """SIGSTOP to the first."""
+        self._processes[0].send_signal(signal.SIGSTOP)
+
+    def thaw_sentinel(self) -> None:
+        """SIGCONT to the first."""
+        self._processes[0].send_signal(signal.SIGCONT)
+
     def promote(self) -> None:
-        """Have the sentinels make the replica the master, while the old one lives on as a replica."""
-        with self._sentinel(self.ports[0]) as sentinel:
+        """Have the last sentinel make the replica the master, while the old one lives on as a replica."""
+        with self._sentinel(self.ports[-1]) as sentinel:
             sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE)
 
-    def wait_promoted(self) -> None:
-        """Wait until the replica is the master, and the first sentinel says so."""
+    def wait_promoted(self, sentinel_number: int = 0) -> None:
+        """Wait until the replica is the master, and a sentinel says so."""
         with self.servers[1].client() as replica:
             _wait(lambda: replica.execute_command("ROLE")[0] == b"master")
-        _wait(lambda: self.master_port() == self.servers[1].port)
+        _wait(lambda: self.master_port(sentinel_number) == self.servers[1].port)
 
     def wait_replicated(self) -> None:
         """Wait until the replica has all that the master has now."""

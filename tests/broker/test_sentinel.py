@@ -1,5 +1,6 @@
 """Links to the master that sentinels name."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from broker.connect import connect
 from broker.errors import LinkLost
+from broker.master_watch import LOOK_S
 from tests.redis_sentinels import Sentinels
 
 
@@ -33,12 +35,44 @@ async def test_a_link_leads_to_the_master_and_after_a_promotion_a_new_one_to_the
     await link.close()
 
 
+async def test_a_link_to_a_frozen_master_follows_the_sentinels_to_the_new_one(sentinels: Sentinels) -> None:
+    master, replica = sentinels.servers
+    idle, busy = await connect(sentinels.url), await connect(sentinels.url, reply_timeout_s=600)
+    master.freeze()
+    asking = asyncio.ensure_future(busy.call("SET", "key", "on the old one"))
+    assert await idle.wait_lost() == f"the sentinels name 127.0.0.1:{replica.port} as the master"
+    with pytest.raises(LinkLost, match="the sentinels name"):
+        await asking
+    master.thaw()
+    link = await connect(sentinels.url)
+    assert link.server == f"127.0.0.1:{replica.port}"
+    await link.call("SET", "key", "on the new one")
+    sentinels.wait_promoted()
+    await asyncio.sleep(2 * LOOK_S)  # a later word of the same failover leaves the link alone
+    assert await link.call("GET", "key") == b"on the new one"
+    await link.close()
+
+
 async def test_sentinels_that_are_away_or_know_nothing_are_passed_over(sentinels: Sentinels) -> None:
     port = sentinels.ports[0]
     link = await connect(f"redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/orca")
     await link.close()
     with pytest.raises(LinkLost, match=f"no sentinel leads to a master named 'other' .*{port}: the sentinel knows no"):
         await connect(f"redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/other")
+
+
+async def test_of_two_words_that_of_the_newer_failover_counts(sentinels: Sentinels) -> None:
+    sentinels.freeze_sentinel()
+    sentinels.promote()
+    sentinels.wait_promoted(2)
+    sentinels.servers[0].kill()
+    link = await connect(sentinels.url)
+    sentinels.thaw_sentinel()  # for a moment it still names the old one
+    assert await link.call("SET", "key", "1") == b"OK"
+    sentinels.wait_promoted()
+    assert link.server == f"127.0.0.1:{sentinels.servers[1].port}"
+    assert await link.call("GET", "key") == b"1"
+    await link.close()
 
 
 async def test_a_replica_that_a_sentinel_still_takes_for_the_master_is_not_used(sentinels: Sentinels) -> None:

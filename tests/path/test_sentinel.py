@@ -78,7 +78,21 @@ def replica_promoted(site: Site) -> None:
     site.redis.promote()
 
 
-@pytest.mark.parametrize("fault", [master_killed, master_killed_without_its_last_writes, replica_promoted])
+def master_frozen_until_the_replica_is_promoted(site: Site) -> None:
+    site.redis.servers[0].freeze()
+    site.redis.wait_promoted()
+    site.redis.servers[0].thaw()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        master_killed,
+        master_killed_without_its_last_writes,
+        master_frozen_until_the_replica_is_promoted,
+        replica_promoted,
+    ],
+)
 def test_a_stream_goes_on_after_a_promotion_and_so_does_the_service(site: Site, fault: Callable[[Site], None]) -> None:
     site.worker()
     gateway = site.gateway()

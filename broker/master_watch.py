@@ -1,0 +1,77 @@
+"""Links follow the sentinels: one to a server that is the master no more is dropped, whether it breaks or not."""
+
+import asyncio
+from contextlib import suppress
+
+from redis.exceptions import ResponseError
+
+from broker.address import RedisAddress
+from broker.back_off import BackOff
+from broker.errors import LinkLost
+from broker.link import Link
+from broker.sentinel import Word, open_sentinel, word_of
+
+LOOK_S = 0.5
+"""How often the sentinels are asked."""
+
+_Key = tuple[asyncio.AbstractEventLoop, tuple[tuple[str, int], ...], str]
+_watches: dict[_Key, "MasterWatch"] = {}
+
+
+class MasterWatch:
+    """Asks the sentinels of one service while there are links to its master; one for all links of a loop.
+
+    A master that was frozen or cut off is one again when it comes back, until the sentinels get hold of it: what is
+    written to it is lost. So a link ends when a sentinel tells of a newer failover that made another server the master.
+    """
+
+    def __init__(self, address: RedisAddress, key: _Key) -> None:
+        self._address = address
+        self._key = key
+        self._links: dict[Link, int] = {}
+        """With the failover that each was opened under."""
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def follow(cls, address: RedisAddress, link: Link, word: Word) -> None:
+        """Drop `link`, which was opened to the server of `word`, once that is the master no more."""
+        key = (asyncio.get_running_loop(), address.hosts, address.service)
+        watch = _watches.setdefault(key, cls(address, key))
+        watch._links[link] = word.config_epoch
+        if watch._task is None:
+            watch._task = asyncio.create_task(watch._run(), name="master-watch")
+
+    async def _run(self) -> None:
+        asking = [asyncio.create_task(self._keep_asking(host, port)) for host, port in self._address.hosts]
+        try:
+            while self._links:
+                await asyncio.sleep(LOOK_S)
+                self._links = {link: epoch for link, epoch in self._links.items() if link.alive}
+        finally:
+            del _watches[self._key]
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+
+    async def _keep_asking(self, host: str, port: int) -> None:
+        """One sentinel, for ever: one that is away or says nonsense leaves the others."""
+        back_off = BackOff(LOOK_S, most_s=5.0)
+        while True:
+            with suppress(LinkLost, ResponseError):
+                sentinel = await open_sentinel(self._address, host, port)
+                try:
+                    while True:
+                        self._said(await word_of(sentinel, self._address.service))
+                        back_off.succeeded()
+                        await asyncio.sleep(LOOK_S)
+                finally:
+                    await sentinel.close()
+            await asyncio.sleep(back_off.failed())
+
+    def _said(self, word: Word) -> None:
+        for link, epoch in self._links.items():
+            if word.config_epoch > epoch and link.alive:
+                if link.server == word.server:
+                    self._links[link] = word.config_epoch
+                else:
+                    link.drop(f"the sentinels name {word.server} as the master")
