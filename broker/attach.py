@@ -157,6 +157,7 @@ class _Attach:
                 self.link,
                 self.keys,
                 request_id=self.request_id,
+                tenant=(fold.started or self.started).tenant,
                 ref=self.ref,
                 terminal=fold.terminal,
                 retention_ms=self.retention_ms,

@@ -19,19 +19,26 @@ MARKS_OUTLIVE: Final = 2
 
 
 async def finish(
-    link: Link, keys: Keys, *, request_id: str, ref: EntryRef | None, terminal: Terminal, retention_ms: int
+    link: Link,
+    keys: Keys,
+    *,
+    request_id: str,
+    tenant: str,
+    ref: EntryRef | None,
+    terminal: Terminal,
+    retention_ms: int,
 ) -> None:
     """Finish the clean-up of a request whose log holds `terminal`. Idempotent: whoever finds a terminal calls it.
 
-    Sets the log's final lifetime, says how it ended in the `seen` key, which outlives the log, then acknowledges and
-    deletes the queue entry, or buries it where the request failed for good. Raises LinkLost, Unwritable: the entry is
-    then found again by whoever takes it over.
+    Sets the log's final lifetime, says how it ended and whose it was in the `seen` key, which outlives the log, then
+    acknowledges and deletes the queue entry, or buries it where the request failed for good. Raises LinkLost,
+    Unwritable: the entry is then found again by whoever takes it over.
     """
     outcome = str(terminal.error or "finished")
     commands: list[Command | ScriptCall] = [
         ("PEXPIRE", keys.reply(request_id), retention_ms),
         MARK_ENDED.call(
-            [keys.seen(request_id)], ["" if ref is None else str(ref), outcome, MARKS_OUTLIVE * retention_ms]
+            [keys.seen(request_id)], ["" if ref is None else str(ref), outcome, tenant, MARKS_OUTLIVE * retention_ms]
         ),
     ]
     if ref is not None:

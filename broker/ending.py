@@ -97,6 +97,7 @@ class Ender:
                     link,
                     self._keys,
                     request_id=request_id,
+                    tenant=started.tenant,
                     ref=ref,
                     terminal=terminal,
                     retention_ms=self._retention_ms,

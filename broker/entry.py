@@ -52,23 +52,24 @@ class EntryRef:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What the `seen` key says: the one entry that is the request and, once it has ended, how.
+    """What the `seen` key says: the one entry that is the request and, once it has ended, how, and whose it was.
 
-    `outcome` is `finished` or the code of an error.
+    `outcome` is `finished` or the code of an error; with it, and only then, there is a `tenant`.
     """
 
     ref: EntryRef
     outcome: str | None = None
+    tenant: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.ref} {self.outcome}" if self.outcome else str(self.ref)
+        return f"{self.ref} {self.outcome} {self.tenant}" if self.outcome else str(self.ref)
 
     @classmethod
     def find(cls, text: str | bytes) -> Self | None:
-        """From `class entry-id` or `class entry-id outcome`; None when it is neither."""
+        """From `class entry-id` or `class entry-id outcome tenant`; None when it is neither."""
         shown = text.decode(errors="replace") if isinstance(text, bytes) else text
         words = shown.split(" ")
         ref = EntryRef.find(" ".join(words[:2]))
-        if ref is None or len(words) > 3 or not all(words):
+        if ref is None or len(words) not in (2, 4) or not all(words):
             return None
-        return cls(ref, words[2] if len(words) == 3 else None)
+        return cls(ref, *words[2:])

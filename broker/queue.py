@@ -23,13 +23,14 @@ GONE = ("NOGROUP", "UNBLOCKED")
 class Enqueued:
     """The one queue entry of a request; `duplicate` when it was there before. `depth`: entries in the queue now.
 
-    `outcome`: how it ended, where it is a duplicate of one that has; as in `Mark`.
+    `outcome`, `tenant`: how it ended and whose it was, where it is a duplicate of one that has; as in `Mark`.
     """
 
     entry: EntryRef
     duplicate: bool
     depth: int
     outcome: str | None = None
+    tenant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ class RequestQueue:
         if not ref:
             raise QueueFull(depth, bound or 0)
         mark = Mark.find(ref) or Mark(EntryRef.parse(ref))
-        return Enqueued(mark.ref, bool(duplicate), depth, mark.outcome)
+        return Enqueued(mark.ref, bool(duplicate), depth, mark.outcome, mark.tenant)
 
     async def depth(self) -> int:
         """Requests waiting and running."""

@@ -88,7 +88,8 @@ async def _queued(gateway: "Gateway", request: GenerationRequest, enqueued: Enqu
     if not enqueued.duplicate:
         return request
     origin = await gateway.patiently(lambda link: find_origin(link, gateway.keys, request.id, gateway.redis.now_ms))
-    if origin is not None and origin.tenant != request.payload.tenant:
+    tenant = enqueued.tenant if origin is None else origin.tenant
+    if tenant not in (None, request.payload.tenant):
         raise id_in_use(request.id)
     if origin is None and enqueued.outcome is not None:
         raise reply_expired(request.id, enqueued.outcome)

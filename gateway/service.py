@@ -14,7 +14,6 @@ from broker.ending import Ender
 from broker.errors import PASSING, BrokerError, LinkLost, QueueFull, Unwritable, error_code
 from broker.link import Link
 from broker.loss import LossCheck
-from broker.origin import find_origin
 from broker.presence import new_process_name
 from broker.queue import Enqueued, RequestQueue
 from broker.queue_state import read_queue_state
@@ -168,10 +167,7 @@ class Gateway:
         async def enqueue(link: Link) -> Enqueued:
             queue = RequestQueue(link, self.keys)
             enqueued = await queue.enqueue(request, bound=bound, retention_ms=retention_ms)
-            if enqueued.outcome != ErrorCode.LOST:
-                return enqueued
-            origin = await find_origin(link, self.keys, request.id, self.redis.now_ms)
-            if origin is not None and origin.tenant != request.payload.tenant:
+            if enqueued.outcome != ErrorCode.LOST or enqueued.tenant != request.payload.tenant:
                 return enqueued
             await queue.forget_lost(request.id)
             return await queue.enqueue(request, bound=bound, retention_ms=retention_ms, replaces=enqueued.entry)

@@ -112,6 +112,7 @@ class Session:
             self.link,
             self.keys,
             request_id=running.id,
+            tenant=running.request.payload.tenant,
             ref=running.ref,
             terminal=terminal,
             retention_ms=self._retention_ms,

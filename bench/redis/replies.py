@@ -12,6 +12,7 @@ from broker.reply_log import ReplyLog, append_many
 from schemas.codec import Form
 from schemas.events import Ending, Event, Output, Run, Started, Terminal, Usage
 from schemas.keys import Keys
+from schemas.request import DEFAULT_TENANT
 from schemas.stopping import FinishReason
 
 _RETENTION_MS = 3_600_000
@@ -73,6 +74,7 @@ class Replies:
                 self._link,
                 self._keys,
                 request_id=request_id,
+                tenant=DEFAULT_TENANT,
                 ref=None,
                 terminal=terminal,
                 retention_ms=_RETENTION_MS,

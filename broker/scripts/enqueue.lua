@@ -3,17 +3,18 @@
 -- ARGV[1] number of the class's stream, ARGV[2] bound (-1: none), ARGV[3] when `seen` expires (Unix ms),
 -- ARGV[4] class name, ARGV[5] names of the classes joined by spaces,
 -- ARGV[6] entry that this one replaces if it is gone, or '', ARGV[7..] fields of the entry
--- Returns {class, entry id and perhaps how it ended, or '' when full, duplicate 0|1, depth}
+-- Returns {class, entry id and perhaps how it ended and whose it was, or '' when full, duplicate 0|1, depth}
 local function depth()
   local sum = 0
   for i = 1, 4 do sum = sum + redis.call('XLEN', KEYS[i]) end
   return sum
 end
 
--- Number of the stream and entry id; nil where it is no `class entry-id`, behind which a word may say how it ended
+-- Number of the stream and entry id; nil where it is no `class entry-id`, after which two words may say how it ended and
+-- whose it was
 local function parsed(ref)
   local class, id, rest = string.match(ref, '^(%S+) (%d+%-%d+)(.*)$')
-  if rest ~= '' and not (rest and string.match(rest, '^ %S+$')) then return nil end
+  if rest ~= '' and not (rest and string.match(rest, '^ %S+ %S+$')) then return nil end
   local i = 0
   for name in string.gmatch(ARGV[5], '%S+') do
     i = i + 1

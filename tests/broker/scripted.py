@@ -140,7 +140,13 @@ class ScriptedWorker:
         terminal = self.terminal(job, runs, error)
         await job.log.end(terminal)
         await finish(
-            self.link, self.keys, request_id=job.request.id, ref=job.ref, terminal=terminal, retention_ms=RETENTION_MS
+            self.link,
+            self.keys,
+            request_id=job.request.id,
+            tenant=job.request.payload.tenant,
+            ref=job.ref,
+            terminal=terminal,
+            retention_ms=RETENTION_MS,
         )
         return terminal
 

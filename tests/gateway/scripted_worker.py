@@ -227,6 +227,7 @@ class ScriptedWorker:
             link,
             self._keys,
             request_id=request.id,
+            tenant=request.payload.tenant,
             ref=claimed.ref,
             terminal=terminal,
             retention_ms=RETENTION_MS,

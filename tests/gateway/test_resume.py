@@ -290,6 +290,24 @@ async def test_an_error_of_a_shorter_log_is_told_as_it_is(stage: Stage, moved: b
     assert rest[-1].error["code"] == ErrorCode.LOST
 
 
+@pytest.mark.parametrize("outcome", ["finished", ErrorCode.LOST])
+async def test_of_another_tenants_expired_reply_nothing_is_told(stage: Stage, outcome: str) -> None:
+    worker = await stage.worker()
+    served = await stage.gateway(api_keys={"sk-a": "alpha", "sk-b": "beta"})
+    owner, other = ({"Authorization": f"Bearer {key}"} for key in ("sk-a", "sk-b"))
+    body = {**BODY, "stream": False, "request_id": "mine"}
+    assert (await served.http().post("/v1/completions", json=body, headers=owner)).status_code == 200
+    link = await Link.open(stage.url)
+    seen, log = stage.keys.seen("cmpl-mine"), stage.keys.reply("cmpl-mine")
+    mark = (await link.call("GET", seen)).decode().replace("finished", outcome)
+    await link.call_many([("DEL", log), ("SET", seen, mark, "KEEPTTL")])
+    taken = await served.http().post("/v1/completions", json=body, headers=other)
+    assert (taken.status_code, taken.json()["error"]["code"]) == (409, "id_in_use")
+    assert outcome not in taken.text
+    assert len(worker.requests) == 1
+    await link.close()
+
+
 async def test_an_id_outlives_its_reply_and_says_how_it_ended(stage: Stage) -> None:
     """The log has expired, the mark has not: no second terminal is written into a log that comes to life again."""
     worker = await stage.worker()

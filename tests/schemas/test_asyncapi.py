@@ -267,11 +267,15 @@ def check_other_entries(doc: Doc) -> None:
     assert schema(doc, "Cancel")["type"] == "string"
     assert schema(doc, "Seen")["type"] == "string"
     pattern = schema(doc, "Seen")["pattern"]
-    assert pattern == f"^({'|'.join(CLASSES)}) [0-9]+-[0-9]+( [a-z_]+)?$"
+    assert pattern == f"^({'|'.join(CLASSES)}) [0-9]+-[0-9]+( [a-z_]+ [A-Za-z0-9_./-]+)?$"
     for ref in (EntryRef("low", "1-0"), EntryRef("realtime", "1800000000000-12")):
         assert re.search(pattern, str(ref))
         assert EntryRef.parse(str(ref)) == ref
-        for mark in (Mark(ref), Mark(ref, "finished"), *(Mark(ref, str(code)) for code in ErrorCode)):
+        for mark in (
+            Mark(ref),
+            Mark(ref, "finished", "org/a-1.b"),
+            *(Mark(ref, str(code), "default") for code in ErrorCode),
+        ):
             assert re.search(pattern, str(mark))
             assert Mark.find(str(mark)) == mark
 
