@@ -64,9 +64,9 @@ class Attendance:
                 calls.append(LEAVE.call(self._names([request_id]), [self.gateway, grace_ms, request_id]))
         require(await link.call_many(calls))
 
-    async def departed(self, link: Link, count: int = 64) -> list[str]:
-        """Requests whose client is gone: at most `count`, the longest first."""
-        (ids,) = replies = await link.call_many([DEPARTED.call([self.keys.clients], [count])])
+    async def departed(self, link: Link, *, for_ms: int = 0, count: int = 64) -> list[str]:
+        """Requests whose client has counted as gone `for_ms` or longer: at most `count`, the longest first."""
+        (ids,) = replies = await link.call_many([DEPARTED.call([self.keys.clients], [for_ms, count])])
         require(replies)
         return [request_id.decode(errors="replace") for request_id in ids]
 

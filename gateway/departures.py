@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from redis.exceptions import ResponseError
 
 from broker.attendance import Attendance, Reading
-from broker.errors import BrokerError, LinkLost
+from broker.errors import BrokerError, LinkLost, Unusable
 from broker.link import Link
 from broker.origin import find_origin
 from gateway.log import LOGGER, log_event
+from gateway.readers import TELLING_AGAIN_S
 
 if TYPE_CHECKING:
     from gateway.service import Gateway
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 _LOOK_S = 0.5
 _SLOW_S = 1.0
 """A look at Redis that takes longer met one that stood still."""
-_MARGIN_S = 1.0
-"""Beside the grace: until every gateway is connected again and has said who is there."""
+_MARGIN_S = 2 * TELLING_AGAIN_S
+"""Beside the grace: until every gateway is connected again, or may write again, and has said who is there."""
 
 
 class Departures:
@@ -46,6 +47,7 @@ class Departures:
             try:
                 await self.cancel_due()
             except (BrokerError, ResponseError) as error:
+                self._gateway.readers.unsettle()
                 log_event("departures not looked at", why=error)
             except Exception:
                 LOGGER.exception("looking for departures failed")
@@ -69,7 +71,7 @@ class Departures:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         link = await self._gateway.redis.get()
-        departed = await self._attendance.departed(link)
+        departed = await self._attendance.departed(link, for_ms=int(_MARGIN_S * 1000))
         if loop.time() - begun > _SLOW_S:
             self._gateway.readers.unsettle()
             return
@@ -79,6 +81,8 @@ class Departures:
             except LinkLost:
                 raise
             except (BrokerError, ResponseError) as error:
+                if not isinstance(error, Unusable):  # others could not write either
+                    self._gateway.readers.unsettle()
                 log_event("not cancelled", request=request_id, why=error)
 
     async def _cancel(self, link: Link, request_id: str) -> None:

@@ -12,6 +12,8 @@ from broker.errors import BrokerError
 from gateway.log import LOGGER, log_event
 from gateway.redis_link import RedisLink
 
+TELLING_AGAIN_S = 0.5
+"""At most so long after Redis takes writes again, what it refused is written."""
 BEAT_S = 2.0
 """How often all marks are renewed."""
 _LATE_S = 1.0
@@ -55,8 +57,10 @@ class Readers:
 
     @property
     def settled_s(self) -> float:
-        """For how long Redis has answered each renewal in time; 0 while it does not."""
-        return 0.0 if self._settled_at is None else asyncio.get_running_loop().time() - self._settled_at
+        """For how long Redis has answered on one connection, and each renewal in time; 0 while it does not."""
+        if self._settled_at is None:
+            return 0.0
+        return asyncio.get_running_loop().time() - max(self._settled_at, self._redis.opened_at)
 
     def unsettle(self) -> None:
         """Redis was away, so that nobody could tell it anything: times begin again."""
@@ -65,7 +69,7 @@ class Readers:
 
     async def keep_telling(self) -> None:
         """Keep the marks in Redis, for ever."""
-        back_off = BackOff()
+        back_off = BackOff(most_s=TELLING_AGAIN_S)
         while True:
             try:
                 await self._tell()

@@ -25,6 +25,8 @@ class RedisLink:
         self._again_at = float("-inf")
         self._failure = ""
         self._clock_offset_ms = 0
+        self.opened_at = float("-inf")
+        """When the link was opened (loop time)."""
 
     async def get(self) -> Link:
         """A live link; LinkLost where Redis cannot be reached now."""
@@ -41,6 +43,7 @@ class RedisLink:
                 self._again_at, self._failure = time.monotonic() + self._back_off.failed(), str(error)
                 raise
             self._back_off.succeeded()
+            self.opened_at = asyncio.get_running_loop().time()
             return self._link
 
     async def wait(self, until: float) -> Link:

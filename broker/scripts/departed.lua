@@ -1,4 +1,5 @@
--- Requests whose clients are gone, the longest first.   KEYS[1] clients   ARGV[1] how many at most
+-- Requests whose clients are gone, the longest first.
+-- KEYS[1] clients   ARGV[1] for how long at least, ms, ARGV[2] how many at most
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now_ms, 'LIMIT', 0, ARGV[1])
+return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now_ms - ARGV[1], 'LIMIT', 0, ARGV[2])

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -19,6 +20,7 @@ from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import read
 from tests.gateway.test_departures import cancel_key, departed, ending, leave_after, noticed
 from tests.ports import free_port
+from tests.redis_server import RedisServer
 
 BODY = {"model": MODEL, "prompt": "x", "stream": True}
 PROGRAM = """
@@ -119,6 +121,7 @@ class Breaking:
     def __init__(self, redis: RedisLink) -> None:
         self._redis = redis
         self.broke = False
+        self.opened_at = redis.opened_at
 
     async def get(self) -> Link:
         link = await self._redis.get()
@@ -140,6 +143,49 @@ async def test_a_mark_that_was_lost_with_its_link_is_repeated(stage: Stage) -> N
         await anext(reading)
         await marked(stage, request_id, second.gateway.name)
         assert breaking.broke
+
+
+async def test_after_a_break_the_grace_begins_again(stage: Stage) -> None:
+    """Also where the connection is back before the next renewal of the marks."""
+    served = await stage.gateway()
+    await departed(served)
+    gateway = served.gateway
+    assert gateway.departures.may_cancel()
+    await (await gateway.redis.get()).close()
+    await gateway.redis.get()
+    assert not gateway.departures.may_cancel()
+
+
+async def test_who_comes_back_while_redis_refuses_writes_keeps_the_request(
+    own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage]
+) -> None:
+    server = own_redis()
+    stage = stage_of(server.url)
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=Gate(3)))
+    first, second = await stage.gateway(), await stage.gateway()
+    await departed(first)
+    request_id, _ = await leave_after(first, 2)
+    with server.client() as redis:
+        await eventually(lambda: told(first))
+        redis.config_set("maxmemory", 1)
+        async with second.http().stream("GET", f"/v1/requests/{request_id}/events") as response:
+            reading = read(response)
+            await anext(reading)
+            await eventually(lambda: unsettled(first))
+            redis.config_set("maxmemory", 0)
+            await marked(stage, request_id, second.gateway.name)
+            await departed(first)
+            assert not await cancel_key(stage, request_id)
+
+
+async def told(served: Served) -> bool:
+    """Has the gateway written all marks?"""
+    return not served.gateway.readers._changed
+
+
+async def unsettled(served: Served) -> bool:
+    """Has Redis refused the gateway something?"""
+    return not served.gateway.departures.may_cancel()
 
 
 async def lose_entry(stage: Stage) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from broker.fold import Fold, fold_log
 from broker.link import Link
+from gateway.departures import _MARGIN_S
 from schemas.errors import ErrorCode
 from schemas.keys import GROUP
 from tests.gateway.conftest import MODEL, TEXT, Served, Stage, eventually
@@ -51,7 +52,7 @@ async def departed(served: Served) -> None:
         return not gateway.readers._changed and gateway.departures.may_cancel()
 
     await eventually(may_cancel)
-    await asyncio.sleep(gateway.settings.disconnect_grace_s)
+    await asyncio.sleep(gateway.settings.disconnect_grace_s + _MARGIN_S)
     await gateway.departures.cancel_due()
 
 
