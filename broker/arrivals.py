@@ -3,7 +3,9 @@
 from redis.exceptions import ResponseError
 
 from broker.claimed import Claimed
+from broker.connection import Connection
 from broker.entry import EntryRef
+from broker.errors import raise_if_moved
 from broker.link import Link
 from broker.queue import ensure_if_gone
 from broker.resp import fields_of
@@ -22,7 +24,7 @@ class Arrivals:
     clock. Raises LinkLost and ResponseError.
     """
 
-    def __init__(self, link: Link, keys: Keys, worker: str, class_weight: float) -> None:
+    def __init__(self, link: Connection, keys: Keys, worker: str, class_weight: float) -> None:
         self._link = link
         self._keys = keys
         self._worker = worker
@@ -49,6 +51,7 @@ class Arrivals:
         try:
             reply = await blocking_link.call(*read, *streams, *(">" for _ in streams))
         except ResponseError as error:
+            raise_if_moved(error)
             await ensure_if_gone(self._link, self._keys, error)
             return []
         classes = {self._keys.requests(name).encode(): name for name in CLASSES}

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from broker.cancel import CONTROL_LENGTH
+from broker.cancel import Control, wake_up
+from broker.connection import Connection
 from broker.errors import require
-from broker.link import Link
 from broker.scripts import ATTEND, DEPARTED, GIVE_UP, LEAVE, Arg, Command, ScriptCall
 from schemas.keys import Keys
 from schemas.limits import MAX_DEADLINE_AHEAD_MS
@@ -47,7 +47,7 @@ class Attendance:
     lease_ms: int
     grace_ms: int
 
-    async def tell(self, link: Link, readings: Sequence[tuple[str, Reading]]) -> None:
+    async def tell(self, link: Connection, readings: Sequence[tuple[str, Reading]]) -> None:
         """Set the marks of these requests, in one write; may be repeated."""
         attended = [item for item in readings if item[1] in (Reading.ACCEPTED, Reading.READ)]
         calls: list[Command | ScriptCall] = [
@@ -64,19 +64,19 @@ class Attendance:
                 calls.append(LEAVE.call(self._names([request_id]), [self.gateway, grace_ms, request_id]))
         require(await link.call_many(calls))
 
-    async def departed(self, link: Link, count: int = 64) -> list[str]:
+    async def departed(self, link: Connection, count: int = 64) -> list[str]:
         """Requests whose client is gone: at most `count`, the longest first."""
         (ids,) = replies = await link.call_many([DEPARTED.call([self.keys.clients], [count])])
         require(replies)
         return [request_id.decode(errors="replace") for request_id in ids]
 
-    async def give_up(self, link: Link, request_id: str, *, expire_at_ms: int) -> bool:
+    async def give_up(self, link: Connection, request_id: str, *, expire_at_ms: int) -> bool:
         """Cancel the request, as `broker.cancel.cancel` does; False where its client has come back meanwhile."""
-        names = [self.keys.clients, self.keys.cancel(request_id), self.keys.control]
-        (done,) = replies = await link.call_many(
-            [GIVE_UP.call(names, [request_id, AGAIN_MS, expire_at_ms, CONTROL_LENGTH])]
-        )
+        names = [self.keys.clients, self.keys.cancel(request_id)]
+        (done,) = replies = await link.call_many([GIVE_UP.call(names, [request_id, AGAIN_MS, expire_at_ms])])
         require(replies)
+        if done:
+            require(await link.call_many([wake_up(self.keys, Control("cancel", request_id))]))
         return bool(done)
 
     def _attend(self, readings: Sequence[tuple[str, Reading]]) -> ScriptCall:

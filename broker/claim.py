@@ -9,11 +9,12 @@ from redis.exceptions import ResponseError
 
 from broker.arrivals import Arrivals
 from broker.claimed import Claimed
+from broker.connection import Connection
 from broker.entry import EntryRef
 from broker.lease import LEAST_MARK_MS, Leases, is_suspect, was_handed_over
 from broker.link import Link
 from broker.queue import ensure_if_gone
-from broker.resp import fields_of, pack_many
+from broker.resp import fields_of
 from broker.scripts import Command
 from broker.takeover_gate import TakeoverGate
 from schemas.keys import CLASS_WEIGHT, CLASSES, GROUP, Keys
@@ -33,7 +34,7 @@ class Claimer:
 
     def __init__(
         self,
-        link: Link,
+        link: Connection,
         keys: Keys,
         worker: str,
         *,
@@ -52,7 +53,7 @@ class Claimer:
         self._lease_ms = lease_ms
         self._retention_ms = retention_ms
         self._arrivals = Arrivals(link, keys, worker, class_weight)
-        self._gate = TakeoverGate(link, lease_ms, not_before_ms)
+        self._gate = TakeoverGate(link, keys.requests(CLASSES[0]), lease_ms, not_before_ms)
         self._cursors: dict[str, str] = {}
         self._claims: dict[object, float] = {}
 
@@ -214,4 +215,4 @@ class Claimer:
                 key = self._keys.seen(request_id.decode())
                 commands.append(("SET", key, str(one.ref), "NX", "PXAT", max(expire_at_ms, 1)))
         if commands:  # nobody waits for the answers: what comes next on this link comes behind
-            self._link.send(pack_many(commands), len(commands))
+            self._link.post(commands)

@@ -1,9 +1,9 @@
 """Setting a request aside: a copy of its entry, with the reason and the number of attempts, and the entry deleted."""
 
+from broker.connection import Connection
 from broker.entry import EntryRef
 from broker.errors import require
 from broker.fold import Fold
-from broker.link import Link
 from broker.scripts import BURY, Arg, ScriptCall
 from schemas.errors import ErrorCode
 from schemas.keys import GROUP, Keys
@@ -26,7 +26,7 @@ def bury_call(keys: Keys, ref: EntryRef, reason: ErrorCode, message: str, *, wai
 
 
 async def bury(
-    link: Link, keys: Keys, ref: EntryRef, *, reason: ErrorCode, message: str, waiting: bool = False
+    link: Connection, keys: Keys, ref: EntryRef, *, reason: ErrorCode, message: str, waiting: bool = False
 ) -> bool:
     """Acknowledge, copy to the dead letters and delete, in one script; False when somebody else was first.
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from broker.cancel import Control, wake_up
+from broker.connection import Connection
 from broker.entry import EntryRef
 from broker.errors import require
-from broker.link import Link
-from broker.resp import pack
 from broker.scripts import ATTEMPT, HAND_OVER, RENEW, Arg, Command, ScriptCall
 from schemas.keys import GROUP, Keys
 
@@ -61,7 +60,7 @@ class Lease:
 class Leases:
     """Renews and hands over the leases of one worker; touches nothing that has become somebody else's."""
 
-    def __init__(self, link: Link, keys: Keys, worker: str) -> None:
+    def __init__(self, link: Connection, keys: Keys, worker: str) -> None:
         self._link = link
         self._keys = keys
         self._worker = worker
@@ -99,7 +98,7 @@ class Leases:
         calls: list[Command | ScriptCall] = [
             HAND_OVER.call([self._keys.requests(name)], [GROUP, self._worker, *_marks(chunk)]) for name, chunk in chunks
         ]
-        *replies, _ = await self._link.call_many([*calls, wake_up(self._keys, Control("waiting", self._worker))])
+        *replies, _ = await self._link.call_in_order([*calls, wake_up(self._keys, Control("waiting", self._worker))])
         require(replies)
         return [
             one.ref
@@ -118,7 +117,7 @@ class Leases:
 
     def _set_deliveries(self, ref: EntryRef, deliveries: str) -> None:
         call = ATTEMPT.call([self._keys.requests(ref.priority_class)], [GROUP, self._worker, ref.entry_id, deliveries])
-        self._link.send(pack(call.by_text()), 1)
+        self._link.post([call])
 
 
 def _marks(given: Sequence[Given]) -> Iterator[Arg]:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.link import Link
+from broker.connection import Connection
 from broker.resp import fields_of
 from broker.rows import PIECE, number, text
 from broker.scripts import LETTERS
@@ -50,7 +50,7 @@ class DeadLetter:
         )
 
 
-async def newest_letters(link: Link, keys: Keys) -> AsyncIterator[DeadLetter]:
+async def newest_letters(link: Connection, keys: Keys) -> AsyncIterator[DeadLetter]:
     """All dead letters that are there now, the newest first. Raises LinkLost, ResponseError."""
     begin = "+"
     while rows := await link.run(LETTERS, [keys.dead], [begin, PIECE]):
@@ -59,7 +59,7 @@ async def newest_letters(link: Link, keys: Keys) -> AsyncIterator[DeadLetter]:
         begin = f"({rows[-1][0].decode()}"
 
 
-async def find_letter(link: Link, keys: Keys, letter_id: str) -> tuple[DeadLetter, dict[bytes, bytes]] | None:
+async def find_letter(link: Connection, keys: Keys, letter_id: str) -> tuple[DeadLetter, dict[bytes, bytes]] | None:
     """One dead letter and the whole fields of its request; None where there is none. Raises LinkLost, ResponseError."""
     found: list[Any] = await link.call("XRANGE", keys.dead, letter_id, letter_id)
     if not found:
@@ -71,6 +71,6 @@ async def find_letter(link: Link, keys: Keys, letter_id: str) -> tuple[DeadLette
     return DeadLetter.from_row(row), request
 
 
-async def delete_letters(link: Link, keys: Keys, letter_ids: Sequence[str]) -> int:
+async def delete_letters(link: Connection, keys: Keys, letter_ids: Sequence[str]) -> int:
     """Delete dead letters; how many of them there were. Raises LinkLost, ResponseError."""
     return int(await link.call("XDEL", keys.dead, *letter_ids)) if letter_ids else 0

@@ -6,10 +6,10 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from broker.connection import Connection
 from broker.entry import EntryRef, Mark
 from broker.errors import WRONG_TYPE, error_code, require
 from broker.fold import decode_entry
-from broker.link import Link
 from broker.resp import fields_of
 from broker.scripts import Command
 from schemas.errors import InvalidRequest
@@ -32,7 +32,7 @@ class Origin:
         return "continue" if self.request is None else self.request.payload.on_disconnect
 
 
-async def find_origin(link: Link, keys: Keys, request_id: str, now_ms: int) -> Origin | None:
+async def find_origin(link: Connection, keys: Keys, request_id: str, now_ms: int) -> Origin | None:
     """Look at the `seen` key, the queue entry and the head of the reply log; None when all of them are gone.
 
     What cannot be read counts as missing. Raises LinkLost, Unwritable.
@@ -54,7 +54,7 @@ async def find_origin(link: Link, keys: Keys, request_id: str, now_ms: int) -> O
     return None if started is None else Origin(started.tenant, ref)
 
 
-async def read_request(link: Link, keys: Keys, ref: EntryRef, now_ms: int) -> GenerationRequest | None:
+async def read_request(link: Connection, keys: Keys, ref: EntryRef, now_ms: int) -> GenerationRequest | None:
     """The request in a queue entry; None where the entry is gone or not to be understood. Raises LinkLost."""
     entries = await link.call("XRANGE", keys.requests(ref.priority_class), ref.entry_id, ref.entry_id)
     if not entries:

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
+from broker.connection import Connection
 from broker.errors import require
-from broker.link import Link
 from broker.queue import ensure_groups
 from broker.resp import fields_of
 from broker.scripts import FORGET, Command
@@ -44,7 +44,7 @@ def new_process_name() -> str:
 class Presence:
     """One worker's hash, which expires when the worker stops beating."""
 
-    def __init__(self, link: Link, keys: Keys, worker: str) -> None:
+    def __init__(self, link: Connection, keys: Keys, worker: str) -> None:
         self._link = link
         self._keys = keys
         self._worker = worker
@@ -71,7 +71,7 @@ class Presence:
         await self._link.call("DEL", self._keys.worker(self._worker))
 
 
-async def list_workers(link: Link, keys: Keys) -> list[WorkerInfo]:
+async def list_workers(link: Connection, keys: Keys) -> list[WorkerInfo]:
     """Every consumer of the model's group, by name; dead ones that still hold entries included."""
     pending: dict[str, int] = {}
     for consumers in await link.call_many([("XINFO", "CONSUMERS", keys.requests(name), GROUP) for name in CLASSES]):
@@ -87,7 +87,7 @@ async def list_workers(link: Link, keys: Keys) -> list[WorkerInfo]:
     return [WorkerInfo(name, fields_of(_texts(flat)), pending[name]) for name, flat in zip(names, hashes, strict=True)]
 
 
-async def forget_dead(link: Link, keys: Keys, *, min_idle_ms: int) -> list[str]:
+async def forget_dead(link: Connection, keys: Keys, *, min_idle_ms: int) -> list[str]:
     """Delete consumers that are gone, hold nothing and have been idle for `min_idle_ms`; their names.
 
     One that holds entries is never deleted: they would be lost with it.

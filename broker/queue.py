@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from redis.exceptions import ResponseError
 
+from broker.connection import Connection
 from broker.entry import EntryRef, Mark
 from broker.errors import WRONG_TYPE, QueueFull, error_code
 from broker.fold import fold_log
 from broker.lease import was_handed_over
-from broker.link import Link
 from broker.scripts import ENQUEUE, ENTRY_STATE, FORGET_LOG, Arg
 from schemas.errors import ErrorCode
 from schemas.keys import CLASSES, GROUP, Keys
@@ -54,13 +54,13 @@ class EntryState:
         return cls(bool(exists), name, int(idle_ms), int(deliveries))
 
 
-async def entry_state(link: Link, keys: Keys, entry: EntryRef) -> EntryState:
+async def entry_state(link: Connection, keys: Keys, entry: EntryRef) -> EntryState:
     """Whether the entry exists and who holds it."""
     reply = await link.run(ENTRY_STATE, [keys.requests(entry.priority_class)], [GROUP, entry.entry_id])
     return EntryState.from_reply(reply)
 
 
-async def ensure_groups(link: Link, keys: Keys) -> None:
+async def ensure_groups(link: Connection, keys: Keys) -> None:
     """Create the streams and their consumer groups, at 0 so that nothing posted before is skipped. Idempotent."""
     streams = [keys.requests(name) for name in CLASSES]
     for reply in await link.call_many([("XGROUP", "CREATE", key, GROUP, "0", "MKSTREAM") for key in streams]):
@@ -68,7 +68,7 @@ async def ensure_groups(link: Link, keys: Keys) -> None:
             raise reply
 
 
-async def ensure_if_gone(link: Link, keys: Keys, error: ResponseError) -> None:
+async def ensure_if_gone(link: Connection, keys: Keys, error: ResponseError) -> None:
     """Make streams and groups again that somebody deleted, where that is the error; raise it otherwise."""
     if not str(error).startswith(GONE):
         raise error
@@ -78,7 +78,7 @@ async def ensure_if_gone(link: Link, keys: Keys, error: ResponseError) -> None:
 class RequestQueue:
     """Producers' side of the queue."""
 
-    def __init__(self, link: Link, keys: Keys) -> None:
+    def __init__(self, link: Connection, keys: Keys) -> None:
         self._link = link
         self._keys = keys
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from broker.link import Link, time_ms
+from broker.connection import Connection, time_ms
 from broker.presence import STATES, list_workers
 from broker.resp import fields_of
 from schemas.keys import CLASSES, GROUP, Keys
@@ -24,7 +24,7 @@ class QueueState:
     workers: Mapping[str, int]
 
 
-async def read_queue_state(link: Link, keys: Keys) -> QueueState:
+async def read_queue_state(link: Connection, keys: Keys) -> QueueState:
     """Four round trips, none of which walks through a stream. Raises LinkLost, ResponseError."""
     streams = [keys.requests(name) for name in CLASSES]
     commands = [command for key in streams for command in (("XLEN", key), ("XINFO", "GROUPS", key))]

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from redis.exceptions import ResponseError
 
+from broker.connection import Connection
 from broker.entry import EntryRef
 from broker.lease import was_handed_over
-from broker.link import Link
 from broker.queue import RequestQueue
 from broker.rows import PIECE, number, text
 from broker.scripts import LOOK
@@ -52,7 +52,7 @@ class Queued:
         )
 
 
-async def queued_requests(link: Link, keys: Keys, classes: Sequence[str] = CLASSES) -> AsyncIterator[Queued]:
+async def queued_requests(link: Connection, keys: Keys, classes: Sequence[str] = CLASSES) -> AsyncIterator[Queued]:
     """Everything that waits and runs now, class by class, the oldest first. Raises LinkLost, ResponseError."""
     for name in classes:
         begin = "-"
@@ -62,7 +62,7 @@ async def queued_requests(link: Link, keys: Keys, classes: Sequence[str] = CLASS
             begin = f"({page[-1].ref.entry_id}"
 
 
-async def find_queued(link: Link, keys: Keys, request_id: str) -> Queued | None:
+async def find_queued(link: Connection, keys: Keys, request_id: str) -> Queued | None:
     """The entry that is this request; None where it has ended, or never was. Raises LinkLost, ResponseError.
 
     An entry that its producer wrote by plain XADD and nobody has claimed is found by looking at all that wait.
@@ -79,12 +79,12 @@ async def find_queued(link: Link, keys: Keys, request_id: str) -> Queued | None:
     return None
 
 
-async def _page(link: Link, keys: Keys, name: str, begin: str, count: int) -> list[Queued]:
+async def _page(link: Connection, keys: Keys, name: str, begin: str, count: int) -> list[Queued]:
     rows = await link.run(LOOK, [keys.requests(name)], [GROUP, begin, count])
     return [Queued.from_row(name, row) for row in rows]
 
 
-async def _with_epochs(link: Link, keys: Keys, page: Sequence[Queued]) -> list[Queued]:
+async def _with_epochs(link: Connection, keys: Keys, page: Sequence[Queued]) -> list[Queued]:
     logs = [("XREVRANGE", keys.reply(one.request_id), "+", "-", "COUNT", 1) for one in page]
     replies = await link.call_many(logs)
     return [

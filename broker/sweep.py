@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from redis.exceptions import ResponseError
 
+from broker.connection import Connection
 from broker.ending import Ender, OnEnd
 from broker.entry import EntryRef
 from broker.errors import Unusable, Unwritable
 from broker.lease import HANDED_OVER_MS
-from broker.link import Link
 from broker.origin import read_request
 from broker.scripts import SWEEP, Arg
 from schemas.errors import ErrorCode, InvalidRequest
@@ -36,7 +36,7 @@ class Sweeper:
 
     def __init__(
         self,
-        link: Link,
+        link: Connection,
         keys: Keys,
         who: str,
         *,

@@ -4,27 +4,28 @@ import asyncio
 import time
 
 from broker.connect import connect
+from broker.connection import Connection
 from broker.errors import LinkLost
-from broker.link import Link, LinkObserver
+from broker.link import LinkObserver
 
 PAUSE_S = 0.2
 """After a failed attempt nobody tries again for this long: a Redis that is down is not hammered."""
 
 
 class RedisLink:
-    """Hands out a live Link. Which command may be repeated after LinkLost is for the caller to know."""
+    """Hands out a live Connection. Which command may be repeated after LinkLost is for the caller to know."""
 
     def __init__(self, url: str, name: str, observer: LinkObserver | None = None) -> None:
         self._url = url
         self._name = name
         self._observer = observer
-        self._link: Link | None = None
+        self._link: Connection | None = None
         self._opening = asyncio.Lock()
         self._failed_at = float("-inf")
         self._failure = ""
         self._clock_offset_ms = 0
 
-    async def get(self) -> Link:
+    async def get(self) -> Connection:
         """A live link; LinkLost where Redis cannot be reached now."""
         if self._link is not None and self._link.alive:
             return self._link
@@ -40,7 +41,7 @@ class RedisLink:
                 raise
             return self._link
 
-    async def wait(self, until: float) -> Link:
+    async def wait(self, until: float) -> Connection:
         """A live link, trying until `until` (monotonic seconds); then LinkLost."""
         while True:
             try:
@@ -60,7 +61,7 @@ class RedisLink:
         if self._link is not None:
             await self._link.close()
 
-    async def _open(self) -> Link:
+    async def _open(self) -> Connection:
         link = await connect(self._url, name=self._name, observer=self._observer)
         try:
             self._clock_offset_ms = await link.server_time_ms() - int(time.time() * 1000)

@@ -9,9 +9,9 @@ from typing import TypeVar
 from redis.exceptions import ResponseError
 
 from broker.attendance import Attendance
+from broker.connection import Connection
 from broker.ending import Ender
 from broker.errors import PASSING, BrokerError, LinkLost, QueueFull, Unwritable, error_code
-from broker.link import Link
 from broker.loss import LossCheck
 from broker.origin import find_origin
 from broker.presence import new_process_name
@@ -164,7 +164,7 @@ class Gateway:
         """
         bound, retention_ms = self.settings.max_queue_depth, self.settings.retention_ms
 
-        async def enqueue(link: Link) -> Enqueued:
+        async def enqueue(link: Connection) -> Enqueued:
             queue = RequestQueue(link, self.keys)
             enqueued = await queue.enqueue(request, bound=bound, retention_ms=retention_ms)
             if enqueued.outcome != ErrorCode.LOST:
@@ -187,7 +187,7 @@ class Gateway:
             send.sent(enqueued)
             return send.request, enqueued
 
-    async def patiently(self, action: Callable[[Link], Awaitable[Result]]) -> Result:
+    async def patiently(self, action: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Carry out what may be carried out twice, and again while Redis is away, for as long as a client can wait."""
         until = time.monotonic() + self.settings.redis_patience_s
         while True:
@@ -213,7 +213,7 @@ class Gateway:
                 LOGGER.exception("the sweep failed")
             await asyncio.sleep(self.settings.sweep_s)
 
-    async def _sweep(self, link: Link) -> None:
+    async def _sweep(self, link: Connection) -> None:
         sweeper = Sweeper(
             link, self.keys, self.name, retention_ms=self.settings.retention_ms, on_end=self.metrics.ended
         )

@@ -12,6 +12,7 @@ from broker.claimed import Claimed
 from broker.errors import Unwritable
 from broker.lease import Given
 from broker.unblock import unblock
+from schemas.keys import CLASSES
 from worker.parts import Parts
 from worker.session import Session
 
@@ -76,7 +77,8 @@ class Intake:
         await self._unblock(lambda: self._waiting and self._num_waits == wait)
 
     async def _unblock(self, blocked: Callable[[], bool]) -> None:
-        await unblock(self._session.link, self._session.claim_link.client_id, blocked)
+        link = await self._session.link.link_for(self._session.keys.requests(CLASSES[0]))
+        await unblock(link, self._session.claim_link.client_id, blocked)
 
     async def _claim(self) -> None:
         """A worker whose engine stands still claims nothing; nor does one that has yet to begin what it claimed."""
