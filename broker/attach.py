@@ -181,14 +181,14 @@ class _Attach:
         return Duplicate(other)
 
     async def _call(self, commands: Sequence[Command], *, may_refuse: bool = False) -> list[Any]:
-        """Carry out `commands` and, with an owner, then ask for the state of the queue entry.
+        """Carry out `commands`, the first of them about the log, and with an owner ask for the state of the entry.
 
-        The first of them is about the log.
+        Where the log is written, the state is that after the write.
         """
         batch: list[Command | ScriptCall] = list(commands)
         if self.owner is not None and self.ref is not None:
             batch.append(ENTRY_STATE.call([self.keys.requests(self.ref.priority_class)], [GROUP, self.ref.entry_id]))
-        replies = await self.link.call_in_order(batch)
+        replies = await (self.link.call_in_order(batch) if may_refuse else self.link.call_many(batch))
         about_log = replies[0]
         if not isinstance(about_log, ResponseError):
             require(replies)

@@ -129,6 +129,12 @@ def _served(client: "redis.Redis") -> list[tuple[int, int, int]]:
     return [(first, last, master[1]) for first, last, master, *_ in found]
 
 
+def plain_client(url: str, **options: Any) -> Any:
+    """redis-py's client of what a URL leads to, a server or a cluster."""
+    scheme, _, rest = url.partition("+cluster")
+    return redis.RedisCluster.from_url(scheme + rest, **options) if rest else redis.Redis.from_url(url, **options)
+
+
 def _migrate(old: "redis.Redis", slot: int, port: int, count: int) -> bool:
     """Move some keys of a slot; whether there were any."""
     keys: Any = old.execute_command("CLUSTER", "GETKEYSINSLOT", slot, count) if count else []
