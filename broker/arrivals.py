@@ -14,7 +14,7 @@ from schemas.keys import CLASSES, GROUP, Keys, class_weights
 
 
 class Arrivals:
-    """Claims new entries by accumulating priority: the greatest age times weight of the class goes first.
+    """Claims new entries of one lane by accumulating priority: the greatest age times weight of the class goes first.
 
     A class weighs `class_weight` times the one below it, at least 1; 1 makes one queue of all classes. So while more
     comes than is served, waits grow in one ratio, that of the weights, however long they get; and an entry waits at
@@ -40,7 +40,7 @@ class Arrivals:
             await ensure_if_gone(self._link, self._keys, error)
             return []
         return [
-            Claimed(EntryRef(CLASSES[number - 1], entry_id.decode()), fields_of(flat), 1)
+            Claimed(EntryRef(CLASSES[number - 1], entry_id.decode(), self._keys.lane), fields_of(flat), 1)
             for number, entry_id, flat in reply
         ]
 
@@ -56,7 +56,7 @@ class Arrivals:
             return []
         classes = {self._keys.requests(name).encode(): name for name in CLASSES}
         claimed = [
-            Claimed(EntryRef(classes[key], entry_id.decode()), fields_of(flat), 1)
+            Claimed(EntryRef(classes[key], entry_id.decode(), self._keys.lane), fields_of(flat), 1)
             for key, entries in reply or ()
             for entry_id, flat in entries
             if flat is not None

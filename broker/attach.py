@@ -11,12 +11,12 @@ from broker.connection import Connection, time_ms
 from broker.entry import EntryRef
 from broker.errors import Fenced, Unusable, Unwritable, refusal, require
 from broker.fold import Fold, fold_log
-from broker.queue import EntryState, entry_state
+from broker.queue import EntryState, entry_state, entry_state_call
 from broker.reply_log import REFUSED, ReplyLog
-from broker.scripts import ENTRY_STATE, Command, ScriptCall
+from broker.scripts import Command, ScriptCall
 from schemas.codec import Form
 from schemas.events import EventId, Started, encode_event
-from schemas.keys import GROUP, Keys
+from schemas.keys import Keys
 
 ATTEMPTS = 5
 """How often an attach begins again because a rival attached in the middle of it."""
@@ -174,7 +174,7 @@ class _Attach:
         """Two entries of one id must not fence each other for ever: the later one goes."""
         if self.ref is None or fold.previous_started is None:
             return None
-        other = EntryRef.find(fold.previous_started.entry)
+        other = EntryRef.find(fold.previous_started.entry, self.ref.lane)
         if other is None or other >= self.ref or not (await entry_state(self.link, self.keys, other)).exists:
             return None
         await drop_duplicate(self.link, self.keys, request_id=self.request_id, ref=self.ref, stays=other)
@@ -187,7 +187,7 @@ class _Attach:
         """
         batch: list[Command | ScriptCall] = list(commands)
         if self.owner is not None and self.ref is not None:
-            batch.append(ENTRY_STATE.call([self.keys.requests(self.ref.priority_class)], [GROUP, self.ref.entry_id]))
+            batch.append(entry_state_call(self.keys, self.ref))
         replies = await (self.link.call_in_order(batch) if may_refuse else self.link.call_many(batch))
         about_log = replies[0]
         if not isinstance(about_log, ResponseError):

@@ -4,7 +4,7 @@ from typing import Final
 
 from broker.connection import Connection
 from broker.dead_letter import bury_call
-from broker.entry import EntryRef
+from broker.entry import EntryRef, stream_of
 from broker.errors import require
 from broker.scripts import ACKNOWLEDGE, DUPLICATE, MARK_ENDED, Command, ScriptCall
 from schemas.errors import ErrorCode
@@ -38,11 +38,11 @@ async def finish(
         if terminal.error in BURIED:
             commands.append(bury_call(keys, ref, terminal.error, terminal.message or ""))
         else:
-            commands.append(ACKNOWLEDGE.call([keys.requests(ref.priority_class)], [GROUP, ref.entry_id]))
+            commands.append(ACKNOWLEDGE.call([stream_of(keys, ref)], [GROUP, ref.entry_id]))
     require(await link.call_many(commands))
 
 
 async def drop_duplicate(link: Connection, keys: Keys, *, request_id: str, ref: EntryRef, stays: EntryRef) -> None:
     """Acknowledge and delete a second entry of one id; `seen` names the one that stays. Raises LinkLost, Unwritable."""
-    key_list = [keys.requests(ref.priority_class), keys.seen(request_id)]
+    key_list = [stream_of(keys, ref), keys.seen(request_id)]
     require(await link.call_many([DUPLICATE.call(key_list, [GROUP, ref.entry_id, str(ref), str(stays)])]))

@@ -1,7 +1,7 @@
 """Setting a request aside: a copy of its entry, with the reason and the number of attempts, and the entry deleted."""
 
 from broker.connection import Connection
-from broker.entry import EntryRef
+from broker.entry import EntryRef, stream_of
 from broker.errors import require
 from broker.fold import Fold
 from broker.scripts import BURY, Arg, ScriptCall
@@ -22,7 +22,7 @@ def is_hopeless(deliveries: int, fold: Fold, max_deliveries: int) -> bool:
 def bury_call(keys: Keys, ref: EntryRef, reason: ErrorCode, message: str, *, waiting: bool = False) -> ScriptCall:
     """The call of bury.lua."""
     args: list[Arg] = [GROUP, ref.entry_id, str(ref), str(reason), message[:MAX_MESSAGE_LENGTH], int(waiting)]
-    return BURY.call([keys.requests(ref.priority_class), keys.dead], args)
+    return BURY.call([stream_of(keys, ref), keys.in_lane(ref.lane).dead], args)
 
 
 async def bury(

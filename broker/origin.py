@@ -7,7 +7,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from broker.connection import Connection
-from broker.entry import EntryRef, Mark
+from broker.entry import EntryRef, Mark, stream_of
 from broker.errors import WRONG_TYPE, error_code, require
 from broker.fold import decode_entry
 from broker.resp import fields_of
@@ -44,10 +44,11 @@ async def find_origin(link: Connection, keys: Keys, request_id: str, now_ms: int
     seen, head = replies = [_or_missing(reply) for reply in await link.call_many(commands)]
     require(replies)
     started = _started(head)
-    mark = Mark.find(seen) if seen is not None else None
+    lane = keys.lane_of(request_id)
+    mark = Mark.find(seen, lane) if seen is not None else None
     ref = None if mark is None else mark.ref
     if ref is None and started is not None:
-        ref = EntryRef.find(started.entry)
+        ref = EntryRef.find(started.entry, lane)
     request = None if ref is None else await read_request(link, keys, ref, now_ms)
     if request is not None and request.id == request_id:
         return Origin(request.payload.tenant, ref, request)
@@ -56,7 +57,7 @@ async def find_origin(link: Connection, keys: Keys, request_id: str, now_ms: int
 
 async def read_request(link: Connection, keys: Keys, ref: EntryRef, now_ms: int) -> GenerationRequest | None:
     """The request in a queue entry; None where the entry is gone or not to be understood. Raises LinkLost."""
-    entries = await link.call("XRANGE", keys.requests(ref.priority_class), ref.entry_id, ref.entry_id)
+    entries = await link.call("XRANGE", stream_of(keys, ref), ref.entry_id, ref.entry_id)
     if not entries:
         return None
     fields = fields_of(entries[0][1])

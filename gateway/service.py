@@ -58,7 +58,10 @@ class Gateway:
         `telemetry` is what was started in this process; none: nothing was.
         """
         if not settings.connection_url:
-            raise ValueError("redis_url: got none, allowed: a redis://, rediss://, unix:// or redis+sentinel:// URL")
+            raise ValueError(
+                "redis_url: got none, allowed: a redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// "
+                "URL"
+            )
         if not settings.model:
             raise ValueError("model: got none, allowed: a directory or hub id")
         url = settings.connection_url

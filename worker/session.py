@@ -9,12 +9,13 @@ from broker.claim import Claimer
 from broker.cleanup import finish
 from broker.connect import connect
 from broker.connection import Connection
+from broker.lane_waits import LaneWaits
 from broker.lease import Leases
 from broker.link import Link, LinkObserver
 from broker.presence import Presence
 from broker.queue import RequestQueue
 from schemas.events import Terminal
-from schemas.keys import CLASSES, Keys
+from schemas.keys import Keys
 from worker.running import Running
 from worker.settings import WorkerSettings
 
@@ -28,7 +29,7 @@ class Session:
     def __init__(
         self,
         link: Connection,
-        claim_link: Link,
+        waits: LaneWaits,
         control_link: Link,
         keys: Keys,
         worker: str,
@@ -39,14 +40,14 @@ class Session:
         self._worker = worker
         self._retention_ms = retention_ms
         self.link = link
-        self.claim_link = claim_link
+        self.waits = waits
         self.keys = keys
         self.queue = RequestQueue(link, keys)
         self.claimer = claimer
         self.leases = Leases(link, keys, worker)
         self.control = ControlReader(control_link, keys)
         self.presence = Presence(link, keys, worker)
-        self._connections: tuple[Connection, ...] = (link, claim_link, control_link)
+        self._connections: tuple[Connection, ...] = (link, control_link)
         self._clock_offset_ms = self._clock_read_s = 0.0
 
     @classmethod
@@ -64,7 +65,6 @@ class Session:
         opened: list[Connection] = []
         try:
             opened.append(link := await connect(url, name=f"{worker}:main", observer=observer))
-            opened.append(claim_link := await link.another(keys.requests(CLASSES[0]), name=f"{worker}:claim"))
             opened.append(control_link := await link.another(keys.control, name=f"{worker}:control"))
             server_ms = await link.server_time_ms()
             wait_ms = settings.lease_ms if reconnected else min(settings.lease_ms, _FIRST_WAIT_MS)
@@ -77,7 +77,8 @@ class Session:
                 not_before_ms=server_ms + wait_ms,
                 class_weight=settings.class_weight,
             )
-            session = cls(link, claim_link, control_link, keys, worker, claimer, retention_ms=settings.retention_ms)
+            waits = LaneWaits(link, keys, f"{worker}:claim")
+            session = cls(link, waits, control_link, keys, worker, claimer, retention_ms=settings.retention_ms)
             session._set_clock(server_ms)
             await session.queue.ensure_groups()
             await session.control.begin()
@@ -144,4 +145,5 @@ class Session:
 
     async def close(self) -> None:
         """Close every link, whatever state it is in."""
+        await self.waits.close()
         await asyncio.gather(*(one.close() for one in self._connections), return_exceptions=True)

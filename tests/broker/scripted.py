@@ -13,6 +13,7 @@ from broker.connect import connect
 from broker.connection import Connection
 from broker.entry import EntryRef
 from broker.fold import Fold
+from broker.lane_waits import LaneWaits
 from broker.lease import Held, Lease, Leases
 from broker.queue import Enqueued, RequestQueue
 from broker.reply_log import ReplyLog
@@ -67,6 +68,7 @@ class ScriptedWorker:
         self.link: Connection
         self.claimer: Claimer
         self.leases: Leases
+        self.waits: LaneWaits
 
     async def connect(self, *, url: str | None = None, not_before_ms: int = 0) -> "ScriptedWorker":
         """Open a new link; whatever hung on the old one is void."""
@@ -74,9 +76,15 @@ class ScriptedWorker:
         options: dict[str, int] = {"lease_ms": self.lease_ms, "retention_ms": RETENTION_MS}
         self.claimer = Claimer(self.link, self.keys, self.name, not_before_ms=not_before_ms, **options)
         self.leases = Leases(self.link, self.keys, self.name)
+        self.waits = LaneWaits(self.link, self.keys, self.name)
         return self
 
+    async def wait_for_work(self, timeout_ms: int, **options: int) -> list[Claimed]:
+        """Block until something arrives."""
+        return await self.claimer.wait_for_work(self.waits, timeout_ms, **options)
+
     async def close(self) -> None:
+        await self.waits.close()
         await self.link.close()
 
     def model(self, position: int, choice: int = 0) -> int:
