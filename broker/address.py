@@ -14,12 +14,14 @@ _SERVER = (
     "and with special characters percent-encoded"
 )
 _SENTINEL = "redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]/SERVICE[/DB], or rediss+sentinel:// alike"
+_CLUSTER = "redis+cluster://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...], or rediss+cluster:// alike"
 _PARAMETERS = frozenset({"username", "password", *URL_QUERY_ARGUMENT_PARSERS})
 """Beside `ssl_...`; redis-py's others cannot be said in text."""
 POOL_PARAMETERS = ("max_connections", "timeout")
 """What redis-py takes from a URL for a pool of connections, and a single one does not."""
 _SENTINEL_PARAMETERS = {"sentinel_username": "username", "sentinel_password": "password"}
 SENTINEL_PORT = 26379
+_SERVER_PORT = 6379
 
 
 class Mode(StrEnum):
@@ -27,14 +29,15 @@ class Mode(StrEnum):
 
     SERVER = "server"
     SENTINEL = "sentinel"
+    CLUSTER = "cluster"
 
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """`options` are redis-py's for a connection to a server; with sentinels without its host and port.
+    """`options` are redis-py's for a connection to a server; with sentinels or a cluster without its host and port.
 
-    `hosts` are the sentinels, `service` the name that they know the master by, `sentinel_options` those of a connection
-    to a sentinel.
+    `hosts` are the sentinels, or those nodes of the cluster that are asked for all others; `service` is the name that
+    sentinels know the master by, `sentinel_options` those of a connection to a sentinel.
     """
 
     mode: Mode
@@ -50,34 +53,52 @@ class RedisAddress:
         plain, _, kind = scheme.lower().partition("+")
         if kind == "":
             return cls(Mode.SERVER, _checked(url, _SERVER))
-        if plain not in ("redis", "rediss") or kind != "sentinel":
-            raise ValueError(f"{_SERVER}; {_SENTINEL}")
-        return cls._sentinels(plain, rest)
+        if plain not in ("redis", "rediss") or kind not in ("sentinel", "cluster"):
+            raise ValueError(f"{_SERVER}; {_SENTINEL}; {_CLUSTER}")
+        return cls._sentinels(plain, rest) if kind == "sentinel" else cls._cluster(plain, rest)
 
     @classmethod
     def _sentinels(cls, scheme: str, rest: str) -> Self:
         bare, _, query = rest.partition("?")
         authority, _, path = bare.partition("/")
         service, _, db = path.partition("/")
-        user, at, hosts = authority.rpartition("@")
         parameters = parse_qs(query, keep_blank_values=True)
         own = {name: parameters.pop(key)[0] for key, name in _SENTINEL_PARAMETERS.items() if key in parameters}
         query = urlencode(parameters, doseq=True)
-        if not service or not all(hosts.split(",")):
+        if not service:
             raise ValueError(_SENTINEL)
-        found = [_checked(f"{scheme}://{user}{at}{host}/{db}?{query}", _SENTINEL) for host in hosts.split(",")]
-        options = {name: value for name, value in found[0].items() if name not in ("host", "port")}
+        options, members = _members(f"{scheme}://", authority, f"/{db}?{query}", SENTINEL_PORT, _SENTINEL)
         not_theirs = ("username", "password", "db")
         theirs = {name: value for name, value in options.items() if name not in not_theirs} | own
-        members = tuple((str(one.get("host", "")), int(one.get("port", SENTINEL_PORT))) for one in found)
-        if not all(host for host, _ in members):
-            raise ValueError(_SENTINEL)
         return cls(Mode.SENTINEL, options, members, unquote(service), theirs)
+
+    @classmethod
+    def _cluster(cls, scheme: str, rest: str) -> Self:
+        bare, mark, query = rest.partition("?")
+        authority, _, path = bare.partition("/")
+        options, members = _members(f"{scheme}://", authority, f"/{path}{mark}{query}", _SERVER_PORT, _CLUSTER)
+        if options.pop("db", 0) != 0:  # a cluster has one database
+            raise ValueError(_CLUSTER)
+        return cls(Mode.CLUSTER, options, members)
 
 
 def is_encrypted(url: str) -> bool:
     """Whether connections to what the URL leads to are made with TLS."""
     return url.lower().startswith(("rediss://", "rediss+"))
+
+
+def _members(
+    scheme: str, authority: str, rest: str, port: int, allowed: str
+) -> tuple[dict[str, Any], tuple[tuple[str, int], ...]]:
+    """The options of a connection to any of several hosts, and these; ValueError `allowed` for what is none."""
+    user, at, hosts = authority.rpartition("@")
+    if not all(hosts.split(",")):
+        raise ValueError(allowed)
+    found = [_checked(f"{scheme}{user}{at}{host}{rest}", allowed) for host in hosts.split(",")]
+    members = tuple((str(one.get("host", "")), int(one.get("port", port))) for one in found)
+    if not all(host for host, _ in members):
+        raise ValueError(allowed)
+    return {name: value for name, value in found[0].items() if name not in ("host", "port")}, members
 
 
 def _checked(url: str, allowed: str) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from redis.exceptions import ResponseError
 
 from broker.claimed import Claimed
+from broker.connection import Connection
 from broker.entry import EntryRef
+from broker.errors import raise_if_moved
 from broker.link import Link
 from broker.queue import ensure_if_gone
 from broker.resp import fields_of
@@ -12,7 +14,7 @@ from schemas.keys import CLASSES, GROUP, Keys, class_weights
 
 
 class Arrivals:
-    """Claims new entries by accumulating priority: the greatest age times weight of the class goes first.
+    """Claims new entries of one lane by accumulating priority: the greatest age times weight of the class goes first.
 
     A class weighs `class_weight` times the one below it, at least 1; 1 makes one queue of all classes. So while more
     comes than is served, waits grow in one ratio, that of the weights, however long they get; and an entry waits at
@@ -22,7 +24,7 @@ class Arrivals:
     clock. Raises LinkLost and ResponseError.
     """
 
-    def __init__(self, link: Link, keys: Keys, worker: str, class_weight: float) -> None:
+    def __init__(self, link: Connection, keys: Keys, worker: str, class_weight: float) -> None:
         self._link = link
         self._keys = keys
         self._worker = worker
@@ -38,7 +40,7 @@ class Arrivals:
             await ensure_if_gone(self._link, self._keys, error)
             return []
         return [
-            Claimed(EntryRef(CLASSES[number - 1], entry_id.decode()), fields_of(flat), 1)
+            Claimed(EntryRef(CLASSES[number - 1], entry_id.decode(), self._keys.lane), fields_of(flat), 1)
             for number, entry_id, flat in reply
         ]
 
@@ -49,11 +51,12 @@ class Arrivals:
         try:
             reply = await blocking_link.call(*read, *streams, *(">" for _ in streams))
         except ResponseError as error:
+            raise_if_moved(error)
             await ensure_if_gone(self._link, self._keys, error)
             return []
         classes = {self._keys.requests(name).encode(): name for name in CLASSES}
         claimed = [
-            Claimed(EntryRef(classes[key], entry_id.decode()), fields_of(flat), 1)
+            Claimed(EntryRef(classes[key], entry_id.decode(), self._keys.lane), fields_of(flat), 1)
             for key, entries in reply or ()
             for entry_id, flat in entries
             if flat is not None

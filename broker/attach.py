@@ -7,16 +7,16 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from broker.cleanup import drop_duplicate, finish
+from broker.connection import Connection, time_ms
 from broker.entry import EntryRef
-from broker.errors import Fenced, Unusable, refusal, require
+from broker.errors import Fenced, Unusable, Unwritable, refusal, require
 from broker.fold import Fold, fold_log
-from broker.link import Link, time_ms
-from broker.queue import EntryState, entry_state
+from broker.queue import EntryState, entry_state, entry_state_call
 from broker.reply_log import REFUSED, ReplyLog
-from broker.scripts import ENTRY_STATE, Command, ScriptCall
+from broker.scripts import Command, ScriptCall
 from schemas.codec import Form
 from schemas.events import EventId, Started, encode_event
-from schemas.keys import GROUP, Keys
+from schemas.keys import Keys
 
 ATTEMPTS = 5
 """How often an attach begins again because a rival attached in the middle of it."""
@@ -59,7 +59,7 @@ Attachment = Attached | NotMine | Duplicate | Ended
 
 
 async def attach(
-    link: Link,
+    link: Connection,
     keys: Keys,
     *,
     request_id: str,
@@ -90,7 +90,7 @@ async def attach(
 
 @dataclass(slots=True)
 class _Attach:
-    link: Link
+    link: Connection
     keys: Keys
     request_id: str
     owner: str | None
@@ -143,7 +143,14 @@ class _Attach:
         other = await self._earlier_entry(fold)
         if other is not None:
             return other
-        return Attached(ReplyLog(self.link, self.log_key, epoch, self.form), fold, cancelled)
+        return Attached(await self._log(epoch), fold, cancelled)
+
+    async def _log(self, epoch: int) -> ReplyLog:
+        try:
+            link = await self.link.link_for(self.log_key)
+        except ResponseError as error:
+            raise Unwritable(error) from None
+        return ReplyLog(link, self.log_key, epoch, self.form, is_moving=self.link.is_moving(self.log_key))
 
     def _is_mine(self, state: Sequence[Any]) -> bool:
         if self.owner is None or self.ref is None:
@@ -168,21 +175,21 @@ class _Attach:
         """Two entries of one id must not fence each other for ever: the later one goes."""
         if self.ref is None or fold.previous_started is None:
             return None
-        other = EntryRef.find(fold.previous_started.entry)
+        other = EntryRef.find(fold.previous_started.entry, self.ref.lane)
         if other is None or other >= self.ref or not (await entry_state(self.link, self.keys, other)).exists:
             return None
         await drop_duplicate(self.link, self.keys, request_id=self.request_id, ref=self.ref, stays=other)
         return Duplicate(other)
 
     async def _call(self, commands: Sequence[Command], *, may_refuse: bool = False) -> list[Any]:
-        """Carry out `commands` and, with an owner, ask for the state of the queue entry behind them.
+        """Carry out `commands`, the first of them about the log, and with an owner ask for the state of the entry.
 
-        The first of them is about the log.
+        Where the log is written, the state is that after the write.
         """
         batch: list[Command | ScriptCall] = list(commands)
         if self.owner is not None and self.ref is not None:
-            batch.append(ENTRY_STATE.call([self.keys.requests(self.ref.priority_class)], [GROUP, self.ref.entry_id]))
-        replies = await self.link.call_many(batch)
+            batch.append(entry_state_call(self.keys, self.ref))
+        replies = await (self.link.call_in_order(batch) if may_refuse else self.link.call_many(batch))
         about_log = replies[0]
         if not isinstance(about_log, ResponseError):
             require(replies)

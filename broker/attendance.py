@@ -1,13 +1,13 @@
 """Which gateways read which replies, and which requests have lost their client: marks that all gateways see."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from broker.cancel import CONTROL_LENGTH
+from broker.cancel import Control, wake_up
+from broker.connection import Connection
 from broker.errors import require
-from broker.link import Link
 from broker.scripts import ATTEND, DEPARTED, GIVE_UP, LEAVE, Arg, Command, ScriptCall
 from schemas.keys import Keys
 from schemas.limits import MAX_DEADLINE_AHEAD_MS
@@ -47,16 +47,21 @@ class Attendance:
     lease_ms: int
     grace_ms: int
 
-    async def tell(self, link: Link, readings: Sequence[tuple[str, Reading]]) -> None:
+    async def tell(self, link: Connection, readings: Sequence[tuple[str, Reading]]) -> None:
         """Set the marks of these requests, in one write; may be repeated."""
-        attended = [item for item in readings if item[1] in (Reading.ACCEPTED, Reading.READ)]
+        attended: dict[int, list[tuple[str, Reading]]] = {}
+        for item in readings:
+            if item[1] in (Reading.ACCEPTED, Reading.READ):
+                attended.setdefault(self.keys.lane_of(item[0]), []).append(item)
         calls: list[Command | ScriptCall] = [
-            self._attend(attended[begin : begin + CHUNK]) for begin in range(0, len(attended), CHUNK)
+            self._attend(ours[begin : begin + CHUNK])
+            for ours in attended.values()
+            for begin in range(0, len(ours), CHUNK)
         ]
         for request_id, reading in readings:
             if reading is Reading.ENDED:
                 calls += [
-                    ("ZREM", self.keys.clients, request_id),
+                    ("ZREM", self._clients(request_id), request_id),
                     ("HDEL", self.keys.readers(request_id), self.gateway),
                 ]
             elif reading in (Reading.LEFT, Reading.STOPPED):
@@ -64,26 +69,30 @@ class Attendance:
                 calls.append(LEAVE.call(self._names([request_id]), [self.gateway, grace_ms, request_id]))
         require(await link.call_many(calls))
 
-    async def departed(self, link: Link, *, for_ms: int = 0, count: int = 64) -> list[str]:
+    async def departed(self, link: Connection, *, for_ms: int = 0, count: int = 64) -> list[str]:
         """Requests whose client has counted as gone `for_ms` or longer: at most `count`, the longest first."""
-        (ids,) = replies = await link.call_many([DEPARTED.call([self.keys.clients], [for_ms, count])])
+        replies = await link.call_many([DEPARTED.call([keys.clients], [for_ms, count]) for keys in self.keys.each_lane])
         require(replies)
-        return [request_id.decode(errors="replace") for request_id in ids]
+        return [request_id.decode(errors="replace") for ids in replies for request_id in ids][:count]
 
-    async def give_up(self, link: Link, request_id: str, *, expire_at_ms: int) -> bool:
+    async def give_up(self, link: Connection, request_id: str, *, expire_at_ms: int) -> bool:
         """Cancel the request, as `broker.cancel.cancel` does; False where its client has come back meanwhile."""
-        names = [self.keys.clients, self.keys.cancel(request_id), self.keys.control]
-        (done,) = replies = await link.call_many(
-            [GIVE_UP.call(names, [request_id, AGAIN_MS, expire_at_ms, CONTROL_LENGTH])]
-        )
+        names = [self._clients(request_id), self.keys.cancel(request_id)]
+        (done,) = replies = await link.call_many([GIVE_UP.call(names, [request_id, AGAIN_MS, expire_at_ms])])
         require(replies)
+        if done:
+            require(await link.call_many([wake_up(self.keys, Control("cancel", request_id))]))
         return bool(done)
 
     def _attend(self, readings: Sequence[tuple[str, Reading]]) -> ScriptCall:
         args: list[Arg] = [self.gateway, self.lease_ms, self.grace_ms]
         for request_id, reading in readings:
             args += [request_id, int(reading is Reading.ACCEPTED)]
-        return ATTEND.call(self._names(request_id for request_id, _ in readings), args)
+        return ATTEND.call(self._names([request_id for request_id, _ in readings]), args)
 
-    def _names(self, request_ids: Iterable[str]) -> list[str]:
-        return [self.keys.clients, *map(self.keys.readers, request_ids)]
+    def _names(self, request_ids: Sequence[str]) -> list[str]:
+        """The keys of requests of one lane."""
+        return [self._clients(request_ids[0]), *map(self.keys.readers, request_ids)]
+
+    def _clients(self, request_id: str) -> str:
+        return self.keys.in_lane(self.keys.lane_of(request_id)).clients

@@ -6,8 +6,8 @@ from typing import Final
 
 from redis.exceptions import ResponseError
 
-from broker.errors import require
-from broker.link import Link
+from broker.connection import Connection
+from broker.errors import raise_if_moved, require
 from broker.resp import fields_of
 from schemas.keys import Keys
 from schemas.limits import MAX_DEADLINE_AHEAD_MS
@@ -26,7 +26,7 @@ class Control:
     target: str
 
 
-async def cancel(link: Link, keys: Keys, request_id: str, *, expire_at_ms: int | None = None) -> None:
+async def cancel(link: Connection, keys: Keys, request_id: str, *, expire_at_ms: int | None = None) -> None:
     """Cancel a request, durably: the key first, then the wake-up. Idempotent.
 
     The key lives until `expire_at_ms` (Unix ms, not before the request's deadline); None: as long as the request is
@@ -39,17 +39,17 @@ async def cancel(link: Link, keys: Keys, request_id: str, *, expire_at_ms: int |
         lifetime = ("PX", remembered_ms if remembered_ms > 0 else MAX_DEADLINE_AHEAD_MS)
     else:
         lifetime = ("PXAT", expire_at_ms)
-    require(await link.call_many([("SET", key, "1", *lifetime), wake_up(keys, Control("cancel", request_id))]))
+    require(await link.call_in_order([("SET", key, "1", *lifetime), wake_up(keys, Control("cancel", request_id))]))
 
 
-async def cancelled(link: Link, keys: Keys, request_ids: Sequence[str]) -> set[str]:
+async def cancelled(link: Connection, keys: Keys, request_ids: Sequence[str]) -> set[str]:
     """Which of these requests were cancelled. A worker asks after it has registered a request locally."""
     replies = await link.call_many([("EXISTS", keys.cancel(request_id)) for request_id in request_ids])
     require(replies)
     return {request_id for request_id, found in zip(request_ids, replies, strict=True) if found}
 
 
-async def drain(link: Link, keys: Keys, worker: str) -> None:
+async def drain(link: Connection, keys: Keys, worker: str) -> None:
     """Ask one worker to stop claiming, finish or hand over, and exit."""
     require(await link.call_many([wake_up(keys, Control("drain", worker))]))
 
@@ -62,7 +62,7 @@ def wake_up(keys: Keys, control: Control) -> tuple[str | int, ...]:
 class ControlReader:
     """Reads the control stream over a link of its own, from the moment of `begin()` on."""
 
-    def __init__(self, link: Link, keys: Keys) -> None:
+    def __init__(self, link: Connection, keys: Keys) -> None:
         self._link = link
         self._keys = keys
         self._last_id: bytes | None = None
@@ -80,6 +80,7 @@ class ControlReader:
         try:
             reply = await self._link.call("XREAD", "COUNT", 256, "BLOCK", timeout_ms, "STREAMS", *position)
         except ResponseError as error:
+            raise_if_moved(error)
             if not str(error).startswith("UNBLOCKED"):
                 raise
             reply = None

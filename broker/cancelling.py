@@ -1,15 +1,15 @@
 """Cancelling a request wherever it stands: said durably, and ended here and now if nobody works on it."""
 
 from broker.cancel import cancel
+from broker.connection import Connection
 from broker.ending import Ender
 from broker.entry import EntryRef
-from broker.link import Link
 from schemas.keys import Keys
 from schemas.request import GenerationRequest
 
 
 async def cancel_entry(
-    link: Link, keys: Keys, ender: Ender, request: GenerationRequest, ref: EntryRef, *, retention_ms: int
+    link: Connection, keys: Keys, ender: Ender, request: GenerationRequest, ref: EntryRef, *, retention_ms: int
 ) -> None:
     """Cancel the request that stands in the queue entry `ref`. Idempotent. Raises LinkLost, Unwritable."""
     await cancel(link, keys, request.id, expire_at_ms=request.deadline_ms + retention_ms)

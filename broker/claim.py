@@ -1,23 +1,24 @@
 """Taking requests from the queue: new ones, those whose lease ran out, and those a lost reply left with me."""
 
 import asyncio
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 from redis.exceptions import ResponseError
 
 from broker.arrivals import Arrivals
 from broker.claimed import Claimed
-from broker.entry import EntryRef
+from broker.connection import Connection
+from broker.entry import EntryRef, stream_of
+from broker.lane_waits import LaneWaits
 from broker.lease import LEAST_MARK_MS, Leases, is_suspect, was_handed_over
-from broker.link import Link
 from broker.queue import ensure_if_gone
-from broker.resp import fields_of, pack_many
+from broker.resp import fields_of
 from broker.scripts import Command
 from broker.takeover_gate import TakeoverGate
 from schemas.keys import CLASS_WEIGHT, CLASSES, GROUP, Keys
-from schemas.limits import ID_PATTERN
 
 PAGES = 4
 """Pages of expired leases looked at per class and call; a cursor goes on from there at the next call."""
@@ -33,7 +34,7 @@ class Claimer:
 
     def __init__(
         self,
-        link: Link,
+        link: Connection,
         keys: Keys,
         worker: str,
         *,
@@ -51,26 +52,26 @@ class Claimer:
         self._worker = worker
         self._lease_ms = lease_ms
         self._retention_ms = retention_ms
-        self._arrivals = Arrivals(link, keys, worker, class_weight)
-        self._gate = TakeoverGate(link, lease_ms, not_before_ms)
+        self._lanes = [_Lane(link, one, worker, class_weight, lease_ms, not_before_ms) for one in keys.each_lane]
         self._cursors: dict[str, str] = {}
         self._claims: dict[object, float] = {}
+        self._turn = -1
 
     async def new(self, count: int) -> list[Claimed]:
-        """Requests that nobody was given yet, the most urgent first; none waits for ever."""
+        """Requests that nobody was given yet, the most urgent of each lane first; none waits for ever."""
         with self._claiming():
-            claimed = await self._arrivals.claim(count)
+            claimed = await self._in_turn(count, lambda lane, wanted: lane.arrivals.claim(wanted))
             self._remember(claimed)
         return claimed
 
-    async def wait_for_work(self, blocking_link: Link, timeout_ms: int, *, count: int = 4) -> list[Claimed]:
-        """Block until a request arrives, on a link of its own; claims what arrived, at most `count`.
+    async def wait_for_work(self, waits: LaneWaits, timeout_ms: int, *, count: int = 4) -> list[Claimed]:
+        """Block until a request arrives, on links of its own; claims what arrived, at most `count`.
 
-        `timeout_ms` must be well below the link's reply timeout. Where several classes have something at once, each
-        gives one; what goes beyond `count` is handed over at once.
+        `timeout_ms` must be well below the links' reply timeout. Where several classes or lanes have something at once,
+        each gives one; what goes beyond `count` is handed over at once.
         """
         with self._claiming():
-            claimed = await self._arrivals.wait(blocking_link, timeout_ms)
+            claimed = await waits.wait([lane.arrivals for lane in self._lanes], timeout_ms)
             if len(claimed) > count:
                 leases = Leases(self._link, self._keys, self._worker)
                 await leases.hand_over([one.ref for one in claimed[count:]])
@@ -80,14 +81,37 @@ class Claimer:
     async def expired(self, count: int) -> list[Claimed]:
         """Requests that were handed over, or whose lease ran out; of these none within one lease of a Redis start or my
         reconnect."""
-        min_idle_ms = self._lease_ms if await self._gate.is_open() else LEAST_MARK_MS
-        claimed: list[Claimed] = []
         with self._claiming():
-            for name in CLASSES:
-                if len(claimed) >= count:
-                    break
-                claimed += await self._expired_of(name, count - len(claimed), min_idle_ms)
+            claimed = await self._in_turn(count, self._expired_in)
             self._remember(claimed)
+        return claimed
+
+    async def _expired_in(self, lane: "_Lane", count: int) -> list[Claimed]:
+        min_idle_ms = self._lease_ms if await lane.gate.is_open() else LEAST_MARK_MS
+        claimed: list[Claimed] = []
+        for name in CLASSES:
+            if len(claimed) >= count:
+                break
+            claimed += await self._expired_of(lane.keys, name, count - len(claimed), min_idle_ms)
+        return claimed
+
+    async def _in_turn(self, count: int, claim: Callable[["_Lane", int], Awaitable[list[Claimed]]]) -> list[Claimed]:
+        """Claim from one lane after the other, each time beginning with the next one.
+
+        A lane whose node is away keeps nothing from the others: its error is raised where none of them gave anything.
+        """
+        self._turn = (self._turn + 1) % len(self._lanes)
+        claimed: list[Claimed] = []
+        refused: ResponseError | None = None
+        for lane in (*self._lanes[self._turn :], *self._lanes[: self._turn]):
+            if len(claimed) >= count:
+                break
+            try:
+                claimed += await claim(lane, count - len(claimed))
+            except ResponseError as error:
+                refused = error
+        if refused is not None and not claimed:
+            raise refused
         return claimed
 
     async def unknown(self, running: Container[EntryRef]) -> list[Claimed]:
@@ -98,8 +122,8 @@ class Claimer:
         runs alone at first.
         """
         found: list[tuple[EntryRef, int]] = []
-        for name in CLASSES:
-            found += [item async for item in self._pending_of(name) if item[0] not in running]
+        for lane, name in product(self._keys.each_lane, CLASSES):
+            found += [item async for item in self._pending_of(lane, name) if item[0] not in running]
         if not found:
             return []
         bodies = await self._link.call_many([self._body(ref) for ref, _ in found])
@@ -126,16 +150,17 @@ class Claimer:
             raise
         loop.call_later(SETTLE_S, self._claims.pop, token, None)
 
-    async def _expired_of(self, name: str, count: int, min_idle_ms: int) -> list[Claimed]:
+    async def _expired_of(self, keys: Keys, name: str, count: int, min_idle_ms: int) -> list[Claimed]:
+        stream = keys.requests(name)
         claimed: list[Claimed] = []
         for _ in range(PAGES):
-            start = self._cursors.get(name, "-")
-            page = await self._pending_page(name, start, count - len(claimed), ("IDLE", min_idle_ms))
-            self._cursors[name] = f"({page[-1][0].decode()}" if page else "-"
+            start = self._cursors.get(stream, "-")
+            page = await self._pending_page(stream, start, count - len(claimed), ("IDLE", min_idle_ms))
+            self._cursors[stream] = f"({page[-1][0].decode()}" if page else "-"
             mine = self._worker.encode()
             claimed += await self._take_over(
                 [
-                    (EntryRef(name, entry_id.decode()), idle_ms, deliveries)
+                    (EntryRef(name, entry_id.decode(), keys.lane), idle_ms, deliveries)
                     for entry_id, consumer, idle_ms, deliveries in page
                     if consumer != mine or was_handed_over(idle_ms)
                 ],
@@ -153,7 +178,7 @@ class Claimer:
         commands: list[Command] = []
         counts = [deliveries + was_handed_over(idle_ms) for _, idle_ms, deliveries in found]
         for (ref, _, _), count in zip(found, counts, strict=True):
-            stream = self._keys.requests(ref.priority_class)
+            stream = stream_of(self._keys, ref)
             claim = ("XCLAIM", stream, GROUP, self._worker, min_idle_ms, ref.entry_id, "RETRYCOUNT", count)
             commands.append(claim)
         claimed, gone = [], []
@@ -169,9 +194,8 @@ class Claimer:
         return claimed
 
     async def _pending_page(
-        self, name: str, start: str, count: int, idle: tuple[str | int, ...] = (), consumer: tuple[str, ...] = ()
+        self, stream: str, start: str, count: int, idle: tuple[str | int, ...] = (), consumer: tuple[str, ...] = ()
     ) -> list[Any]:
-        stream = self._keys.requests(name)
         try:
             page: list[Any] = await self._link.call(
                 "XPENDING", stream, GROUP, *idle, start, "+", max(count, 1), *consumer
@@ -181,13 +205,13 @@ class Claimer:
             return []
         return page
 
-    async def _pending_of(self, name: str) -> Any:
+    async def _pending_of(self, keys: Keys, name: str) -> Any:
         start = "-"
-        while page := await self._pending_page(name, start, 256, consumer=(self._worker,)):
+        while page := await self._pending_page(keys.requests(name), start, 256, consumer=(self._worker,)):
             in_flight_ms = self._longest_claim_ms()
             for entry_id, _, idle_ms, deliveries in page:
                 if idle_ms > in_flight_ms and not was_handed_over(idle_ms):
-                    yield EntryRef(name, entry_id.decode()), deliveries
+                    yield EntryRef(name, entry_id.decode(), keys.lane), deliveries
             start = f"({page[-1][0].decode()}"
 
     def _longest_claim_ms(self) -> float:
@@ -197,21 +221,35 @@ class Claimer:
         return (asyncio.get_running_loop().time() - min(self._claims.values())) * 1000 + 1
 
     def _body(self, ref: EntryRef) -> Command:
-        return ("XRANGE", self._keys.requests(ref.priority_class), ref.entry_id, ref.entry_id)
+        return ("XRANGE", stream_of(self._keys, ref), ref.entry_id, ref.entry_id)
 
     async def _drop(self, gone: Sequence[EntryRef]) -> None:
         """Acknowledge entries whose bodies were deleted."""
-        stream_of = self._keys.requests
-        await self._link.call_many([("XACK", stream_of(ref.priority_class), GROUP, ref.entry_id) for ref in gone])
+        await self._link.call_many([("XACK", stream_of(self._keys, ref), GROUP, ref.entry_id) for ref in gone])
 
     def _remember(self, claimed: Sequence[Claimed]) -> None:
-        """Set `seen` for requests that were added without the enqueue script; failing to is no harm."""
+        """Set `seen` for requests that were added without the enqueue script; failing to is no harm.
+
+        One in another lane than its own is going to be refused.
+        """
         commands: list[Command] = []
         for one in claimed:
-            request_id, deadline = one.fields.get(b"id", b""), one.fields.get(b"deadline", b"")
-            if ID_PATTERN.fullmatch(request_id.decode(errors="replace")) and deadline.isdigit() and len(deadline) <= 15:
+            deadline = one.fields.get(b"deadline", b"")
+            name = one.request_id
+            if name and self._keys.lane_of(name) == one.ref.lane and deadline.isdigit() and len(deadline) <= 15:
                 expire_at_ms = int(deadline) + self._retention_ms
-                key = self._keys.seen(request_id.decode())
+                key = self._keys.seen(name)
                 commands.append(("SET", key, str(one.ref), "NX", "PXAT", max(expire_at_ms, 1)))
         if commands:  # nobody waits for the answers: what comes next on this link comes behind
-            self._link.send(pack_many(commands), len(commands))
+            self._link.post(commands)
+
+
+class _Lane:
+    """One part of the queue: its names, what arrives in it, and when takeovers from it may begin."""
+
+    def __init__(
+        self, link: Connection, keys: Keys, worker: str, class_weight: float, lease_ms: int, not_before_ms: int
+    ) -> None:
+        self.keys = keys
+        self.arrivals = Arrivals(link, keys, worker, class_weight)
+        self.gate = TakeoverGate(link, keys.requests(CLASSES[0]), lease_ms, not_before_ms)

@@ -2,11 +2,11 @@
 
 from typing import Final
 
+from broker.connection import Connection
 from broker.dead_letter import bury_call
-from broker.entry import EntryRef
+from broker.entry import EntryRef, stream_of
 from broker.errors import require
-from broker.link import Link
-from broker.scripts import DUPLICATE, MARK_ENDED, Command, ScriptCall
+from broker.scripts import ACKNOWLEDGE, DUPLICATE, MARK_ENDED, Command, ScriptCall
 from schemas.errors import ErrorCode
 from schemas.events import Terminal
 from schemas.keys import GROUP, Keys
@@ -19,7 +19,7 @@ MARKS_OUTLIVE: Final = 2
 
 
 async def finish(
-    link: Link,
+    link: Connection,
     keys: Keys,
     *,
     request_id: str,
@@ -45,17 +45,11 @@ async def finish(
         if terminal.error in BURIED:
             commands.append(bury_call(keys, ref, terminal.error, terminal.message or ""))
         else:
-            commands.extend(acknowledge(keys, ref))
+            commands.append(ACKNOWLEDGE.call([stream_of(keys, ref)], [GROUP, ref.entry_id]))
     require(await link.call_many(commands))
 
 
-async def drop_duplicate(link: Link, keys: Keys, *, request_id: str, ref: EntryRef, stays: EntryRef) -> None:
+async def drop_duplicate(link: Connection, keys: Keys, *, request_id: str, ref: EntryRef, stays: EntryRef) -> None:
     """Acknowledge and delete a second entry of one id; `seen` names the one that stays. Raises LinkLost, Unwritable."""
-    key_list = [keys.requests(ref.priority_class), keys.seen(request_id)]
+    key_list = [stream_of(keys, ref), keys.seen(request_id)]
     require(await link.call_many([DUPLICATE.call(key_list, [GROUP, ref.entry_id, str(ref), str(stays)])]))
-
-
-def acknowledge(keys: Keys, ref: EntryRef) -> list[Command]:
-    """The commands that take an entry out of the group and out of its stream, together."""
-    stream = keys.requests(ref.priority_class)
-    return [("MULTI",), ("XACK", stream, GROUP, ref.entry_id), ("XDEL", stream, ref.entry_id), ("EXEC",)]

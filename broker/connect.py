@@ -1,10 +1,12 @@
-"""A link to the server that a URL leads to, be it named there or known to sentinels."""
+"""A connection to what a URL leads to: a server that is named there or known to sentinels, or a cluster."""
 
 from typing import Any
 
 from broker.address import Mode, RedisAddress
+from broker.connection import Connection
 from broker.link import Link, LinkObserver
 from broker.master_watch import MasterWatch
+from broker.router import Router
 from broker.sentinel import open_master
 
 
@@ -14,16 +16,17 @@ async def connect(
     name: str = "",
     reply_timeout_s: float = 5.0,
     observer: LinkObserver | None = None,
-    blocking: bool = False,
-) -> Link:
-    """Open a link to the master. Raises as `Link.open` does; ask again, by a new call, once the link is dead.
+) -> Connection:
+    """Open a link to the master, or a router over a cluster. Raises as `Link.open` and `Router.open` do.
 
-    One that sentinels led to also ends when they name another master.
+    Ask again, by a new call, once it is dead. A link that sentinels led to also ends when they name another master.
     """
     address = RedisAddress.parse(url)
-    options: dict[str, Any] = {"reply_timeout_s": reply_timeout_s, "observer": observer, "blocking": blocking}
+    options: dict[str, Any] = {"name": name, "reply_timeout_s": reply_timeout_s, "observer": observer}
+    if address.mode is Mode.CLUSTER:
+        return await Router.open(address, **options)
     if address.mode is Mode.SENTINEL:
-        link, word = await open_master(address, name=name, **options)
+        link, word = await open_master(address, **options)
         MasterWatch.follow(address, link, word)
         return link
-    return await Link.open_with(address.options, name=name, **options)
+    return await Link.open_with(address.options, **options)

@@ -1,9 +1,9 @@
 """Setting a request aside: a copy of its entry, with the reason and the number of attempts, and the entry deleted."""
 
-from broker.entry import EntryRef
+from broker.connection import Connection
+from broker.entry import EntryRef, stream_of
 from broker.errors import require
 from broker.fold import Fold
-from broker.link import Link
 from broker.scripts import BURY, Arg, ScriptCall
 from schemas.errors import ErrorCode
 from schemas.keys import GROUP, Keys
@@ -22,11 +22,11 @@ def is_hopeless(deliveries: int, fold: Fold, max_deliveries: int) -> bool:
 def bury_call(keys: Keys, ref: EntryRef, reason: ErrorCode, message: str, *, waiting: bool = False) -> ScriptCall:
     """The call of bury.lua."""
     args: list[Arg] = [GROUP, ref.entry_id, str(ref), str(reason), message[:MAX_MESSAGE_LENGTH], int(waiting)]
-    return BURY.call([keys.requests(ref.priority_class), keys.dead], args)
+    return BURY.call([stream_of(keys, ref), keys.in_lane(ref.lane).dead], args)
 
 
 async def bury(
-    link: Link, keys: Keys, ref: EntryRef, *, reason: ErrorCode, message: str, waiting: bool = False
+    link: Connection, keys: Keys, ref: EntryRef, *, reason: ErrorCode, message: str, waiting: bool = False
 ) -> bool:
     """Acknowledge, copy to the dead letters and delete, in one script; False when somebody else was first.
 

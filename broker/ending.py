@@ -10,11 +10,11 @@ from redis.exceptions import ResponseError
 
 from broker.attach import Attached, Ended, attach
 from broker.cleanup import finish
+from broker.connection import Connection
 from broker.dead_letter import bury
 from broker.entry import EntryRef
 from broker.errors import BrokerError, Fenced, Unusable, refusal
 from broker.fold import Fold, fold_log
-from broker.link import Link
 from broker.queue import entry_state
 from broker.resp import fields_of
 from schemas.codec import Form, decode, form_of
@@ -50,7 +50,7 @@ class Ender:
 
     async def end(
         self,
-        link: Link,
+        link: Connection,
         request_id: str,
         *,
         ref: EntryRef | None,
@@ -105,14 +105,16 @@ class Ender:
                 return terminal
         return None
 
-    async def end_if_waiting(self, link: Link, request: GenerationRequest, ref: EntryRef, message: str) -> bool:
+    async def end_if_waiting(self, link: Connection, request: GenerationRequest, ref: EntryRef, message: str) -> bool:
         """End a cancelled request that no worker has, also one that was handed over; False when one has it."""
         if not (await entry_state(link, self._keys, ref)).waits:
             return False
         code = ErrorCode.CANCELLED
         return await self.end(link, request.id, ref=ref, code=code, message=message, request=request) is not None
 
-    async def reject(self, link: Link, ref: EntryRef, fields: Mapping[bytes, bytes], error: InvalidRequest) -> bool:
+    async def reject(
+        self, link: Connection, ref: EntryRef, fields: Mapping[bytes, bytes], error: InvalidRequest
+    ) -> bool:
         """Refuse a claimed entry that breaks the contract: a terminal error if its id can be read, and a dead letter.
 
         False where it became a dead letter alone: no reply log can be named, or written. Raises LinkLost, Unwritable.
@@ -139,7 +141,7 @@ class Ender:
             return False
         return True
 
-    async def set_aside(self, link: Link, ref: EntryRef, code: ErrorCode, message: str) -> None:
+    async def set_aside(self, link: Connection, ref: EntryRef, code: ErrorCode, message: str) -> None:
         """Bury an entry whose reply log cannot be written: there is no place for a terminal event.
 
         Raises LinkLost, Unwritable.
@@ -147,7 +149,7 @@ class Ender:
         log.warning("%s is set aside without a terminal event: %s", ref, without_values(message))
         await bury(link, self._keys, ref, reason=code, message=message, waiting=True)
 
-    async def _read(self, link: Link, request_id: str) -> Sequence[Any]:
+    async def _read(self, link: Connection, request_id: str) -> Sequence[Any]:
         try:
             entries: Sequence[Any] = await link.call("XRANGE", self._keys.reply(request_id), "-", "+")
         except ResponseError as error:

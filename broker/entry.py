@@ -5,7 +5,7 @@ from functools import total_ordering
 from typing import Self
 
 from schemas.errors import InvalidRequest
-from schemas.keys import CLASSES
+from schemas.keys import CLASSES, Keys
 
 
 @total_ordering
@@ -13,30 +13,32 @@ from schemas.keys import CLASSES
 class EntryRef:
     """Priority class and stream entry id: `class entry-id` in the `seen` key and in started events.
 
-    Of two, the one with the smaller entry id is the earlier; ties go to the more urgent class.
+    Of two, the one with the smaller entry id is the earlier; ties go to the more urgent class. `lane` is the part of
+    the queue that it stands in, which follows from the request's id and is not said.
     """
 
     priority_class: str
     entry_id: str
+    lane: int = 0
 
     def __str__(self) -> str:
         return f"{self.priority_class} {self.entry_id}"
 
     @classmethod
-    def parse(cls, text: str | bytes) -> Self:
+    def parse(cls, text: str | bytes, lane: int = 0) -> Self:
         """From `class entry-id`; InvalidRequest when it is none."""
         shown = text.decode(errors="replace") if isinstance(text, bytes) else text
         priority_class, _, entry_id = shown.partition(" ")
         ms, dash, seq = entry_id.partition("-")
         if priority_class not in CLASSES or not dash or not (ms.isdecimal() and seq.isdecimal() and shown.isascii()):
             raise InvalidRequest("entry", text, f"`class entry-id` with a class of {', '.join(CLASSES)}")
-        return cls(priority_class, entry_id)
+        return cls(priority_class, entry_id, lane)
 
     @classmethod
-    def find(cls, text: str | bytes) -> Self | None:
+    def find(cls, text: str | bytes, lane: int = 0) -> Self | None:
         """As `parse`; None when it is none."""
         try:
-            return cls.parse(text)
+            return cls.parse(text, lane)
         except InvalidRequest:
             return None
 
@@ -65,11 +67,16 @@ class Mark:
         return f"{self.ref} {self.outcome} {self.tenant}" if self.outcome else str(self.ref)
 
     @classmethod
-    def find(cls, text: str | bytes) -> Self | None:
+    def find(cls, text: str | bytes, lane: int = 0) -> Self | None:
         """From `class entry-id` or `class entry-id outcome tenant`; None when it is neither."""
         shown = text.decode(errors="replace") if isinstance(text, bytes) else text
         words = shown.split(" ")
-        ref = EntryRef.find(" ".join(words[:2]))
+        ref = EntryRef.find(" ".join(words[:2]), lane)
         if ref is None or len(words) not in (2, 4) or not all(words):
             return None
         return cls(ref, *words[2:])
+
+
+def stream_of(keys: Keys, ref: EntryRef) -> str:
+    """The request stream that an entry stands in."""
+    return keys.in_lane(ref.lane).requests(ref.priority_class)

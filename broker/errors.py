@@ -9,7 +9,7 @@ WRONG_TYPE: Final = "WRONGTYPE"
 """Error code of a key that holds something else than the command is for: about that key, not about the server."""
 
 
-PASSING: Final = frozenset({"LOADING", "READONLY", "MASTERDOWN"})
+PASSING: Final = frozenset({"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"})
 """Error codes of a server that does nothing now, while it, or the one that takes its place, soon will."""
 
 
@@ -87,6 +87,12 @@ def require(replies: Iterable[Any]) -> None:
 def refusal(error: ResponseError) -> Unwritable:
     """What it means that the server refused a command on one reply log."""
     return Unusable(error) if error_code(error) == WRONG_TYPE else Unwritable(error)
+
+
+def raise_if_moved(error: ResponseError) -> None:
+    """LinkLost where a key that a link was opened for is on another node of the cluster by now."""
+    if error_code(error) == "MOVED":
+        raise LinkLost(f"another node serves the key: {error}") from None
 
 
 def error_code(error: ResponseError) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from broker.errors import Gap, ReplyConflict
+from broker.errors import Gap, ReplyConflict, UnknownRequest
 from broker.fold import decode_entry
 from broker.loss import Watch
 from broker.resp import pack_parts
@@ -14,7 +14,7 @@ from schemas.events import Event, EventId, Started, Terminal
 class FollowedLog:
     """A reply log that is being read: its state, how far the stream was read, and when it was last heard of."""
 
-    __slots__ = ("checked_at", "key", "last_id", "packed_key", "state", "watch")
+    __slots__ = ("checked_at", "heard_at", "key", "last_id", "look_at", "packed_key", "state", "watch")
 
     def __init__(self, watch: Watch, key: str, now: float) -> None:
         self.watch = watch
@@ -23,6 +23,12 @@ class FollowedLog:
         self.packed_key = pack_parts(self.key)
         self.last_id = b"0-0"
         self.checked_at = now
+        self.heard_at = self.look_at = now
+        """When something came last, and when to look for more, where logs are looked at one by one."""
+
+    def unreadable(self, why: str) -> None:
+        """Nothing can be read of it, ever."""
+        self.state.fail(UnknownRequest(f"{self.watch.request_id}: {why}"))
 
     def take(self, entry: Sequence[Any]) -> bool:
         """Fold one entry in; False when the log must be read again from its start."""

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from redis.exceptions import ResponseError
+
 from broker.cancel import Control, wake_up
-from broker.entry import EntryRef
+from broker.connection import Connection
+from broker.entry import EntryRef, stream_of
 from broker.errors import require
-from broker.link import Link
-from broker.resp import pack
 from broker.scripts import ATTEMPT, HAND_OVER, RENEW, Arg, Command, ScriptCall
 from schemas.keys import GROUP, Keys
 
@@ -61,7 +62,7 @@ class Lease:
 class Leases:
     """Renews and hands over the leases of one worker; touches nothing that has become somebody else's."""
 
-    def __init__(self, link: Link, keys: Keys, worker: str) -> None:
+    def __init__(self, link: Connection, keys: Keys, worker: str) -> None:
         self._link = link
         self._keys = keys
         self._worker = worker
@@ -69,22 +70,24 @@ class Leases:
     async def renew(self, held: Sequence[Held]) -> dict[EntryRef, Lease]:
         """Renew leases and lifetimes of the reply logs, in one write; per entry, is it still mine, was it cancelled.
 
-        Raises LinkLost, Unwritable.
+        In a cluster those are left out whose node is away now. Raises LinkLost; Unwritable where nothing was renewed.
         """
-        chunks = list(_chunks(held))
+        chunks = list(_chunks(self._keys, held))
         calls: list[Command | ScriptCall] = [
             RENEW.call(
-                [self._keys.requests(name), *(self._keys.cancel(one.request_id) for one in chunk)],
+                [stream, *(self._keys.cancel(one.request_id) for one in chunk)],
                 [GROUP, self._worker, *(one.ref.entry_id for one in chunk)],
             )
-            for name, chunk in chunks
+            for stream, chunk in chunks
         ]
         lifetimes = [("PEXPIREAT", self._keys.reply(one.request_id), one.log_expire_at_ms) for one in held]
         replies = await self._link.call_many([*calls, *lifetimes])
-        require(replies)
+        if all(isinstance(reply, ResponseError) for reply in replies[: len(chunks)]):
+            require(replies)
         return {
             one.ref: Lease(owned=bool(flag & 1), cancelled=bool(flag & 2))
             for (_, chunk), flags in zip(chunks, replies, strict=False)
+            if not isinstance(flags, ResponseError)
             for one, flag in zip(chunk, flags, strict=True)
         }
 
@@ -93,13 +96,13 @@ class Leases:
 
         Returns those that were still mine. Raises LinkLost, Unwritable.
         """
-        chunks = list(_chunks([one if isinstance(one, Given) else Given(one) for one in given]))
+        chunks = list(_chunks(self._keys, [one if isinstance(one, Given) else Given(one) for one in given]))
         if not chunks:
             return []
         calls: list[Command | ScriptCall] = [
-            HAND_OVER.call([self._keys.requests(name)], [GROUP, self._worker, *_marks(chunk)]) for name, chunk in chunks
+            HAND_OVER.call([stream], [GROUP, self._worker, *_marks(chunk)]) for stream, chunk in chunks
         ]
-        *replies, _ = await self._link.call_many([*calls, wake_up(self._keys, Control("waiting", self._worker))])
+        *replies, _ = await self._link.call_in_order([*calls, wake_up(self._keys, Control("waiting", self._worker))])
         require(replies)
         return [
             one.ref
@@ -117,8 +120,8 @@ class Leases:
         self._set_deliveries(ref, "1")
 
     def _set_deliveries(self, ref: EntryRef, deliveries: str) -> None:
-        call = ATTEMPT.call([self._keys.requests(ref.priority_class)], [GROUP, self._worker, ref.entry_id, deliveries])
-        self._link.send(pack(call.by_text()), 1)
+        call = ATTEMPT.call([stream_of(self._keys, ref)], [GROUP, self._worker, ref.entry_id, deliveries])
+        self._link.post([call])
 
 
 def _marks(given: Sequence[Given]) -> Iterator[Arg]:
@@ -130,11 +133,11 @@ def _marks(given: Sequence[Given]) -> Iterator[Arg]:
 _Entry = TypeVar("_Entry", Held, Given)
 
 
-def _chunks(held: Sequence[_Entry]) -> Iterable[tuple[str, Sequence[_Entry]]]:
-    """Class and entries, at most CHUNK at a time."""
-    by_class: dict[str, list[_Entry]] = {}
+def _chunks(keys: Keys, held: Sequence[_Entry]) -> Iterable[tuple[str, Sequence[_Entry]]]:
+    """Request stream and entries, at most CHUNK at a time."""
+    by_stream: dict[str, list[_Entry]] = {}
     for one in held:
-        by_class.setdefault(one.ref.priority_class, []).append(one)
-    for name, ones in by_class.items():
+        by_stream.setdefault(stream_of(keys, one.ref), []).append(one)
+    for stream, ones in by_stream.items():
         for begin in range(0, len(ones), CHUNK):
-            yield name, ones[begin : begin + CHUNK]
+            yield stream, ones[begin : begin + CHUNK]

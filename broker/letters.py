@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.link import Link
+from broker.connection import Connection
 from broker.resp import fields_of
 from broker.rows import PIECE, number, text
 from broker.scripts import LETTERS
@@ -17,6 +17,8 @@ _OWN_PARTS: Final = 8
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """One dead letter: its own stream id, the entry it was (`class entry-id`), why, after how many attempts.
+
+    Behind the id of one of another lane than 0 stands its lane: `1700000000000-0.3`.
 
     What is known of the request is as it was found: the entry may have held anything.
     """
@@ -41,36 +43,48 @@ class DeadLetter:
         return self.entry.partition(" ")[0]
 
     @classmethod
-    def from_row(cls, row: Sequence[bytes | int]) -> "DeadLetter":
+    def from_row(cls, row: Sequence[bytes | int], lane: int) -> "DeadLetter":
         """From one row of letters.lua."""
         *parts, payload_bytes = row
         letter_id, entry, reason, message, attempts, request_id, deadline = (text(part) for part in parts)
+        letter_id += f".{lane}" if lane else ""
         return cls(
             letter_id, entry, reason, message, number(attempts) or 0, request_id, number(deadline), int(payload_bytes)
         )
 
 
-async def newest_letters(link: Link, keys: Keys) -> AsyncIterator[DeadLetter]:
-    """All dead letters that are there now, the newest first. Raises LinkLost, ResponseError."""
-    begin = "+"
-    while rows := await link.run(LETTERS, [keys.dead], [begin, PIECE]):
-        for row in rows:
-            yield DeadLetter.from_row(row)
-        begin = f"({rows[-1][0].decode()}"
+async def newest_letters(link: Connection, keys: Keys) -> AsyncIterator[DeadLetter]:
+    """All dead letters that are there now, lane by lane, the newest first. Raises LinkLost, ResponseError."""
+    for lane in keys.each_lane:
+        begin = "+"
+        while rows := await link.run(LETTERS, [lane.dead], [begin, PIECE]):
+            for row in rows:
+                yield DeadLetter.from_row(row, lane.lane)
+            begin = f"({rows[-1][0].decode()}"
 
 
-async def find_letter(link: Link, keys: Keys, letter_id: str) -> tuple[DeadLetter, dict[bytes, bytes]] | None:
+async def find_letter(link: Connection, keys: Keys, letter_id: str) -> tuple[DeadLetter, dict[bytes, bytes]] | None:
     """One dead letter and the whole fields of its request; None where there is none. Raises LinkLost, ResponseError."""
-    found: list[Any] = await link.call("XRANGE", keys.dead, letter_id, letter_id)
+    lane, stream_id = _place(keys, letter_id)
+    found: list[Any] = await link.call("XRANGE", lane.dead, stream_id, stream_id)
     if not found:
         return None
     flat = found[0][1]
     own, request = fields_of(flat[:_OWN_PARTS]), fields_of(flat[_OWN_PARTS:])
     row = [found[0][0], *(own.get(name, b"") for name in (b"entry", b"reason", b"message", b"attempts"))]
     row += [request.get(b"id", b""), request.get(b"deadline", b""), len(request.get(b"payload", b""))]
-    return DeadLetter.from_row(row), request
+    return DeadLetter.from_row(row, lane.lane), request
 
 
-async def delete_letters(link: Link, keys: Keys, letter_ids: Sequence[str]) -> int:
+async def delete_letters(link: Connection, keys: Keys, letter_ids: Sequence[str]) -> int:
     """Delete dead letters; how many of them there were. Raises LinkLost, ResponseError."""
-    return int(await link.call("XDEL", keys.dead, *letter_ids)) if letter_ids else 0
+    by_stream: dict[str, list[str]] = {}
+    for lane, stream_id in (_place(keys, letter_id) for letter_id in letter_ids):
+        by_stream.setdefault(lane.dead, []).append(stream_id)
+    return sum([int(await link.call("XDEL", stream, *ids)) for stream, ids in by_stream.items()])
+
+
+def _place(keys: Keys, letter_id: str) -> tuple[Keys, str]:
+    """The keys of a letter's lane, and its id there; one of a lane that there is not is looked for in the first."""
+    stream_id, _, lane = letter_id.partition(".")
+    return keys.in_lane(int(lane) if lane.isdecimal() and int(lane) < keys.queue_lanes else 0), stream_id

@@ -4,8 +4,10 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
+from weakref import WeakSet
 
-from redis.asyncio.connection import AbstractConnection, Connection, parse_url
+from redis.asyncio.connection import AbstractConnection, parse_url
+from redis.asyncio.connection import Connection as SocketConnection
 from redis.exceptions import (
     AuthenticationError,
     NoPermissionError,
@@ -16,9 +18,10 @@ from redis.exceptions import (
 )
 
 from broker.address import POOL_PARAMETERS
+from broker.connection import Connection
 from broker.errors import LinkLost
 from broker.resp import ProtocolError, ReplyParser, pack, pack_many
-from broker.scripts import Arg, Command, Script, ScriptCall
+from broker.scripts import Arg, Command, ScriptCall
 
 _CLOSED = "closed"
 
@@ -68,7 +71,7 @@ class _Stream(asyncio.Protocol):
             self.ended.set_result(None)
 
 
-class Link:
+class Link(Connection):
     """One connection. Commands of concurrent callers are written in order and their replies resolved in order.
 
     When anything fails (end of file, a reply that takes longer than `reply_timeout_s`, bytes that are no reply, a
@@ -102,11 +105,12 @@ class Link:
         """The longest that the server took to answer, since whoever asks last set it to 0."""
         self._timer: asyncio.TimerHandle | None = None
         self._lost = asyncio.Event()
-        self.lost_reason: str | None = None
+        self._others: WeakSet[Link] = WeakSet()
         self.client_id = 0
         """The server's number of this connection; 0 where it does not tell."""
         self.server = ""
         """Host and port that were connected to."""
+        self._options: Mapping[str, Any] = {}
         self._stream = _Stream(self)
         if reader.at_eof() or self._transport.is_closing():
             self._transport.abort()
@@ -146,7 +150,7 @@ class Link:
     ) -> "Link":
         """Connect as redis-py would with these options of a connection. Raises as `open` does."""
         options = dict(connection_options)
-        connection_class = options.pop("connection_class", Connection)
+        connection_class = options.pop("connection_class", SocketConnection)
         # Without a socket timeout redis-py does without asyncio.wait_for, which can swallow a cancellation before 3.12.
         options.update(socket_timeout=None, socket_connect_timeout=reply_timeout_s, driver_info=None)
         options.update(protocol=2, retry=None, retry_on_error=[], retry_on_timeout=False, decode_responses=False)
@@ -164,6 +168,7 @@ class Link:
             raise LinkLost(f"cannot connect: {error}") from error
         link = cls(connection, reply_timeout_s, observer, blocking)
         link.server = f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
+        link._options = connection_options
         try:
             link.client_id = await link.call("CLIENT", "ID")
         except NoPermissionError:
@@ -173,15 +178,28 @@ class Link:
             raise
         return link
 
-    @property
-    def alive(self) -> bool:
-        """Whether calls can still be made."""
-        return self.lost_reason is None
+    async def link_for(self, key: str) -> "Link":
+        """This one."""
+        return self
+
+    async def another(self, key: str, *, name: str) -> "Link":
+        """A new link to this very server, for commands that block: what leads to a master may lead elsewhere by now."""
+        timeout_s = self._timeout_s
+        other = await Link.open_with(
+            self._options, name=name, reply_timeout_s=timeout_s, observer=self._observer, blocking=True
+        )
+        self._others.add(other)
+        return other
 
     async def wait_lost(self) -> str:
         """Return the reason once the link is dead."""
         await self._lost.wait()
         return self.lost_reason or ""
+
+    def abort(self, reason: str) -> None:
+        """End the link at once, for a reason that is not its own: nobody is told that it broke."""
+        self._observer = None
+        self._die(reason)
 
     async def close(self) -> None:
         """End the link; what is in flight raises LinkLost."""
@@ -190,8 +208,10 @@ class Link:
         await self._stream.ended
 
     def drop(self, reason: str) -> None:
-        """The server is not to be talked to any more: as if the connection had broken."""
+        """The server is not to be talked to any more, here and by `another`: as if the connections had broken."""
         self._die(reason)
+        for other in self._others:
+            other.drop(reason)
 
     async def call(self, *args: Arg) -> Any:
         """Carry out one command: its reply, ResponseError where the server says no, LinkLost where nobody knows."""
@@ -215,12 +235,14 @@ class Link:
                 replies[index] = (await self.send(pack(command.by_text()), 1))[0]
         return replies
 
-    async def run(self, script: Script, keys: Sequence[str], args: Sequence[Arg]) -> Any:
-        """Run a script; its reply, ResponseError or LinkLost as for `call`."""
-        reply = (await self.call_many([script.call(keys, args)]))[0]
-        if isinstance(reply, ResponseError):
-            raise reply
-        return reply
+    async def call_in_order(self, commands: Sequence[Command | ScriptCall]) -> list[Any]:
+        """As `call_many`: a link keeps the order."""
+        return await self.call_many(commands)
+
+    def post(self, commands: Sequence[Command | ScriptCall]) -> None:
+        """Send what nobody waits for. Raises LinkLost."""
+        plain = [command.by_text() if isinstance(command, ScriptCall) else command for command in commands]
+        self.send(pack_many(plain), len(plain))
 
     def send(self, packed: bytes, num_replies: int, expected: bytes = b"") -> "asyncio.Future[Any]":
         """Write packed commands; a future of the list of their replies. The bytes are handed over whole before this
@@ -240,10 +262,6 @@ class Link:
         if self._timer is None:
             self._timer = self._loop.call_at(now + self._timeout_s, self._check_timeout)
         return future
-
-    async def server_time_ms(self) -> int:
-        """The server's clock, milliseconds of Unix time."""
-        return time_ms(await self.call("TIME"))
 
     async def _end_with_the_loop(self) -> None:
         """A loop that ends cancels its tasks, and knows nothing of sockets that nobody closed."""
@@ -333,8 +351,3 @@ def is_replicas(reply: Any) -> bool:
     """Whether a reply is the error by which a server that was the master says that it is none any more."""
     # Redis 6.2 reports what a script ran into under the code ERR.
     return isinstance(reply, ReadOnlyError) or (isinstance(reply, ResponseError) and "-READONLY" in str(reply))
-
-
-def time_ms(reply: Sequence[bytes]) -> int:
-    """A reply to TIME in milliseconds."""
-    return int(reply[0]) * 1000 + int(reply[1]) // 1000

@@ -7,11 +7,11 @@ from enum import StrEnum
 from redis.exceptions import ResponseError
 
 from broker.attach import MAX_EPOCH
+from broker.connection import Connection
 from broker.ending import Ender, OnEnd
 from broker.entry import EntryRef
 from broker.errors import Unusable, Unwritable
 from broker.fold import fold_log
-from broker.link import Link
 from broker.queue import RequestQueue
 from schemas.errors import ErrorCode
 from schemas.events import EventId
@@ -64,7 +64,7 @@ class LossCheck:
         self._retention_ms = retention_ms
         self._ender = Ender(keys, who, retention_ms=retention_ms, on_end=on_end)
 
-    async def check(self, link: Link, watch: Watch) -> Verdict:
+    async def check(self, link: Connection, watch: Watch) -> Verdict:
         """Find out what became of the request and put it right. Raises LinkLost, ResponseError, Unwritable.
 
         Unusable where its log can never be written: to put it into the queue again would be in vain.
@@ -94,7 +94,12 @@ class LossCheck:
         return await self._end(link, watch, remembered or watch.ref, ErrorCode.LOST, message)
 
     async def _requeue(
-        self, link: Link, queue: RequestQueue, watch: Watch, request: GenerationRequest, remembered: EntryRef | None
+        self,
+        link: Connection,
+        queue: RequestQueue,
+        watch: Watch,
+        request: GenerationRequest,
+        remembered: EntryRef | None,
     ) -> Verdict:
         gone = remembered or watch.ref
         if await link.server_time_ms() >= request.deadline_ms:
@@ -106,7 +111,9 @@ class LossCheck:
         watch.ref = again.entry
         return Verdict.PRESENT if again.duplicate else Verdict.REQUEUED
 
-    async def _end(self, link: Link, watch: Watch, ref: EntryRef | None, code: ErrorCode, message: str) -> Verdict:
+    async def _end(
+        self, link: Connection, watch: Watch, ref: EntryRef | None, code: ErrorCode, message: str
+    ) -> Verdict:
         terminal = await self._ender.end(
             link, watch.request_id, ref=ref, code=code, message=message, request=watch.request, tenant=watch.tenant
         )

@@ -6,10 +6,10 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from broker.entry import EntryRef, Mark
+from broker.connection import Connection
+from broker.entry import EntryRef, Mark, stream_of
 from broker.errors import WRONG_TYPE, error_code, require
 from broker.fold import decode_entry
-from broker.link import Link
 from broker.resp import fields_of
 from broker.scripts import Command
 from schemas.errors import InvalidRequest
@@ -32,7 +32,7 @@ class Origin:
         return "continue" if self.request is None else self.request.payload.on_disconnect
 
 
-async def find_origin(link: Link, keys: Keys, request_id: str, now_ms: int) -> Origin | None:
+async def find_origin(link: Connection, keys: Keys, request_id: str, now_ms: int) -> Origin | None:
     """Look at the `seen` key, the queue entry and the head of the reply log; None when all of them are gone.
 
     What cannot be read counts as missing. Raises LinkLost, Unwritable.
@@ -44,19 +44,20 @@ async def find_origin(link: Link, keys: Keys, request_id: str, now_ms: int) -> O
     seen, head = replies = [_or_missing(reply) for reply in await link.call_many(commands)]
     require(replies)
     started = _started(head)
-    mark = Mark.find(seen) if seen is not None else None
+    lane = keys.lane_of(request_id)
+    mark = Mark.find(seen, lane) if seen is not None else None
     ref = None if mark is None else mark.ref
     if ref is None and started is not None:
-        ref = EntryRef.find(started.entry)
+        ref = EntryRef.find(started.entry, lane)
     request = None if ref is None else await read_request(link, keys, ref, now_ms)
     if request is not None and request.id == request_id:
         return Origin(request.payload.tenant, ref, request)
     return None if started is None else Origin(started.tenant, ref)
 
 
-async def read_request(link: Link, keys: Keys, ref: EntryRef, now_ms: int) -> GenerationRequest | None:
+async def read_request(link: Connection, keys: Keys, ref: EntryRef, now_ms: int) -> GenerationRequest | None:
     """The request in a queue entry; None where the entry is gone or not to be understood. Raises LinkLost."""
-    entries = await link.call("XRANGE", keys.requests(ref.priority_class), ref.entry_id, ref.entry_id)
+    entries = await link.call("XRANGE", stream_of(keys, ref), ref.entry_id, ref.entry_id)
     if not entries:
         return None
     fields = fields_of(entries[0][1])

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
+from broker.connection import Connection
 from broker.errors import require
-from broker.link import Link
-from broker.queue import ensure_groups
+from broker.queue import RequestQueue
 from broker.resp import fields_of
 from broker.scripts import FORGET, Command
 from schemas.keys import CLASSES, GROUP, Keys
@@ -23,11 +23,15 @@ STATES: Final = ("serving", "draining", "stalled")
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """One consumer of the group: what it says of itself (empty: it is gone), and how many entries it holds."""
+    """One consumer of the group: what it says of itself (empty: it is gone), and how many entries it holds.
+
+    `readable`: whether what it says can be read now.
+    """
 
     name: str
     info: dict[str, str]
     pending: int
+    readable: bool = True
 
     @property
     def alive(self) -> bool:
@@ -44,7 +48,7 @@ def new_process_name() -> str:
 class Presence:
     """One worker's hash, which expires when the worker stops beating."""
 
-    def __init__(self, link: Link, keys: Keys, worker: str) -> None:
+    def __init__(self, link: Connection, keys: Keys, worker: str) -> None:
         self._link = link
         self._keys = keys
         self._worker = worker
@@ -60,21 +64,24 @@ class Presence:
         flat = [str(part) for item in info.items() for part in item]
         commands: list[Command] = [("HSET", key, *flat), ("PEXPIRE", key, ttl_ms)]
         if not self._joined:
-            await ensure_groups(self._link, self._keys)
-            stream = self._keys.requests(CLASSES[0])
-            commands.append(("XGROUP", "CREATECONSUMER", stream, GROUP, self._worker))
-        require(await self._link.call_many(commands))
-        self._joined = True
+            await RequestQueue(self._link, self._keys).ensure_groups()
+            streams = [one.requests(CLASSES[0]) for one in self._keys.each_lane]
+            commands += [("XGROUP", "CREATECONSUMER", stream, GROUP, self._worker) for stream in streams]
+        said, lived, *joined = await self._link.call_many(commands)
+        require([said, lived])
+        if not self._joined:
+            self._joined = not any(isinstance(reply, ResponseError) for reply in joined)
 
     async def leave(self) -> None:
         """Delete the hash, on a clean exit."""
         await self._link.call("DEL", self._keys.worker(self._worker))
 
 
-async def list_workers(link: Link, keys: Keys) -> list[WorkerInfo]:
+async def list_workers(link: Connection, keys: Keys) -> list[WorkerInfo]:
     """Every consumer of the model's group, by name; dead ones that still hold entries included."""
     pending: dict[str, int] = {}
-    for consumers in await link.call_many([("XINFO", "CONSUMERS", keys.requests(name), GROUP) for name in CLASSES]):
+    streams = [one.requests(name) for one in keys.each_lane for name in CLASSES]
+    for consumers in await link.call_many([("XINFO", "CONSUMERS", stream, GROUP) for stream in streams]):
         if isinstance(consumers, ResponseError):
             continue  # no stream or no group yet
         for flat in consumers:
@@ -83,23 +90,28 @@ async def list_workers(link: Link, keys: Keys) -> list[WorkerInfo]:
             pending[name] = pending.get(name, 0) + consumer[b"pending"]
     names = sorted(pending)
     hashes = await link.call_many([("HGETALL", keys.worker(name)) for name in names])
-    require(hashes)
-    return [WorkerInfo(name, fields_of(_texts(flat)), pending[name]) for name, flat in zip(names, hashes, strict=True)]
+    readable = [not isinstance(flat, ResponseError) for flat in hashes]
+    if not any(readable):
+        require(hashes)
+    return [
+        WorkerInfo(name, fields_of(_texts(flat)) if known else {}, pending[name], known)
+        for name, flat, known in zip(names, hashes, readable, strict=True)
+    ]
 
 
-async def forget_dead(link: Link, keys: Keys, *, min_idle_ms: int) -> list[str]:
+async def forget_dead(link: Connection, keys: Keys, *, min_idle_ms: int) -> list[str]:
     """Delete consumers that are gone, hold nothing and have been idle for `min_idle_ms`; their names.
 
     One that holds entries is never deleted: they would be lost with it.
     """
     forgotten = []
+    streams = [one.requests(name) for one in keys.each_lane for name in CLASSES]
     for worker in await list_workers(link, keys):
-        if worker.alive or worker.pending:
+        if worker.alive or worker.pending or not worker.readable:
             continue
-        calls = [FORGET.call([keys.requests(name)], [GROUP, worker.name, min_idle_ms]) for name in CLASSES]
+        calls = [FORGET.call([stream], [GROUP, worker.name, min_idle_ms]) for stream in streams]
         replies = await link.call_many(calls)
-        require(replies)
-        if any(replies):
+        if any(reply == 1 for reply in replies):
             forgotten.append(worker.name)
     return forgotten
 

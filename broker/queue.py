@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from redis.exceptions import ResponseError
 
-from broker.entry import EntryRef, Mark
+from broker.connection import Connection
+from broker.entry import EntryRef, Mark, stream_of
 from broker.errors import WRONG_TYPE, QueueFull, error_code
 from broker.fold import fold_log
 from broker.lease import was_handed_over
-from broker.link import Link
-from broker.scripts import ENQUEUE, ENTRY_STATE, FORGET_LOG, Arg
+from broker.scripts import ENQUEUE, ENTRY_STATE, FORGET_LOG, Arg, ScriptCall
 from schemas.errors import ErrorCode
 from schemas.keys import CLASSES, GROUP, Keys
 from schemas.request import GenerationRequest
@@ -55,21 +55,31 @@ class EntryState:
         return cls(bool(exists), name, int(idle_ms), int(deliveries))
 
 
-async def entry_state(link: Link, keys: Keys, entry: EntryRef) -> EntryState:
+async def entry_state(link: Connection, keys: Keys, entry: EntryRef) -> EntryState:
     """Whether the entry exists and who holds it."""
-    reply = await link.run(ENTRY_STATE, [keys.requests(entry.priority_class)], [GROUP, entry.entry_id])
+    (reply,) = await link.call_many([entry_state_call(keys, entry)])
+    if isinstance(reply, ResponseError):
+        raise reply
     return EntryState.from_reply(reply)
 
 
-async def ensure_groups(link: Link, keys: Keys) -> None:
-    """Create the streams and their consumer groups, at 0 so that nothing posted before is skipped. Idempotent."""
+def entry_state_call(keys: Keys, entry: EntryRef) -> ScriptCall:
+    """The call of entry_state.lua."""
+    return ENTRY_STATE.call([stream_of(keys, entry)], [GROUP, entry.entry_id])
+
+
+async def ensure_groups(link: Connection, keys: Keys) -> None:
+    """Create the streams of one lane and their consumer groups, at 0 so that nothing posted before is skipped.
+
+    Idempotent.
+    """
     streams = [keys.requests(name) for name in CLASSES]
     for reply in await link.call_many([("XGROUP", "CREATE", key, GROUP, "0", "MKSTREAM") for key in streams]):
         if isinstance(reply, ResponseError) and not str(reply).startswith("BUSYGROUP"):
             raise reply
 
 
-async def ensure_if_gone(link: Link, keys: Keys, error: ResponseError) -> None:
+async def ensure_if_gone(link: Connection, keys: Keys, error: ResponseError) -> None:
     """Make streams and groups again that somebody deleted, where that is the error; raise it otherwise."""
     if not str(error).startswith(GONE):
         raise error
@@ -79,13 +89,23 @@ async def ensure_if_gone(link: Link, keys: Keys, error: ResponseError) -> None:
 class RequestQueue:
     """Producers' side of the queue."""
 
-    def __init__(self, link: Link, keys: Keys) -> None:
+    def __init__(self, link: Connection, keys: Keys) -> None:
         self._link = link
         self._keys = keys
 
     async def ensure_groups(self) -> None:
-        """Create what is missing of streams and groups."""
-        await ensure_groups(self._link, self._keys)
+        """Create what is missing of streams and groups.
+
+        A lane whose node is away gets its own once somebody claims there. Raises ResponseError where all of them are.
+        """
+        refused: list[ResponseError] = []
+        for keys in self._keys.each_lane:
+            try:
+                await ensure_groups(self._link, keys)
+            except ResponseError as error:
+                refused.append(error)
+        if len(refused) == self._keys.queue_lanes:
+            raise refused[0]
 
     async def enqueue(
         self,
@@ -98,11 +118,12 @@ class RequestQueue:
         """Put the request into its class's stream once: a repeated call returns the entry that is there.
 
         `replaces` names an entry of this request that was lost: if it is gone and nobody else replaced it, the request
-        is added anew. `bound` is the most entries the queue may hold (None: no bound; an accepted request is never
-        refused again). Raises QueueFull; ResponseError (out of memory ...) with nothing done; LinkLost with nothing
-        known, in which case the call may be repeated on another link.
+        is added anew. `bound` is the most entries the queue may hold, each lane its share (None: no bound; an accepted
+        request is never refused again). Raises QueueFull; ResponseError (out of memory ...) with nothing done; LinkLost
+        with nothing known, in which case the call may be repeated on another link.
         """
-        keys = self._keys
+        keys = self._keys.in_lane(self._keys.lane_of(request.id))
+        bound = None if bound is None else -(-bound // keys.queue_lanes)
         streams = [keys.requests(name) for name in CLASSES]
         fields: list[Arg] = [part for item in request.fields().items() for part in item]
         args: list[Arg] = [
@@ -117,20 +138,27 @@ class RequestQueue:
         ref, duplicate, depth = await self._link.run(ENQUEUE, [*streams, keys.seen(request.id)], args)
         if not ref:
             raise QueueFull(depth, bound or 0)
-        mark = Mark.find(ref) or Mark(EntryRef.parse(ref))
+        mark = Mark.find(ref, keys.lane) or Mark(EntryRef.parse(ref, keys.lane))
         return Enqueued(mark.ref, bool(duplicate), depth, mark.outcome, mark.tenant)
 
     async def depth(self) -> int:
         """Requests waiting and running."""
         return sum(await self.depths())
 
+    async def is_empty(self) -> bool:
+        """Whether there is no request; False where one of the lanes cannot be asked."""
+        streams = [keys.requests(name) for keys in self._keys.each_lane for name in CLASSES]
+        replies = await self._link.call_many([("XLEN", stream) for stream in streams])
+        return replies == [0] * len(streams)
+
     async def depths(self) -> list[int]:
         """Requests waiting and running, per class in the order of `schemas.keys.CLASSES`."""
-        replies = await self._link.call_many([("XLEN", self._keys.requests(name)) for name in CLASSES])
+        lanes = self._keys.each_lane
+        replies = await self._link.call_many([("XLEN", keys.requests(name)) for keys in lanes for name in CLASSES])
         for reply in replies:
             if isinstance(reply, ResponseError):
                 raise reply
-        return replies
+        return [sum(replies[rank :: len(CLASSES)]) for rank in range(len(CLASSES))]
 
     async def exists(self, entry: EntryRef) -> bool:
         """Whether the entry is still in its stream."""
@@ -161,4 +189,4 @@ class RequestQueue:
             if error_code(error) != WRONG_TYPE:
                 raise
             return None
-        return None if mark is None else Mark.find(mark)
+        return None if mark is None else Mark.find(mark, self._keys.lane_of(request_id))

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from broker.link import Link, time_ms
+from broker.connection import Connection, time_ms
 from broker.presence import STATES, list_workers
 from broker.resp import fields_of
 from schemas.keys import CLASSES, GROUP, Keys
@@ -24,9 +24,9 @@ class QueueState:
     workers: Mapping[str, int]
 
 
-async def read_queue_state(link: Link, keys: Keys) -> QueueState:
+async def read_queue_state(link: Connection, keys: Keys) -> QueueState:
     """Four round trips, none of which walks through a stream. Raises LinkLost, ResponseError."""
-    streams = [keys.requests(name) for name in CLASSES]
+    streams = [one.requests(name) for one in keys.each_lane for name in CLASSES]
     commands = [command for key in streams for command in (("XLEN", key), ("XINFO", "GROUPS", key))]
     now, *replies = await link.call_many([("TIME",), *commands])
     if isinstance(now, ResponseError):
@@ -39,7 +39,12 @@ async def read_queue_state(link: Link, keys: Keys) -> QueueState:
     ages = [_age_s(entries, time_ms(now)) for entries in oldest]
     alive = Counter(worker.info.get("state", "serving") for worker in await list_workers(link, keys) if worker.alive)
     workers = {**dict.fromkeys(STATES, 0), **alive}
-    return QueueState(dict(zip(CLASSES, lengths, strict=True)), dict(zip(CLASSES, ages, strict=True)), workers)
+    number = len(CLASSES)
+    return QueueState(
+        {name: sum(lengths[rank::number]) for rank, name in enumerate(CLASSES)},
+        {name: max(ages[rank::number]) for rank, name in enumerate(CLASSES)},
+        workers,
+    )
 
 
 def _behind(groups: Sequence[Any] | ResponseError) -> str:

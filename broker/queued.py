@@ -2,12 +2,13 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from redis.exceptions import ResponseError
 
+from broker.connection import Connection
 from broker.entry import EntryRef
 from broker.lease import was_handed_over
-from broker.link import Link
 from broker.queue import RequestQueue
 from broker.rows import PIECE, number, text
 from broker.scripts import LOOK
@@ -37,12 +38,12 @@ class Queued:
         return self.ref.order[0]
 
     @classmethod
-    def from_row(cls, priority_class: str, row: Sequence[bytes | int]) -> "Queued":
+    def from_row(cls, priority_class: str, row: Sequence[bytes | int], lane: int = 0) -> "Queued":
         """From one row of look.lua."""
         entry_id, request_id, deadline, payload_bytes, consumer, idle_ms, deliveries = row
         worker = text(consumer) if consumer and not was_handed_over(int(idle_ms)) else None
         return cls(
-            EntryRef(priority_class, text(entry_id)),
+            EntryRef(priority_class, text(entry_id), lane),
             text(request_id),
             number(text(deadline)),
             int(payload_bytes),
@@ -52,17 +53,20 @@ class Queued:
         )
 
 
-async def queued_requests(link: Link, keys: Keys, classes: Sequence[str] = CLASSES) -> AsyncIterator[Queued]:
-    """Everything that waits and runs now, class by class, the oldest first. Raises LinkLost, ResponseError."""
-    for name in classes:
+async def queued_requests(link: Connection, keys: Keys, classes: Sequence[str] = CLASSES) -> AsyncIterator[Queued]:
+    """Everything that waits and runs now, class by class and lane by lane, the oldest first.
+
+    Raises LinkLost, ResponseError.
+    """
+    for name, lane in product(classes, keys.each_lane):
         begin = "-"
-        while page := await _page(link, keys, name, begin, PIECE):
+        while page := await _page(link, lane, name, begin, PIECE):
             for one in await _with_epochs(link, keys, page):
                 yield one
             begin = f"({page[-1].ref.entry_id}"
 
 
-async def find_queued(link: Link, keys: Keys, request_id: str) -> Queued | None:
+async def find_queued(link: Connection, keys: Keys, request_id: str) -> Queued | None:
     """The entry that is this request; None where it has ended, or never was. Raises LinkLost, ResponseError.
 
     An entry that its producer wrote by plain XADD and nobody has claimed is found by looking at all that wait.
@@ -70,7 +74,7 @@ async def find_queued(link: Link, keys: Keys, request_id: str) -> Queued | None:
     mark = await RequestQueue(link, keys).find(request_id)
     if mark is not None:
         ref = mark.ref
-        page = await _page(link, keys, ref.priority_class, ref.entry_id, 1)
+        page = await _page(link, keys.in_lane(ref.lane), ref.priority_class, ref.entry_id, 1)
         found = [one for one in page if one.ref == ref]
         return (await _with_epochs(link, keys, found))[0] if found else None
     async for one in queued_requests(link, keys):
@@ -79,12 +83,12 @@ async def find_queued(link: Link, keys: Keys, request_id: str) -> Queued | None:
     return None
 
 
-async def _page(link: Link, keys: Keys, name: str, begin: str, count: int) -> list[Queued]:
+async def _page(link: Connection, keys: Keys, name: str, begin: str, count: int) -> list[Queued]:
     rows = await link.run(LOOK, [keys.requests(name)], [GROUP, begin, count])
-    return [Queued.from_row(name, row) for row in rows]
+    return [Queued.from_row(name, row, keys.lane) for row in rows]
 
 
-async def _with_epochs(link: Link, keys: Keys, page: Sequence[Queued]) -> list[Queued]:
+async def _with_epochs(link: Connection, keys: Keys, page: Sequence[Queued]) -> list[Queued]:
     logs = [("XREVRANGE", keys.reply(one.request_id), "+", "-", "COUNT", 1) for one in page]
     replies = await link.call_many(logs)
     return [

@@ -1,4 +1,4 @@
-"""Reading replies: one connection and one XREAD for all of them."""
+"""Reading replies: one connection and one XREAD for all of them, in a cluster one connection per node."""
 
 import asyncio
 import logging
@@ -9,12 +9,15 @@ from redis.exceptions import ResponseError
 
 from broker.back_off import BackOff
 from broker.connect import connect
+from broker.connection import Connection
 from broker.ending import OnEnd
-from broker.errors import BrokerError, LinkLost, UnknownRequest, Unusable
+from broker.errors import BrokerError, LinkLost, Unusable
 from broker.followed import FollowedLog
 from broker.link import Link, LinkObserver
 from broker.loss import LossCheck, Verdict, Watch
+from broker.node_readings import NodeReadings
 from broker.resp import pack_parts
+from broker.router import Router
 from broker.subscription import Subscription
 from broker.unblock import unblock
 from schemas.keys import Keys
@@ -28,8 +31,8 @@ MAX_ENTRIES = 512
 class ReplyReader:
     """Reads any number of reply logs over one connection, reconnects by itself, and checks for losses.
 
-    A second connection wakes the first up for new subscriptions and carries the checks. `who` stands as worker in the
-    started events of requests that a check ends.
+    Another connection wakes the reading one up for new subscriptions and carries the checks. `who` stands as worker in
+    the started events of requests that a check ends.
     """
 
     def __init__(
@@ -54,8 +57,10 @@ class ReplyReader:
         self._followed: dict[bytes, FollowedLog] = {}
         self._changed = asyncio.Event()
         self._reading = False
-        self._helper: Link | None = None
         self._blocked_client = 0
+        self._helper: Connection | None = None
+        self._nodes: NodeReadings | None = None
+        """What reads in a cluster."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._waking = self._checking = False
         self._task: asyncio.Task[None] | None = None
@@ -89,6 +94,8 @@ class ReplyReader:
         subscription = Subscription(state, watch.tenant, self._unsubscribe)
         state.subscriptions.add(subscription)
         self._changed.set()
+        if self._nodes is not None:
+            self._nodes.follow(followed)
         if self._reading and not self._waking:
             self._waking = True
             self._spawn(self._wake())
@@ -101,6 +108,8 @@ class ReplyReader:
             followed.state.subscriptions.discard(subscription)
             if not followed.state.subscriptions:
                 del self._followed[key]
+                if self._nodes is not None:
+                    self._nodes.leave(followed)
 
     async def _run(self) -> None:
         back_off = BackOff()
@@ -118,26 +127,47 @@ class ReplyReader:
             await asyncio.sleep(back_off.failed())
 
     async def _connected_run(self) -> None:
-        link = await connect(self._url, name=f"{self._who}-replies", observer=self._observer, blocking=True)
+        """Raises LinkLost, ResponseError."""
+        self._helper = await connect(self._url, name=f"{self._who}-helper", observer=self._observer)
         try:
-            self._helper = await connect(self._url, name=f"{self._who}-helper", observer=self._observer)
-            if self._helper.server != link.server:
-                raise LinkLost("another server became the master meanwhile")
-            self._blocked_client = link.client_id
-            self.connected.set()
-            for followed in self._followed.values():
-                followed.checked_at = float("-inf")
-            await self._read(link)
+            if isinstance(self._helper, Router):
+                await self._read_nodes(self._helper)
+            else:
+                await self._read_all(self._helper)
+        finally:
+            await self._helper.close()
+            self._helper = None
+
+    async def _read_all(self, helper: Connection) -> None:
+        """Everything over one link."""
+        link = await helper.another("", name=f"{self._who}-replies")
+        try:
+            self._is_connected()
+            await self._read(helper, link)
         finally:
             self._reading = False
             await link.close()
-            if self._helper is not None:
-                await self._helper.close()
-                self._helper = None
 
-    async def _read(self, link: Link) -> None:
+    async def _read_nodes(self, router: Router) -> None:
+        """Everything over a link per node."""
+        self._nodes = NodeReadings(router, f"{self._who}-replies", self._took)
+        try:
+            self._is_connected()
+            for followed in self._followed.values():
+                self._nodes.follow(followed)
+            await self._nodes.run(lambda: self._check_losses(asyncio.get_running_loop().time()))
+        finally:
+            nodes, self._nodes = self._nodes, None
+            await nodes.close()
+
+    def _is_connected(self) -> None:
+        self.connected.set()
+        for followed in self._followed.values():
+            followed.checked_at = float("-inf")
+
+    async def _read(self, helper: Connection, link: Link) -> None:
         while True:
-            if self._helper is None or not self._helper.alive:
+            if not helper.alive:
                 raise LinkLost("the connection beside the reading one broke")
             self._check_losses(asyncio.get_running_loop().time())
             following = [one for one in self._followed.values() if not one.state.finished]
@@ -146,17 +176,27 @@ class ReplyReader:
                 await self._idle(link)
                 continue
             self._reading = True
+            self._blocked_client = link.client_id
             reply = (await link.send(self._packed_read(following), 1))[0]
             self._reading = False
             if isinstance(reply, ResponseError):
                 await self._refused(link, following, reply)
                 continue
-            now = asyncio.get_running_loop().time()
             for key, entries in reply or ():
                 followed = self._followed.get(key)
                 if followed is not None:
-                    followed.checked_at = now
-                    _take(followed, entries)
+                    self._took(followed, entries)
+
+    def _took(self, followed: FollowedLog, entries: Sequence[Any]) -> None:
+        """Fold what was read of one log; whatever goes wrong with it ends this reply alone."""
+        followed.checked_at = asyncio.get_running_loop().time()
+        try:
+            for entry in entries:
+                if not followed.take(entry):
+                    return
+        except Exception:
+            log.exception("reply log of %s", followed.watch.request_id)
+            followed.unreadable("its reply log cannot be read")
 
     async def _idle(self, link: Link) -> None:
         """Nobody follows anything: wait for somebody, but notice a lost connection."""
@@ -181,13 +221,13 @@ class ReplyReader:
         types = await link.call_many([("TYPE", followed.key) for followed in following])
         for followed, kind in zip(following, types, strict=True):
             if kind not in (b"stream", b"none"):
-                followed.state.fail(UnknownRequest(f"{followed.watch.request_id}: its reply log is no stream"))
+                followed.unreadable("its reply log is no stream")
 
     async def _wake(self) -> None:
         """Unblock the XREAD in flight until the next one, which knows the new subscriptions, is under way."""
         try:
             if self._helper is not None:
-                await unblock(self._helper, self._blocked_client, self._changed.is_set)
+                await unblock(await self._helper.link_for(""), self._blocked_client, self._changed.is_set)
         except LinkLost:
             pass  # the reading link breaks as well, or its XREAD ends by itself
         finally:
@@ -204,7 +244,7 @@ class ReplyReader:
                 followed.checked_at = now
             self._spawn(self._check_all(self._helper, due))
 
-    async def _check_all(self, helper: Link, due: Sequence[FollowedLog]) -> None:
+    async def _check_all(self, helper: Connection, due: Sequence[FollowedLog]) -> None:
         try:
             for followed in due:
                 await self._check_one(helper, followed)
@@ -213,13 +253,13 @@ class ReplyReader:
         finally:
             self._checking = False
 
-    async def _check_one(self, helper: Link, followed: FollowedLog) -> None:
+    async def _check_one(self, helper: Connection, followed: FollowedLog) -> None:
         """What is wrong with one request keeps no other from being looked at. Raises LinkLost, Unwritable."""
         request_id = followed.watch.request_id
         try:
             verdict = await self._loss.check(helper, followed.watch)
         except Unusable as error:
-            followed.state.fail(UnknownRequest(f"{request_id}: its reply log cannot be used: {error}"))
+            followed.unreadable(f"its reply log cannot be used: {error}")
         except BrokerError:
             raise
         except ResponseError as error:
@@ -228,7 +268,7 @@ class ReplyReader:
             log.exception("loss check of %s", request_id)
         else:
             if verdict is Verdict.UNKNOWN:
-                followed.state.fail(UnknownRequest(f"{request_id}: nothing is known of it"))
+                followed.unreadable("nothing is known of it")
             elif verdict is Verdict.ENDED and not followed.state.finished:
                 followed.last_id = b"0-0"  # it ended, and the reader did not see how: read again
 
@@ -236,14 +276,3 @@ class ReplyReader:
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _take(followed: FollowedLog, entries: Sequence[Any]) -> None:
-    """Fold what was read of one log; whatever goes wrong with it ends this reply alone."""
-    try:
-        for entry in entries:
-            if not followed.take(entry):
-                return
-    except Exception:
-        log.exception("reply log of %s", followed.watch.request_id)
-        followed.state.fail(UnknownRequest(f"{followed.watch.request_id}: its reply log cannot be read"))

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 from zlib import crc32
 
+from broker.connection import Connection
 from broker.entry import EntryRef
 from broker.letters import DeadLetter, delete_letters
-from broker.link import Link
 from broker.queue import RequestQueue
 from schemas.keys import CLASSES, Keys
 from schemas.limits import ID_PATTERN, MAX_ID_LENGTH
@@ -37,7 +37,7 @@ def replay_id(keys: Keys, letter: DeadLetter) -> str:
 
 
 async def replay(
-    link: Link,
+    link: Connection,
     keys: Keys,
     letter: DeadLetter,
     fields: Mapping[bytes, bytes],

@@ -8,12 +8,13 @@ from redis.exceptions import ResponseError
 
 from broker.errors import BrokerError, Fenced, LinkLost, LogBusy, Unwritable
 from broker.link import Link
-from broker.resp import pack_parts
+from broker.resp import pack, pack_parts
 from schemas.codec import Form
 from schemas.events import Event, Output, Run, Terminal, encode_payload, pack_run, pack_token
 
 REFUSED = "equal or smaller"
 """What Redis says of an entry id at or below the newest; the one error that means fenced."""
+_ASKING = pack(("ASKING",))
 _TOKENS = pack_parts("type", "tokens", "payload") + b"$"
 """What stands between id and payload of a tokens event."""
 
@@ -22,11 +23,12 @@ class ReplyLog:
     """Appends the events of one epoch. Made by `attach`, which wrote the event 0.
 
     Bound to the link it was attached over. After any write that failed, or whose outcome is unknown, the log is dead:
-    nothing is ever written twice; attach again.
+    nothing is ever written twice; attach again. `is_moving`: as `Connection.is_moving` says of the key.
     """
 
-    def __init__(self, link: Link, key: str, epoch: int, form: Form) -> None:
+    def __init__(self, link: Link, key: str, epoch: int, form: Form, *, is_moving: bool = False) -> None:
         self.link = link
+        self.is_moving = is_moving
         self.key = key
         self.epoch = epoch
         self.form = form
@@ -36,7 +38,7 @@ class ReplyLog:
         # What all commands of this epoch have in common is packed once.
         self._head = b"*8\r\n" + pack_parts("XADD", key, "NOMKSTREAM")
         self._id_head, self._longer_from = self._id_heads(1)
-        self._is_msgpack = form is Form.MSGPACK
+        self._is_plain = form is Form.MSGPACK and not is_moving
 
     @property
     def writable(self) -> bool:
@@ -75,7 +77,7 @@ class ReplyLog:
         None where `append_many` has to say why that cannot be. The log is busy until `written`, `settle` or `abandon`.
         What a `tokens` event of one run is, packed by hand.
         """
-        if self._writing or self._failure is not None or self.link.lost_reason is not None or not self._is_msgpack:
+        if self._writing or self._failure is not None or self.link.lost_reason is not None or not self._is_plain:
             return None
         index = self._next_index
         self._next_index = index + 1
@@ -137,27 +139,32 @@ async def append_many(items: Sequence[tuple[ReplyLog, Event]]) -> list[BrokerErr
         if log.link is not link:
             link = log.link
             write = writes.setdefault(link, _Write([], []))
+        if log.is_moving:
+            write.indices.append(None)
+            write.commands.append(_ASKING)
         write.indices.append(index)
         write.commands.append(command)
     try:
         sent = [(write.indices, _send(link, write.commands)) for link, write in writes.items()]
         for indices, replies in sent:
-            for index, reply in zip(indices, await _replies(replies, len(indices)), strict=True):
-                log, event = items[index]
-                results[index] = log._settle(event, reply)
+            for place, reply in zip(indices, await _replies(replies, len(indices)), strict=True):
+                if place is not None:
+                    log, event = items[place]
+                    results[place] = log._settle(event, reply)
     except BaseException:
         # The caller was cancelled: whether these events stand in their logs is unknown for ever.
         for write in writes.values():
-            for index in write.indices:
-                items[index][0].abandon()
+            for place in write.indices:
+                if place is not None:
+                    items[place][0].abandon()
         raise
     return results
 
 
 class _Write(NamedTuple):
-    """What goes over one link: places in the list of items, and their packed commands."""
+    """What goes over one link: packed commands, and their places in the list of items; None for an ASKING."""
 
-    indices: list[int]
+    indices: list[int | None]
     commands: list[bytes]
 
 

@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from broker.address import RedisAddress, is_encrypted
 from schemas.keys import DEFAULT_NAMESPACE, Keys
-from schemas.limits import NAME_PATTERN
+from schemas.limits import MAX_QUEUE_LANES, NAME_PATTERN
 
 NAME = f"^(?:{NAME_PATTERN.pattern})$"
 _TLS_FILES = {"redis_ca_file": "ssl_ca_certs", "redis_cert_file": "ssl_certfile", "redis_key_file": "ssl_keyfile"}
@@ -30,8 +30,8 @@ class BrokerSettings(BaseSettings):
 
     redis_url: str | None = Field(
         None,
-        description="redis://, rediss:// (TLS), unix:// or redis+sentinel:// URL with user, password and db; "
-        "none: the embedded server.",
+        description="redis://, rediss:// (TLS), unix://, redis+sentinel:// or redis+cluster:// URL with user, password "
+        "and db; none: the embedded server.",
     )
     redis_ca_file: Path | None = Field(
         None, description="Authorities that sign the certificates of Redis, PEM; none: those of the system."
@@ -48,6 +48,13 @@ class BrokerSettings(BaseSettings):
         None,
         pattern=NAME,
         description="Name under which the model is served and its queue is kept; none: from `model`.",
+    )
+    queue_lanes: int = Field(
+        1,
+        ge=1,
+        le=MAX_QUEUE_LANES,
+        description="Parts of the model's queue, each in a slot of its own of a Redis Cluster; gateways, workers and "
+        "producers of the model have to agree. [lanes]",
     )
     lease_ms: int = Field(
         5000, ge=500, le=600_000, description="A worker that renews nothing for this long loses its requests. [ms]"
@@ -114,4 +121,4 @@ class BrokerSettings(BaseSettings):
 
     def keys(self) -> Keys:
         """The keys of the served model; InvalidRequest where its name cannot stand in a key."""
-        return Keys(self.served_name, self.namespace)
+        return Keys(self.served_name, self.namespace, self.queue_lanes)

@@ -1,14 +1,15 @@
 """Deadlines and lost entries: a walk over the request streams in small steps, by gateways and workers alike."""
 
 from dataclasses import dataclass
+from itertools import product
 
 from redis.exceptions import ResponseError
 
+from broker.connection import Connection
 from broker.ending import Ender, OnEnd
 from broker.entry import EntryRef
 from broker.errors import Unusable, Unwritable
 from broker.lease import HANDED_OVER_MS
-from broker.link import Link
 from broker.origin import read_request
 from broker.scripts import SWEEP, Arg
 from schemas.errors import ErrorCode, InvalidRequest
@@ -36,7 +37,7 @@ class Sweeper:
 
     def __init__(
         self,
-        link: Link,
+        link: Connection,
         keys: Keys,
         who: str,
         *,
@@ -62,8 +63,12 @@ class Sweeper:
         expired: list[EntryRef] = []
         repaired = 0
         refused: Unwritable | None = None
-        for name in CLASSES:
-            overdue, fixed = await self._look(name, now_ms)
+        for keys, name in product(self._keys.each_lane, CLASSES):
+            try:
+                overdue, fixed = await self._look(keys, name, now_ms)
+            except Unwritable as error:
+                refused = error
+                continue
             repaired += fixed
             for ref, request_id in overdue:
                 try:
@@ -75,20 +80,21 @@ class Sweeper:
             raise refused
         return Swept(tuple(expired), repaired)
 
-    async def _look(self, name: str, now_ms: int) -> tuple[list[tuple[EntryRef, str]], int]:
+    async def _look(self, keys: Keys, name: str, now_ms: int) -> tuple[list[tuple[EntryRef, str]], int]:
         """Overdue entries of the next chunk with their request ids, and how many entries were repaired."""
+        stream = keys.requests(name)
         overdue: list[tuple[EntryRef, str]] = []
         repaired = 0
         for begin in range(0, self._chunk, PIECE):
-            size, start = min(PIECE, self._chunk - begin), self._cursors.get(name, "-")
+            size, start = min(PIECE, self._chunk - begin), self._cursors.get(stream, "-")
             args: list[Arg] = [GROUP, start, size, now_ms - self._margin_ms, REPAIRED, HANDED_OVER_MS]
             try:
-                cursor, fixed, *rows = await self._link.run(SWEEP, [self._keys.requests(name)], args)
+                cursor, fixed, *rows = await self._link.run(SWEEP, [stream], args)
             except ResponseError as error:
                 raise Unwritable(error) from None
             repaired += fixed
-            overdue += [(EntryRef(name, row[0].decode()), row[1].decode(errors="replace")) for row in rows]
-            self._cursors[name] = f"({cursor.decode()}" if cursor else "-"
+            overdue += [(EntryRef(name, row[0].decode(), keys.lane), row[1].decode(errors="replace")) for row in rows]
+            self._cursors[stream] = f"({cursor.decode()}" if cursor else "-"
             if not cursor:
                 break
         return overdue, repaired

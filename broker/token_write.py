@@ -1,4 +1,4 @@
-"""Token events of many reply logs in one write to their link: what a worker does after nearly every iteration."""
+"""Token events of many reply logs in one write to each link: what a worker does after nearly every iteration."""
 
 import asyncio
 from typing import Any
@@ -15,52 +15,78 @@ class TokenWrite:
     come as expected, nothing is made of them. The rules are those of `append_many`.
     """
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._logs: list[ReplyLog] = []
-        self._commands: list[bytes] = []
-        self._ids: list[bytes] = []
-        self._sent: asyncio.Future[Any] | LinkLost | None = None
+    def __init__(self) -> None:
+        self._parts: dict[Link, _Part] = {}
+        self._part: _Part | None = None
 
     def add(self, log: ReplyLog, position: int, tokens: list[int]) -> bool:
         """Append `tokens` of choice 0, the first at `position`; False where `append_many` has to say why it cannot."""
-        if log.link is not self._link or (begun := log.begin_tokens(position, tokens)) is None:
+        begun = log.begin_tokens(position, tokens)
+        if begun is None:
             return False
-        self._logs.append(log)
-        self._commands.append(begun[0])
-        self._ids.append(begun[1])
+        part = self._part
+        if part is None or log.link is not part.link:
+            part = self._part = self._parts.setdefault(log.link, _Part(log.link))
+        part.logs.append(log)
+        part.commands.append(begun[0])
+        part.ids.append(begun[1])
         return True
 
     def send(self) -> None:
         """Write what was added; to be followed by `failures`, or by `abandon` where nobody waits."""
-        if not self._logs:
-            return
-        try:
-            self._sent = self._link.send(b"".join(self._commands), len(self._logs), b"".join(self._ids))
-        except LinkLost as lost:
-            self._sent = lost
+        for part in self._parts.values():
+            part.send()
 
-    async def failures(self) -> list[BrokerError | None]:
-        """[] once all of it stands in the logs; else what went wrong with each, in order, and None where nothing did.
+    async def failures(self) -> dict[ReplyLog, BrokerError]:
+        """What went wrong, by log; {} once all of it stands in the logs.
 
         A log whose write failed is dead, as ever. A caller that is cancelled knows of none.
         """
-        if self._sent is None:
-            return []
+        failures: dict[ReplyLog, BrokerError] = {}
         try:
-            replies = [self._sent] * len(self._logs) if isinstance(self._sent, LinkLost) else await self._sent
-        except LinkLost as lost:
-            replies = [lost] * len(self._logs)
+            for part in self._parts.values():
+                failures |= await part.failures()
         except BaseException:
             self.abandon()
             raise
-        if replies is not None:
-            return [log.settle(reply) for log, reply in zip(self._logs, replies, strict=True)]
-        for log in self._logs:
-            log.written()
-        return []
+        return failures
 
     def abandon(self) -> None:
         """Nobody waits for what becomes of it: whether it stands in the logs is unknown for ever."""
-        for log in self._logs:
-            log.abandon()
+        for part in self._parts.values():
+            for log in part.logs:
+                log.abandon()
+
+
+class _Part:
+    """What goes over one link."""
+
+    __slots__ = ("commands", "ids", "link", "logs", "sent")
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.logs: list[ReplyLog] = []
+        self.commands: list[bytes] = []
+        self.ids: list[bytes] = []
+        self.sent: asyncio.Future[Any] | LinkLost | None = None
+
+    def send(self) -> None:
+        try:
+            self.sent = self.link.send(b"".join(self.commands), len(self.logs), b"".join(self.ids))
+        except LinkLost as lost:
+            self.sent = lost
+
+    async def failures(self) -> dict[ReplyLog, BrokerError]:
+        """As that of the whole."""
+        if self.sent is None:
+            return {}
+        try:
+            replies = [self.sent] * len(self.logs) if isinstance(self.sent, LinkLost) else await self.sent
+        except LinkLost as lost:
+            replies = [lost] * len(self.logs)
+        if replies is not None:
+            settled = [(log, log.settle(reply)) for log, reply in zip(self.logs, replies, strict=True)]
+            return {log: failure for log, failure in settled if failure is not None}
+        for log in self.logs:
+            log.written()
+        return {}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from redis.exceptions import ResponseError
 
 from broker.attendance import Attendance, Reading
+from broker.connection import Connection
 from broker.errors import BrokerError, LinkLost, Unusable
-from broker.link import Link
 from broker.origin import find_origin
 from gateway.log import LOGGER, log_event
 from gateway.readers import TELLING_AGAIN_S
@@ -85,7 +85,7 @@ class Departures:
                     self._gateway.readers.unsettle()
                 log_event("not cancelled", request=request_id, why=error)
 
-    async def _cancel(self, link: Link, request_id: str) -> None:
+    async def _cancel(self, link: Connection, request_id: str) -> None:
         """What breaks off in the middle is done again a little later, by whichever gateway looks first."""
         gateway = self._gateway
         origin = await find_origin(link, gateway.keys, request_id, gateway.redis.now_ms)

@@ -5,12 +5,13 @@ import time
 
 from broker.back_off import BackOff
 from broker.connect import connect
+from broker.connection import Connection
 from broker.errors import LinkLost
-from broker.link import Link, LinkObserver
+from broker.link import LinkObserver
 
 
 class RedisLink:
-    """Hands out a live Link. Which command may be repeated after LinkLost is for the caller to know.
+    """Hands out a live Connection. Which command may be repeated after LinkLost is for the caller to know.
 
     After a failed attempt nobody tries again before a pause is over: a Redis that is down is not hammered.
     """
@@ -19,7 +20,7 @@ class RedisLink:
         self._url = url
         self._name = name
         self._observer = observer
-        self._link: Link | None = None
+        self._link: Connection | None = None
         self._opening = asyncio.Lock()
         self._back_off = BackOff()
         self._again_at = float("-inf")
@@ -28,7 +29,7 @@ class RedisLink:
         self.opened_at = float("-inf")
         """When the link was opened (loop time)."""
 
-    async def get(self) -> Link:
+    async def get(self) -> Connection:
         """A live link; LinkLost where Redis cannot be reached now."""
         if self._link is not None and self._link.alive:
             return self._link
@@ -46,7 +47,7 @@ class RedisLink:
             self.opened_at = asyncio.get_running_loop().time()
             return self._link
 
-    async def wait(self, until: float) -> Link:
+    async def wait(self, until: float) -> Connection:
         """A live link, trying until `until` (monotonic seconds); then LinkLost."""
         while True:
             try:
@@ -66,7 +67,7 @@ class RedisLink:
         if self._link is not None:
             await self._link.close()
 
-    async def _open(self) -> Link:
+    async def _open(self) -> Connection:
         link = await connect(self._url, name=self._name, observer=self._observer)
         try:
             self._clock_offset_ms = await link.server_time_ms() - int(time.time() * 1000)

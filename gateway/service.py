@@ -10,9 +10,9 @@ from redis.exceptions import ResponseError
 
 from broker.attendance import Attendance
 from broker.back_off import BackOff
+from broker.connection import Connection
 from broker.ending import Ender
 from broker.errors import PASSING, BrokerError, LinkLost, QueueFull, Unwritable, error_code
-from broker.link import Link
 from broker.loss import LossCheck
 from broker.presence import new_process_name
 from broker.queue import Enqueued, RequestQueue
@@ -58,7 +58,10 @@ class Gateway:
         `telemetry` is what was started in this process; none: nothing was.
         """
         if not settings.connection_url:
-            raise ValueError("redis_url: got none, allowed: a redis://, rediss://, unix:// or redis+sentinel:// URL")
+            raise ValueError(
+                "redis_url: got none, allowed: a redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// "
+                "URL"
+            )
         if not settings.model:
             raise ValueError("model: got none, allowed: a directory or hub id")
         url = settings.connection_url
@@ -164,7 +167,7 @@ class Gateway:
         """
         bound, retention_ms = self.settings.max_queue_depth, self.settings.retention_ms
 
-        async def enqueue(link: Link) -> Enqueued:
+        async def enqueue(link: Connection) -> Enqueued:
             queue = RequestQueue(link, self.keys)
             enqueued = await queue.enqueue(request, bound=bound, retention_ms=retention_ms)
             if enqueued.outcome != ErrorCode.LOST or enqueued.tenant != request.payload.tenant:
@@ -184,7 +187,7 @@ class Gateway:
             send.sent(enqueued)
             return send.request, enqueued
 
-    async def patiently(self, action: Callable[[Link], Awaitable[Result]]) -> Result:
+    async def patiently(self, action: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Carry out what may be carried out twice, and again while Redis is away, for as long as a client can wait."""
         until = time.monotonic() + self.settings.redis_patience_s
         back_off = BackOff()
@@ -212,7 +215,7 @@ class Gateway:
                 LOGGER.exception("the sweep failed")
             await asyncio.sleep(self.settings.sweep_s)
 
-    async def _sweep(self, link: Link) -> None:
+    async def _sweep(self, link: Connection) -> None:
         sweeper = Sweeper(
             link, self.keys, self.name, retention_ms=self.settings.retention_ms, on_end=self.metrics.ended
         )

@@ -23,11 +23,15 @@ class Workers:
         self._alive: list[WorkerInfo] = []
 
     async def alive(self) -> list[WorkerInfo]:
-        """Live workers, at most a second old; an empty answer is always fresh. Raises LinkLost, ResponseError."""
+        """Live workers that look into as many lanes, at most a second old; an empty answer is always fresh.
+
+        Raises LinkLost, ResponseError.
+        """
         async with self._asking:
             if not self._alive or time.monotonic() - self._asked_at > _REMEMBERED_S:
                 found = await list_workers(await self._redis.get(), self._keys)
-                self._alive = [worker for worker in found if worker.alive]
+                lanes = str(self._keys.queue_lanes)
+                self._alive = [one for one in found if one.alive and one.info.get("queue_lanes", "1") == lanes]
                 self._asked_at = time.monotonic()
         return self._alive
 

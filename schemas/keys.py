@@ -1,11 +1,11 @@
-"""Names of every Redis key. Braces are Redis Cluster hash tags: one slot per model queue, 256 lanes of replies."""
+"""Names of every Redis key. Braces are Redis Cluster hash tags: one slot per lane of a queue, 256 for replies."""
 
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Self, get_args
 from zlib import crc32
 
 from schemas.errors import InvalidRequest
-from schemas.limits import ID_PATTERN, ID_RULE, NAME_PATTERN, NAME_RULE
+from schemas.limits import ID_PATTERN, ID_RULE, MAX_QUEUE_LANES, NAME_PATTERN, NAME_RULE
 
 PriorityClass = Literal["realtime", "high", "normal", "low"]
 CLASSES: Final[tuple[str, ...]] = get_args(PriorityClass)
@@ -50,37 +50,62 @@ class Keys:
 
     model: str
     namespace: str = DEFAULT_NAMESPACE
+    queue_lanes: int = 1
+    """Parts of the queue, each in a slot of its own; requests find theirs by their ids."""
+    lane: int = 0
+    """Whose request streams, dead letters and clients these names are; what names a request is in that one's lane."""
 
     def __post_init__(self) -> None:
         check_name(self.model, "model")
         check_name(self.namespace, "namespace")
+        if not 0 <= self.lane < self.queue_lanes <= MAX_QUEUE_LANES:
+            raise InvalidRequest("lane", self.lane, f"0 to {self.queue_lanes - 1}, of at most {MAX_QUEUE_LANES} lanes")
+
+    def in_lane(self, lane: int) -> Self:
+        """The keys of another part of the queue."""
+        return self if lane == self.lane else replace(self, lane=lane)
+
+    @property
+    def each_lane(self) -> "list[Self]":
+        """The keys of all parts of the queue."""
+        return [self.in_lane(lane) for lane in range(self.queue_lanes)]
+
+    def lane_of(self, request_id: str) -> int:
+        """The part of the queue that a request belongs to."""
+        return crc32(request_id.encode()) % self.queue_lanes
+
+    def _tag(self, lane: int) -> str:
+        return f"{{{self.model}:{lane}}}" if lane else f"{{{self.model}}}"
+
+    def _of_request(self, kind: str, request_id: str) -> str:
+        return f"{self.namespace}:{self._tag(self.lane_of(request_id))}:{kind}:{request_id}"
 
     def requests(self, priority_class: str) -> str:
         """Stream of waiting and running requests of one class."""
-        return f"{self.namespace}:{{{self.model}}}:requests:{priority_class}"
+        return f"{self.namespace}:{self._tag(self.lane)}:requests:{priority_class}"
 
     @property
     def requests_template(self) -> str:
         """The request streams of all models and classes under one name, for traces."""
-        return self.requests("{class}").replace(f"{{{self.model}}}", "{model}")
+        return f"{self.namespace}:{{model}}:requests:{{class}}"
 
     def seen(self, request_id: str) -> str:
         """String `class entry-id [outcome]`: the one queue entry that is the request, and how it ended."""
-        return f"{self.namespace}:{{{self.model}}}:seen:{request_id}"
+        return self._of_request("seen", request_id)
 
     def cancel(self, request_id: str) -> str:
         """String: exists when the request was cancelled."""
-        return f"{self.namespace}:{{{self.model}}}:cancel:{request_id}"
+        return self._of_request("cancel", request_id)
 
     @property
     def control(self) -> str:
-        """Capped stream that wakes workers up."""
-        return f"{self.namespace}:{{{self.model}}}:control"
+        """Capped stream that wakes workers up; one for all lanes."""
+        return f"{self.namespace}:{self._tag(0)}:control"
 
     @property
     def dead(self) -> str:
         """Stream of dead letters."""
-        return f"{self.namespace}:{{{self.model}}}:dead"
+        return f"{self.namespace}:{self._tag(self.lane)}:dead"
 
     def reply(self, request_id: str) -> str:
         """The reply log of one request."""
@@ -94,11 +119,11 @@ class Keys:
     @property
     def clients(self) -> str:
         """Sorted set of the gateways: requests whose clients matter, by when each client counts as gone (Unix ms)."""
-        return f"{self.namespace}:{{{self.model}}}:clients"
+        return f"{self.namespace}:{self._tag(self.lane)}:clients"
 
     def readers(self, request_id: str) -> str:
         """Hash of the gateways: which of them read this reply, and until when their marks count (Unix ms)."""
-        return f"{self.namespace}:{{{self.model}}}:readers:{request_id}"
+        return self._of_request("readers", request_id)
 
     def worker(self, worker: str) -> str:
         """Hash that a worker keeps about itself; expires when it stops doing so."""

@@ -5,6 +5,8 @@ from typing import Final
 
 PROTOCOL_VERSION: Final = 1
 
+MAX_QUEUE_LANES: Final = 64
+
 MAX_ID_LENGTH: Final = 128
 ID_PATTERN: Final = re.compile(rf"[A-Za-z0-9_.\-]{{1,{MAX_ID_LENGTH}}}")
 ID_RULE: Final = f"1 to {MAX_ID_LENGTH} characters of A-Z a-z 0-9 _ . -"

@@ -49,7 +49,7 @@ class RedisServer:
         self.directory = directory
         self.port = free_port()
         self._aof = aof
-        self._options = list(options)
+        self.options = list(options)
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
 
@@ -69,7 +69,7 @@ class RedisServer:
             ["--appendonly", "no"] if self._aof is None else ["--appendonly", "yes", "--appendfsync", self._aof]
         )
         base = [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory)]
-        return [*base, "--save", "", "--logfile", str(self.log_file), *persistence, *self._options]
+        return [*base, "--save", "", "--logfile", str(self.log_file), *persistence, *self.options]
 
     def start(self) -> None:
         """Start the process and wait until it answers; RuntimeError with its log when it does not."""

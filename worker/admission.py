@@ -40,6 +40,7 @@ class Admission:
         self._eos_token_ids = engine.eos_token_ids
         self._tokenizer = tokenizer
         self._roster = roster
+        self._keys = keys
         self._worker = worker
         self._lifecycle = lifecycle
         self._ender = Ender(keys, worker, retention_ms=settings.retention_ms, on_end=lifecycle.ended_unowned)
@@ -119,6 +120,10 @@ class Admission:
 
     def _read(self, claimed: Claimed, now_ms: int) -> GenerationRequest:
         request = GenerationRequest.from_fields(claimed.fields, stream_class=claimed.ref.priority_class, now_ms=now_ms)
+        lane = self._keys.lane_of(request.id)
+        if lane != claimed.ref.lane:
+            allowed = f"{lane} for this id, of {self._keys.queue_lanes} lanes"
+            raise InvalidRequest("queue lane", claimed.ref.lane, allowed)
         self._limits.check(request.payload)
         if request.payload.stop and self._tokenizer is None:
             raise InvalidRequest("stop", request.payload.stop, "nothing: this model has no tokenizer")

@@ -11,13 +11,13 @@ from broker.claim import SETTLE_S
 from broker.claimed import Claimed
 from broker.errors import Unwritable
 from broker.lease import Given
-from broker.unblock import unblock
 from worker.parts import Parts
 from worker.session import Session
 
 log = logging.getLogger("orcastream.worker")
 
 _BLOCK_MS = 500
+_RECOVER_S = 1.0
 _LOOK_S = 0.5
 """At least so often does a worker with room look for requests to take over."""
 
@@ -37,7 +37,7 @@ class Intake:
         self._begin = begin
         self._look_for_expired_at = 0.0
         self._back_off = BackOff(4 * SETTLE_S)  # so that what a failed claim left is no longer on its way
-        self._waiting = False
+        self._recover_at = 0.0
         self._num_waits = 0
         self._nothing_came = False
         self.queue_was_empty = False
@@ -47,8 +47,8 @@ class Intake:
         """Return once `draining` is set and no claim is in flight any more. Raises LinkLost."""
         recover = True
         while not self._draining.is_set():
-            if recover:  # what a lost answer, or a refusal half-way, left under this worker's name
-                recover = not await self._done(self._recover())
+            if recover and asyncio.get_running_loop().time() >= self._recover_at:
+                recover = not await self._recovered()
             recover = not await self._done(self._claim()) or recover
 
     async def _done(self, step: Awaitable[None]) -> bool:
@@ -62,21 +62,25 @@ class Intake:
         self._back_off.succeeded()
         return True
 
-    async def _recover(self) -> None:
-        await self._admit(await self._session.claimer.unknown(self._parts.roster))
+    async def _recovered(self) -> bool:
+        """Begin with what a lost answer, or a refusal half-way, left under this worker's name; False: not all of it."""
+        try:
+            await self._admit(await self._session.claimer.unknown(self._parts.roster))
+        except (Unwritable, ResponseError) as error:
+            log.warning("looking for lost claims failed", extra={"why": str(error)})
+            self._recover_at = asyncio.get_running_loop().time() + _RECOVER_S
+            return False
+        return True
 
     async def end_wait(self) -> None:
         """Once the drain begins, end the claim that waits for requests: to be run beside `run`. Raises LinkLost."""
         await self._draining.wait()
-        await self._unblock(lambda: self._waiting)
+        await self._session.waits.end(lambda: True)
 
     async def look_now(self) -> None:
         """Requests were handed over: look for them, rather than wait for new ones. Raises LinkLost."""
         self._look_for_expired_at, wait = 0.0, self._num_waits
-        await self._unblock(lambda: self._waiting and self._num_waits == wait)
-
-    async def _unblock(self, blocked: Callable[[], bool]) -> None:
-        await unblock(self._session.link, self._session.claim_link.client_id, blocked)
+        await self._session.waits.end(lambda: self._num_waits == wait)
 
     async def _claim(self) -> None:
         """A worker whose engine stands still claims nothing; nor does one that has yet to begin what it claimed."""
@@ -103,15 +107,12 @@ class Intake:
 
     async def _expired(self, room: int) -> list[Claimed]:
         """What is to be taken over. An idle worker does not look for leases where there is no request."""
-        self.queue_was_empty = not len(self._parts.roster) and not await self._session.queue.depth()
+        self.queue_was_empty = not len(self._parts.roster) and await self._session.queue.is_empty()
         return [] if self.queue_was_empty else await self._session.claimer.expired(room)
 
     async def _wait_for_work(self, room: int) -> list[Claimed]:
-        self._waiting, self._num_waits = True, self._num_waits + 1
-        try:
-            return await self._session.claimer.wait_for_work(self._session.claim_link, _BLOCK_MS, count=room)
-        finally:
-            self._waiting = False
+        self._num_waits += 1
+        return await self._session.claimer.wait_for_work(self._session.waits, _BLOCK_MS, count=room)
 
     async def _next_iteration(self) -> None:
         """Until the engine has run once more or a place became free, so that claims follow its pace."""

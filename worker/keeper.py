@@ -55,6 +55,7 @@ class Keeper:
             [Held(r.ref, r.id, r.request.deadline_ms + self._retention_ms) for r in held]
         )
         # Who ends meanwhile gives its entry back itself.
+        held = [r for r in held if r.ref in leases]
         lost = [r for r in held if not (r.closed or leases[r.ref].owned or r.times.terminal_logged_s is not None)]
         self._metrics.renewed(sum(lease.owned for lease in leases.values()), len(lost))
         cancelled = [r for r in held if not r.closed and leases[r.ref].cancelled]

@@ -95,6 +95,7 @@ class Parts:
             "state": "draining" if draining else "stalled" if self.keeper.stalled else "serving",
             "running": len(self.roster),
             "capacity": self.roster.capacity,
+            "queue_lanes": self.keys.queue_lanes,
             "vocab_size": self.engine.limits.vocab_size,
             "max_model_len": self.engine.limits.max_model_len,
             "max_cached_tokens": self.engine.limits.max_cached_tokens or self.engine.limits.max_model_len,

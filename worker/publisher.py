@@ -53,8 +53,8 @@ class Publisher:
         """
         self.wake.clear()
         dirty, self._dirty = self._dirty, {}
-        flushed, write = Flushed(), TokenWrite(session.link)
-        steady: list[tuple[Running, Choice, int]] = []
+        flushed, write = Flushed(), TokenWrite()
+        steady: list[tuple[Running, ReplyLog, Choice, int]] = []
         others: list[tuple[Running, ReplyLog, Event]] = []
         for running in dirty:
             reply_log, choice = running.log, running.steady
@@ -65,7 +65,7 @@ class Publisher:
                 if begin == end:
                     continue
                 if write.add(reply_log, begin, choice.tokens[begin:end]):
-                    steady.append((running, choice, end))
+                    steady.append((running, reply_log, choice, end))
                     continue
             if (event := running.next_event()) is not None:
                 others.append((running, reply_log, event))
@@ -80,7 +80,7 @@ class Publisher:
         self,
         session: Session,
         write: TokenWrite,
-        steady: Sequence[tuple[Running, Choice, int]],
+        steady: Sequence[tuple[Running, ReplyLog, Choice, int]],
         others: Sequence[tuple[Running, ReplyLog, Event]],
         flushed: Flushed,
     ) -> None:
@@ -92,8 +92,8 @@ class Publisher:
             write.abandon()
             raise
         failures = await write.failures()
-        for index, (running, choice, end) in enumerate(steady):
-            if failures and (failure := failures[index]) is not None:
+        for running, reply_log, choice, end in steady:
+            if failures and (failure := failures.get(reply_log)) is not None:
                 self._refused(flushed, running, failure)
             else:
                 choice.num_logged = end

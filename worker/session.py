@@ -1,4 +1,4 @@
-"""The links of one stretch of time without a broken connection, and the broker's nouns on them."""
+"""The connections of one stretch of time without a broken connection, and the broker's nouns on them."""
 
 import asyncio
 from typing import Self
@@ -8,7 +8,8 @@ from broker.cancel import ControlReader
 from broker.claim import Claimer
 from broker.cleanup import finish
 from broker.connect import connect
-from broker.errors import LinkLost
+from broker.connection import Connection
+from broker.lane_waits import LaneWaits
 from broker.lease import Leases
 from broker.link import Link, LinkObserver
 from broker.presence import Presence
@@ -23,12 +24,12 @@ _FIRST_WAIT_MS = 2000
 
 
 class Session:
-    """An epoch lives on one connection: when any link of a session breaks, all epochs written over it are over."""
+    """An epoch lives on one connection: when anything of a session breaks, all epochs written over it are over."""
 
     def __init__(
         self,
-        link: Link,
-        claim_link: Link,
+        link: Connection,
+        waits: LaneWaits,
         control_link: Link,
         keys: Keys,
         worker: str,
@@ -39,14 +40,14 @@ class Session:
         self._worker = worker
         self._retention_ms = retention_ms
         self.link = link
-        self.claim_link = claim_link
+        self.waits = waits
         self.keys = keys
         self.queue = RequestQueue(link, keys)
         self.claimer = claimer
         self.leases = Leases(link, keys, worker)
         self.control = ControlReader(control_link, keys)
         self.presence = Presence(link, keys, worker)
-        self._links = (link, claim_link, control_link)
+        self._connections: tuple[Connection, ...] = (link, control_link)
         self._clock_offset_ms = self._clock_read_s = 0.0
 
     @classmethod
@@ -61,14 +62,10 @@ class Session:
         observer: LinkObserver | None = None,
     ) -> Self:
         """Connect, and make sure the queue exists. LinkLost or ResponseError while Redis is away or still loading."""
-        links: list[Link] = []
+        opened: list[Connection] = []
         try:
-            for purpose in ("main", "claim", "control"):
-                blocking = purpose != "main"
-                links.append(await connect(url, name=f"{worker}:{purpose}", observer=observer, blocking=blocking))
-            if len({link.server for link in links}) > 1:
-                raise LinkLost("another server became the master meanwhile")
-            link, claim_link, control_link = links
+            opened.append(link := await connect(url, name=f"{worker}:main", observer=observer))
+            opened.append(control_link := await link.another(keys.control, name=f"{worker}:control"))
             server_ms = await link.server_time_ms()
             wait_ms = settings.lease_ms if reconnected else min(settings.lease_ms, _FIRST_WAIT_MS)
             claimer = Claimer(
@@ -80,13 +77,14 @@ class Session:
                 not_before_ms=server_ms + wait_ms,
                 class_weight=settings.class_weight,
             )
-            session = cls(link, claim_link, control_link, keys, worker, claimer, retention_ms=settings.retention_ms)
+            waits = LaneWaits(link, keys, f"{worker}:claim")
+            session = cls(link, waits, control_link, keys, worker, claimer, retention_ms=settings.retention_ms)
             session._set_clock(server_ms)
             await session.queue.ensure_groups()
             await session.control.begin()
             return session
         except BaseException:
-            await asyncio.gather(*(link.close() for link in links), return_exceptions=True)
+            await asyncio.gather(*(one.close() for one in opened), return_exceptions=True)
             raise
 
     async def attach(self, running: Running, *, owned: bool = True) -> Attachment:
@@ -138,7 +136,7 @@ class Session:
 
     async def wait_lost(self) -> str:
         """Return the reason when the first of the links has broken."""
-        waits = [asyncio.ensure_future(link.wait_lost()) for link in self._links]
+        waits = [asyncio.ensure_future(one.wait_lost()) for one in self._connections]
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             return done.pop().result()
@@ -148,4 +146,5 @@ class Session:
 
     async def close(self) -> None:
         """Close every link, whatever state it is in."""
-        await asyncio.gather(*(link.close() for link in self._links), return_exceptions=True)
+        await self.waits.close()
+        await asyncio.gather(*(one.close() for one in self._connections), return_exceptions=True)

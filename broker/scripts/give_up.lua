@@ -1,13 +1,11 @@
 -- Cancel a request because its client is gone, unless it came back before this very step.
--- KEYS[1] clients, KEYS[2] cancel key, KEYS[3] control stream
--- ARGV[1] request id, ARGV[2] ms until anybody tries again, ARGV[3] when the cancel key expires (Unix ms),
--- ARGV[4] about how many wake-ups are kept
+-- KEYS[1] clients, KEYS[2] cancel key
+-- ARGV[1] request id, ARGV[2] ms until anybody tries again, ARGV[3] when the cancel key expires (Unix ms)
 -- Returns 1 cancelled, 0 the client is there, or nobody stands behind the request any more
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local gone_ms = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if not gone_ms or tonumber(gone_ms) > now_ms then return 0 end
 redis.call('SET', KEYS[2], '1', 'PXAT', ARGV[3])
-redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[4], '*', 'type', 'cancel', 'target', ARGV[1])
 redis.call('ZADD', KEYS[1], now_ms + tonumber(ARGV[2]), ARGV[1])
 return 1

@@ -10,8 +10,8 @@ from typing import TypeVar
 from redis.exceptions import ResponseError
 
 from broker.connect import connect
+from broker.connection import Connection
 from broker.errors import BrokerError
-from broker.link import Link
 from broker.settings import BrokerSettings
 from cli.command import Command, overview, run_command
 from cli.credentials import without_credentials
@@ -19,7 +19,7 @@ from cli.errors import UserError
 from cli.served_model import with_model, with_redis
 
 S = TypeVar("S", bound=BrokerSettings)
-Work = Callable[[Link, S], Awaitable[None]]
+Work = Callable[[Connection, S], Awaitable[None]]
 FLAGS = {"as-json": "json", "priority-class": "class"}
 """Names of flags that are shorter than those of their settings."""
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from broker.connection import Connection
 from broker.letters import DeadLetter, newest_letters
-from broker.link import Link
 from cli.console.output import Lines
 from cli.console.run import FLAGS, run_with_redis
 from cli.console.settings import LettersListSettings
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     return run_with_redis(load_settings(LettersListSettings, arguments, "dead-letters list", FLAGS), _list)
 
 
-async def _list(link: Link, settings: LettersListSettings) -> None:
+async def _list(link: Connection, settings: LettersListSettings) -> None:
     lines = Lines(_COLUMNS, as_json=settings.as_json)
     now_ms, count = await link.server_time_ms(), 0
     async for letter in newest_letters(link, settings.keys()):

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from broker.connection import Connection
 from broker.letters import delete_letters, newest_letters
-from broker.link import Link
 from broker.rows import PIECE
 from cli.console.output import show_one
 from cli.console.run import FLAGS, run_with_redis
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     return run_with_redis(settings, _purge)
 
 
-async def _purge(link: Link, settings: PurgeSettings) -> None:
+async def _purge(link: Connection, settings: PurgeSettings) -> None:
     keys, now_ms, deleted = settings.keys(), await link.server_time_ms(), 0
     oldest_kept_ms = now_ms - (settings.older_than_s or 0) * 1000
     chosen: list[str] = []

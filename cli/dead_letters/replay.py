@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from broker.link import Link
+from broker.connection import Connection
 from broker.replay import replay
 from cli.console.output import show_one
 from cli.console.run import FLAGS, NotDone, run_with_redis
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     return run_with_redis(load_settings(ReplaySettings, arguments, "dead-letters replay", FLAGS), _replay)
 
 
-async def _replay(link: Link, settings: ReplaySettings) -> None:
+async def _replay(link: Connection, settings: ReplaySettings) -> None:
     keys = settings.keys()
     letter, fields = await the_letter(link, keys, settings.id)
     timeout_ms = int(settings.timeout_s * 1000)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from broker.connection import Connection
 from broker.letters import DeadLetter, find_letter
-from broker.link import Link
 from cli.console.output import show_one
 from cli.console.run import FLAGS, NotDone, run_with_redis
 from cli.console.settings import LetterShowSettings
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     return run_with_redis(load_settings(LetterShowSettings, arguments, "dead-letters show", FLAGS), _show)
 
 
-async def the_letter(link: Link, keys: Keys, letter_id: str) -> tuple[DeadLetter, dict[bytes, bytes]]:
+async def the_letter(link: Connection, keys: Keys, letter_id: str) -> tuple[DeadLetter, dict[bytes, bytes]]:
     """The letter of that id and the fields of its request; NotDone where there is none."""
     found = await find_letter(link, keys, letter_id)
     if found is None:
@@ -30,7 +30,7 @@ async def the_letter(link: Link, keys: Keys, letter_id: str) -> tuple[DeadLetter
     return found
 
 
-async def _show(link: Link, settings: LetterShowSettings) -> None:
+async def _show(link: Connection, settings: LetterShowSettings) -> None:
     letter, fields = await the_letter(link, settings.keys(), settings.id)
     facts = facts_of(letter, await link.server_time_ms(), content=settings.content)
     facts |= _of_payload(fields, content=settings.content)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
-from broker.link import Link
+from broker.connection import Connection
 from cli.console.run import NotDone, run_with_redis
 from cli.keys.settings import KeysSettings
 from gateway.api_key import Grant, Grants, grant_text, grants_of_hash, read_grants
@@ -65,7 +65,7 @@ class KeptInFile:
 class KeptInRedis:
     """The hash that the gateways of the namespace read."""
 
-    def __init__(self, link: Link, key: str) -> None:
+    def __init__(self, link: Connection, key: str) -> None:
         self._link = link
         self._key = key
 
@@ -85,7 +85,7 @@ class KeptInRedis:
 def run_with_keys(settings: KeysSettings, work: Callable[[Kept], Awaitable[None]]) -> int:
     """Carry `work` out with the keys that the settings mean; NotDone where they cannot be read or written."""
 
-    async def in_redis(link: Link, complete: KeysSettings) -> None:
+    async def in_redis(link: Connection, complete: KeysSettings) -> None:
         await work(KeptInRedis(link, complete.keys().api_keys))
 
     try:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from broker.cancelling import cancel_entry
+from broker.connection import Connection
 from broker.ending import Ender
-from broker.link import Link
 from broker.origin import read_request
 from broker.presence import new_process_name
 from broker.queued import find_queued
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     return run_with_redis(load_settings(RequestSettings, arguments, "requests cancel", FLAGS), _cancel)
 
 
-async def _cancel(link: Link, settings: RequestSettings) -> None:
+async def _cancel(link: Connection, settings: RequestSettings) -> None:
     keys = settings.keys()
     queued = await find_queued(link, keys, settings.id)
     if queued is None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from broker.link import Link
+from broker.connection import Connection
 from broker.queued import Queued, queued_requests
 from cli.console.output import Lines
 from cli.console.run import FLAGS, run_with_redis
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     return run_with_redis(load_settings(RequestsListSettings, arguments, "requests list", FLAGS), _list)
 
 
-async def _list(link: Link, settings: RequestsListSettings) -> None:
+async def _list(link: Connection, settings: RequestsListSettings) -> None:
     lines = Lines(_COLUMNS, as_json=settings.as_json)
     classes = CLASSES if settings.priority_class is None else (settings.priority_class,)
     now_ms, count = await link.server_time_ms(), 0

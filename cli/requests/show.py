@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from broker.connection import Connection
 from broker.fold import Fold, fold_log
-from broker.link import Link
 from broker.origin import read_request
 from broker.queued import find_queued
 from cli.console.output import show_one
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     return run_with_redis(load_settings(RequestShowSettings, arguments, "requests show", FLAGS), _show)
 
 
-async def _show(link: Link, settings: RequestShowSettings) -> None:
+async def _show(link: Connection, settings: RequestShowSettings) -> None:
     keys, now_ms = settings.keys(), await link.server_time_ms()
     queued = await find_queued(link, keys, settings.id)
     request = None if queued is None else await read_request(link, keys, queued.ref, now_ms)

@@ -9,10 +9,12 @@ from broker.attach import Attached, Attachment, attach
 from broker.claim import Claimer
 from broker.claimed import Claimed
 from broker.cleanup import finish
+from broker.connect import connect
+from broker.connection import Connection
 from broker.entry import EntryRef
 from broker.fold import Fold
+from broker.lane_waits import LaneWaits
 from broker.lease import Held, Lease, Leases
-from broker.link import Link
 from broker.queue import Enqueued, RequestQueue
 from broker.reply_log import ReplyLog
 from schemas.errors import ErrorCode
@@ -35,7 +37,7 @@ def make_request(request_id: str = "r1", **changes: Any) -> GenerationRequest:
     return GenerationRequest(id=request_id, payload=payload, **own)
 
 
-async def enqueue(link: Link, keys: Keys, request: GenerationRequest, **options: Any) -> Enqueued:
+async def enqueue(link: Connection, keys: Keys, request: GenerationRequest, **options: Any) -> Enqueued:
     """Put a request into the queue, groups and all."""
     queue = RequestQueue(link, keys)
     await queue.ensure_groups()
@@ -63,19 +65,26 @@ class ScriptedWorker:
     def __init__(self, url: str, keys: Keys, name: str, *, salt: int = 0, lease_ms: int = LEASE_MS) -> None:
         self.url, self.keys, self.name, self.salt, self.lease_ms = url, keys, name, salt, lease_ms
         self.epochs: dict[str, int] = {}
-        self.link: Link
+        self.link: Connection
         self.claimer: Claimer
         self.leases: Leases
+        self.waits: LaneWaits
 
     async def connect(self, *, url: str | None = None, not_before_ms: int = 0) -> "ScriptedWorker":
         """Open a new link; whatever hung on the old one is void."""
-        self.link = await Link.open(url or self.url, name=self.name)
+        self.link = await connect(url or self.url, name=self.name)
         options: dict[str, int] = {"lease_ms": self.lease_ms, "retention_ms": RETENTION_MS}
         self.claimer = Claimer(self.link, self.keys, self.name, not_before_ms=not_before_ms, **options)
         self.leases = Leases(self.link, self.keys, self.name)
+        self.waits = LaneWaits(self.link, self.keys, self.name)
         return self
 
+    async def wait_for_work(self, timeout_ms: int, **options: int) -> list[Claimed]:
+        """Block until something arrives."""
+        return await self.claimer.wait_for_work(self.waits, timeout_ms, **options)
+
     async def close(self) -> None:
+        await self.waits.close()
         await self.link.close()
 
     def model(self, position: int, choice: int = 0) -> int:

@@ -42,6 +42,8 @@ class Interposed:
             replies += await self._link.call_many([command])
         return replies
 
+    call_in_order = call_many
+
 
 async def test_a_takeover_between_the_look_and_the_fence(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker

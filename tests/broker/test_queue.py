@@ -86,13 +86,12 @@ async def test_a_group_begins_before_everything(
 
 
 async def test_a_group_deleted_under_a_waiting_worker(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, open_link: OpenLink
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
     """It notices, makes the group again, and gets what comes next."""
     await ensure_groups(link, keys)
     worker = await make_worker(redis_server.url, "w1")
-    blocking = await open_link(redis_server.url)
-    waiting = asyncio.create_task(worker.claimer.wait_for_work(blocking, 4000))
+    waiting = asyncio.create_task(worker.wait_for_work(4000))
     while b"blocked_clients:0" in await link.call("INFO", "clients"):
         pass
     await link.call("XGROUP", "DESTROY", keys.requests("low"), GROUP)

@@ -89,7 +89,7 @@ async def test_a_link_that_dies_during_the_write(
 
 
 def _token_write(worker: ScriptedWorker, jobs: list[Job]) -> TokenWrite:
-    write = TokenWrite(worker.link)
+    write = TokenWrite()
     for job in jobs:
         run = worker.next_run(job)
         assert write.add(job.log, run.position, list(run.tokens))
@@ -103,7 +103,7 @@ async def test_tokens_of_many_logs_are_the_events_that_append_writes(
     worker = await make_worker(redis_server.url, "w1")
     jobs = await _jobs(link, keys, worker, 3)
     for _ in range(12):  # from event 9 to event 10 ids and replies get longer
-        assert await _token_write(worker, jobs).failures() == []
+        assert await _token_write(worker, jobs).failures() == {}
     for job in jobs:
         await worker.step(job)
         entries = await link.call("XRANGE", keys.reply(job.request.id), "-", "+")
@@ -125,13 +125,14 @@ async def test_of_tokens_written_together_each_log_fares_on_its_own(
     before = asyncio.create_task(worker.link.call("ECHO", "before"))
     await asyncio.sleep(0)
     write = _token_write(worker, jobs)
-    again = TokenWrite(worker.link)
+    again = TokenWrite()
     assert not again.add(jobs[0].log, 1, [1])  # one write per log is under way at a time
     behind = asyncio.create_task(worker.link.call("ECHO", "behind"))
-    assert _kinds(await write.failures()) == [type(None), Fenced, type(None), Fenced, type(None)]
+    failures = await write.failures()
+    assert _kinds([failures.get(job.log) for job in jobs]) == [type(None), Fenced, type(None), Fenced, type(None)]
     assert [await before, await behind] == [b"before", b"behind"]
     assert [job.log.writable for job in jobs] == [True, False, True, False, True]
-    assert await _token_write(worker, jobs[::2]).failures() == []
+    assert await _token_write(worker, jobs[::2]).failures() == {}
 
 
 async def test_tokens_on_a_link_that_dies_are_unknown_for_ever(
@@ -148,7 +149,7 @@ async def test_tokens_on_a_link_that_dies_are_unknown_for_ever(
     with pytest.raises(asyncio.CancelledError):
         await cancelled
     await worker.link.close()
-    assert _kinds(await waiting.failures()) == [LinkLost] * 2
+    assert _kinds((await waiting.failures()).values()) == [LinkLost] * 2
     server.thaw()
     assert not any(job.log.writable for job in jobs)
-    assert not TokenWrite(worker.link).add(jobs[0].log, 0, [1])
+    assert not TokenWrite().add(jobs[0].log, 0, [1])

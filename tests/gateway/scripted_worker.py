@@ -12,6 +12,7 @@ from broker.claimed import Claimed
 from broker.cleanup import finish
 from broker.entry import EntryRef
 from broker.errors import BrokerError, LinkLost
+from broker.lane_waits import LaneWaits
 from broker.link import Link
 from broker.presence import Presence
 from schemas.errors import ErrorCode
@@ -121,7 +122,7 @@ class ScriptedWorker:
         while True:
             links: list[Link] = []
             try:
-                for _ in range(3):
+                for _ in range(2):
                     links.append(await Link.open(self._url, name=self.name))
                 await self._session(*links, ready)
             except LinkLost:
@@ -130,7 +131,7 @@ class ScriptedWorker:
                 for link in links:
                     await link.close()
 
-    async def _session(self, link: Link, blocking: Link, control: Link, ready: asyncio.Event) -> None:
+    async def _session(self, link: Link, control: Link, ready: asyncio.Event) -> None:
         await Presence(link, self._keys, self.name).beat({"state": "ready"}, ttl_ms=600_000)
         claimer = Claimer(link, self._keys, self.name, lease_ms=LEASE_MS, retention_ms=RETENTION_MS)
         reader = ControlReader(control, self._keys)
@@ -138,10 +139,11 @@ class ScriptedWorker:
         for claimed in await claimer.unknown(()):
             self._begin(link, claimed)
         watching = asyncio.create_task(self._watch_cancels(link, reader))
+        waits = LaneWaits(link, self._keys, self.name)
         ready.set()
         try:
             while not watching.done():
-                for claimed in await claimer.wait_for_work(blocking, 1000):
+                for claimed in await claimer.wait_for_work(waits, 1000):
                     self._begin(link, claimed)
             watching.result()
         finally:
@@ -149,6 +151,7 @@ class ScriptedWorker:
             for task in self._running.values():
                 task.cancel()
             await asyncio.gather(watching, *self._running.values(), return_exceptions=True)
+            await waits.close()
             self._running.clear()
 
     async def _watch_cancels(self, link: Link, reader: ControlReader) -> None:

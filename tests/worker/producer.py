@@ -5,13 +5,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import redis
-
 from broker.fold import Fold
 from schemas.codec import Form
 from schemas.events import Event, EventId, decode_event
 from schemas.keys import GROUP, Keys
 from schemas.request import GenerationRequest, parse_payload
+from tests.redis_cluster import plain_client
 from tests.worker.worker_process import MODEL
 
 WAIT_S = 120
@@ -23,7 +22,7 @@ class Producer:
     """Posts requests by bare XADD and folds their reply logs."""
 
     def __init__(self, url: str) -> None:
-        self.redis = redis.Redis.from_url(url, socket_timeout=30)
+        self.redis = plain_client(url, socket_timeout=30)
         self.keys = Keys(MODEL)
 
     def request(

@@ -3,9 +3,8 @@
 import time
 from pathlib import Path
 
-import redis
-
 from schemas.keys import Keys
+from tests.redis_cluster import plain_client
 from tests.service_process import ServiceProcess
 
 MODEL = "orca-demo"
@@ -23,7 +22,7 @@ class WorkerProcess(ServiceProcess):
         """Wait until the worker has said that it is there; its name."""
         keys = Keys(MODEL)
         give_up = time.monotonic() + timeout_s
-        with redis.Redis.from_url(self.url, decode_responses=True) as client:
+        with plain_client(self.url, decode_responses=True) as client:
             while time.monotonic() < give_up and self.running:
                 for key in client.scan_iter(keys.worker("*")):
                     if client.hget(key, "pid") == str(self.pid):

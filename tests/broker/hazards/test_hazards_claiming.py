@@ -52,12 +52,12 @@ async def test_hazard_13_lost_claim(
 
 
 async def test_hazard_13_a_claim_in_flight_is_not_lost(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, open_link: OpenLink
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
     """While a claim is under way, or its answer has just come, its entry is nobody's discovery."""
     worker = await make_worker(redis_server.url, "w1")
     await RequestQueue(link, keys).ensure_groups()
-    waiting = asyncio.create_task(worker.claimer.wait_for_work(await open_link(redis_server.url), 3000))
+    waiting = asyncio.create_task(worker.wait_for_work(3000))
     await _until_blocked(link)
     await enqueue(link, keys, make_request())
     assert await worker.claimer.unknown(()) == []
@@ -66,12 +66,12 @@ async def test_hazard_13_a_claim_in_flight_is_not_lost(
 
 
 async def test_hazard_13_a_cancelled_wait_loses_nothing(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, open_link: OpenLink
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
     """The waiting call is given up while Redis goes on waiting for it."""
     worker = await make_worker(redis_server.url, "w1")
     await RequestQueue(link, keys).ensure_groups()
-    waiting = asyncio.create_task(worker.claimer.wait_for_work(await open_link(redis_server.url), 3000))
+    waiting = asyncio.create_task(worker.wait_for_work(3000))
     await _until_blocked(link)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
@@ -177,9 +177,7 @@ async def test_hazard_22_hand_over_that_steals(
     await second.step(taken)
 
 
-async def test_hazard_23_over_claim(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, open_link: OpenLink
-) -> None:
+async def test_hazard_23_over_claim(redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker) -> None:
     """COUNT is per stream: a worker with room for three takes three, the most urgent ones."""
     for name in CLASSES:
         for index in range(2):
@@ -188,8 +186,7 @@ async def test_hazard_23_over_claim(
     claimed = await worker.claimer.new(3)
     assert [one.ref.priority_class for one in claimed] == ["realtime", "realtime", "high"]
     assert await _pending(link, keys) == 3
-    blocking = await open_link(redis_server.url)
-    waited = await other.claimer.wait_for_work(blocking, 1000, count=1)
+    waited = await other.wait_for_work(1000, count=1)
     assert [one.ref.priority_class for one in waited] == ["high"]
     third = await make_worker(redis_server.url, "w3")
     surplus = await third.claimer.expired(10)

@@ -133,7 +133,7 @@ async def test_hazard_08_an_accepted_request_that_redis_lost(
     assert await link.wait_lost()
     await reader.connected.wait()
     worker = await make_worker(server.url, "w1")
-    claimed = await worker.claimer.wait_for_work(await open_link(server.url), 4000)
+    claimed = await worker.wait_for_work(4000)
     assert [one.fields[b"id"] for one in claimed] == [b"r1"]
     job = await worker.open(claimed[0])
     await worker.step(job, 2)

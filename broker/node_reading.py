@@ -1,0 +1,188 @@
+"""Reading the reply logs of one node of a cluster, where no command may name logs of two slots."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from redis.exceptions import ResponseError
+
+from broker.back_off import BackOff
+from broker.errors import WRONG_TYPE, LinkLost, error_code
+from broker.followed import FollowedLog
+from broker.link import Link
+from broker.resp import pack_parts
+from broker.router import Router
+from broker.slots import Node, Redirection
+
+log = logging.getLogger(__name__)
+
+MAX_ENTRIES: Final = 512
+"""Entries of one log in one reply."""
+BLOCK_MS: Final = 10
+"""How long a look waits for the log that spoke last; its worker writes to others at the same moments."""
+_LEAST_PAUSE_S: Final = 0.002
+_MOST_PAUSE_S: Final = 0.1
+_PAUSE_PER_LOG_S: Final = 50e-6
+"""20,000 looks per second and node at most, however many logs there are."""
+_LIVELY_S: Final = 0.5
+"""A log that spoke within this time is looked at each time."""
+_PATIENCE: Final = 16
+"""One that is silent is looked at again after this part of its silence."""
+_NOTHING: Final = b"*-1\r\n"
+
+_READ = b"*6\r\n" + pack_parts("XREAD", "COUNT", str(MAX_ENTRIES), "STREAMS")
+_BLOCKING_READ = b"*8\r\n" + pack_parts("XREAD", "COUNT", str(MAX_ENTRIES), "BLOCK", str(BLOCK_MS), "STREAMS")
+
+
+class Took(Protocol):
+    """Told what was read of a log."""
+
+    def __call__(self, followed: FollowedLog, entries: Sequence[Any]) -> None: ...
+
+
+class NodeReading:
+    """Follows logs over one link: a look is one write with an XREAD per log, of which the last one, that of the log
+    that spoke last, blocks for a moment.
+
+    `moved` is called with each log that is on another node by now.
+    """
+
+    def __init__(self, router: Router, node: Node, name: str, took: Took, moved: Callable[[FollowedLog], None]) -> None:
+        self._router = router
+        self._node = node
+        self._name = name
+        self._took = took
+        self._moved = moved
+        self._logs: dict[bytes, FollowedLog] = {}
+        self._last: FollowedLog | None = None
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def add(self, followed: FollowedLog) -> None:
+        """Follow a log."""
+        self._logs[followed.key] = followed
+        if not self._is_lively(self._last):
+            self._last = followed
+        self._changed.set()
+
+    def discard(self, key: bytes) -> None:
+        """Follow it no more."""
+        self._logs.pop(key, None)
+
+    async def run(self) -> None:
+        """Read until the link breaks. Raises LinkLost."""
+        link = await self._open()
+        back_off = BackOff(0.02)
+        try:
+            while True:
+                begun = self._loop.time()
+                due = self._due(begun)
+                if due and not await self._look(link, due):
+                    await asyncio.sleep(back_off.failed())
+                    continue
+                back_off.succeeded()
+                await self._pause(link, begun, len(due))
+        finally:
+            await link.close()
+
+    async def _open(self) -> Link:
+        """A node that cannot be reached is tried for ever: others are read meanwhile."""
+        back_off = BackOff()
+        while True:
+            try:
+                return await self._router.another_to(self._node, name=self._name)
+            except (LinkLost, ResponseError) as error:
+                log.warning("reply reader: %s cannot be reached: %s", self._node, error)
+            await asyncio.sleep(back_off.failed())
+            await self._look_elsewhere()
+
+    async def _look_elsewhere(self) -> None:
+        """Another node may have taken the place of this one."""
+        try:
+            await self._router.refresh()
+        except (LinkLost, ResponseError):
+            return
+        for followed in list(self._logs.values()):
+            if self._router.node_of(followed.key) != self._node:
+                self._moved(followed)
+
+    def _due(self, now: float) -> list[FollowedLog]:
+        finished = [key for key, one in self._logs.items() if one.state.finished]
+        for key in finished:
+            del self._logs[key]
+        return [one for one in self._logs.values() if one.look_at <= now]
+
+    async def _look(self, link: Link, due: list[FollowedLog]) -> bool:
+        """Read each of `due` once; False where the node cannot be read from now."""
+        last = self._last if self._is_lively(self._last) else None
+        others = [one for one in due if one is not last]
+        sent = []
+        if others:
+            read = b"".join([_packed(one, _READ) for one in others])
+            sent.append((others, link.send(read, len(others), _NOTHING * len(others))))
+        if last is not None:
+            sent.append(([last], link.send(_packed(last, _BLOCKING_READ), 1, _NOTHING)))
+        return all([await self._take(ours, await replies) for ours, replies in sent])
+
+    def _is_lively(self, followed: FollowedLog | None) -> bool:
+        """Whether it is worth a wait: something came a moment ago."""
+        if followed is None or self._logs.get(followed.key) is not followed:
+            return False
+        return self._loop.time() - followed.heard_at < _LIVELY_S
+
+    async def _take(self, due: Sequence[FollowedLog], replies: Sequence[Any] | None) -> bool:
+        now = self._loop.time()
+        sound = True
+        for followed, reply in zip(due, replies or [None] * len(due), strict=True):
+            if isinstance(reply, ResponseError):
+                sound = await self._refused(followed, reply) and sound
+            elif reply:
+                followed.heard_at, self._last = now, followed
+                self._took(followed, reply[0][1])
+            silent_s = now - followed.heard_at
+            followed.look_at = 0 if silent_s < _LIVELY_S else now + min(silent_s / _PATIENCE, _MOST_PAUSE_S)
+        return sound
+
+    async def _refused(self, followed: FollowedLog, error: ResponseError) -> bool:
+        """A log that is elsewhere is read there; False for what is wrong with the node."""
+        if Redirection.find(error, self._node) is None:
+            if error_code(error) == WRONG_TYPE:
+                followed.unreadable("its reply log is no stream")
+                return True
+            log.warning("reply reader: %s: %s", self._node, error)
+            return False
+        try:
+            found = await self._router.call("XREAD", "COUNT", MAX_ENTRIES, "STREAMS", followed.key, followed.last_id)
+        except ResponseError as refused:
+            log.warning("reply reader: %s: %s", self._node, refused)
+            return False
+        if found:
+            followed.heard_at = self._loop.time()
+            self._took(followed, found[0][1])
+        if self._router.node_of(followed.key) != self._node:
+            self.discard(followed.key)
+            self._moved(followed)
+        return True
+
+    async def _pause(self, link: Link, begun: float, num_read: int) -> None:
+        """Until the next look is due; at once where a log is new."""
+        self._changed.clear()
+        earliest = begun + max(_LEAST_PAUSE_S, num_read * _PAUSE_PER_LOG_S)
+        due_at = min((one.look_at for one in self._logs.values()), default=float("inf"))
+        await asyncio.sleep(max(0.0, earliest - self._loop.time()))
+        if not self._logs or due_at > self._loop.time():
+            timeout_s = None if not self._logs else max(0.0, due_at - self._loop.time())
+            waiting = [asyncio.ensure_future(self._changed.wait()), asyncio.ensure_future(link.wait_lost())]
+            try:
+                await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for waiter in waiting:
+                    waiter.cancel()
+        if not link.alive:
+            raise LinkLost(link.lost_reason)
+
+
+def _packed(followed: FollowedLog, head: bytes) -> bytes:
+    last_id = followed.last_id
+    return b"%b%b$%d\r\n%b\r\n" % (head, followed.packed_key, len(last_id), last_id)

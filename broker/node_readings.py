@@ -1,0 +1,80 @@
+"""Following reply logs over all nodes of a cluster."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from redis.exceptions import ResponseError
+
+from broker.errors import LinkLost
+from broker.followed import FollowedLog
+from broker.node_reading import NodeReading, Took
+from broker.router import Router
+from broker.slots import Node
+
+_CHECK_S: Final = 0.25
+
+
+class NodeReadings:
+    """A reading per node that has logs, for as long as nothing of them or of `router` breaks."""
+
+    def __init__(self, router: Router, name: str, took: Took) -> None:
+        self._router = router
+        self._name = name
+        self._took = took
+        self._readings: dict[Node, NodeReading] = {}
+        self._tasks: dict[Node, asyncio.Task[None]] = {}
+        self._places: dict[bytes, Node] = {}
+        self._homeless: dict[bytes, FollowedLog] = {}
+
+    def follow(self, followed: FollowedLog) -> None:
+        """Read a log where it is now; one that nobody serves waits until somebody does."""
+        self.leave(followed)
+        node = self._router.node_of(followed.key)
+        if node is None:
+            self._homeless[followed.key] = followed
+            return
+        self._places[followed.key] = node
+        if node not in self._readings:
+            reading = NodeReading(self._router, node, self._name, self._took, self.follow)
+            self._readings[node] = reading
+            self._tasks[node] = asyncio.create_task(reading.run(), name=f"reply-reader-{node}")
+        self._readings[node].add(followed)
+
+    def leave(self, followed: FollowedLog) -> None:
+        """Read a log no more."""
+        self._homeless.pop(followed.key, None)
+        node = self._places.pop(followed.key, None)
+        if node is not None:
+            self._readings[node].discard(followed.key)
+
+    async def run(self, check: Callable[[], None]) -> None:
+        """Read, and call `check` now and then, until something breaks. Raises LinkLost."""
+        lost = asyncio.ensure_future(self._router.wait_lost())
+        try:
+            while not lost.done():
+                check()
+                await self._house()
+                done, _ = await asyncio.wait(
+                    [lost, *self._tasks.values()], timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    task.result()
+        finally:
+            lost.cancel()
+        raise LinkLost(self._router.lost_reason)
+
+    async def _house(self) -> None:
+        """Look for those who serve the logs that nobody served."""
+        if self._homeless:
+            with suppress(LinkLost, ResponseError):
+                await self._router.refresh()
+            for followed in list(self._homeless.values()):
+                self.follow(followed)
+
+    async def close(self) -> None:
+        """End all readings."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)

@@ -1,0 +1,266 @@
+"""A cluster as one connection: every command goes to the node that serves its key, over one link to each node."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import groupby
+from typing import Any, Final
+
+from redis.exceptions import ResponseError
+
+from broker.address import RedisAddress
+from broker.connection import Connection
+from broker.errors import LinkLost
+from broker.link import Link
+from broker.resp import pack_many, parse_error
+from broker.scripts import Command, ScriptCall
+from broker.slots import Node, Redirection, SlotMap, keys_of
+
+ASK_TIMEOUT_S: Final = 1.0
+"""How long a node may take to say which nodes there are; there are others."""
+PAUSE_S: Final = 0.2
+"""After a failed attempt a node is left alone for this long."""
+_HOPS: Final = 5
+"""How often a command follows one node's word to another; a cluster that agrees with itself needs one or two."""
+_CLOSED: Final = "closed"
+
+
+class Router(Connection):
+    """Links are opened as keys need them. When one of them breaks, all of it is dead, as a link is: whatever was in
+    flight on any of them is unknown, and every epoch is over.
+
+    A node that cannot be reached breaks nothing: its commands are answered with CLUSTERDOWN, as other nodes would say,
+    and tried again by whoever tries again. Redirections are followed: the node that gave one did nothing.
+    """
+
+    def __init__(self, address: RedisAddress, **options: Any) -> None:
+        """`options` as `Link.open_with` takes them, for every link. Use `open`."""
+        self._address = address
+        self._options = options
+        self._slots = SlotMap(Node(*host) for host in address.hosts)
+        self._links: dict[Node, Link] = {}
+        self._opening: dict[Node, asyncio.Task[Link]] = {}
+        self._unreachable: dict[Node, tuple[float, str]] = {}
+        self._moving: dict[str, Node] = {}
+        """Keys that are not where their slot is, as ASK said."""
+        self._refreshing: asyncio.Task[None] | None = None
+        self._watches: set[asyncio.Task[None]] = set()
+        self._lost = asyncio.Event()
+
+    @classmethod
+    async def open(cls, address: RedisAddress, **options: Any) -> "Router":
+        """Ask for the nodes and their slots. LinkLost where nobody answers, ResponseError where this is no cluster."""
+        router = cls(address, **options)
+        await router.refresh()
+        return router
+
+    async def refresh(self, first: Node | None = None) -> None:
+        """Learn anew who serves what; `first` is asked first. Raises LinkLost, ResponseError."""
+        reasons: list[str] = []
+        for node in [*filter(None, [first]), *self._links, *self._slots.nodes]:
+            try:
+                self._slots.learn(await self._slots_by(node), node)
+                self._moving.clear()
+                return
+            except LinkLost as error:
+                reasons.append(f"{node}: {error}")
+        raise LinkLost(f"no node of the cluster answers ({'; '.join(dict.fromkeys(reasons))})")
+
+    async def call_many(self, commands: Sequence[Command | ScriptCall]) -> list[Any]:
+        """See Connection."""
+        replies: list[Any] = [None] * len(commands)
+        keys, left = keys_of(commands), list(range(len(commands)))
+        for _ in range(_HOPS):
+            places: dict[tuple[Node | None, bool], list[int]] = {}
+            for index in left:
+                places.setdefault(self._place(keys[index]), []).append(index)
+            answers = await self._gathered([(*place, [commands[i] for i in ours]) for place, ours in places.items()])
+            left = []
+            for ((node, _), ours), found in zip(places.items(), answers, strict=True):
+                for index, reply in zip(ours, found, strict=True):
+                    replies[index] = reply
+                    if node is not None and self._redirected(keys[index], node, reply):
+                        left.append(index)
+            if not left:
+                break
+            left.sort()
+        return replies
+
+    async def call_in_order(self, commands: Sequence[Command | ScriptCall]) -> list[Any]:
+        """See Connection."""
+        replies: list[Any] = []
+        placed = zip(map(self._place, keys_of(commands)), commands, strict=True)
+        for _, run in groupby(list(placed), key=lambda one: one[0]):
+            replies += await self.call_many([command for _, command in run])
+        return replies
+
+    def post(self, commands: Sequence[Command | ScriptCall]) -> None:
+        """See Connection. What goes to a node without a link is left out."""
+        for key, command in zip(keys_of(commands), commands, strict=True):
+            node, is_moving = self._place(key)
+            link = None if node is None else self._links.get(node)
+            if link is not None and not is_moving:
+                link.post([command])
+
+    async def link_for(self, key: str) -> Link:
+        """See Connection."""
+        node, _ = self._place(key)
+        if node is None:
+            raise _nobody()
+        return await self._link_to(node)
+
+    def is_moving(self, key: str) -> bool:
+        """See Connection."""
+        return key in self._moving
+
+    def node_of(self, key: str | bytes) -> Node | None:
+        """The node that serves the slot of `key`; None where none does."""
+        return self._slots.master_of(key)
+
+    async def another(self, key: str, *, name: str) -> Link:
+        """See Connection."""
+        node = self.node_of(key)
+        if node is None:
+            raise _nobody()
+        return await self.another_to(node, name=name)
+
+    async def another_to(self, node: Node, *, name: str) -> Link:
+        """A new link to a node, for commands that block. Raises LinkLost, ResponseError."""
+        options = {**self._options, "name": name, "blocking": True}
+        return await Link.open_with({**self._address.options, "host": node.host, "port": node.port}, **options)
+
+    async def wait_lost(self) -> str:
+        """See Connection."""
+        await self._lost.wait()
+        return self.lost_reason or ""
+
+    async def close(self) -> None:
+        """See Connection."""
+        self._die(_CLOSED)
+        tasks = [task for task in (*self._opening.values(), *self._watches, self._refreshing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, *(link.close() for link in self._links.values()), return_exceptions=True)
+
+    def _place(self, key: str | None) -> tuple[Node | None, bool]:
+        """Where a command on `key` goes, and whether it has to say ASKING there."""
+        if key is None:
+            return next(iter(self._links), None) or self._slots.any_master(), False
+        if key in self._moving:
+            return self._moving[key], True
+        return self._slots.master_of(key), False
+
+    def _redirected(self, key: str | None, node: Node, reply: Any) -> bool:
+        """Take note of a node's word that a key is elsewhere; False where it said something else."""
+        redirection = Redirection.find(reply, node)
+        if redirection is None or key is None:
+            return False
+        if redirection.asks:
+            self._moving[key] = redirection.node
+        else:
+            self._moving.clear()
+            self._slots.moved(redirection)
+            self._refresh_soon(node)
+        return True
+
+    def _refresh_soon(self, first: Node) -> None:
+        """Where one slot has moved others may have, too; `first` is who said so."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh_if_possible(first))
+
+    async def _gathered(
+        self, parts: Sequence[tuple[Node | None, bool, Sequence[Command | ScriptCall]]]
+    ) -> list[list[Any]]:
+        if len(parts) == 1:
+            return [await self._perform(*parts[0])]
+        answers = await asyncio.gather(*(self._perform(*part) for part in parts), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [answer for answer in answers if not isinstance(answer, BaseException)]
+
+    async def _perform(self, node: Node | None, is_moving: bool, commands: Sequence[Command | ScriptCall]) -> list[Any]:
+        try:
+            if node is None:
+                raise _nobody()
+            link = await self._link_to(node)
+        except ResponseError as error:
+            return [error] * len(commands)
+        if not is_moving:
+            return await link.call_many(commands)
+        plain = [command.by_text() if isinstance(command, ScriptCall) else command for command in commands]
+        asked: list[Command] = [part for command in plain for part in (("ASKING",), command)]
+        replies: list[Any] = await link.send(pack_many(asked), len(asked))
+        return replies[1::2]
+
+    async def _link_to(self, node: Node) -> Link:
+        """The link to a node. LinkLost once all of this is dead, ResponseError where that node cannot be reached."""
+        if self.lost_reason is not None:
+            raise LinkLost(self.lost_reason)
+        link = self._links.get(node)
+        if link is not None:
+            return link
+        if node not in self._opening:
+            failed_at, why = self._unreachable.get(node, (float("-inf"), ""))
+            if asyncio.get_running_loop().time() - failed_at < PAUSE_S:
+                raise _unreachable(node, why)
+            opening = self._opening[node] = asyncio.create_task(self._open(node))
+            opening.add_done_callback(lambda done: self._opened(node, done))
+        return await asyncio.shield(self._opening[node])
+
+    def _opened(self, node: Node, opening: asyncio.Task[Link]) -> None:
+        self._opening.pop(node, None)
+        if not opening.cancelled():
+            opening.exception()  # marked as seen: its callers may be gone
+
+    async def _open(self, node: Node) -> Link:
+        try:
+            link = await Link.open_with(
+                {**self._address.options, "host": node.host, "port": node.port}, **self._options
+            )
+        except LinkLost as error:
+            self._unreachable[node] = asyncio.get_running_loop().time(), str(error)
+            await self._refresh_if_possible()
+            raise _unreachable(node, str(error)) from None
+        if self.lost_reason is not None:
+            await link.close()
+            raise LinkLost(self.lost_reason)
+        self._links[node] = link
+        watch = asyncio.create_task(self._watch(link))
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
+        return link
+
+    async def _refresh_if_possible(self, first: Node | None = None) -> None:
+        """A node that is away may have been replaced."""
+        with suppress(LinkLost, ResponseError):  # the next attempt asks again
+            await self.refresh(first)
+
+    async def _slots_by(self, node: Node) -> list[Any]:
+        link = self._links.get(node)
+        if link is not None:
+            return list(await link.call("CLUSTER", "SLOTS"))
+        options = {**self._address.options, "host": node.host, "port": node.port}
+        link = await Link.open_with(options, reply_timeout_s=ASK_TIMEOUT_S)
+        try:
+            return list(await link.call("CLUSTER", "SLOTS"))
+        finally:
+            await link.close()
+
+    async def _watch(self, link: Link) -> None:
+        self._die(f"{link.server}: {await link.wait_lost()}")
+
+    def _die(self, reason: str) -> None:
+        if self.lost_reason is None:
+            self.lost_reason = reason
+            self._lost.set()
+            for link in self._links.values():
+                link.abort(reason)
+
+
+def _unreachable(node: Node, why: str) -> ResponseError:
+    return parse_error(f"CLUSTERDOWN {node} cannot be reached: {why}")
+
+
+def _nobody() -> ResponseError:
+    return parse_error("CLUSTERDOWN nobody serves the slot")

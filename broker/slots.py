@@ -1,0 +1,94 @@
+"""Which node of a cluster serves which keys, and where a node says that a key is instead."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple, Self
+
+from redis.crc import key_slot
+from redis.exceptions import ResponseError
+
+from broker.errors import error_code
+from broker.scripts import Command, ScriptCall
+
+NUM_SLOTS: Final = 16384
+_KEYLESS: Final = frozenset({"CLIENT", "CLUSTER", "INFO", "PING", "TIME"})
+_KEY_THIRD: Final = frozenset({"XGROUP", "XINFO"})
+
+
+class Node(NamedTuple):
+    """Where a server of a cluster listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Redirection(NamedTuple):
+    """A node's word that it does not serve a key, and did nothing.
+
+    MOVED: `node` serves its slot from now on. ASK: the slot is being moved, and this key is at `node` already, which
+    serves it to whoever says ASKING.
+    """
+
+    node: Node
+    slot: int
+    asks: bool
+
+    @classmethod
+    def find(cls, reply: Any, asked: Node) -> Self | None:
+        """From what `asked` replied; None where that is no redirection."""
+        if not isinstance(reply, ResponseError) or error_code(reply) not in ("MOVED", "ASK"):
+            return None
+        kind, slot, address = str(reply).split(" ")[:3]
+        host, _, port = address.rpartition(":")
+        return cls(Node(host or asked.host, int(port)), int(slot), kind == "ASK")
+
+
+class SlotMap:
+    """What is known of a cluster: the master of each slot, and every node that was heard of."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._masters: list[Node | None] = [None] * NUM_SLOTS
+        self.nodes: dict[Node, None] = dict.fromkeys(nodes)
+
+    def learn(self, reply: Sequence[Any], asked: Node) -> None:
+        """Take over a reply to CLUSTER SLOTS by the node `asked`."""
+        masters: list[Node | None] = [None] * NUM_SLOTS
+        for first, last, *members in reply:
+            found = [Node(member[0].decode() if member[0] else asked.host, member[1]) for member in members]
+            masters[first : last + 1] = [found[0]] * (last + 1 - first)
+            self.nodes.update(dict.fromkeys(found))
+        self._masters = masters
+
+    def moved(self, redirection: Redirection) -> None:
+        """Take over what a MOVED says."""
+        self._masters[redirection.slot] = redirection.node
+        self.nodes[redirection.node] = None
+
+    def master_of(self, key: str | bytes) -> Node | None:
+        """The node that serves a key; None where none does."""
+        return self._masters[key_slot(key.encode() if isinstance(key, str) else key)]
+
+    def any_master(self) -> Node | None:
+        """One that serves something."""
+        return next(filter(None, self._masters), None)
+
+
+def key_of(command: Command | ScriptCall) -> str | None:
+    """The first key of a command of this package, whose other keys share its slot; None where it has none."""
+    if isinstance(command, ScriptCall):
+        return command.keys[0]
+    name = command[0]
+    if name in _KEYLESS:
+        return None
+    at = 2 if name in _KEY_THIRD else command.index("STREAMS") + 1 if name in ("XREAD", "XREADGROUP") else 1
+    key = command[at]
+    return key.decode() if isinstance(key, bytes) else str(key)
+
+
+def keys_of(commands: Sequence[Command | ScriptCall]) -> list[str | None]:
+    """By whose key each command finds its node: its own, else that of the one before it, else that of the first."""
+    keys = [key_of(command) for command in commands]
+    last = next(filter(None, keys), None)
+    return [last := key or last for key in keys]

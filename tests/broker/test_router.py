@@ -1,0 +1,239 @@
+"""A cluster of three real nodes behind one connection: keys find their nodes, also while slots move and nodes die."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from redis.exceptions import ClusterDownError, ResponseError
+
+from broker.connect import connect
+from broker.connection import Connection
+from broker.errors import LinkLost, Unwritable
+from broker.fold import fold_log
+from broker.loss import Watch
+from broker.queue import RequestQueue
+from broker.reply_log import append_many
+from broker.router import Router
+from broker.scripts import ENTRY_STATE
+from broker.token_write import TokenWrite
+from schemas.events import Output
+from schemas.keys import GROUP, Keys
+from tests.broker.conftest import MakeReader, MakeWorker
+from tests.broker.following import expected, follow
+from tests.broker.scripted import Job, ScriptedWorker, enqueue, make_request
+from tests.redis_cluster import RedisCluster
+from tests.redis_server import one_server
+
+pytestmark = one_server("system")
+
+NAMES = [f"key-{number}" for number in range(24)]
+
+
+@pytest.fixture(scope="module")
+def _cluster(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    cluster = RedisCluster(redis_binary, tmp_path_factory.mktemp("cluster"))
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def cluster(_cluster: RedisCluster) -> RedisCluster:
+    """An empty cluster, whose slots may be anywhere."""
+    _cluster.flush()
+    return _cluster
+
+
+@pytest.fixture
+async def router(cluster: RedisCluster) -> AsyncIterator[Router]:
+    connection = await connect(cluster.url)
+    assert isinstance(connection, Router)
+    yield connection
+    await connection.close()
+
+
+def other_node(cluster: RedisCluster, key: str) -> Any:
+    """A node that does not serve `key`."""
+    return next(node for node in cluster.nodes if node is not cluster.node_of(key))
+
+
+async def running(worker: ScriptedWorker, link: Connection, keys: Keys, *request_ids: str) -> list[Job]:
+    """Requests in the hands of a worker, by the order of their ids."""
+    jobs = []
+    for request_id in request_ids:
+        await enqueue(link, keys, make_request(request_id, max_tokens=100))
+        jobs.append(await worker.take())
+    return jobs
+
+
+async def logged(link: Connection, keys: Keys, job: Job) -> list[int]:
+    """The tokens that stand in the log."""
+    return fold_log(await link.call("XRANGE", keys.reply(job.request.id), "-", "+")).tokens[0]
+
+
+async def test_each_command_goes_to_the_node_of_its_key(cluster: RedisCluster, router: Router) -> None:
+    assert {cluster.node_of(name) for name in NAMES} == set(cluster.nodes)
+    assert await router.call_many([("SET", name, name) for name in NAMES]) == [b"OK"] * len(NAMES)
+    reads = [command for name in NAMES for command in (("GET", name), ("TIME",))]
+    replies = await router.call_many(reads)
+    assert replies[::2] == [name.encode() for name in NAMES]
+    assert all(len(reply) == 2 for reply in replies[1::2])
+    assert await router.call_in_order([("GET", name) for name in NAMES]) == replies[::2]
+    wrong = await router.call_many([("GET", NAMES[0]), ("INCR", NAMES[1]), ("GET", NAMES[2])])
+    assert [type(reply) for reply in wrong] == [bytes, ResponseError, bytes]
+
+
+async def test_a_script_runs_where_its_keys_are_and_is_taught_to_each_node(router: Router) -> None:
+    calls = [ENTRY_STATE.call([name], [GROUP, "1-1"]) for name in NAMES]
+    assert await router.call_many(calls) == [[0, b"", 0, 0]] * len(NAMES)
+
+
+async def test_a_slot_that_has_moved_is_found_and_remembered(cluster: RedisCluster, router: Router) -> None:
+    await router.call("SET", "moves", "1")
+    target = other_node(cluster, "moves")
+    cluster.move("moves", target)
+    assert await router.call("GET", "moves") == b"1"
+    node = router.node_of("moves")
+    assert node is not None
+    assert node.port == target.port
+
+
+async def test_a_key_that_is_already_there_is_asked_for(cluster: RedisCluster, router: Router) -> None:
+    await router.call("SET", "asked", "1")
+    source = cluster.node_of("asked")
+    with cluster.moving("asked", other_node(cluster, "asked")):
+        assert await router.call("GET", "asked") == b"1"
+        assert await router.call_many([("SET", "asked", "2"), ("GET", "asked")]) == [b"OK", b"2"]
+        assert router.is_moving("asked")
+        node = router.node_of("asked")
+        assert node is not None
+        assert node.port == source.port
+    assert await router.call("GET", "asked") == b"2"
+
+
+async def test_the_whole_way_of_requests_over_all_nodes(
+    cluster: RedisCluster, router: Router, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    ids = [f"r{number}" for number in range(12)]
+    assert {cluster.node_of(keys.reply(one)) for one in ids} == set(cluster.nodes)
+    reader = await make_reader(cluster.url)
+    worker = await make_worker(cluster.url, "w1")
+    following = [asyncio.create_task(follow(reader.subscribe(Watch(one, "default")))) for one in ids]
+    jobs = await running(worker, router, keys, *ids)
+    for _ in range(3):
+        write = TokenWrite()
+        for job in jobs:
+            run = worker.next_run(job)
+            assert write.add(job.log, run.position, list(run.tokens))
+        write.send()
+        assert await write.failures() == {}
+    assert [lease.owned for lease in (await worker.renew(*jobs)).values()] == [True] * len(jobs)
+    assert await append_many([(job.log, Output((worker.next_run(job),))) for job in jobs]) == [None] * len(jobs)
+    for job in jobs:
+        await worker.end(job)
+    for seen in await asyncio.gather(*following):
+        assert (seen.tokens[0], len(seen.terminals)) == (expected(4), 1)
+    assert await RequestQueue(router, keys).depth() == 0
+
+
+async def test_tokens_for_a_log_that_has_moved_are_refused_and_the_next_epoch_goes_on_there(
+    cluster: RedisCluster, router: Router, keys: Keys, make_worker: MakeWorker
+) -> None:
+    worker = await make_worker(cluster.url, "w1")
+    (job,) = await running(worker, router, keys, "r1")
+    await worker.step(job, 2)
+    cluster.move(job.log.key, other_node(cluster, job.log.key))
+    write = TokenWrite()
+    assert write.add(job.log, 2, [20])
+    write.send()
+    failure = (await write.failures())[job.log]
+    assert (type(failure), failure.code) == (Unwritable, "MOVED")  # type: ignore[attr-defined]
+    again = await worker.open(job.claimed)
+    assert again.log.epoch > job.log.epoch
+    await worker.step(again)
+    assert await logged(router, keys, again) == expected(3)
+    assert not job.log.writable
+
+
+async def test_a_log_is_written_and_read_on_while_its_slot_is_being_moved(
+    cluster: RedisCluster, router: Router, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+) -> None:
+    reader = await make_reader(cluster.url)
+    worker = await make_worker(cluster.url, "w1")
+    (job,) = await running(worker, router, keys, "r1")
+    following = asyncio.create_task(follow(reader.subscribe(Watch("r1", "default"))))
+    await worker.step(job)
+    with cluster.moving(job.log.key, other_node(cluster, job.log.key)):
+        with pytest.raises(Unwritable, match="ASK"):
+            await job.log.append([worker.next_run(job)])
+        again = await worker.open(job.claimed)
+        assert again.log.is_moving
+        for _ in range(3):
+            await worker.step(again)
+        write = TokenWrite()
+        assert not write.add(again.log, 4, [40])  # what says ASKING is written singly
+    await worker.step(again)  # the node that it is written to serves the slot by now
+    await worker.end(again)
+    seen = await following
+    assert (seen.tokens[0], len(seen.terminals)) == (expected(5), 1)
+
+
+async def test_a_new_log_begins_where_its_slot_is_going_to_be(
+    cluster: RedisCluster, router: Router, keys: Keys, make_worker: MakeWorker
+) -> None:
+    worker = await make_worker(cluster.url, "w1")
+    target = other_node(cluster, keys.reply("r1"))
+    with cluster.moving(keys.reply("r1"), target):
+        (job,) = await running(worker, router, keys, "r1")
+        await worker.step(job)
+        with target.client() as client:
+            assert client.keys("orca:reply:*") == [job.log.key.encode()]
+    await worker.step(job)
+    assert await logged(router, keys, job) == expected(2)
+
+
+async def test_a_queue_whose_slot_moves_goes_on_where_it_has_gone(
+    cluster: RedisCluster, router: Router, keys: Keys, make_worker: MakeWorker
+) -> None:
+    worker = await make_worker(cluster.url, "w1")
+    (job,) = await running(worker, router, keys, "r1")
+    cluster.move(keys.requests("normal"), other_node(cluster, keys.requests("normal")))
+    assert (await worker.renew(job))[job.ref].owned
+    (other,) = await running(worker, router, keys, "r2")
+    await worker.step(other)
+    await worker.end(other)
+    await worker.end(job)
+    assert await RequestQueue(router, keys).depth() == 0
+
+
+async def test_what_a_dead_node_serves_is_away_and_nothing_else(cluster: RedisCluster, router: Router) -> None:
+    await router.call_many([("SET", name, name) for name in NAMES])
+    dead = cluster.node_of(NAMES[0])
+    dead.kill()
+    try:
+        assert f":{dead.port}:" in await router.wait_lost()
+        with pytest.raises(LinkLost):
+            await router.call("GET", NAMES[1])
+        seeds = ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes)
+        again = await connect(f"redis+cluster://{seeds}")
+        replies = await again.call_many([("GET", name) for name in NAMES])
+        for name, reply in zip(NAMES, replies, strict=True):
+            away = cluster.node_of(name) is dead
+            assert isinstance(reply, ClusterDownError) if away else reply == name.encode()
+    finally:
+        dead.start()
+        cluster.wait_whole()
+    while isinstance(reply := (await again.call_many([("GET", NAMES[0])]))[0], ClusterDownError):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    assert reply == NAMES[0].encode()
+    await again.close()
+
+
+async def test_nobody_answers_or_it_is_no_cluster(redis_server: Any, cluster: RedisCluster) -> None:
+    with pytest.raises(LinkLost, match=r"no node of the cluster answers \(127.0.0.1:1: cannot connect"):
+        await connect("redis+cluster://127.0.0.1:1")
+    with pytest.raises(ResponseError, match="cluster support disabled"):
+        await connect(f"redis+cluster://127.0.0.1:{redis_server.port}")
+    connection = await connect(f"redis+cluster://127.0.0.1:1,127.0.0.1:{cluster.nodes[1].port}")
+    await connection.close()

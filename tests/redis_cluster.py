@@ -1,0 +1,159 @@
+"""Three masters of a Redis Cluster, all real processes, each serving a third of the slots; slots can be moved."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.crc import key_slot
+
+from tests.ports import free_port
+from tests.redis_server import RedisServer
+
+NUM_SLOTS = 16384
+NODE_TIMEOUT_MS = 1000
+WAIT_S = 60
+
+
+class RedisCluster:
+    """`nodes` serve the slots in order. Whoever finds a node dead leaves the others serving theirs, unless
+    `full_coverage` is asked for, as it is by default in Redis."""
+
+    def __init__(
+        self,
+        binary: str,
+        directory: Path,
+        *,
+        num_nodes: int = 3,
+        aof: str | None = "always",
+        full_coverage: bool = False,
+        options: Callable[[RedisServer], Sequence[str]] = lambda _: (),
+    ) -> None:
+        self.nodes = [RedisServer(binary, directory / f"node{number}", aof=aof) for number in range(num_nodes)]
+        for node in self.nodes:
+            node.options += ["--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT_MS)]
+            node.options += ["--cluster-require-full-coverage", "yes" if full_coverage else "no"]
+            # The bus has a port of its own, which by default is out of the range that tests have to themselves.
+            node.options += ["--cluster-port", str(free_port()), *options(node)]
+
+    @property
+    def url(self) -> str:
+        """Names one node, which knows the others."""
+        return f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
+
+    def start(self) -> None:
+        """Start the nodes, have them meet and share the slots, and wait until all of them say so."""
+        for node in self.nodes:
+            node.start()
+        share = -(-NUM_SLOTS // len(self.nodes))
+        for number, node in enumerate(self.nodes):
+            slots = range(number * share, min((number + 1) * share, NUM_SLOTS))
+            with node.client() as client:
+                client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+                client.execute_command("CLUSTER", "ADDSLOTSRANGE", slots[0], slots[-1])
+                for other in self.nodes[:number]:
+                    bus = other.options[other.options.index("--cluster-port") + 1]
+                    client.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port, bus)
+        self.wait_whole()
+
+    def wait_whole(self) -> None:
+        """Wait until every node knows who serves each slot, and takes all of them for alive."""
+        for node in self.nodes:
+            _wait(lambda node=node: self._is_whole(node))  # type: ignore[misc]
+
+    def stop(self) -> None:
+        """End everything."""
+        for node in self.nodes:
+            node.kill()
+
+    def node_of(self, key: str) -> RedisServer:
+        """The node that serves a key, as the first living node has it."""
+        slot = key_slot(key.encode())
+        for node in self.nodes:
+            try:
+                with node.client() as client:
+                    served = _served(client)
+            except redis.RedisError:
+                continue
+            for first, last, port in served:
+                if first <= slot <= last:
+                    return next(one for one in self.nodes if one.port == port)
+        raise LookupError(f"nobody serves {key}")
+
+    def client(self) -> "redis.RedisCluster":
+        """A plain client of the whole cluster, for a test's own hand."""
+        return redis.RedisCluster(host="127.0.0.1", port=self.nodes[0].port)
+
+    def flush(self) -> None:
+        """Delete everything, scripts too."""
+        for node in self.nodes:
+            with node.client() as client:
+                client.flushall()
+                client.script_flush()
+
+    def move(self, key: str, target: RedisServer) -> None:
+        """Move the slot of `key` with all that is in it."""
+        with self.moving(key, target):
+            pass
+
+    @contextmanager
+    def moving(self, key: str, target: RedisServer, *, num_keys: int = 1000) -> Iterator[None]:
+        """Within, the slot of `key` is being moved to `target`, which has `num_keys` of its keys already."""
+        slot, source = key_slot(key.encode()), self.node_of(key)
+        with source.client() as old, target.client() as new:
+            names = [client.execute_command("CLUSTER", "MYID") for client in (old, new)]
+            source_id, target_id = [_text(name) for name in names]
+            new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
+            old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
+            _migrate(old, slot, target.port, num_keys)
+            yield
+            while _migrate(old, slot, target.port, 1000):
+                pass
+            for client in (new, old):
+                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", target_id)
+
+    def _is_whole(self, node: RedisServer) -> bool:
+        with node.client() as client:
+            info = client.execute_command("CLUSTER", "INFO")
+            served = _served(client)
+        num_slots = sum(last + 1 - first for first, last, _ in served)
+        state = info["cluster_state"] if isinstance(info, dict) else "ok" if b"cluster_state:ok" in info else "fail"
+        return state == "ok" and num_slots == NUM_SLOTS and len({port for *_, port in served}) == len(self.nodes)
+
+
+def _served(client: "redis.Redis") -> list[tuple[int, int, int]]:
+    """First and last slot of each range, and the port of who serves it."""
+    found: Any = client.execute_command("CLUSTER", "SLOTS")
+    return [(first, last, master[1]) for first, last, master, *_ in found]
+
+
+def plain_client(url: str, **options: Any) -> Any:
+    """redis-py's client of what a URL leads to, a server or a cluster."""
+    scheme, _, rest = url.partition("+cluster")
+    return redis.RedisCluster.from_url(scheme + rest, **options) if rest else redis.Redis.from_url(url, **options)
+
+
+def _migrate(old: "redis.Redis", slot: int, port: int, count: int) -> bool:
+    """Move some keys of a slot; whether there were any."""
+    keys: Any = old.execute_command("CLUSTER", "GETKEYSINSLOT", slot, count) if count else []
+    if keys:
+        old.execute_command("MIGRATE", "127.0.0.1", port, "", 0, 10_000, "KEYS", *keys)
+    return bool(keys)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _wait(holds: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + WAIT_S
+    while True:
+        try:
+            if holds():
+                return
+        except redis.RedisError:
+            pass
+        assert time.monotonic() < give_up, "it did not come to that"
+        time.sleep(0.05)
