@@ -6,7 +6,7 @@ from broker.dead_letter import bury_call
 from broker.entry import EntryRef
 from broker.errors import require
 from broker.link import Link
-from broker.scripts import DUPLICATE, MARK_ENDED, Command, ScriptCall
+from broker.scripts import ACKNOWLEDGE, DUPLICATE, MARK_ENDED, Command, ScriptCall
 from schemas.errors import ErrorCode
 from schemas.events import Terminal
 from schemas.keys import GROUP, Keys
@@ -38,17 +38,16 @@ async def finish(
         if terminal.error in BURIED:
             commands.append(bury_call(keys, ref, terminal.error, terminal.message or ""))
         else:
-            commands.extend(acknowledge(keys, ref))
+            commands.append(acknowledge_call(keys, ref))
     require(await link.call_many(commands))
 
 
 async def drop_duplicate(link: Link, keys: Keys, *, request_id: str, ref: EntryRef, stays: EntryRef) -> None:
     """Acknowledge and delete a second entry of one id; `seen` names the one that stays. Raises LinkLost, Unwritable."""
-    key_list = [keys.requests(ref.priority_class), keys.seen(request_id)]
+    key_list = [keys.requests(ref.priority_class), keys.seen(request_id), keys.work]
     require(await link.call_many([DUPLICATE.call(key_list, [GROUP, ref.entry_id, str(ref), str(stays)])]))
 
 
-def acknowledge(keys: Keys, ref: EntryRef) -> list[Command]:
-    """The commands that take an entry out of the group and out of its stream, together."""
-    stream = keys.requests(ref.priority_class)
-    return [("MULTI",), ("XACK", stream, GROUP, ref.entry_id), ("XDEL", stream, ref.entry_id), ("EXEC",)]
+def acknowledge_call(keys: Keys, ref: EntryRef) -> ScriptCall:
+    """The call of acknowledge.lua, which takes an entry out of the group, its stream and the books, together."""
+    return ACKNOWLEDGE.call([keys.requests(ref.priority_class), keys.work], [GROUP, ref.entry_id, str(ref)])

@@ -22,7 +22,7 @@ def is_hopeless(deliveries: int, fold: Fold, max_deliveries: int) -> bool:
 def bury_call(keys: Keys, ref: EntryRef, reason: ErrorCode, message: str, *, waiting: bool = False) -> ScriptCall:
     """The call of bury.lua."""
     args: list[Arg] = [GROUP, ref.entry_id, str(ref), str(reason), message[:MAX_MESSAGE_LENGTH], int(waiting)]
-    return BURY.call([keys.requests(ref.priority_class), keys.dead], args)
+    return BURY.call([keys.requests(ref.priority_class), keys.dead, keys.work], args)
 
 
 async def bury(

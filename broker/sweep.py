@@ -10,7 +10,7 @@ from broker.errors import Unusable, Unwritable
 from broker.lease import HANDED_OVER_MS
 from broker.link import Link
 from broker.origin import read_request
-from broker.scripts import SWEEP, Arg
+from broker.scripts import RECOUNT, SWEEP, Arg
 from schemas.errors import ErrorCode, InvalidRequest
 from schemas.keys import CLASSES, GROUP, Keys, check_id
 
@@ -52,6 +52,7 @@ class Sweeper:
         self._margin_ms = margin_ms
         self._chunk = chunk
         self._cursors: dict[str, str] = {}
+        self._books_cursor: bytes | str = "0"
 
     async def step(self) -> Swept:
         """Look at the next chunk of every class. Call it every second or so.
@@ -71,9 +72,20 @@ class Sweeper:
                         expired.append(ref)
                 except Unwritable as error:
                     refused = error
+        await self._recount()
         if refused is not None:
             raise refused
         return Swept(tuple(expired), repaired)
+
+    async def _recount(self) -> None:
+        """Take off the books what somebody deleted beside the protocol."""
+        streams = [self._keys.requests(name) for name in CLASSES]
+        try:
+            self._books_cursor, _ = await self._link.run(
+                RECOUNT, [*streams, self._keys.work], [self._books_cursor, self._chunk]
+            )
+        except ResponseError as error:
+            raise Unwritable(error) from None
 
     async def _look(self, name: str, now_ms: int) -> tuple[list[tuple[EntryRef, str]], int]:
         """Overdue entries of the next chunk with their request ids, and how many entries were repaired."""

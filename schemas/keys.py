@@ -73,6 +73,20 @@ class Keys:
         return f"{self.namespace}:{{{self.model}}}:cancel:{request_id}"
 
     @property
+    def work(self) -> str:
+        """Hash, the books: what each accepted entry asks for, and the sums by class and tenant."""
+        return f"{self.namespace}:{{{self.model}}}:work"
+
+    @property
+    def throughput(self) -> str:
+        """Hash: what each worker serves, and until when its report counts."""
+        return f"{self.namespace}:{{{self.model}}}:throughput"
+
+    def rate(self, tenant: str) -> str:
+        """String: when the bucket of a tenant with a limited rate is full again (Unix ms)."""
+        return f"{self.namespace}:{{{self.model}}}:rate:{tenant}"
+
+    @property
     def control(self) -> str:
         """Capped stream that wakes workers up."""
         return f"{self.namespace}:{{{self.model}}}:control"
