@@ -60,7 +60,7 @@ class GatewaySettings(BrokerSettings, LogSettings):
         "beyond that: 429. [tokens]",
     )
     max_wait_share: float = Field(
-        0.4,
+        0.2,
         gt=0,
         le=1,
         description="Part of the time up to its deadline that a request may be expected to wait; beyond that: 429.",
