@@ -101,6 +101,8 @@ class Intake:
         elif not self._draining.is_set():
             arrived = await self._wait_for_work(room)
             self._nothing_came = not arrived
+            if arrived:
+                self.queue_was_empty, self.saturated = False, len(arrived) >= room
             await self._admit(arrived)
             await self._next_iteration()
 
