@@ -11,6 +11,9 @@ COMMANDS = {
         "a GPU: kernels checked and measured, the engine beside transformers", "bench.gpu.command", "worker"
     ),
     "serve": Command("a gateway over HTTP: open loop, closed loop, sweeps", "bench.serve.command", "gateway"),
+    "overload": Command(
+        "several times the capacity: who is served in time", "bench.overload.command", "gateway,worker,embedded"
+    ),
     "peers": Command("the engine beside other engines, in one run", "bench.peers.command", "worker"),
     "workloads": Command("the workloads and what they are", "bench.workloads.command"),
     "make-model": Command("a model of a given shape with random weights", "bench.make_model", "worker"),

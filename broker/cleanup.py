@@ -45,11 +45,16 @@ async def finish(
         if terminal.error in BURIED:
             commands.append(bury_call(keys, ref, terminal.error, terminal.message or ""))
         else:
-            commands.append(ACKNOWLEDGE.call([stream_of(keys, ref)], [GROUP, ref.entry_id]))
+            commands.append(acknowledge_call(keys, ref))
     require(await link.call_many(commands))
 
 
 async def drop_duplicate(link: Connection, keys: Keys, *, request_id: str, ref: EntryRef, stays: EntryRef) -> None:
     """Acknowledge and delete a second entry of one id; `seen` names the one that stays. Raises LinkLost, Unwritable."""
-    key_list = [stream_of(keys, ref), keys.seen(request_id)]
+    key_list = [stream_of(keys, ref), keys.seen(request_id), keys.in_lane(ref.lane).work]
     require(await link.call_many([DUPLICATE.call(key_list, [GROUP, ref.entry_id, str(ref), str(stays)])]))
+
+
+def acknowledge_call(keys: Keys, ref: EntryRef) -> ScriptCall:
+    """The call of acknowledge.lua, which takes an entry out of the group, its stream and the books, together."""
+    return ACKNOWLEDGE.call([stream_of(keys, ref), keys.in_lane(ref.lane).work], [GROUP, ref.entry_id, str(ref)])

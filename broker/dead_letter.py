@@ -22,7 +22,8 @@ def is_hopeless(deliveries: int, fold: Fold, max_deliveries: int) -> bool:
 def bury_call(keys: Keys, ref: EntryRef, reason: ErrorCode, message: str, *, waiting: bool = False) -> ScriptCall:
     """The call of bury.lua."""
     args: list[Arg] = [GROUP, ref.entry_id, str(ref), str(reason), message[:MAX_MESSAGE_LENGTH], int(waiting)]
-    return BURY.call([stream_of(keys, ref), keys.in_lane(ref.lane).dead], args)
+    lane = keys.in_lane(ref.lane)
+    return BURY.call([stream_of(keys, ref), lane.dead, lane.work], args)
 
 
 async def bury(

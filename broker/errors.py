@@ -1,6 +1,7 @@
 """What can go wrong between this process and Redis, and between writers of one reply log."""
 
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import Any, Final
 
 from redis.exceptions import ResponseError
@@ -21,13 +22,30 @@ class LinkLost(BrokerError):
     """The connection is gone. Whether the command was carried out is unknown: never repeat it blindly."""
 
 
-class QueueFull(BrokerError):
-    """The queue of the model holds `depth` requests, waiting and running; `bound` are allowed."""
+class Refusal(StrEnum):
+    """Why a request is not accepted now."""
 
-    def __init__(self, depth: int, bound: int) -> None:
-        super().__init__(f"queue depth: got {depth} requests, allowed: fewer than {bound}")
-        self.depth = depth
-        self.bound = bound
+    REQUESTS = "requests"
+    """As many requests of its class wait and run as are allowed."""
+    TOKENS = "tokens"
+    """What waits and runs in its class asks for as many tokens as are allowed."""
+    WAIT = "wait"
+    """It is expected to wait for longer than it may. [ms]"""
+    RATE = "rate"
+    """Its tenant has sent as many requests in a minute as it may."""
+    CONCURRENCY = "concurrency"
+    """As many requests of its tenant wait and run as are allowed."""
+
+
+class NotAdmitted(BrokerError):
+    """The terms of a request are not met, and nothing was written. It may be tried again after `retry_after_ms`."""
+
+    def __init__(self, reason: Refusal, found: int, allowed: int, retry_after_ms: int) -> None:
+        super().__init__(f"{reason}: got {found}, allowed: {allowed}")
+        self.reason = reason
+        self.found = found
+        self.allowed = allowed
+        self.retry_after_ms = retry_after_ms
 
 
 class Fenced(BrokerError):

@@ -105,7 +105,7 @@ class LossCheck:
         if await link.server_time_ms() >= request.deadline_ms:
             return await self._end(link, watch, gone, ErrorCode.EXPIRED, "the deadline passed after it was lost")
         try:
-            again = await queue.enqueue(request, bound=None, retention_ms=self._retention_ms, replaces=gone)
+            again = await queue.enqueue(request, terms=None, retention_ms=self._retention_ms, replaces=gone)
         except ResponseError as error:
             raise Unwritable(error) from None
         watch.ref = again.entry

@@ -1,5 +1,6 @@
 """The request queue of one model: four streams, one consumer group each."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,10 +8,11 @@ from redis.exceptions import ResponseError
 
 from broker.connection import Connection
 from broker.entry import EntryRef, Mark, stream_of
-from broker.errors import WRONG_TYPE, QueueFull, error_code
+from broker.errors import WRONG_TYPE, NotAdmitted, Refusal, error_code
 from broker.fold import fold_log
 from broker.lease import was_handed_over
 from broker.scripts import ENQUEUE, ENTRY_STATE, FORGET_LOG, Arg, ScriptCall
+from broker.terms import Terms
 from schemas.errors import ErrorCode
 from schemas.keys import CLASSES, GROUP, Keys
 from schemas.request import GenerationRequest
@@ -111,33 +113,35 @@ class RequestQueue:
         self,
         request: GenerationRequest,
         *,
-        bound: int | None,
+        terms: Terms | None,
         retention_ms: int,
         replaces: EntryRef | None = None,
     ) -> Enqueued:
         """Put the request into its class's stream once: a repeated call returns the entry that is there.
 
         `replaces` names an entry of this request that was lost: if it is gone and nobody else replaced it, the request
-        is added anew. `bound` is the most entries the queue may hold, each lane its share (None: no bound; an accepted
-        request is never refused again). Raises QueueFull; ResponseError (out of memory ...) with nothing done; LinkLost
-        with nothing known, in which case the call may be repeated on another link.
+        is added anew. `terms` are those of a new request, each lane its share (None: there are none; an accepted
+        request is never refused again). Raises NotAdmitted, and ResponseError (out of memory ...), with nothing done;
+        LinkLost with nothing known, in which case the call may be repeated on another link.
         """
-        keys = self._keys.in_lane(self._keys.lane_of(request.id))
-        bound = None if bound is None else -(-bound // keys.queue_lanes)
-        streams = [keys.requests(name) for name in CLASSES]
+        keys, payload = self._keys.in_lane(self._keys.lane_of(request.id)), request.payload
         fields: list[Arg] = [part for item in request.fields().items() for part in item]
-        args: list[Arg] = [
-            CLASSES.index(request.priority_class) + 1,
-            -1 if bound is None else bound,
-            request.deadline_ms + retention_ms,
-            request.priority_class,
-            " ".join(CLASSES),
-            "" if replaces is None else str(replaces),
-            *fields,
-        ]
-        ref, duplicate, depth = await self._link.run(ENQUEUE, [*streams, keys.seen(request.id)], args)
-        if not ref:
-            raise QueueFull(depth, bound or 0)
+        asked = {
+            "class": request.priority_class,
+            "tenant": payload.tenant,
+            "deadline": request.deadline_ms,
+            "tokens": payload.declared_tokens,
+            "length": payload.declared_length,
+            "seen_until": request.deadline_ms + retention_ms,
+            **({} if replaces is None else {"replaces": str(replaces)}),
+            **({} if terms is None else terms.shared(keys.queue_lanes).as_dict()),
+        }
+        key_list = [*map(keys.requests, CLASSES), keys.seen(request.id), keys.work, keys.throughput]
+        reply = await self._link.run(ENQUEUE, [*key_list, keys.rate(payload.tenant)], [json.dumps(asked), *fields])
+        if not reply[0]:
+            _, reason, *figures = reply
+            raise NotAdmitted(Refusal(reason.decode()), *figures)
+        ref, duplicate, depth = reply
         mark = Mark.find(ref, keys.lane) or Mark(EntryRef.parse(ref, keys.lane))
         return Enqueued(mark.ref, bool(duplicate), depth, mark.outcome, mark.tenant)
 

@@ -61,6 +61,6 @@ async def replay(
     }
     request = GenerationRequest.from_fields(wanted, stream_class=priority_class, now_ms=now_ms)
     request = replace(request, payload=request.payload.model_copy(update={"on_disconnect": "continue"}))
-    enqueued = await RequestQueue(link, keys).enqueue(request, bound=None, retention_ms=retention_ms)
+    enqueued = await RequestQueue(link, keys).enqueue(request, terms=None, retention_ms=retention_ms)
     await delete_letters(link, keys, [letter.letter_id])
     return Replayed(request.id, enqueued.entry, enqueued.duplicate)

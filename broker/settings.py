@@ -63,7 +63,10 @@ class BrokerSettings(BaseSettings):
         600.0, ge=1, le=604_800, description="How long the reply log of a finished request can still be read. [s]"
     )
     max_queue_depth: int = Field(
-        1000, ge=1, le=10_000_000, description="Most requests waiting and running; beyond that: queue full. [requests]"
+        1000,
+        ge=1,
+        le=10_000_000,
+        description="Most requests of one class waiting and running; beyond that: 429. [requests]",
     )
     max_deliveries: int = Field(
         3, ge=1, le=100, description="Attempts without a new token before a request becomes a dead letter. [attempts]"

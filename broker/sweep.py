@@ -11,7 +11,7 @@ from broker.entry import EntryRef
 from broker.errors import Unusable, Unwritable
 from broker.lease import HANDED_OVER_MS
 from broker.origin import read_request
-from broker.scripts import SWEEP, Arg
+from broker.scripts import RECOUNT, SWEEP, Arg
 from schemas.errors import ErrorCode, InvalidRequest
 from schemas.keys import CLASSES, GROUP, Keys, check_id
 
@@ -76,9 +76,20 @@ class Sweeper:
                         expired.append(ref)
                 except Unwritable as error:
                     refused = error
+        for keys in self._keys.each_lane:
+            await self._recount(keys)
         if refused is not None:
             raise refused
         return Swept(tuple(expired), repaired)
+
+    async def _recount(self, keys: Keys) -> None:
+        """Take off the books what somebody deleted beside the protocol."""
+        key_list, cursor = [*map(keys.requests, CLASSES), keys.work], self._cursors.get(keys.work, "0")
+        try:
+            found, _ = await self._link.run(RECOUNT, key_list, [cursor, self._chunk])
+        except ResponseError as error:
+            raise Unwritable(error) from None
+        self._cursors[keys.work] = found.decode()
 
     async def _look(self, keys: Keys, name: str, now_ms: int) -> tuple[list[tuple[EntryRef, str]], int]:
         """Overdue entries of the next chunk with their request ids, and how many entries were repaired."""

@@ -20,6 +20,8 @@ from schemas.request import GenerationRequest
 
 _PREFIX: Final = "orca_"
 _BYTES: Final = 32
+MAX_RATE: Final = 1_000_000
+"""Of requests a minute, and of requests at once."""
 
 
 class Grant(BaseModel):
@@ -32,6 +34,12 @@ class Grant(BaseModel):
     classes: list[PriorityClass] | None = Field(None, min_length=1, description="Priority classes that it may ask for.")
     max_tokens: int | None = Field(
         None, ge=1, le=MAX_OUTPUT_TOKENS, description="Longest answer that it may ask for, per choice. [tokens]"
+    )
+    requests_per_minute: int | None = Field(
+        None, ge=1, le=MAX_RATE, description="Most requests that its tenant may send in a minute. [requests]"
+    )
+    max_concurrency: int | None = Field(
+        None, ge=1, le=MAX_RATE, description="Most requests of its tenant that may wait and run at once. [requests]"
     )
     expires: int | None = Field(None, ge=0, description="When it ends, Unix time. [s]")
 

@@ -1,8 +1,10 @@
 """Errors in OpenAI's shape, and which status each has."""
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from broker.errors import NotAdmitted, Refusal
 from schemas.errors import ErrorCode, InvalidRequest
 
 _RETRY = {"Retry-After": "1"}
@@ -88,14 +90,39 @@ def body_too_large(limit_bytes: int) -> ApiError:
     return ApiError(413, f"The request body is too large; allowed: at most {limit_bytes} bytes.", code="body_too_large")
 
 
-def queue_full(depth: int, bound: int) -> ApiError:
-    """429: as many requests wait or run as the gateway admits."""
+NOT_ADMITTED: Final = {
+    Refusal.REQUESTS: (
+        "queue_full",
+        "The queue is full: {found} requests of this class wait or run, allowed: {allowed}.",
+    ),
+    Refusal.TOKENS: (
+        "queue_tokens_full",
+        "The queue is full: with this request its class would ask for {found} tokens, allowed: {allowed}.",
+    ),
+    Refusal.WAIT: (
+        "wait_too_long",
+        "The queue is too long: this request is expected to wait for {found} ms, its deadline or the service allows "
+        "{allowed} ms.",
+    ),
+    Refusal.RATE: ("rate_limit_exceeded", "Too many requests: {allowed} a minute are allowed."),
+    Refusal.CONCURRENCY: (
+        "concurrency_limit_exceeded",
+        "Too many requests at once: {found} of yours wait or run, allowed: {allowed}.",
+    ),
+}
+"""Code and message of each reason not to accept a request now."""
+
+
+def not_admitted(error: NotAdmitted) -> ApiError:
+    """429: the request may be sent again once there is room, about when the header says."""
+    code, message = NOT_ADMITTED[error.reason]
+    retry_s = max(1, math.ceil(error.retry_after_ms / 1000))
     return ApiError(
         429,
-        f"The queue is full: {depth} requests wait or run, at most {bound} are admitted. Try again later.",
+        f"{message.format(found=error.found, allowed=error.allowed)} Try again in {retry_s} s.",
         kind="rate_limit_error",
-        code="queue_full",
-        headers=_RETRY,
+        code=code,
+        headers={"Retry-After": str(retry_s)},
     )
 
 

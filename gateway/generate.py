@@ -38,7 +38,7 @@ async def generate(gateway: "Gateway", kind: Kind, request: Request) -> Response
     await gateway.require_worker()
     gateway.admission.limits = gateway.workers.limits
     admitted = await _admit(gateway, kind, raw, grant, request)
-    session = await _enqueue(gateway, admitted, grant.tenant, telemetry)
+    session = await _enqueue(gateway, admitted, grant, telemetry)
     headers = {"X-Request-Id": session.request_id}
     if admitted.stream:
         events = stream(session.updates(), session.shape, session.text, resumed=False, failed=session.failed)
@@ -55,15 +55,15 @@ async def _admit(gateway: "Gateway", kind: Kind, raw: bytes, grant: Grant, reque
     return admit() if len(raw) <= _INLINE_BYTES else await asyncio.to_thread(admit)
 
 
-async def _enqueue(gateway: "Gateway", admitted: Admitted, tenant: str, telemetry: RequestTelemetry) -> Session:
+async def _enqueue(gateway: "Gateway", admitted: Admitted, grant: Grant, telemetry: RequestTelemetry) -> Session:
     telemetry.asked(admitted.request, gateway.settings.served_name)
-    request, enqueued = await gateway.send(admitted.request)
+    request, enqueued = await gateway.send(admitted.request, grant)
     queued = await _queued(gateway, request, enqueued)
     log_event(
         "repeated" if enqueued.duplicate else "accepted",
         request=request.id,
         entry=enqueued.entry,
-        tenant=tenant,
+        tenant=grant.tenant,
         user=admitted.user,
         prompt_tokens=len(request.payload.prompt),
         stream=admitted.stream,
@@ -71,7 +71,7 @@ async def _enqueue(gateway: "Gateway", admitted: Admitted, tenant: str, telemetr
     return Session(
         gateway,
         request.id,
-        tenant,
+        grant.tenant,
         enqueued.entry,
         request=queued,
         accepted=queued == request,

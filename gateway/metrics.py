@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from broker.entry import EntryRef
+from gateway.errors import NOT_ADMITTED
 from schemas.errors import SERVICE_FAULTS
 from schemas.events import Terminal
 from schemas.keys import CLASSES
@@ -15,7 +16,10 @@ from telemetry.names import Attribute
 from telemetry.queue_gauges import QueueGauges
 from telemetry.redis_metrics import RedisMetrics
 
-_UNAVAILABLE: Final = ("internal_error", "no_worker", "queue_full", "redis_unavailable", "unavailable")
+_FORESEEN: Final = (
+    *("internal_error", "no_worker", "redis_unavailable", "unavailable"),
+    *(code for code, _ in NOT_ADMITTED.values()),
+)
 """Refusals that alerts look for."""
 _BROKEN: Final = ("expired", "internal_error", "reply_conflict", "request_not_found", "unavailable")
 """Errors that break a reply off."""
@@ -29,7 +33,7 @@ class GatewayMetrics:
         self._labels = attributes({Attribute.MODEL: model})
         self._first_token = histogram(names.GATEWAY_FIRST_TOKEN)
         self._refusals = counter(names.REFUSALS)
-        for code in _UNAVAILABLE:
+        for code in _FORESEEN:
             self._refusals.add(0, self._of_error(code))  # the first value of a series is no increase
         self._abandoned = histogram(names.GATEWAY_ABANDONED)
         self._broken = counter(names.BROKEN_REPLIES)

@@ -12,16 +12,18 @@ from broker.attendance import Attendance
 from broker.back_off import BackOff
 from broker.connection import Connection
 from broker.ending import Ender
-from broker.errors import PASSING, BrokerError, LinkLost, QueueFull, Unwritable, error_code
+from broker.errors import PASSING, BrokerError, LinkLost, NotAdmitted, Unwritable, error_code
 from broker.loss import LossCheck
 from broker.presence import new_process_name
 from broker.queue import Enqueued, RequestQueue
 from broker.queue_state import read_queue_state
 from broker.reader import ReplyReader
 from broker.sweep import Sweeper
+from broker.terms import Terms
 from gateway.admission import Admission, Timeouts
+from gateway.api_key import Grant
 from gateway.departures import Departures
-from gateway.errors import queue_full, unavailable
+from gateway.errors import not_admitted, unavailable
 from gateway.key_source import KeyFile, KeysInRedis, KeySource
 from gateway.log import LOGGER, log_event
 from gateway.metrics import GatewayMetrics
@@ -160,30 +162,41 @@ class Gateway:
         if not alive and self.settings.require_worker:
             raise unavailable(f"No worker of the model {self.settings.served_name!r} lives.", "no_worker")
 
-    async def enqueue(self, request: GenerationRequest) -> Enqueued:
+    async def enqueue(self, request: GenerationRequest, grant: Grant) -> Enqueued:
         """Put the request into the queue once, however often Redis breaks off meanwhile. Raises ApiError.
 
-        One that was there and ended as lost is put there anew.
+        One that was there and ended as lost is put there anew. `grant` is what its sender may do.
         """
-        bound, retention_ms = self.settings.max_queue_depth, self.settings.retention_ms
+        terms, retention_ms = self._terms(grant), self.settings.retention_ms
 
         async def enqueue(link: Connection) -> Enqueued:
             queue = RequestQueue(link, self.keys)
-            enqueued = await queue.enqueue(request, bound=bound, retention_ms=retention_ms)
+            enqueued = await queue.enqueue(request, terms=terms, retention_ms=retention_ms)
             if enqueued.outcome != ErrorCode.LOST or enqueued.tenant != request.payload.tenant:
                 return enqueued
             await queue.forget_lost(request.id)
-            return await queue.enqueue(request, bound=bound, retention_ms=retention_ms, replaces=enqueued.entry)
+            return await queue.enqueue(request, terms=terms, retention_ms=retention_ms, replaces=enqueued.entry)
 
         try:
             return await self.patiently(enqueue)
-        except QueueFull as error:
-            raise queue_full(error.depth, error.bound) from None
+        except NotAdmitted as error:
+            raise not_admitted(error) from None
 
-    async def send(self, request: GenerationRequest) -> tuple[GenerationRequest, Enqueued]:
+    def _terms(self, grant: Grant) -> Terms:
+        settings = self.settings
+        return Terms(
+            max_requests=settings.max_queue_depth,
+            max_tokens=settings.max_queue_tokens,
+            max_wait_ms=None if settings.max_wait_s is None else int(settings.max_wait_s * 1000),
+            max_wait_share=settings.max_wait_share,
+            requests_per_minute=grant.requests_per_minute,
+            max_concurrency=grant.max_concurrency,
+        )
+
+    async def send(self, request: GenerationRequest, grant: Grant) -> tuple[GenerationRequest, Enqueued]:
         """Enqueue the request under a span of its own; the request as it travels. Raises ApiError."""
         with sending(request, self.keys, self.name) as send:
-            enqueued = await self.enqueue(send.request)
+            enqueued = await self.enqueue(send.request, grant)
             send.sent(enqueued)
             return send.request, enqueued
 

@@ -53,6 +53,21 @@ class GatewaySettings(BrokerSettings, LogSettings):
     max_timeout_s: float = Field(
         3600.0, gt=0, le=_MAX_TIMEOUT_S, description="Longest `timeout` that a request may name. [s]"
     )
+    max_queue_tokens: int | None = Field(
+        10_000_000,
+        ge=1,
+        description="Most tokens, prompts and longest answers, that waiting and running requests of one class ask for; "
+        "beyond that: 429. [tokens]",
+    )
+    max_wait_share: float = Field(
+        0.2,
+        gt=0,
+        le=1,
+        description="Part of the time up to its deadline that a request may be expected to wait; beyond that: 429.",
+    )
+    max_wait_s: float | None = Field(
+        None, gt=0, le=_MAX_TIMEOUT_S, description="Longest wait to be expected, whatever the deadline; none: any. [s]"
+    )
     keep_alive_s: float = Field(
         15.0, gt=0, le=3600, description="A stream that is silent for this long gets a comment. [s]"
     )

@@ -98,6 +98,20 @@ class Keys:
         return self._of_request("cancel", request_id)
 
     @property
+    def work(self) -> str:
+        """Hash, the books: what each accepted entry asks for, and the sums by class and tenant."""
+        return f"{self.namespace}:{self._tag(self.lane)}:work"
+
+    @property
+    def throughput(self) -> str:
+        """Hash: what each worker serves, and until when its report counts."""
+        return f"{self.namespace}:{self._tag(self.lane)}:throughput"
+
+    def rate(self, tenant: str) -> str:
+        """String: when the bucket of a tenant with a limited rate is full again (Unix ms)."""
+        return f"{self.namespace}:{self._tag(self.lane)}:rate:{tenant}"
+
+    @property
     def control(self) -> str:
         """Capped stream that wakes workers up; one for all lanes."""
         return f"{self.namespace}:{self._tag(0)}:control"

@@ -21,6 +21,8 @@ MAX_PAYLOAD_PARTS: Final = 1000
 MAX_PROMPT_TOKENS: Final = 1_000_000
 MAX_TOKEN_ID: Final = 2**32 - 1
 MAX_OUTPUT_TOKENS: Final = 1_000_000
+UNSTATED_OUTPUT_TOKENS: Final = 512
+"""What a request counts for, per candidate, that does not say how long its answer may get."""
 MAX_CHOICES: Final = 16
 MAX_STOP_STRINGS: Final = 16
 MAX_STOP_LENGTH: Final = 256

@@ -35,6 +35,7 @@ from schemas.limits import (
     MAX_TRACE_HEADER_LENGTH,
     NAME_PATTERN,
     PROTOCOL_VERSION,
+    UNSTATED_OUTPUT_TOKENS,
 )
 from schemas.sampling import SamplingParams, TokenId
 
@@ -131,6 +132,16 @@ class Payload(SamplingParams):
     def num_candidates(self) -> int:
         """Sequences that are computed for the request: samples, or hypotheses of its beam search."""
         return self.best_of or self.n
+
+    @property
+    def declared_length(self) -> int:
+        """The longest that one candidate gets, as far as the request says. [tokens]"""
+        return UNSTATED_OUTPUT_TOKENS if self.max_tokens is None else self.max_tokens
+
+    @property
+    def declared_tokens(self) -> int:
+        """What the request counts for before anybody knows what it takes: its prompt and its candidates. [tokens]"""
+        return len(self.prompt) + self.num_candidates * self.declared_length
 
     @property
     def is_ranked(self) -> bool:

@@ -42,6 +42,8 @@ class Intake:
         self._nothing_came = False
         self.queue_was_empty = False
         """Whether the last look at the queue, a moment ago, found neither a request that waits nor one that runs."""
+        self.saturated = False
+        """Whether every place is taken, or the last look at the queue brought as many requests as were asked for."""
 
     async def run(self) -> None:
         """Return once `draining` is set and no claim is in flight any more. Raises LinkLost."""
@@ -87,7 +89,7 @@ class Intake:
         room, now = self._parts.room(), asyncio.get_running_loop().time()
         nothing_came, self._nothing_came = self._nothing_came, False
         if room == 0 or self._parts.engine_loop.hesitates or self._draining.is_set():
-            self.queue_was_empty = False
+            self.queue_was_empty, self.saturated = False, room == 0
             await self._next_iteration()
             return
         claimed: list[Claimed] = []
@@ -96,12 +98,15 @@ class Intake:
             self._look_for_expired_at = now + (0 if claimed else min(_LOOK_S, self._parts.keeper.interval_s))
         if len(claimed) < room and not nothing_came:  # a wait that ended with nothing has looked for new ones
             claimed += await self._session.claimer.new(room - len(claimed))
+        self.saturated = len(claimed) >= room
         if claimed:
             await self._admit(claimed)
             await self._next_iteration()
         elif not self._draining.is_set():
             arrived = await self._wait_for_work(room)
             self._nothing_came = not arrived
+            if arrived:
+                self.queue_was_empty, self.saturated = False, len(arrived) >= room
             await self._admit(arrived)
             await self._next_iteration()
 

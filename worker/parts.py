@@ -12,6 +12,7 @@ from worker.engine_loop import EngineLoop
 from worker.isolation import Isolation
 from worker.keeper import Keeper
 from worker.lifecycle import Lifecycle
+from worker.meter import ThroughputMeter
 from worker.metrics import WorkerMetrics
 from worker.outbox import Outbox
 from worker.publisher import Publisher
@@ -37,6 +38,7 @@ class Parts:
     restorer: Restorer
     lifecycle: Lifecycle
     metrics: WorkerMetrics
+    meter: ThroughputMeter
     max_claims: int
     max_waiting: int
     presence_ttl_ms: int

@@ -55,7 +55,7 @@ class Restorer:
             return
         if await self._publish(session, running) and not state.exists:
             await session.queue.enqueue(
-                running.request, bound=None, retention_ms=self._retention_ms, replaces=running.ref
+                running.request, terms=None, retention_ms=self._retention_ms, replaces=running.ref
             )
             log.warning("a request that Redis had lost waits again", extra=running.log_fields())
 

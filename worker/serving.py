@@ -19,6 +19,7 @@ from schemas.errors import ErrorCode
 from telemetry.names import Outcome
 from telemetry.queue_gauges import INTERVAL_S as GAUGES_INTERVAL_S
 from worker.intake import Intake
+from worker.meter import LOOK_S
 from worker.parts import Parts
 from worker.running import Running
 from worker.session import Session
@@ -63,6 +64,7 @@ class Serving:
                 (self._parts.keeper.interval_s, self._keep),
                 (_DEADLINE_INTERVAL_S, self._expire),
                 (_STALL_INTERVAL_S, self._pass_on),
+                (LOOK_S, self._measure),
                 (_SWEEP_INTERVAL_S, self._sweep),
                 (self._parts.keeper.interval_s, self._restore),
                 (_FORGET_AFTER_LEASES * self._parts.presence_ttl_ms / 1000, self._forget),
@@ -152,7 +154,9 @@ class Serving:
                 flushed = await publisher.flush(self._session)
             finally:
                 engine_loop.published(num_events)
-            for running, _ in flushed.ended:
+            for running, terminal in flushed.ended:
+                if terminal.error is None:
+                    self._parts.meter.ended(running.request.payload, terminal.usage)
                 self._parts.forget(running)
             for running in flushed.fenced:
                 self._tasks.create_task(self._attach_later(running, 0))
@@ -177,7 +181,21 @@ class Serving:
         if len(self._parts.roster) or self._session.clock_age_s > _IDLE_CLOCK_AGE_S:
             await self._session.read_clock()
         info = self._parts.describe(draining=self._draining.is_set())
-        await self._session.presence.beat(info, ttl_ms=self._parts.presence_ttl_ms)
+        ttl_ms = self._parts.presence_ttl_ms
+        await self._session.presence.beat(info, ttl_ms=ttl_ms)
+        serves = not (self._draining.is_set() or self._parts.keeper.stalled)
+        throughput = self._parts.meter.report(self._parts.roster) if serves else None
+        await self._session.throughput.tell(throughput, ttl_ms=ttl_ms)
+
+    async def _measure(self) -> None:
+        """Look at what the engine has computed."""
+        engine, stats = self._parts.engine_loop, self._parts.engine.stats()
+        self._parts.meter.look(
+            asyncio.get_running_loop().time(),
+            stats.prompt_tokens + stats.output_tokens,
+            engine.iterations,
+            is_saturated=self._intake.saturated,
+        )
 
     async def _expire(self) -> None:
         """End what is past its deadline."""

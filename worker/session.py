@@ -14,6 +14,7 @@ from broker.lease import Leases
 from broker.link import Link, LinkObserver
 from broker.presence import Presence
 from broker.queue import RequestQueue
+from broker.throughput import ThroughputReports
 from schemas.events import Terminal
 from schemas.keys import Keys
 from worker.running import Running
@@ -47,6 +48,7 @@ class Session:
         self.leases = Leases(link, keys, worker)
         self.control = ControlReader(control_link, keys)
         self.presence = Presence(link, keys, worker)
+        self.throughput = ThroughputReports(link, keys, worker)
         self._connections: tuple[Connection, ...] = (link, control_link)
         self._clock_offset_ms = self._clock_read_s = 0.0
 

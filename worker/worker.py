@@ -19,6 +19,7 @@ from worker.isolation import Isolation
 from worker.iteration_trace import IterationTrace
 from worker.keeper import Keeper
 from worker.lifecycle import Lifecycle
+from worker.meter import ThroughputMeter
 from worker.metrics import WorkerMetrics
 from worker.outbox import Outbox
 from worker.parts import Parts
@@ -75,6 +76,7 @@ class Worker:
             restorer=Restorer(settings.retention_ms, engine.eos_token_ids),
             lifecycle=lifecycle,
             metrics=metrics,
+            meter=ThroughputMeter(settings.class_weight),
             max_claims=settings.max_claims,
             max_waiting=settings.most_waiting,
             presence_ttl_ms=settings.lease_ms,
@@ -193,4 +195,5 @@ class Worker:
         lost = [Given(claimed.ref, suspect=claimed.suspect) for claimed in unknown]
         await session.leases.hand_over([running.given for running in parts.roster] + lost)
         await session.presence.leave()
+        await session.throughput.tell(None, ttl_ms=parts.presence_ttl_ms)
         log.info("drained", extra={"handed_over": len(parts.roster)})

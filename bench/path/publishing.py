@@ -89,7 +89,7 @@ async def post(link: Link, count: int, *, max_tokens: int, prompt: tuple[int, ..
     deadline_ms = int(time.time() * 1000) + _DEADLINE_MS
     for _ in range(count):
         request = GenerationRequest(f"cmpl-{uuid.uuid4().hex}", payload, deadline_ms)
-        await queue.enqueue(request, bound=None, retention_ms=1000)
+        await queue.enqueue(request, terms=None, retention_ms=1000)
 
 
 async def all_ended(link: Link) -> None:

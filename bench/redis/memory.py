@@ -49,7 +49,7 @@ async def waiting(link: Link, prompt_tokens: int, count: int) -> Footprint:
             payload=Payload(prompt=prompt, max_tokens=300, temperature=0.7),
             deadline_ms=int(time.time() * 1000) + _DEADLINE_AHEAD_MS,
         )
-        await queue.enqueue(request, bound=None, retention_ms=_DEADLINE_AHEAD_MS)
+        await queue.enqueue(request, terms=None, retention_ms=_DEADLINE_AHEAD_MS)
     each = (await _used(link) - before) / count
     stream = await _usage(link, _KEYS.requests("normal"))
     await link.call("FLUSHDB")

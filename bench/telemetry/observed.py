@@ -50,7 +50,7 @@ class Served:
             payload = parse_payload({"prompt": _PROMPT, "max_tokens": tokens, "ignore_eos": True, "temperature": 0.0})
             deadline_ms = int(time.time() * 1000) + _DEADLINE_MS
             request = GenerationRequest(f"cost-{self._count}", payload, deadline_ms)
-            await self._queue.enqueue(request, bound=None, retention_ms=1000)
+            await self._queue.enqueue(request, terms=None, retention_ms=1000)
         await self._ended()
         return requests * tokens / (time.monotonic() - begun_s)
 

@@ -18,9 +18,10 @@ class Script:
     sha: str
 
     @classmethod
-    def load(cls, name: str) -> "Script":
-        """Read `<name>.lua`."""
-        text = files(__package__).joinpath(f"{name}.lua").read_text(encoding="utf-8")
+    def load(cls, name: str, *parts: str) -> "Script":
+        """Read `<name>.lua`, and put the functions of `parts` in front of it."""
+        folder = files(__package__)
+        text = "".join(folder.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in (*parts, name))
         return cls(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
     def call(self, keys: Sequence[str], args: Sequence[Arg]) -> "ScriptCall":
@@ -51,10 +52,12 @@ CLAIM = Script.load("claim")
 RENEW = Script.load("renew")
 HAND_OVER = Script.load("hand_over")
 ATTEMPT = Script.load("attempt")
-BURY = Script.load("bury")
-ACKNOWLEDGE = Script.load("acknowledge")
-DUPLICATE = Script.load("duplicate")
+ACKNOWLEDGE = Script.load("acknowledge", "release")
+BURY = Script.load("bury", "release")
+DUPLICATE = Script.load("duplicate", "release")
 SWEEP = Script.load("sweep")
+RECOUNT = Script.load("recount", "release")
+THROUGHPUT = Script.load("throughput")
 FORGET = Script.load("forget")
 LOOK = Script.load("look")
 LETTERS = Script.load("letters")

@@ -1,4 +1,7 @@
--- Take an entry that is done with out of the group and out of its stream, together.
--- KEYS[1] request stream   ARGV[1] group, ARGV[2] entry id   Returns 1 deleted, 0 it was gone
+-- Take an entry that has ended out of the group, out of its stream, and off the books.
+-- KEYS[1] request stream, KEYS[2] work   ARGV[1] group, ARGV[2] entry id, ARGV[3] class and entry id
+-- Returns 1 deleted by this call, 0 it was gone
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
-return redis.call('XDEL', KEYS[1], ARGV[2])
+local deleted = redis.call('XDEL', KEYS[1], ARGV[2])
+release(KEYS[2], ARGV[3])
+return deleted

@@ -1,5 +1,5 @@
 -- Set a request aside: acknowledge, keep a copy with the reason, delete; once, whoever comes first.
--- KEYS[1] request stream, KEYS[2] dead letters
+-- KEYS[1] request stream, KEYS[2] dead letters, KEYS[3] work
 -- ARGV[1] group, ARGV[2] entry id, ARGV[3] class and entry id, ARGV[4] reason, ARGV[5] message,
 -- ARGV[6] 1: also one that waits, 0: only one that is pending
 -- Returns 1 buried by this call, 0 not there any more
@@ -17,4 +17,5 @@ if #entries > 0 then
 end
 redis.call('XACK', KEYS[1], ARGV[1], id)
 redis.call('XDEL', KEYS[1], id)
+release(KEYS[3], ARGV[3])
 return 1

@@ -1,25 +1,35 @@
--- Accept a request once: bound on the queue, `seen`, XADD, together or not at all.
--- KEYS[1..4] request streams, most urgent first; KEYS[5] seen key
--- ARGV[1] number of the class's stream, ARGV[2] bound (-1: none), ARGV[3] when `seen` expires (Unix ms),
--- ARGV[4] class name, ARGV[5] names of the classes joined by spaces,
--- ARGV[6] entry that this one replaces if it is gone, or '', ARGV[7..] fields of the entry
--- Returns {class, entry id and perhaps how it ended and whose it was, or '' when full, duplicate 0|1, depth}
-local function depth()
-  local sum = 0
-  for i = 1, 4 do sum = sum + redis.call('XLEN', KEYS[i]) end
-  return sum
+-- Accept a request once: its terms, `seen`, XADD and the books, together or not at all.
+-- KEYS[1..4] request streams, most urgent first; KEYS[5] seen key; KEYS[6] work; KEYS[7] throughput; KEYS[8] rate of the
+-- tenant
+-- ARGV[1] JSON object, ARGV[2..] fields of the entry. In the object:
+--   class, tenant, deadline (Unix ms), tokens (prompt and longest answers together), length (tokens of the longest answer),
+--   seen_until (Unix ms, when `seen` expires), perhaps replaces (entry that this one replaces if it is gone);
+--   and the terms, of which any may be missing: max_requests and max_tokens, waiting and running in the class; max_wait_ms,
+--   and max_wait_share of the time up to the deadline; requests_per_minute and max_concurrency of the tenant
+-- Returns {class, entry id and perhaps how it ended and whose it was, duplicate 0|1, depth}
+--      or {'', reason, found, allowed, after how many ms to try again}; then nothing was written
+local asked = cjson.decode(ARGV[1])
+local time = redis.call('TIME')
+local now_ms = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
+local MINUTE_MS = 60000
+-- The part of its time that a request may be expected to take, the wait included: what is expected is a mean.
+local END_SHARE = 0.8
+
+local numbers, lengths, depth = {}, {}, 0
+for i = 1, 4 do
+  numbers[string.match(KEYS[i], '[^:]+$')] = i
+  lengths[i] = redis.call('XLEN', KEYS[i])
+  depth = depth + lengths[i]
 end
+local own = numbers[asked.class]
+if not own then return redis.error_reply('ERR class: no stream in KEYS is of it') end
 
 -- Number of the stream and entry id; nil where it is no `class entry-id`, after which two words may say how it ended and
 -- whose it was
 local function parsed(ref)
   local class, id, rest = string.match(ref, '^(%S+) (%d+%-%d+)(.*)$')
   if rest ~= '' and not (rest and string.match(rest, '^ %S+ %S+$')) then return nil end
-  local i = 0
-  for name in string.gmatch(ARGV[5], '%S+') do
-    i = i + 1
-    if name == class then return i, id end
-  end
+  return numbers[class], id
 end
 
 local function exists(ref)
@@ -27,26 +37,125 @@ local function exists(ref)
   return i ~= nil and #redis.call('XRANGE', KEYS[i], id, id) > 0
 end
 
-local seen, replaces = redis.pcall('GET', KEYS[5]), ARGV[6]
+-- A number that stands in the books; 0 where there is none.
+local function counted(field)
+  local value = redis.pcall('HGET', KEYS[6], field)
+  return math.max(type(value) == 'string' and tonumber(value) or 0, 0)
+end
+
+-- Tokens asked for by what waits and runs in a class. An entry that was written by plain XADD counts as the mean one.
+local function tokens_of(i)
+  local class = string.match(KEYS[i], '[^:]+$')
+  local requests, tokens = counted('requests ' .. class), counted('tokens ' .. class)
+  if lengths[i] == 0 or requests == 0 then return lengths[i] * asked.tokens end
+  return tokens + math.max(lengths[i] - requests, 0) * tokens / requests
+end
+
+-- What all workers serve together: tokens per ms, ms per token of one answer, tokens done of what runs, weight of a class
+local function served()
+  local sum, reports = {per_ms = 0, token_ms = 0, done = 0, class_weight = 1}, redis.pcall('HVALS', KEYS[7])
+  if reports.err then return sum end
+  local workers = 0
+  for _, text in ipairs(reports) do
+    local until_ms, body = string.match(text, '^(%d+) (.*)$')
+    local is_json, report = pcall(cjson.decode, body or '')
+    if is_json and type(report) == 'table' and tonumber(until_ms) > now_ms then
+      workers = workers + 1
+      sum.per_ms = sum.per_ms + (tonumber(report.tokens_per_s) or 0) / 1000
+      sum.token_ms = sum.token_ms + (tonumber(report.token_ms) or 0)
+      sum.done = sum.done + (tonumber(report.done) or 0)
+      sum.class_weight = math.max(tonumber(report.class_weight) or 1, 1)
+    end
+  end
+  sum.token_ms = workers > 0 and sum.token_ms / workers or 0
+  return sum
+end
+
+-- How long a new request of the class is expected to wait. Of what is less urgent only the oldest go before it, a share
+-- that is the ratio of the weights.
+local function expected_wait_ms(service)
+  local ahead = 0
+  for i = 1, 4 do ahead = ahead + tokens_of(i) * math.min(service.class_weight ^ (own - i), 1) end
+  return math.max(ahead - service.done, 0) / service.per_ms
+end
+
+-- Whether anything waits that no worker was given. While nothing does, workers have places, or all are just taken.
+local function anything_waits()
+  for i = 1, 4 do
+    local pending = redis.pcall('XPENDING', KEYS[i], 'workers')
+    if lengths[i] > (pending.err and 0 or pending[1]) then return true end
+  end
+  return false
+end
+
+-- The tenant's bucket, as the time at which it is full again (generic cell rate algorithm): a minute's requests at once
+local function bucket_full_ms()
+  local stored = redis.pcall('GET', KEYS[8])
+  local full_ms = type(stored) == 'string' and tonumber(stored) or now_ms
+  return math.max(full_ms, now_ms) + MINUTE_MS / asked.requests_per_minute
+end
+
+-- Why the request is not accepted: reason, found, allowed, ms to wait; nil where it is
+local function refusal()
+  if asked.requests_per_minute then
+    local late_ms = bucket_full_ms() - now_ms - MINUTE_MS
+    if late_ms > 0.5 then return {'rate', asked.requests_per_minute, asked.requests_per_minute, late_ms} end
+  end
+  local service = served()
+  local function time_for(tokens) return service.per_ms > 0 and tokens / service.per_ms or 1000 end
+  local own_ms = asked.length * service.token_ms
+  if asked.max_concurrency then
+    local running = counted('tenant ' .. asked.tenant)
+    if running >= asked.max_concurrency then
+      return {'concurrency', running, asked.max_concurrency, own_ms / math.max(running, 1)}
+    end
+  end
+  local tokens = tokens_of(own)
+  if asked.max_requests and lengths[own] >= asked.max_requests then
+    return {'requests', lengths[own], asked.max_requests, time_for(tokens / math.max(lengths[own], 1))}
+  end
+  if asked.max_tokens and lengths[own] > 0 and tokens + asked.tokens > asked.max_tokens then
+    return {'tokens', tokens + asked.tokens, asked.max_tokens, time_for(tokens + asked.tokens - asked.max_tokens)}
+  end
+  if not (asked.max_wait_ms or asked.max_wait_share) or service.per_ms <= 0 or not anything_waits() then return nil end
+  local left_ms, wait_ms = asked.deadline - now_ms, expected_wait_ms(service)
+  local allowed_ms = math.min(left_ms * (asked.max_wait_share or 1), left_ms * END_SHARE - own_ms)
+  if asked.max_wait_ms then allowed_ms = math.min(allowed_ms, asked.max_wait_ms) end
+  allowed_ms = math.max(allowed_ms, 0)
+  if wait_ms > allowed_ms + 0.5 then return {'wait', wait_ms, allowed_ms, wait_ms - allowed_ms} end
+end
+
+local seen, replaces = redis.pcall('GET', KEYS[5]), asked.replaces or ''
+local seen_until = string.format('%.0f', asked.seen_until)
 -- What somebody else wrote there says nothing.
 if type(seen) ~= 'string' or not parsed(seen) then seen = false end
 if seen and (string.match(seen, '^%S+ %S+') ~= replaces or exists(seen)) then
-  return {seen, 1, depth()}
+  return {seen, 1, depth}
 end
 if not seen and replaces ~= '' and exists(replaces) then
-  redis.call('SET', KEYS[5], replaces, 'PXAT', ARGV[3])
-  return {replaces, 1, depth()}
+  redis.call('SET', KEYS[5], replaces, 'PXAT', seen_until)
+  return {replaces, 1, depth}
 end
-local before, bound = depth(), tonumber(ARGV[2])
-if bound >= 0 and before >= bound then
-  return {'', 0, before}
+local refused = refusal()
+if refused then
+  for i = 2, 4 do refused[i] = math.floor(refused[i] + 0.5) end
+  return {'', unpack(refused)}
 end
-local stream = KEYS[tonumber(ARGV[1])]
-local id = redis.call('XADD', stream, '*', unpack(ARGV, 7))
-local ref = ARGV[4] .. ' ' .. id
-local set = redis.pcall('SET', KEYS[5], ref, 'PXAT', ARGV[3])
+-- The first write: out of memory it is refused, and nothing was done. Once it is done, memory stops nothing below.
+local id = redis.call('XADD', KEYS[own], '*', unpack(ARGV, 2))
+local ref = asked.class .. ' ' .. id
+local set = redis.pcall('SET', KEYS[5], ref, 'PXAT', seen_until)
 if set.err then
-  redis.call('XDEL', stream, id)
+  redis.call('XDEL', KEYS[own], id)
   return set
 end
-return {ref, 0, before + 1}
+-- Where somebody else has spoilt these keys nothing is counted, and everything is served.
+redis.pcall('HSET', KEYS[6], ref, string.format('%.0f %s', asked.tokens, asked.tenant))
+redis.pcall('HINCRBY', KEYS[6], 'requests ' .. asked.class, 1)
+redis.pcall('HINCRBY', KEYS[6], 'tokens ' .. asked.class, string.format('%.0f', asked.tokens))
+redis.pcall('HINCRBY', KEYS[6], 'tenant ' .. asked.tenant, 1)
+if asked.requests_per_minute then
+  local full_ms = bucket_full_ms()
+  redis.pcall('SET', KEYS[8], string.format('%.3f', full_ms), 'PX', math.ceil(full_ms - now_ms))
+end
+return {ref, 0, depth + 1}

@@ -8,7 +8,16 @@ from cli.keys.kept import Kept, run_with_keys
 from cli.keys.settings import KeysSettings
 from cli.parse import load_settings
 
-_COLUMNS = {"sha256": 64, "tenant": 12, "name": 12, "classes": 12, "max_tokens": 10, "expires": 10}
+_COLUMNS = {
+    "sha256": 64,
+    "tenant": 12,
+    "name": 12,
+    "classes": 12,
+    "max_tokens": 10,
+    "requests_per_minute": 19,
+    "max_concurrency": 15,
+    "expires": 10,
+}
 
 
 def main(arguments: Sequence[str]) -> int:

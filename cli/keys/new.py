@@ -20,6 +20,8 @@ def main(arguments: Sequence[str]) -> int:
         name=settings.name,
         classes=settings.classes,
         max_tokens=settings.max_tokens,
+        requests_per_minute=settings.requests_per_minute,
+        max_concurrency=settings.max_concurrency,
         expires=expires,
     )
     key = new_key()

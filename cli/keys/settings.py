@@ -7,6 +7,7 @@ from pydantic_settings import CliPositionalArg
 
 from broker.settings import NAME
 from cli.console.settings import ConsoleSettings
+from gateway.api_key import MAX_RATE
 from schemas.keys import PriorityClass
 from schemas.limits import MAX_OUTPUT_TOKENS
 
@@ -27,6 +28,15 @@ class NewKeySettings(KeysSettings):
     )
     max_tokens: int | None = Field(
         None, ge=1, le=MAX_OUTPUT_TOKENS, description="Longest answer that it may ask for; none: any. [tokens]"
+    )
+    requests_per_minute: int | None = Field(
+        None, ge=1, le=MAX_RATE, description="Most requests that its tenant may send in a minute; none: any. [requests]"
+    )
+    max_concurrency: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_RATE,
+        description="Most requests of its tenant that may wait and run at once; none: any. [requests]",
     )
     expires_in_s: int | None = Field(None, ge=1, description="How long it counts; none: until it is revoked. [s]")
 

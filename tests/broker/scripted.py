@@ -41,7 +41,7 @@ async def enqueue(link: Connection, keys: Keys, request: GenerationRequest, **op
     """Put a request into the queue, groups and all."""
     queue = RequestQueue(link, keys)
     await queue.ensure_groups()
-    return await queue.enqueue(request, **{"bound": None, "retention_ms": RETENTION_MS, **options})
+    return await queue.enqueue(request, **{"terms": None, "retention_ms": RETENTION_MS, **options})
 
 
 @dataclass

@@ -5,11 +5,10 @@ import asyncio
 import pytest
 
 from broker.entry import Mark
-from broker.errors import QueueFull
 from broker.link import Link
 from broker.queue import RequestQueue, ensure_groups
 from schemas.codec import Form
-from schemas.keys import CLASSES, GROUP, Keys
+from schemas.keys import GROUP, Keys
 from schemas.request import GenerationRequest
 from tests.broker.conftest import MakeWorker, OpenLink
 from tests.broker.scripted import RETENTION_MS, bare_fields, enqueue, make_request
@@ -26,20 +25,6 @@ async def test_a_request_arrives_as_it_was_sent(
     claimed = (await worker.claimer.new(1))[0]
     assert worker.parse(claimed) == request
     assert (claimed.deliveries, claimed.ref.priority_class) == (1, "high")
-
-
-async def test_the_bound_counts_all_classes_and_refuses_without_a_trace(link: Link, keys: Keys) -> None:
-    queue = RequestQueue(link, keys)
-    for index, name in enumerate(CLASSES):
-        enqueued = await enqueue(link, keys, make_request(f"r{index}", priority_class=name), bound=4)
-        assert enqueued.depth == index + 1
-    with pytest.raises(QueueFull) as caught:
-        await enqueue(link, keys, make_request("late"), bound=4)
-    assert (caught.value.depth, caught.value.bound) == (4, 4)
-    assert await queue.depths() == [1, 1, 1, 1]
-    assert await queue.find("late") is None
-    assert (await enqueue(link, keys, make_request("r0", priority_class="realtime"), bound=4)).duplicate
-    assert not (await enqueue(link, keys, make_request("late"), bound=None)).duplicate
 
 
 async def test_rivals_enqueue_once(redis_server: RedisServer, keys: Keys, open_link: OpenLink) -> None:

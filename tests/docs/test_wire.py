@@ -18,6 +18,7 @@ from broker.letters import newest_letters
 from broker.link import Link
 from broker.presence import Presence
 from broker.queue import RequestQueue
+from broker.terms import Terms
 from schemas.codec import Form
 from schemas.errors import ErrorCode
 from schemas.events import Ending, Run, Started, Terminal, Usage
@@ -64,7 +65,7 @@ async def posted(link: Link, form: Form = Form.JSON) -> GenerationRequest:
     request = GenerationRequest("r1", Payload(prompt=(1, 2)), now_ms + 60_000, "high", form, traceparent="00-aa")
     queue = RequestQueue(link, KEYS)
     await queue.ensure_groups()
-    await queue.enqueue(request, bound=10, retention_ms=RETENTION_MS)
+    await queue.enqueue(request, terms=Terms(max_requests=10), retention_ms=RETENTION_MS)
     return request
 
 

@@ -36,7 +36,7 @@ async def post_to_redis(stage: Stage, request_id: str, **parameters: Any) -> Non
     link = await Link.open(stage.url)
     payload = Payload(prompt=(5, 6), max_tokens=50, **parameters)
     request = GenerationRequest(request_id, payload, await link.server_time_ms() + 60_000)
-    await RequestQueue(link, stage.keys).enqueue(request, bound=None, retention_ms=60_000)
+    await RequestQueue(link, stage.keys).enqueue(request, terms=None, retention_ms=60_000)
     await link.close()
 
 

@@ -190,7 +190,7 @@ async def test_a_request_from_another_producer_is_read_alike(stage: Stage) -> No
     link = await Link.open(stage.url)
     payload = Payload(prompt=(5, 6), max_tokens=50)
     request = GenerationRequest("job.17", payload, await link.server_time_ms() + 60_000)
-    await RequestQueue(link, stage.keys).enqueue(request, bound=None, retention_ms=60_000)
+    await RequestQueue(link, stage.keys).enqueue(request, terms=None, retention_ms=60_000)
     await link.close()
     rest = await resumed(served, "job.17", None)
     assert joined(rest) == TEXT

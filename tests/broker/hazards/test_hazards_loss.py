@@ -10,6 +10,7 @@ from broker.errors import Fenced, LinkLost, ReplyConflict, UnknownRequest, Unwri
 from broker.link import Link
 from broker.loss import LossCheck, Verdict, Watch
 from broker.queue import RequestQueue
+from broker.terms import Terms
 from schemas.errors import ErrorCode
 from schemas.keys import Keys
 from tests.broker.conftest import Begin, MakeReader, MakeWorker, OpenLink
@@ -111,8 +112,8 @@ async def test_hazard_08_lost_accept(
     through = await open_link(proxy.url)
     proxy.lose_next_reply()
     with pytest.raises(LinkLost):
-        await RequestQueue(through, keys).enqueue(request, bound=10, retention_ms=RETENTION_MS)
-    again = await RequestQueue(link, keys).enqueue(request, bound=10, retention_ms=RETENTION_MS)
+        await RequestQueue(through, keys).enqueue(request, terms=Terms(max_requests=10), retention_ms=RETENTION_MS)
+    again = await RequestQueue(link, keys).enqueue(request, terms=Terms(max_requests=10), retention_ms=RETENTION_MS)
     assert again.duplicate
     assert await RequestQueue(link, keys).depth() == 2
 
@@ -260,12 +261,12 @@ async def test_hazard_21_seen_burned(
     await link.call("CONFIG", "SET", "maxmemory", "1")
     try:
         with pytest.raises(Exception, match="OOM"):
-            await queue.enqueue(request, bound=None, retention_ms=RETENTION_MS)
+            await queue.enqueue(request, terms=None, retention_ms=RETENTION_MS)
     finally:
         await link.call("CONFIG", "SET", "maxmemory", "0")
     assert await queue.find(request.id) is None
     await link.call("SET", keys.seen(request.id), "normal 5-5")
-    blocked = await queue.enqueue(request, bound=None, retention_ms=RETENTION_MS)
+    blocked = await queue.enqueue(request, terms=None, retention_ms=RETENTION_MS)
     assert blocked.duplicate
     watch = Watch(request.id, "default", blocked.entry, request)
     check = LossCheck(keys, "gateway", retention_ms=RETENTION_MS)
@@ -281,13 +282,13 @@ async def test_hazard_21_two_gateways_replace_an_entry_once(link: Link, keys: Ke
     queue = RequestQueue(link, keys)
     first = await enqueue(link, keys, request)
     await link.call("XDEL", keys.requests("normal"), first.entry.entry_id)
-    options: dict[str, Any] = {"bound": None, "retention_ms": RETENTION_MS, "replaces": first.entry}
+    options: dict[str, Any] = {"terms": None, "retention_ms": RETENTION_MS, "replaces": first.entry}
     one, two = await queue.enqueue(request, **options), await queue.enqueue(request, **options)
     assert (await queue.enqueue(request, **{**options, "replaces": one.entry})).duplicate, "it is not gone"
     assert (one.duplicate, two.duplicate) == (False, True)
     assert one.entry == two.entry != first.entry
     await link.call("DEL", keys.seen(request.id))
-    three = await queue.enqueue(request, bound=None, retention_ms=RETENTION_MS, replaces=one.entry)
+    three = await queue.enqueue(request, terms=None, retention_ms=RETENTION_MS, replaces=one.entry)
     assert three.duplicate
     assert await queue.depth() == 1
 

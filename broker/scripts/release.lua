@@ -1,0 +1,16 @@
+-- For other scripts, in front of which it is put: an entry that is gone counts no longer among the work of its class and
+-- tenant. Each counts once, since its record goes with it.
+local function release(work, ref)
+  local record = redis.pcall('HGET', work, ref)
+  if type(record) ~= 'string' then return 0 end
+  redis.call('HDEL', work, ref)
+  local tokens, tenant = string.match(record, '^(%d+) (%S+)$')
+  if not tokens then return 0 end
+  local class = string.match(ref, '^%S+')
+  redis.pcall('HINCRBY', work, 'tokens ' .. class, '-' .. tokens)
+  redis.pcall('HINCRBY', work, 'requests ' .. class, -1)
+  local left = redis.pcall('HINCRBY', work, 'tenant ' .. tenant, -1)
+  if type(left) == 'number' and left <= 0 then redis.call('HDEL', work, 'tenant ' .. tenant) end
+  return 1
+end
+

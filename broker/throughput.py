@@ -1,0 +1,47 @@
+"""What workers serve: each tells it again and again, for enqueue.lua to work out how long a request would wait."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from broker.connection import Connection
+from broker.errors import require
+from broker.scripts import THROUGHPUT
+from schemas.keys import Keys
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """One worker's report.
+
+    `tokens_per_s`: declared tokens (`Payload.declared_tokens`) that it gets through in a second while requests wait for
+    it. `token_ms`: time that each declared token of one answer takes then. `done`: declared tokens of what it runs that
+    are behind it. `class_weight`: as it claims by.
+    """
+
+    tokens_per_s: float
+    token_ms: float
+    done: int
+    class_weight: float
+
+    def shared(self, num_lanes: int) -> "Throughput":
+        """What each lane of a queue gets of it, when all are equally long."""
+        return replace(self, tokens_per_s=self.tokens_per_s / num_lanes, done=self.done // num_lanes)
+
+
+class ThroughputReports:
+    """One worker's field in the hash that all of a model share. Raises LinkLost, Unwritable."""
+
+    def __init__(self, link: Connection, keys: Keys, worker: str) -> None:
+        self._link = link
+        self._keys = keys
+        self._worker = worker
+
+    async def tell(self, throughput: Throughput | None, *, ttl_ms: int) -> None:
+        """Report, for `ttl_ms`; None: this worker serves nothing that could be told of."""
+        text = "" if throughput is None else json.dumps(asdict(throughput.shared(self._keys.queue_lanes)))
+        lanes = self._keys.each_lane
+        require(
+            await self._link.call_many(
+                [THROUGHPUT.call([keys.throughput], [self._worker, ttl_ms, text]) for keys in lanes]
+            )
+        )
