@@ -49,6 +49,10 @@ class Unusable(Unwritable):
     """
 
 
+class NotOnDisk(BrokerError):
+    """The server has not said in time that an entry is on its disk: it may be, now or later. To wait again does no harm."""
+
+
 class LogBusy(BrokerError):
     """A second write to a reply log was begun while one was in flight, or after its end: an error of the caller."""
 

@@ -57,7 +57,7 @@ async def _admit(gateway: "Gateway", kind: Kind, raw: bytes, grant: Grant, reque
 
 async def _enqueue(gateway: "Gateway", admitted: Admitted, tenant: str, telemetry: RequestTelemetry) -> Session:
     telemetry.asked(admitted.request, gateway.settings.served_name)
-    request, enqueued = await gateway.send(admitted.request)
+    request, enqueued = await gateway.send(admitted.request, durable=admitted.durable)
     queued = await _queued(gateway, request, enqueued)
     log_event(
         "repeated" if enqueued.duplicate else "accepted",

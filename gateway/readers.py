@@ -8,8 +8,8 @@ from redis.exceptions import ResponseError
 
 from broker.attendance import Attendance, Reading
 from broker.errors import BrokerError
+from broker.redis_link import PAUSE_S, RedisLink
 from gateway.log import LOGGER, log_event
-from gateway.redis_link import PAUSE_S, RedisLink
 
 BEAT_S = 2.0
 """How often all marks are renewed."""

@@ -4,13 +4,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from redis.exceptions import ResponseError
 
 from broker.attendance import Attendance
+from broker.durability import Durability
 from broker.ending import Ender
-from broker.errors import PASSING, BrokerError, LinkLost, QueueFull, Unwritable, error_code
+from broker.errors import BrokerError, LinkLost, NotOnDisk, QueueFull, Unwritable
 from broker.link import Link
 from broker.loss import LossCheck
 from broker.origin import find_origin
@@ -18,6 +20,7 @@ from broker.presence import new_process_name
 from broker.queue import Enqueued, RequestQueue
 from broker.queue_state import read_queue_state
 from broker.reader import ReplyReader
+from broker.redis_link import RedisLink
 from broker.sweep import Sweeper
 from gateway.admission import Admission, Timeouts
 from gateway.departures import Departures
@@ -26,7 +29,6 @@ from gateway.key_source import KeyFile, KeysInRedis, KeySource
 from gateway.log import LOGGER, log_event
 from gateway.metrics import GatewayMetrics
 from gateway.readers import Readers
-from gateway.redis_link import PAUSE_S, RedisLink
 from gateway.request_telemetry import sending
 from gateway.settings import GatewaySettings
 from gateway.tenants import Tenants
@@ -78,6 +80,7 @@ class Gateway:
             Timeouts(settings.default_timeout_s, settings.max_timeout_s),
         )
         self.redis = RedisLink(url, self.name, observer)
+        self.durability = Durability(url, self.keys, f"{self.name}-durable", observer)
         self.tenants = Tenants(settings.api_keys, self._key_source())
         self.reader = ReplyReader(
             url,
@@ -138,6 +141,7 @@ class Gateway:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.readers.tell_last()
         await self.reader.close()
+        await self.durability.close()
         await self.redis.close()
         log_event("stopped", level=logging.INFO, gateway=self.name)
 
@@ -157,50 +161,50 @@ class Gateway:
         if not alive and self.settings.require_worker:
             raise unavailable(f"No worker of the model {self.settings.served_name!r} lives.", "no_worker")
 
-    async def enqueue(self, request: GenerationRequest) -> Enqueued:
-        """Put the request into the queue once, however often Redis breaks off meanwhile. Raises ApiError.
+    async def enqueue(self, request: GenerationRequest, *, durable: bool = False) -> Enqueued:
+        """Put the request into the queue once, however often Redis breaks off meanwhile. Raises ApiError, InvalidRequest.
 
-        One that was there and ended as lost is put there anew.
+        One that was there and ended as lost is put there anew. With `durable` it is on disk when this returns.
         """
-        bound, retention_ms = self.settings.max_queue_depth, self.settings.retention_ms
-
-        async def enqueue(link: Link) -> Enqueued:
-            queue = RequestQueue(link, self.keys)
-            enqueued = await queue.enqueue(request, bound=bound, retention_ms=retention_ms)
-            if enqueued.outcome != ErrorCode.LOST:
-                return enqueued
-            origin = await find_origin(link, self.keys, request.id, self.redis.now_ms)
-            if origin is not None and origin.tenant != request.payload.tenant:
-                return enqueued
-            await queue.forget_lost(request.id)
-            return await queue.enqueue(request, bound=bound, retention_ms=retention_ms, replaces=enqueued.entry)
-
+        action = partial(self._enqueue, request)
+        if durable:
+            action = partial(self.durability.enqueue, action, request.id)
         try:
-            return await self.patiently(enqueue)
+            return await self.patiently(action)
         except QueueFull as error:
             raise queue_full(error.depth, error.bound) from None
 
-    async def send(self, request: GenerationRequest) -> tuple[GenerationRequest, Enqueued]:
+    async def _enqueue(self, request: GenerationRequest, link: Link) -> Enqueued:
+        bound, retention_ms = self.settings.max_queue_depth, self.settings.retention_ms
+        queue = RequestQueue(link, self.keys)
+        enqueued = await queue.enqueue(request, bound=bound, retention_ms=retention_ms)
+        if enqueued.outcome != ErrorCode.LOST:
+            return enqueued
+        origin = await find_origin(link, self.keys, request.id, self.redis.now_ms)
+        if origin is not None and origin.tenant != request.payload.tenant:
+            return enqueued
+        await queue.forget_lost(request.id)
+        return await queue.enqueue(request, bound=bound, retention_ms=retention_ms, replaces=enqueued.entry)
+
+    async def send(self, request: GenerationRequest, *, durable: bool = False) -> tuple[GenerationRequest, Enqueued]:
         """Enqueue the request under a span of its own; the request as it travels. Raises ApiError."""
         with sending(request, self.keys, self.name) as send:
-            enqueued = await self.enqueue(send.request)
+            enqueued = await self.enqueue(send.request, durable=durable)
             send.sent(enqueued)
             return send.request, enqueued
 
     async def patiently(self, action: Callable[[Link], Awaitable[Result]]) -> Result:
         """Carry out what may be carried out twice, and again while Redis is away, for as long as a client can wait."""
-        until = time.monotonic() + self.settings.redis_patience_s
-        while True:
-            try:
-                return await action(await self.redis.wait(until))
-            except LinkLost as error:
-                if time.monotonic() + PAUSE_S >= until:
-                    raise unavailable(f"Redis cannot be reached: {error}", "redis_unavailable") from None
-            except (ResponseError, Unwritable) as error:
-                code = error.code if isinstance(error, Unwritable) else error_code(error)
-                if code not in PASSING or time.monotonic() + PAUSE_S >= until:
-                    raise unavailable(f"Redis takes no requests now: {error}", "redis_unavailable") from None
-                await asyncio.sleep(PAUSE_S)
+        try:
+            return await self.redis.patiently(action, time.monotonic() + self.settings.redis_patience_s)
+        except LinkLost as error:
+            raise unavailable(f"Redis cannot be reached: {error}", "redis_unavailable") from None
+        except (ResponseError, Unwritable) as error:
+            raise unavailable(f"Redis takes no requests now: {error}", "redis_unavailable") from None
+        except NotOnDisk as error:
+            raise unavailable(
+                f"The request waits, but Redis does not say that it is on disk: {error}", "not_on_disk"
+            ) from None
 
     async def _keep_sweeping(self) -> None:
         """End requests whose deadline passed, for ever; workers do the same."""

@@ -1,14 +1,20 @@
-"""The gateway's connection for commands: one, shared, opened anew when it broke."""
+"""A process's connection for commands: one, shared, opened anew when it broke."""
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from redis.exceptions import ResponseError
 
 from broker.connect import connect
-from broker.errors import LinkLost
+from broker.errors import PASSING, LinkLost, NotOnDisk, Unwritable, error_code
 from broker.link import Link, LinkObserver
 
 PAUSE_S = 0.2
 """After a failed attempt nobody tries again for this long: a Redis that is down is not hammered."""
+
+Result = TypeVar("Result")
 
 
 class RedisLink:
@@ -50,6 +56,22 @@ class RedisLink:
                     raise
                 await asyncio.sleep(PAUSE_S)
 
+    async def patiently(self, action: Callable[[Link], Awaitable[Result]], until: float) -> Result:
+        """Carry out what may be carried out twice, and again while Redis is away, until `until` (monotonic seconds).
+
+        Then raises what the last attempt did: LinkLost, ResponseError, Unwritable, NotOnDisk. Other errors come at once.
+        """
+        while True:
+            try:
+                return await action(await self.wait(until))
+            except LinkLost:
+                if time.monotonic() + PAUSE_S >= until:
+                    raise
+            except (ResponseError, Unwritable, NotOnDisk) as error:
+                if not _is_passing(error) or time.monotonic() + PAUSE_S >= until:
+                    raise
+                await asyncio.sleep(PAUSE_S)
+
     @property
     def now_ms(self) -> int:
         """The server's clock as this process knows it: all deadlines are in it."""
@@ -68,3 +90,9 @@ class RedisLink:
             await link.close()
             raise
         return link
+
+
+def _is_passing(error: ResponseError | Unwritable | NotOnDisk) -> bool:
+    if isinstance(error, NotOnDisk):
+        return True
+    return (error.code if isinstance(error, Unwritable) else error_code(error)) in PASSING
