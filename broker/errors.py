@@ -50,7 +50,7 @@ class Unusable(Unwritable):
 
 
 class NotOnDisk(BrokerError):
-    """The server has not said in time that an entry is on its disk: it may be, now or later. To wait again does no harm."""
+    """The server has not said in time that an entry is on its disk: it may be, or soon. To wait again does no harm."""
 
 
 class LogBusy(BrokerError):

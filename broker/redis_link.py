@@ -59,7 +59,7 @@ class RedisLink:
     async def patiently(self, action: Callable[[Link], Awaitable[Result]], until: float) -> Result:
         """Carry out what may be carried out twice, and again while Redis is away, until `until` (monotonic seconds).
 
-        Then raises what the last attempt did: LinkLost, ResponseError, Unwritable, NotOnDisk. Other errors come at once.
+        Then raises what the last attempt did: LinkLost, ResponseError, Unwritable, NotOnDisk. Others come at once.
         """
         while True:
             try:
