@@ -162,7 +162,7 @@ class Gateway:
             raise unavailable(f"No worker of the model {self.settings.served_name!r} lives.", "no_worker")
 
     async def enqueue(self, request: GenerationRequest, *, durable: bool = False) -> Enqueued:
-        """Put the request into the queue once, however often Redis breaks off meanwhile. Raises ApiError, InvalidRequest.
+        """Put the request into the queue once, however often Redis breaks off. Raises ApiError, InvalidRequest.
 
         One that was there and ended as lost is put there anew. With `durable` it is on disk when this returns.
         """

@@ -46,7 +46,7 @@ async def test_it_is_answered_once_it_is_on_disk(lazy_server: RedisServer, stage
     stage = stage_of(lazy_server.url)
     worker = await stage.worker()
     served = await stage.gateway(redis_patience_s=60)
-    asking = asyncio.create_task(served.http(timeout=60).post("/v1/completions", json=BODY))
+    asking = asyncio.create_task(served.http().post("/v1/completions", json=BODY))
 
     async def claimed() -> bool:
         return bool(worker.requests)
