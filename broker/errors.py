@@ -77,6 +77,24 @@ class WrongTenant(BrokerError):
     """The reply log belongs to another tenant; to be shown as 'not found'."""
 
 
+class IdInUse(BrokerError):
+    """The id of a request is that of another tenant's."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"The request id {request_id!r} is in use; choose another.")
+        self.request_id = request_id
+
+
+class ReplyExpired(BrokerError):
+    """The request of this id has ended, as `outcome` says, and its reply is not kept any more."""
+
+    def __init__(self, request_id: str, outcome: str) -> None:
+        super().__init__(
+            f"The request {request_id!r} has ended ({outcome}) and its reply is no longer kept; choose another id."
+        )
+        self.request_id = request_id
+
+
 class UnknownRequest(BrokerError):
     """Nothing in Redis knows this request id."""
 

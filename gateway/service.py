@@ -15,9 +15,9 @@ from broker.ending import Ender
 from broker.errors import BrokerError, LinkLost, NotOnDisk, QueueFull, Unwritable
 from broker.link import Link
 from broker.loss import LossCheck
-from broker.origin import find_origin
+from broker.posting import post
 from broker.presence import new_process_name
-from broker.queue import Enqueued, RequestQueue
+from broker.queue import Enqueued
 from broker.queue_state import read_queue_state
 from broker.reader import ReplyReader
 from broker.redis_link import RedisLink
@@ -34,7 +34,6 @@ from gateway.settings import GatewaySettings
 from gateway.tenants import Tenants
 from gateway.unattended import Unattended
 from gateway.workers import Workers
-from schemas.errors import ErrorCode
 from schemas.request import GenerationRequest
 from telemetry.queue_gauges import INTERVAL_S
 from telemetry.setup import Telemetry
@@ -176,15 +175,7 @@ class Gateway:
 
     async def _enqueue(self, request: GenerationRequest, link: Link) -> Enqueued:
         bound, retention_ms = self.settings.max_queue_depth, self.settings.retention_ms
-        queue = RequestQueue(link, self.keys)
-        enqueued = await queue.enqueue(request, bound=bound, retention_ms=retention_ms)
-        if enqueued.outcome != ErrorCode.LOST:
-            return enqueued
-        origin = await find_origin(link, self.keys, request.id, self.redis.now_ms)
-        if origin is not None and origin.tenant != request.payload.tenant:
-            return enqueued
-        await queue.forget_lost(request.id)
-        return await queue.enqueue(request, bound=bound, retention_ms=retention_ms, replaces=enqueued.entry)
+        return await post(link, self.keys, request, bound=bound, retention_ms=retention_ms, now_ms=self.redis.now_ms)
 
     async def send(self, request: GenerationRequest, *, durable: bool = False) -> tuple[GenerationRequest, Enqueued]:
         """Enqueue the request under a span of its own; the request as it travels. Raises ApiError."""
