@@ -4,6 +4,7 @@ from broker.cancel import cancel
 from broker.connection import Connection
 from broker.ending import Ender
 from broker.entry import EntryRef
+from broker.origin import find_origin
 from schemas.keys import Keys
 from schemas.request import GenerationRequest
 
@@ -14,3 +15,17 @@ async def cancel_entry(
     """Cancel the request that stands in the queue entry `ref`. Idempotent. Raises LinkLost, Unwritable."""
     await cancel(link, keys, request.id, expire_at_ms=request.deadline_ms + retention_ms)
     await ender.end_if_waiting(link, request, ref, "cancelled while it waited")
+
+
+async def cancel_request(
+    link: Connection, keys: Keys, ender: Ender, request_id: str, *, now_ms: int, retention_ms: int
+) -> bool:
+    """Cancel the request of this id, whether it waits or runs. Idempotent.
+
+    False where it has ended, or is not known. Raises LinkLost, Unwritable.
+    """
+    origin = await find_origin(link, keys, request_id, now_ms)
+    if origin is None or origin.request is None or origin.ref is None:
+        return False
+    await cancel_entry(link, keys, ender, origin.request, origin.ref, retention_ms=retention_ms)
+    return True

@@ -67,6 +67,10 @@ class Unusable(Unwritable):
     """
 
 
+class NotOnDisk(BrokerError):
+    """The server has not said in time that an entry is on its disk: it may be, or soon. To wait again does no harm."""
+
+
 class LogBusy(BrokerError):
     """A second write to a reply log was begun while one was in flight, or after its end: an error of the caller."""
 
@@ -89,6 +93,24 @@ class ReplyConflict(BrokerError):
 
 class WrongTenant(BrokerError):
     """The reply log belongs to another tenant; to be shown as 'not found'."""
+
+
+class IdInUse(BrokerError):
+    """The id of a request is that of another tenant's."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"The request id {request_id!r} is in use; choose another.")
+        self.request_id = request_id
+
+
+class ReplyExpired(BrokerError):
+    """The request of this id has ended, as `outcome` says, and its reply is not kept any more."""
+
+    def __init__(self, request_id: str, outcome: str) -> None:
+        super().__init__(
+            f"The request {request_id!r} has ended ({outcome}) and its reply is no longer kept; choose another id."
+        )
+        self.request_id = request_id
 
 
 class UnknownRequest(BrokerError):

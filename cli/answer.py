@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from cli.sse import ServedBy, SseParser
+from client.sse import ServedBy, SseParser
 
 _DONE = "[DONE]"
 

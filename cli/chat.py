@@ -11,7 +11,7 @@ from cli.credentials import without_credentials
 from cli.errors import UserError
 from cli.parse import load_settings
 from cli.settings import ChatSettings
-from cli.sse import SseParser
+from client.sse import SseParser
 
 _DONE = "[DONE]"
 

@@ -25,6 +25,7 @@ class Admitted:
     stream: bool
     include_usage: bool
     user: str | None
+    durable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Admission:
             raise InvalidRequest(
                 "prompt", f"{len(payload.prompt)} tokens", f"a payload of at most {MAX_PAYLOAD_BYTES} bytes"
             )
-        return Admitted(request, options.stream, asked.include_usage, options.user)
+        return Admitted(request, options.stream, asked.include_usage, options.user, options.durable)
 
     def _id(self, asked: ApiRequest, header: str | None) -> str:
         own, field = asked.options.request_id, "request_id"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.errors import NotAdmitted, Refusal
+from broker.errors import IdInUse, NotAdmitted, Refusal, ReplyExpired
 from schemas.errors import ErrorCode, InvalidRequest
 
 _RETRY = {"Retry-After": "1"}
@@ -63,16 +63,14 @@ def not_found(request_id: str) -> ApiError:
     return ApiError(404, f"No request {request_id!r} is known.", param="id", code="request_not_found")
 
 
-def id_in_use(request_id: str) -> ApiError:
+def id_in_use(error: IdInUse) -> ApiError:
     """409: a client's own id that another tenant uses."""
-    message = f"The request id {request_id!r} is in use; choose another."
-    return ApiError(409, message, param="request_id", code="id_in_use", headers=_FINAL)
+    return ApiError(409, str(error), param="request_id", code="id_in_use", headers=_FINAL)
 
 
-def reply_expired(request_id: str, outcome: str) -> ApiError:
+def reply_expired(error: ReplyExpired) -> ApiError:
     """410: the id of a request that ended, whose reply is not kept any more."""
-    message = f"The request {request_id!r} has ended ({outcome}) and its reply is no longer kept; choose another id."
-    return ApiError(410, message, param="request_id", code="reply_expired", headers=_FINAL)
+    return ApiError(410, str(error), param="request_id", code="reply_expired", headers=_FINAL)
 
 
 def unauthorized() -> ApiError:

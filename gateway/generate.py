@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from broker.errors import BrokerError
-from broker.origin import find_origin
+from broker.errors import BrokerError, IdInUse, ReplyExpired
+from broker.posting import counting_request
 from broker.queue import Enqueued
 from gateway.admission import Admitted
 from gateway.answer import as_api_error, gather, stream
@@ -57,7 +57,7 @@ async def _admit(gateway: "Gateway", kind: Kind, raw: bytes, grant: Grant, reque
 
 async def _enqueue(gateway: "Gateway", admitted: Admitted, grant: Grant, telemetry: RequestTelemetry) -> Session:
     telemetry.asked(admitted.request, gateway.settings.served_name)
-    request, enqueued = await gateway.send(admitted.request, grant)
+    request, enqueued = await gateway.send(admitted.request, grant, durable=admitted.durable)
     queued = await _queued(gateway, request, enqueued)
     log_event(
         "repeated" if enqueued.duplicate else "accepted",
@@ -81,19 +81,14 @@ async def _enqueue(gateway: "Gateway", admitted: Admitted, grant: Grant, telemet
 
 
 async def _queued(gateway: "Gateway", request: GenerationRequest, enqueued: Enqueued) -> GenerationRequest | None:
-    """The request that counts: of two with one id the first, by which the id belongs to its tenant. ApiError, LinkLost.
-
-    That may be this very one, where the answer to an earlier attempt was lost; None where its entry is gone.
-    """
-    if not enqueued.duplicate:
-        return request
-    origin = await gateway.patiently(lambda link: find_origin(link, gateway.keys, request.id, gateway.redis.now_ms))
-    tenant = enqueued.tenant if origin is None else origin.tenant
-    if tenant not in (None, request.payload.tenant):
-        raise id_in_use(request.id)
-    if origin is None and enqueued.outcome is not None:
-        raise reply_expired(request.id, enqueued.outcome)
-    return None if origin is None else origin.request
+    """The request that counts under this id. Raises ApiError."""
+    keys, redis = gateway.keys, gateway.redis
+    try:
+        return await gateway.patiently(lambda link: counting_request(link, keys, request, enqueued, redis.now_ms))
+    except IdInUse as error:
+        raise id_in_use(error) from None
+    except ReplyExpired as error:
+        raise reply_expired(error) from None
 
 
 async def _whole(session: Session, request: Request, headers: dict[str, str]) -> Response:

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from broker.redis_link import RedisLink
 from gateway.api_key import Grants, grants_of_hash, read_grants
-from gateway.redis_link import RedisLink
 from schemas.keys import Keys
 
 

@@ -57,6 +57,7 @@ class Options(BaseModel):
     priority: PriorityClass = "normal"
     timeout: float | None = Field(None, gt=0, description="Seconds until the request expires.")
     request_id: str | None = Field(None, description="The client's own id; posting it again gives the same answer.")
+    durable: bool = Field(False, description="Accept the request only once Redis has it on disk.")
 
 
 @dataclass(frozen=True, slots=True)

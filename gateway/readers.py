@@ -9,8 +9,8 @@ from redis.exceptions import ResponseError
 from broker.attendance import Attendance, Reading
 from broker.back_off import BackOff
 from broker.errors import BrokerError
+from broker.redis_link import RedisLink
 from gateway.log import LOGGER, log_event
-from gateway.redis_link import RedisLink
 
 TELLING_AGAIN_S = 0.5
 """At most so long after Redis takes writes again, what it refused is written."""

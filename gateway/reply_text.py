@@ -8,7 +8,7 @@ from broker.resume import CaughtUp, ResumePoint, Resumption, extend_checksum, re
 from broker.subscription import Update
 from gateway.delivered import Delivered
 from schemas.events import Run, Terminal
-from text.detokenizer import Detokenizer
+from text.choice_text import ChoiceText
 from text.tokenizer import Tokenizer
 
 
@@ -33,28 +33,19 @@ class Last:
     event_id: str | None
 
 
-class _ChoiceText:
-    """One choice: its detokenizer, how many tokens it took, their checksum, and where a stop string cut the text."""
+class _ChoiceText(ChoiceText):
+    """One choice: its text, how many tokens it took, and their checksum."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
+        super().__init__(tokenizer)
         self.num_tokens = 0
         self.checksum = 0
-        self.text_length: int | None = None
 
-    def push(self, tokens: Sequence[int], checksum: int | None = None) -> str:
+    def take(self, tokens: Sequence[int], checksum: int | None = None) -> str:
         """The text that `tokens` make certain; `checksum` is that of all so far, where it is known."""
         self.num_tokens += len(tokens)
         self.checksum = extend_checksum(self.checksum, tokens) if checksum is None else checksum
-        given_out = self._detokenizer.length
-        return self._cut(given_out, self._detokenizer.push(tokens))
-
-    def finish(self) -> str:
-        given_out = self._detokenizer.length
-        return self._cut(given_out, self._detokenizer.finish())
-
-    def _cut(self, given_out: int, text: str) -> str:
-        return text if self.text_length is None else text[: max(0, self.text_length - given_out)]
+        return self.push(tokens)
 
 
 class ReplyText:
@@ -102,20 +93,20 @@ class ReplyText:
         """What the client has goes in without a word, what goes beyond comes out."""
         self._resume = None
         for number, tokens in enumerate(caught_up.delivered):
-            self._choice(number).push(tokens)
+            self._choice(number).take(tokens)
         return self._pieces(caught_up.beyond)
 
     def _pieces(self, runs: Sequence[Run]) -> list[Piece]:
         pieces = []
         for run in runs:
-            text = self._choice(run.choice).push(run.tokens)
+            text = self._choice(run.choice).take(run.tokens)
             if text:
                 pieces.append(Piece(run.choice, text, self._event_id()))
         return pieces
 
     def _piece(self, run: Run, update: Update) -> list[Piece]:
         """As `_pieces`, of one run, behind which the counts are the update's own."""
-        text = self._choice(run.choice).push(run.tokens, update.checksums[run.choice])
+        text = self._choice(run.choice).take(run.tokens, update.checksums[run.choice])
         return [Piece(run.choice, text, update.resume_id)] if text else []
 
     def _event_id(self) -> str:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from broker.cancelling import cancel_request
 from broker.origin import Origin, find_origin
 from gateway.answer import stream
-from gateway.cancelling import cancel_request
 from gateway.delivered import Delivered
 from gateway.errors import not_found, unavailable
 from gateway.log import log_event
@@ -52,7 +52,9 @@ async def cancel(gateway: "Gateway", request: Request) -> Response:
     """DELETE: cancel. `cancelled` is false where the request had ended before."""
     request_id, _ = await _of_tenant(gateway, request)
     check_query(request)
-    cancelled = await cancel_request(gateway, request_id)
+    link, keys, ender = await gateway.redis.get(), gateway.keys, gateway.ender
+    now_ms, retention_ms = gateway.redis.now_ms, gateway.settings.retention_ms
+    cancelled = await cancel_request(link, keys, ender, request_id, now_ms=now_ms, retention_ms=retention_ms)
     log_event("cancelled", request=request_id, why="asked for", ended_before=not cancelled)
     return JSONResponse(
         {"id": request_id, "object": "request", "cancelled": cancelled}, headers={"X-Request-Id": request_id}

@@ -4,20 +4,23 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 from redis.exceptions import ResponseError
 
 from broker.attendance import Attendance
-from broker.back_off import BackOff
 from broker.connection import Connection
+from broker.durability import Durability
 from broker.ending import Ender
-from broker.errors import PASSING, BrokerError, LinkLost, NotAdmitted, Unwritable, error_code
+from broker.errors import BrokerError, LinkLost, NotAdmitted, NotOnDisk, Unwritable
 from broker.loss import LossCheck
+from broker.posting import post
 from broker.presence import new_process_name
-from broker.queue import Enqueued, RequestQueue
+from broker.queue import Enqueued
 from broker.queue_state import read_queue_state
 from broker.reader import ReplyReader
+from broker.redis_link import RedisLink
 from broker.sweep import Sweeper
 from broker.terms import Terms
 from gateway.admission import Admission, Timeouts
@@ -28,13 +31,11 @@ from gateway.key_source import KeyFile, KeysInRedis, KeySource
 from gateway.log import LOGGER, log_event
 from gateway.metrics import GatewayMetrics
 from gateway.readers import Readers
-from gateway.redis_link import RedisLink
 from gateway.request_telemetry import sending
 from gateway.settings import GatewaySettings
 from gateway.tenants import Tenants
 from gateway.unattended import Unattended
 from gateway.workers import Workers
-from schemas.errors import ErrorCode
 from schemas.request import GenerationRequest
 from telemetry.queue_gauges import INTERVAL_S
 from telemetry.setup import Telemetry
@@ -83,6 +84,7 @@ class Gateway:
             Timeouts(settings.default_timeout_s, settings.max_timeout_s),
         )
         self.redis = RedisLink(url, self.name, observer)
+        self.durability = Durability(url, self.keys, f"{self.name}-durable", observer)
         self.tenants = Tenants(settings.api_keys, self._key_source())
         self.reader = ReplyReader(
             url,
@@ -143,6 +145,7 @@ class Gateway:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.readers.tell_last()
         await self.reader.close()
+        await self.durability.close()
         await self.redis.close()
         log_event("stopped", level=logging.INFO, gateway=self.name)
 
@@ -162,25 +165,22 @@ class Gateway:
         if not alive and self.settings.require_worker:
             raise unavailable(f"No worker of the model {self.settings.served_name!r} lives.", "no_worker")
 
-    async def enqueue(self, request: GenerationRequest, grant: Grant) -> Enqueued:
-        """Put the request into the queue once, however often Redis breaks off meanwhile. Raises ApiError.
+    async def enqueue(self, request: GenerationRequest, grant: Grant, *, durable: bool = False) -> Enqueued:
+        """Put the request into the queue once, however often Redis breaks off. Raises ApiError, InvalidRequest.
 
-        One that was there and ended as lost is put there anew. `grant` is what its sender may do.
+        One that was there and ended as lost is put there anew. `grant` is what its sender may do. With `durable` it is
+        on disk when this returns.
         """
-        terms, retention_ms = self._terms(grant), self.settings.retention_ms
-
-        async def enqueue(link: Connection) -> Enqueued:
-            queue = RequestQueue(link, self.keys)
-            enqueued = await queue.enqueue(request, terms=terms, retention_ms=retention_ms)
-            if enqueued.outcome != ErrorCode.LOST or enqueued.tenant != request.payload.tenant:
-                return enqueued
-            await queue.forget_lost(request.id)
-            return await queue.enqueue(request, terms=terms, retention_ms=retention_ms, replaces=enqueued.entry)
-
+        action = partial(self._enqueue, request, self._terms(grant))
+        if durable:
+            action = partial(self.durability.enqueue, action, request.id)
         try:
-            return await self.patiently(enqueue)
+            return await self.patiently(action)
         except NotAdmitted as error:
             raise not_admitted(error) from None
+
+    async def _enqueue(self, request: GenerationRequest, terms: Terms, link: Connection) -> Enqueued:
+        return await post(link, self.keys, request, terms=terms, retention_ms=self.settings.retention_ms)
 
     def _terms(self, grant: Grant) -> Terms:
         settings = self.settings
@@ -193,29 +193,27 @@ class Gateway:
             max_concurrency=grant.max_concurrency,
         )
 
-    async def send(self, request: GenerationRequest, grant: Grant) -> tuple[GenerationRequest, Enqueued]:
+    async def send(
+        self, request: GenerationRequest, grant: Grant, *, durable: bool = False
+    ) -> tuple[GenerationRequest, Enqueued]:
         """Enqueue the request under a span of its own; the request as it travels. Raises ApiError."""
         with sending(request, self.keys, self.name) as send:
-            enqueued = await self.enqueue(send.request, grant)
+            enqueued = await self.enqueue(send.request, grant, durable=durable)
             send.sent(enqueued)
             return send.request, enqueued
 
     async def patiently(self, action: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Carry out what may be carried out twice, and again while Redis is away, for as long as a client can wait."""
-        until = time.monotonic() + self.settings.redis_patience_s
-        back_off = BackOff()
-        while True:
-            try:
-                return await action(await self.redis.wait(until))
-            except LinkLost as error:
-                passes, why = True, f"Redis cannot be reached: {error}"
-            except (ResponseError, Unwritable) as error:
-                code = error.code if isinstance(error, Unwritable) else error_code(error)
-                passes, why = code in PASSING, f"Redis takes no requests now: {error}"
-            pause_s = back_off.failed()
-            if not passes or time.monotonic() + pause_s >= until:
-                raise unavailable(why, "redis_unavailable")
-            await asyncio.sleep(pause_s)
+        try:
+            return await self.redis.patiently(action, time.monotonic() + self.settings.redis_patience_s)
+        except LinkLost as error:
+            raise unavailable(f"Redis cannot be reached: {error}", "redis_unavailable") from None
+        except (ResponseError, Unwritable) as error:
+            raise unavailable(f"Redis takes no requests now: {error}", "redis_unavailable") from None
+        except NotOnDisk as error:
+            raise unavailable(
+                f"The request waits, but Redis does not say that it is on disk: {error}", "not_on_disk"
+            ) from None
 
     async def _keep_sweeping(self) -> None:
         """End requests whose deadline passed, for ever; workers do the same."""

@@ -6,8 +6,8 @@ from redis.exceptions import ResponseError
 
 from broker.errors import BrokerError, LinkLost, Unusable
 from broker.loss import LossCheck, Verdict, Watch
+from broker.redis_link import RedisLink
 from gateway.log import LOGGER, log_event
-from gateway.redis_link import RedisLink
 
 
 class Unattended:

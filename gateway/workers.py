@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from broker.presence import WorkerInfo, list_workers
-from gateway.redis_link import RedisLink
+from broker.redis_link import RedisLink
 from schemas.keys import Keys
 from schemas.model_limits import ModelLimits
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.redis_server import BINARIES, RedisServer
+from tests.redis_server import BINARIES, EXPECTED, RedisServer
 
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("server")
 
 
-@pytest.fixture(scope="session", params=list(BINARIES))
+@pytest.fixture(scope="session", params=EXPECTED)
 def redis_binary(request: pytest.FixtureRequest) -> str:
     """Path of a redis-server; tests that use it run once with each server that is found."""
     binary = BINARIES[request.param]()

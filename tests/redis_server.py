@@ -1,5 +1,6 @@
 """A real redis-server for tests: started on a free port, killed, frozen, restarted, and never outliving the tests."""
 
+import re
 import shutil
 import signal
 import subprocess
@@ -29,12 +30,30 @@ def system_binary() -> str | None:
     return shutil.which("redis-server")
 
 
-BINARIES = {"embedded": embedded_binary, "system": system_binary}
+def valkey_binary() -> str | None:
+    """Valkey, where it is installed."""
+    return shutil.which("valkey-server")
+
+
+def durable_binary() -> str | None:
+    """A server that knows WAITAOF: Valkey, or Redis from 7.2 on."""
+    return next((found for found in (valkey_binary(), system_binary()) if found and _version(found) >= (7, 2)), None)
+
+
+def _version(binary: str) -> tuple[int, ...]:
+    """As a server says, such as `Redis server v=7.0.15 sha=...`."""
+    told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
+    return tuple(int(part) for part in re.findall(r"v=([\d.]+)", told)[0].split("."))
+
+
+BINARIES = {"embedded": embedded_binary, "system": system_binary, "valkey": valkey_binary}
+EXPECTED = [name for name in BINARIES if name != "valkey" or valkey_binary()]
+"""Those that tests run with; nobody is told of a Valkey that is not there."""
 
 
 def one_server(preferred: str) -> pytest.MarkDecorator:
     """For tests of whole processes: run once, with the preferred server or with the one there is."""
-    names = sorted(BINARIES, key=lambda name: (BINARIES[name]() is None, name != preferred))
+    names = sorted(EXPECTED, key=lambda name: (BINARIES[name]() is None, name != preferred))
     return pytest.mark.parametrize("redis_binary", names[:1], indirect=True, scope="session")
 
 

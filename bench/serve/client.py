@@ -10,7 +10,7 @@ import httpx
 
 from bench.figures.outcome import Objectives, Outcome
 from bench.workloads import SampleRequest
-from cli.sse import ServedBy, SseParser
+from client.sse import ServedBy, SseParser
 
 _DONE = "[DONE]"
 _CONNECT_S = 10.0

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from cli.answer import Answer
-from cli.sse import ServedBy, SseParser
+from client.sse import ServedBy, SseParser
 from tests.cli.fake_gateway import gateway
 
 

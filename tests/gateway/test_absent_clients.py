@@ -11,7 +11,7 @@ import pytest
 
 from broker.link import Link
 from broker.queue import RequestQueue
-from gateway.redis_link import RedisLink
+from broker.redis_link import RedisLink
 from schemas.errors import ErrorCode
 from schemas.keys import GROUP
 from schemas.request import GenerationRequest, Payload

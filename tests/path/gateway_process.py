@@ -13,8 +13,8 @@ from tests.service_process import ServiceProcess
 class GatewayProcess(ServiceProcess):
     """`orcastream gateway` against the server at `url`, on a port of its own."""
 
-    def __init__(self, url: str, log_path: Path, **settings: object) -> None:
-        self.port = free_port()
+    def __init__(self, url: str, log_path: Path, *, port: int | None = None, **settings: object) -> None:
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         defaults = {"redis_url": url, "port": self.port, "lease_ms": 1000, "loss_check_s": 0.5, "model": demo.MODEL_DIR}
         super().__init__("gateway", log_path, **{**defaults, "served_model_name": "orca-demo", **settings})

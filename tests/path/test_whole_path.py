@@ -11,56 +11,15 @@ import openai
 import pytest
 
 from demo.prompts import LONG_COUNT
-from schemas.events import Started, decode_event
-from schemas.keys import Keys
-from tests.path.gateway_process import GatewayProcess
+from tests.path.site import Site
 from tests.path.stream import Stream
 from tests.redis_server import RedisServer, one_server
-from tests.worker.worker_process import MODEL, WorkerProcess
+from tests.worker.worker_process import WorkerProcess
 
 pytestmark = one_server("system")
 
 PROMPT, ANSWER = LONG_COUNT
 BODY = {"model": "orca-demo", "prompt": PROMPT, "max_tokens": 2000, "temperature": 0, "timeout": 120}
-
-
-class Site:
-    """One Redis server with the processes around it."""
-
-    def __init__(self, server: RedisServer, directory: Path) -> None:
-        self.server = server
-        self._directory = directory
-        self.workers: dict[str, WorkerProcess] = {}
-        self.gateways: list[GatewayProcess] = []
-        self._count = 0
-
-    def start(self, *, workers: int, gateways: int = 1) -> None:
-        """Start processes and wait until they serve."""
-        started = [self._new(WorkerProcess) for _ in range(workers)]
-        self.gateways += [self._new(GatewayProcess) for _ in range(gateways)]
-        self.workers |= {worker.wait_serving(): worker for worker in started}
-        for gateway in self.gateways:
-            gateway.wait_ready()
-
-    def writers(self, request_id: str) -> set[str]:
-        """The workers that began an epoch of a request."""
-        with self.server.client() as client:
-            events = [decode_event(fields) for _, fields in client.xrange(Keys(MODEL).reply(request_id))]
-        return {event.worker for event in events if isinstance(event, Started)}
-
-    def _new(self, kind: Callable[..., Any]) -> Any:
-        self._count += 1
-        return kind(self.server.url, self._directory / f"{self._count}.log")
-
-    def stop(self) -> None:
-        """Kill everything that is left."""
-        for process in (*self.workers.values(), *self.gateways):
-            process.kill()
-
-    @property
-    def url(self) -> str:
-        """The first gateway."""
-        return self.gateways[0].url
 
 
 @pytest.fixture

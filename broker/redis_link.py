@@ -1,13 +1,19 @@
-"""The gateway's connection for commands: one, shared, opened anew when it broke."""
+"""A process's connection for commands: one, shared, opened anew when it broke."""
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from redis.exceptions import ResponseError
 
 from broker.back_off import BackOff
 from broker.connect import connect
 from broker.connection import Connection
-from broker.errors import LinkLost
+from broker.errors import PASSING, LinkLost, NotOnDisk, Unwritable, error_code
 from broker.link import LinkObserver
+
+Result = TypeVar("Result")
 
 
 class RedisLink:
@@ -57,6 +63,21 @@ class RedisLink:
                     raise
                 await asyncio.sleep(self._again_at - time.monotonic())
 
+    async def patiently(self, action: Callable[[Connection], Awaitable[Result]], until: float) -> Result:
+        """Carry out what may be carried out twice, and again while Redis is away, until `until` (monotonic seconds).
+
+        Then raises what the last attempt did: LinkLost, ResponseError, Unwritable, NotOnDisk. Others come at once.
+        """
+        back_off = BackOff()
+        while True:
+            try:
+                return await action(await self.wait(until))
+            except (LinkLost, ResponseError, Unwritable, NotOnDisk) as error:
+                pause_s = back_off.failed()
+                if not _is_passing(error) or time.monotonic() + pause_s >= until:
+                    raise
+            await asyncio.sleep(pause_s)
+
     @property
     def now_ms(self) -> int:
         """The server's clock as this process knows it: all deadlines are in it."""
@@ -75,3 +96,9 @@ class RedisLink:
             await link.close()
             raise
         return link
+
+
+def _is_passing(error: LinkLost | ResponseError | Unwritable | NotOnDisk) -> bool:
+    if isinstance(error, LinkLost | NotOnDisk):
+        return True
+    return (error.code if isinstance(error, Unwritable) else error_code(error)) in PASSING

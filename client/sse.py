@@ -20,12 +20,15 @@ class SseParser:
     """Feed it lines; it returns what a line completes: the data of an event, or who serves the request."""
 
     last_id: str | None = None
+    """The id of the last event that is complete: of one that a broken connection cut off, nothing counts."""
+    _id: str | None = None
     _data: list[str] = field(default_factory=list)
 
     def feed(self, line: str) -> str | ServedBy | None:
         """The text of an event's data at the blank line behind it, a ServedBy for that comment, else None."""
         if not line:
             data, self._data = self._data, []
+            self.last_id = self._id
             return "\n".join(data) if data else None
         if line.startswith(":"):
             match = _SERVED_BY.match(line)
@@ -35,5 +38,5 @@ class SseParser:
         if name == "data":
             self._data.append(value)
         elif name == "id":
-            self.last_id = value
+            self._id = value
         return None

@@ -1,0 +1,43 @@
+"""Posting a request under an id that may have been posted before: of all requests of one id, the first counts."""
+
+from broker.connection import Connection
+from broker.errors import IdInUse, ReplyExpired
+from broker.origin import find_origin
+from broker.queue import Enqueued, RequestQueue
+from broker.terms import Terms
+from schemas.errors import ErrorCode
+from schemas.keys import Keys
+from schemas.request import GenerationRequest
+
+
+async def post(
+    link: Connection, keys: Keys, request: GenerationRequest, *, terms: Terms | None, retention_ms: int
+) -> Enqueued:
+    """Put the request into the queue once; one that was there and ended as lost is put there anew.
+
+    May be repeated. Raises as `RequestQueue.enqueue`.
+    """
+    queue = RequestQueue(link, keys)
+    enqueued = await queue.enqueue(request, terms=terms, retention_ms=retention_ms)
+    if enqueued.outcome != ErrorCode.LOST or enqueued.tenant != request.payload.tenant:
+        return enqueued
+    await queue.forget_lost(request.id)
+    return await queue.enqueue(request, terms=terms, retention_ms=retention_ms, replaces=enqueued.entry)
+
+
+async def counting_request(
+    link: Connection, keys: Keys, request: GenerationRequest, enqueued: Enqueued, now_ms: int
+) -> GenerationRequest | None:
+    """Of two requests with one id the first, by which the id belongs to its tenant; None where its entry is gone.
+
+    That may be this very one, where the answer to an earlier attempt was lost. Raises IdInUse, ReplyExpired, LinkLost.
+    """
+    if not enqueued.duplicate:
+        return request
+    origin = await find_origin(link, keys, request.id, now_ms)
+    tenant = enqueued.tenant if origin is None else origin.tenant
+    if tenant not in (None, request.payload.tenant):
+        raise IdInUse(request.id)
+    if origin is None and enqueued.outcome is not None:
+        raise ReplyExpired(request.id, enqueued.outcome)
+    return None if origin is None else origin.request

@@ -1,0 +1,101 @@
+"""The client for asyncio: posts requests over HTTP or over Redis, and follows their answers through what breaks."""
+
+from collections.abc import Sequence
+from typing import Self, Unpack
+from weakref import WeakSet
+
+from client.gateways import Gateways
+from client.redis_transport import RedisTransport
+from client.reply import AsyncReply
+from client.request import Asked, Parameters, Prompt, checked_parameters
+from client.transport import Transport
+from schemas.errors import InvalidRequest
+from schemas.keys import DEFAULT_NAMESPACE, PriorityClass
+from schemas.request import DEFAULT_TENANT
+from text.tokenizer import Tokenizer
+
+_HTTP = ("http://", "https://")
+_ALLOWED = "http:// or https:// URLs of gateways, or one redis://, rediss://, unix:// or redis+sentinel:// URL"
+
+
+class AsyncClient:
+    """`async with AsyncClient(urls, model) as client: ...`; any number of requests at once.
+
+    `urls`: gateways, any of which will do, or Redis. `patience_s`: for how long nobody may answer before a request is
+    given up with Unavailable (or QueueFull). `api_key` is for gateways. Over Redis: `namespace` as the service has it,
+    `tenant` whose requests they are, `tokenizer` to post and to get text, `retention_s` as the service has it.
+    InvalidRequest names what is wrong.
+    """
+
+    def __init__(
+        self,
+        urls: str | Sequence[str],
+        model: str,
+        *,
+        patience_s: float = 60.0,
+        api_key: str | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        tenant: str = DEFAULT_TENANT,
+        tokenizer: Tokenizer | None = None,
+        retention_s: float = 600.0,
+    ) -> None:
+        all_urls = [urls] if isinstance(urls, str) else list(urls)
+        self._transport: Transport
+        if all_urls and all(url.lower().startswith(_HTTP) for url in all_urls):
+            theirs = {"namespace": namespace != DEFAULT_NAMESPACE, "tenant": tenant != DEFAULT_TENANT}
+            _check_unused({**theirs, "tokenizer": tokenizer is not None}, "Redis")
+            self._transport = Gateways(all_urls, model, api_key=api_key, patience_s=patience_s)
+        elif len(all_urls) == 1:
+            _check_unused({"api_key": api_key is not None}, "gateways")
+            self._transport = RedisTransport(
+                all_urls[0],
+                model,
+                namespace=namespace,
+                tenant=tenant,
+                tokenizer=tokenizer,
+                patience_s=patience_s,
+                retention_s=retention_s,
+            )
+        else:
+            raise InvalidRequest("urls", f"{len(all_urls)} of them", _ALLOWED)
+        self._replies: WeakSet[AsyncReply] = WeakSet()
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        request_id: str | None = None,
+        priority: PriorityClass = "normal",
+        timeout_s: float = 600.0,
+        durable: bool = False,
+        **parameters: Unpack[Parameters],
+    ) -> AsyncReply:
+        """A reply to iterate over, or to take the whole of; the request is posted when it is first asked.
+
+        `request_id`: an id of your own, which makes posting idempotent over all clients and their restarts.
+        `timeout_s`: until the request expires. `durable`: accepted only once Redis has it on disk. InvalidRequest.
+        """
+        checked = checked_parameters({**parameters})
+        own_id = self._transport.request_id(prompt, request_id)
+        reply = AsyncReply(self._transport, Asked(own_id, prompt, checked, priority, timeout_s, durable))
+        self._replies.add(reply)
+        return reply
+
+    async def aclose(self) -> None:
+        """Read no further in any reply, and end all connections."""
+        for reply in list(self._replies):
+            await reply.aclose()
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+def _check_unused(given: dict[str, bool], where: str) -> None:
+    """InvalidRequest for what says nothing here."""
+    for name, is_given in given.items():
+        if is_given:
+            raise InvalidRequest(name, "a value", f"with the URL of {where}")

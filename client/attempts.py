@@ -1,0 +1,121 @@
+"""Trying again: where, after which pause, and until when."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import httpx
+
+from broker.back_off import BackOff
+from client.errors import UNREACHABLE, ClientError, QueueFull, Unavailable, failure
+from schemas.errors import ErrorCode
+
+_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.05, 5.0
+_TRY_AGAIN: Final = (408, 425)
+_FAULT: Final = 500
+PASSING_CODES: Final = frozenset(
+    {
+        "gateway_stopping",
+        "no_worker",
+        "redis_unavailable",
+        "unavailable",
+        "internal_error",
+        "api_keys_unknown",
+        "not_on_disk",
+    }
+)
+"""Codes of a gateway's that speak of the moment; all others are about the request, and final."""
+
+
+_ENDS: Final = frozenset(map(str, ErrorCode))
+
+
+class Passing(Exception):
+    """What went wrong may be right at the next attempt, `retry_after_s` from now at the earliest."""
+
+    def __init__(self, error: ClientError, retry_after_s: float = 0.0) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.retry_after_s = retry_after_s
+
+
+class Attempts:
+    """One request's: the next gateway after each failure, pauses that grow, `patience_s` from the first failure on."""
+
+    def __init__(self, urls: Sequence[str], patience_s: float) -> None:
+        self._urls = urls
+        self._patience_s = patience_s
+        self._number = 0
+        self._back_off = BackOff(_FIRST_PAUSE_S, _MOST_PAUSE_S)
+        self._failing_since: float | None = None
+
+    @property
+    def url(self) -> str:
+        """The gateway to ask now."""
+        return self._urls[self._number % len(self._urls)]
+
+    def connected(self) -> None:
+        """A gateway serves: patience begins anew with the next failure."""
+        self._failing_since = None
+
+    def advanced(self) -> None:
+        """More of the answer came: the next failure is a first one. One that only accepts may do so for ever."""
+        self._back_off.succeeded()
+
+    async def failed(self, passing: Passing) -> None:
+        """Wait until the next attempt is due; the error itself where there is to be none."""
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        pause_s = max(self._back_off.failed(), passing.retry_after_s)
+        if now + pause_s - self._failing_since > self._patience_s:
+            raise passing.error from None
+        self._number += 1
+        await asyncio.sleep(pause_s)
+
+
+def unreachable(error: Exception, request_id: str) -> Passing:
+    """No gateway there, or a connection that broke."""
+    message = f"The gateway cannot be reached: {error or type(error).__name__}"
+    return Passing(Unavailable(message, code=UNREACHABLE, request_id=request_id))
+
+
+def refusal(response: httpx.Response, request_id: str) -> Exception:
+    """What an answer other than 200, which was read, means: Passing, or a ClientError."""
+    told = _told(response)
+    code = str(told.get("code") or f"http_{response.status_code}")
+    message = str(told.get("message") or f"HTTP {response.status_code} {response.reason_phrase}")
+    status, field = response.status_code, told.get("param")
+    retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
+    if status == httpx.codes.TOO_MANY_REQUESTS:
+        full = QueueFull(message, code=code, request_id=request_id, status=status)
+        return Passing(full, retry_after_s)
+    is_final = code in _ENDS or response.headers.get("x-should-retry") == "false"
+    if (status >= _FAULT or status in _TRY_AGAIN) and not is_final:
+        return Passing(Unavailable(message, code=code, request_id=request_id, status=status), retry_after_s)
+    return failure(code, message, request_id=request_id, field=None if field is None else str(field), status=status)
+
+
+def _told(response: httpx.Response) -> dict[str, Any]:
+    """A gateway's own words; none where something before it has answered."""
+    try:
+        error = response.json()["error"]
+    except (ValueError, LookupError, TypeError):
+        return {}
+    return error if isinstance(error, dict) else {}
+
+
+def _retry_after_s(header: str | None) -> float:
+    """Seconds from now, of either form that RFC 9110 has; 0 where there is none."""
+    if header is None:
+        return 0.0
+    if header.isascii() and header.isdigit():
+        return float(header)
+    try:
+        at = parsedate_to_datetime(header)
+    except ValueError:
+        return 0.0
+    return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())

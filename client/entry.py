@@ -1,0 +1,28 @@
+"""A request as it stands in the queue."""
+
+from client.request import Asked, is_chat
+from schemas.errors import InvalidRequest
+from schemas.request import Payload, parse_payload
+from text.tokenizer import NoChatTemplate, Tokenizer
+
+
+def payload_of(asked: Asked, tenant: str, tokenizer: Tokenizer | None) -> Payload:
+    """The payload of its entry; InvalidRequest naming what is wrong."""
+    if "on_disconnect" in asked.parameters:
+        allowed = "over HTTP alone: a request that is posted to Redis goes on without its client"
+        raise InvalidRequest("on_disconnect", asked.parameters["on_disconnect"], allowed)
+    return parse_payload({**asked.parameters, "tenant": tenant, "prompt": _token_ids(asked, tokenizer)})
+
+
+def _token_ids(asked: Asked, tokenizer: Tokenizer | None) -> list[object]:
+    prompt = asked.prompt
+    if not isinstance(prompt, str) and not is_chat(prompt):
+        return list(prompt)
+    if tokenizer is None:
+        raise InvalidRequest("prompt", prompt, "token ids; text and messages with a tokenizer of the client")
+    if isinstance(prompt, str):
+        return [*tokenizer.encode(prompt)]
+    try:
+        return [*tokenizer.chat(prompt)]  # type: ignore[arg-type]  # is_chat has looked
+    except NoChatTemplate as error:
+        raise InvalidRequest("prompt", prompt, f"text or token ids: {error}") from None

@@ -1,0 +1,97 @@
+"""What a client raises: one class per way in which a request can fail, each with the code of the protocol."""
+
+from typing import Final
+
+from schemas.errors import ErrorCode
+
+
+class ClientError(Exception):
+    """Base of all others. `str()` of it is a sentence for people; `code` is for programs.
+
+    `code` is that of the terminal event or of the gateway's answer. `field` names the parameter at fault where there is
+    one; `status` is the HTTP status where there was one.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        request_id: str | None = None,
+        field: str | None = None,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.request_id = request_id
+        self.field = field
+        self.status = status
+
+
+class Refused(ClientError):
+    """The request was not taken, and would not be as it stands: something in it is wrong or not allowed."""
+
+
+class QueueFull(ClientError):
+    """As many requests wait or run as the gateways admit, and it stayed like that."""
+
+
+class Unavailable(ClientError):
+    """No gateway, or no Redis, has answered for as long as the client was to wait. The request may go on."""
+
+
+class Expired(ClientError):
+    """The deadline passed before the request finished."""
+
+
+class Cancelled(ClientError):
+    """Somebody cancelled the request."""
+
+
+class Lost(ClientError):
+    """Redis lost the request, and nobody could put it into the queue again."""
+
+
+class DeadLetter(ClientError):
+    """The request was set aside: its attempts made no progress."""
+
+
+class EngineFailed(ClientError):
+    """The engine failed on this request."""
+
+
+class ReplyConflict(ClientError):
+    """Redis lost acknowledged writes: the answer is no longer what was delivered of it."""
+
+
+class ReplyExpired(ClientError):
+    """The request of this id has ended, and its reply is no longer kept."""
+
+
+CONFLICT: Final = "reply_conflict"
+EXPIRED_REPLY: Final = "reply_expired"
+UNREACHABLE: Final = "unreachable"
+"""Code of a failure of which nobody else has told."""
+
+_CLASSES: Final[dict[str, type[ClientError]]] = {
+    ErrorCode.EXPIRED: Expired,
+    ErrorCode.CANCELLED: Cancelled,
+    ErrorCode.LOST: Lost,
+    ErrorCode.DEAD_LETTER: DeadLetter,
+    ErrorCode.ENGINE_ERROR: EngineFailed,
+    CONFLICT: ReplyConflict,
+    EXPIRED_REPLY: ReplyExpired,
+}
+
+
+def failure(
+    code: str, message: str, *, request_id: str | None, field: str | None = None, status: int | None = None
+) -> ClientError:
+    """The error of a code that ends a request; Refused for those that say it never began."""
+    kind = _CLASSES.get(code, Refused)
+    return kind(message, code=code, request_id=request_id, field=field, status=status)
+
+
+def conflict(message: str, request_id: str) -> ReplyConflict:
+    """What was delivered is no longer part of the answer."""
+    return ReplyConflict(message, code=CONFLICT, request_id=request_id)

@@ -1,0 +1,85 @@
+"""An answer as it comes in reply logs: tokens by their positions, each of them once, and their text."""
+
+from collections.abc import Iterator, Sequence
+
+from broker.subscription import Update
+from client.errors import conflict, failure
+from client.result import Choice, Delta, Result
+from schemas.events import Ending, Run, Terminal
+from text.choice_text import ChoiceText
+from text.tokenizer import Tokenizer
+
+
+class _Choice:
+    """The tokens of one choice, and their text where there is a tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self.tokens: list[int] = []
+        self.text = ""
+        self.source = None if tokenizer is None else ChoiceText(tokenizer)
+
+    def push(self, tokens: Sequence[int]) -> str:
+        self.tokens += tokens
+        return self._add("" if self.source is None else self.source.push(tokens))
+
+    def finish(self) -> str:
+        return self._add("" if self.source is None else self.source.finish())
+
+    def _add(self, text: str) -> str:
+        self.text += text
+        return text
+
+
+class FoldedAnswer:
+    """What was delivered of an answer. A log that is computed anew repeats it, which is compared and left out."""
+
+    def __init__(self, request_id: str, tokenizer: Tokenizer | None) -> None:
+        self._request_id = request_id
+        self._tokenizer = tokenizer
+        self._choices: list[_Choice] = []
+
+    def take(self, update: Update) -> Iterator[Delta | Result]:
+        """What an update brings that is new; the Result comes last. Raises ClientError, behind what came before it."""
+        terminal = update.terminal
+        if terminal is not None:
+            for number, ending in enumerate(terminal.endings):
+                if (source := self._choice(number).source) is not None:
+                    source.text_length = ending.text_length
+        for run in update.runs:
+            if fresh := self._fresh(run):
+                yield Delta(run.choice, self._choice(run.choice).push(fresh), fresh)
+        if terminal is not None:
+            yield from self._end(terminal)
+
+    def _end(self, terminal: Terminal) -> Iterator[Delta | Result]:
+        if terminal.error is not None:
+            message = terminal.message or str(terminal.error)
+            raise failure(terminal.error, message, request_id=self._request_id, field=terminal.field_name)
+        for number, ending in enumerate(terminal.endings):
+            choice = self._choice(number)
+            if ending.tokens != len(choice.tokens):
+                message = f"choice {number}: {len(choice.tokens)} tokens were delivered, it has {ending.tokens}"
+                raise conflict(message, self._request_id)
+            if text := choice.finish():
+                yield Delta(number, text)
+        whole = tuple(self._whole(number, ending) for number, ending in enumerate(terminal.endings))
+        yield Result(self._request_id, whole, terminal.usage)
+
+    def _whole(self, number: int, ending: Ending) -> Choice:
+        choice = self._choice(number)
+        reason = None if ending.finish_reason is None else str(ending.finish_reason)
+        return Choice(choice.text, tuple(choice.tokens), reason)
+
+    def _fresh(self, run: Run) -> tuple[int, ...]:
+        """The tokens of a run that were not delivered yet. ReplyConflict."""
+        known = self._choice(run.choice).tokens
+        overlap = tuple(known[run.position : run.position + len(run.tokens)])
+        if run.tokens[: len(overlap)] != overlap:
+            place = f"choice {run.choice}, from token {run.position} on"
+            raise conflict(f"{place}: {overlap} was delivered, and is now {run.tokens}", self._request_id)
+        return run.tokens[len(overlap) :]
+
+    def _choice(self, number: int) -> _Choice:
+        while len(self._choices) <= number:
+            self._choices.append(_Choice(self._tokenizer))
+        return self._choices[number]

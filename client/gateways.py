@@ -1,0 +1,147 @@
+"""The way over HTTP: whichever of several gateways answers, and another one when it breaks off."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+from urllib.parse import quote
+from uuid import uuid4
+
+import httpx
+
+from client.attempts import Attempts, Passing, refusal, unreachable
+from client.body import body_of
+from client.errors import ClientError, Refused
+from client.request import Asked, Prompt, is_chat
+from client.result import Result
+from client.sse import SseParser
+from client.streamed_answer import StreamedAnswer
+from client.transport import Accepted, Event
+from schemas.errors import InvalidRequest
+from schemas.keys import check_id
+from schemas.limits import MAX_ID_LENGTH
+
+_COMPLETION, _CHAT = "cmpl-", "chatcmpl-"
+"""How a gateway's ids begin: it knows by them how to write an answer."""
+_SILENCE_S: Final = 60.0
+"""A connection without a byte for so long is dead: a gateway writes at least a comment every `keep_alive_s` (15 s)."""
+_CONNECT_S: Final = 5.0
+
+
+class Gateways:
+    """See Transport. Each request begins with another gateway, and goes to the next one whenever one fails it."""
+
+    def __init__(self, urls: Sequence[str], model: str, *, api_key: str | None, patience_s: float) -> None:
+        self._urls = [_checked(url) for url in urls]
+        self._model = model
+        self._patience_s = patience_s
+        self._begun = 0
+        self._http = httpx.AsyncClient(
+            headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
+            timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S, pool=None),
+            limits=httpx.Limits(max_connections=None),
+        )
+
+    def request_id(self, prompt: Prompt, own: str | None) -> str:
+        """See Transport: the id with the prefix that gateways put before a client's own."""
+        prefix = _CHAT if is_chat(prompt) else _COMPLETION
+        if own is None:
+            return f"{prefix}{uuid4().hex}"
+        request_id = own if check_id(own, "request_id").startswith(prefix) else f"{prefix}{own}"
+        if len(request_id) > MAX_ID_LENGTH:
+            raise InvalidRequest("request_id", own, f"at most {MAX_ID_LENGTH - len(prefix)} characters")
+        return request_id
+
+    async def events(self, asked: Asked) -> AsyncGenerator[Event]:
+        """See Transport."""
+        answer = StreamedAnswer(asked.id)
+        attempts = self._attempts()
+        accepted = False
+        while True:
+            try:
+                async with aclosing(self._attempt(asked, answer, attempts.url)) as events:
+                    async for event in events:
+                        if isinstance(event, Accepted):
+                            attempts.connected()
+                            if accepted:
+                                continue
+                            accepted = True
+                        else:
+                            attempts.advanced()
+                        yield event
+                        if isinstance(event, Result):
+                            return
+            except Passing as passing:
+                await attempts.failed(passing)
+
+    async def cancel(self, request_id: str) -> bool:
+        """See Transport."""
+        attempts = self._attempts()
+        while True:
+            try:
+                response = await self._http.delete(f"{attempts.url}/v1/requests/{quote(request_id)}")
+                if response.status_code == httpx.codes.NOT_FOUND:
+                    return False
+                if response.status_code == httpx.codes.OK:
+                    return bool(response.json()["cancelled"])
+                raise refusal(response, request_id)
+            except httpx.TransportError as error:
+                await attempts.failed(unreachable(error, request_id))
+            except Passing as passing:
+                await attempts.failed(passing)
+
+    async def close(self) -> None:
+        """See Transport."""
+        await self._http.aclose()
+
+    def _attempts(self) -> Attempts:
+        self._begun += 1
+        first = self._begun % len(self._urls)
+        return Attempts([*self._urls[first:], *self._urls[:first]], self._patience_s)
+
+    async def _attempt(self, asked: Asked, answer: StreamedAnswer, url: str) -> AsyncGenerator[Event]:
+        """Post, or go on reading, at one gateway; returns behind the Result alone. Raises Passing, ClientError."""
+        try:
+            async with self._http.stream(**self._next_request(asked, answer, url)) as response:
+                if response.status_code != httpx.codes.OK:
+                    await response.aread()
+                    if response.status_code == httpx.codes.NOT_FOUND and answer.accepted:
+                        answer.forgotten()
+                        raise Passing(_forgotten(asked.id))
+                    raise refusal(response, asked.id)
+                answer.begins()
+                yield Accepted()
+                parser = SseParser()
+                async for line in response.aiter_lines():
+                    data = parser.feed(line)
+                    if isinstance(data, str):
+                        for event in answer.take(data, parser.last_id):
+                            yield event
+                            if isinstance(event, Result):
+                                return
+        except httpx.TransportError as error:
+            raise unreachable(error, asked.id) from None
+        raise unreachable(ConnectionError("the stream ended before the answer"), asked.id)
+
+    def _next_request(self, asked: Asked, answer: StreamedAnswer, url: str) -> dict[str, Any]:
+        if answer.accepted:
+            headers = {"Last-Event-ID": answer.last_id} if answer.last_id else {}
+            address = f"{url}/v1/requests/{quote(asked.id)}/events?include_usage=true"
+            return {"method": "GET", "url": address, "headers": headers}
+        path = "/v1/chat/completions" if asked.is_chat else "/v1/completions"
+        headers = {"Idempotency-Key": asked.id}
+        return {"method": "POST", "url": f"{url}{path}", "headers": headers, "json": body_of(asked, self._model)}
+
+
+def _forgotten(request_id: str) -> ClientError:
+    message = f"The gateways do not know the request {request_id!r} any more."
+    return Refused(message, code="request_not_found", request_id=request_id, status=404)
+
+
+def _checked(url: str) -> str:
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        parsed = httpx.URL()
+    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.userinfo:
+        raise InvalidRequest("urls", url, "http://HOST[:PORT][/PATH] or https:// alike")
+    return url.rstrip("/")

@@ -1,0 +1,191 @@
+"""The way over Redis: posts to the request queue and reads the reply log, as a gateway does."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar
+from uuid import uuid4
+
+from redis.exceptions import ResponseError
+
+from broker.address import RedisAddress
+from broker.cancelling import cancel_request
+from broker.connection import Connection
+from broker.durability import Durability
+from broker.ending import Ender
+from broker.errors import BrokerError, IdInUse, NotOnDisk, ReplyConflict, UnknownRequest, Unwritable, WrongTenant
+from broker.errors import ReplyExpired as NotKept
+from broker.loss import Watch
+from broker.posting import counting_request, post
+from broker.presence import new_process_name
+from broker.reader import ReplyReader
+from broker.redis_link import RedisLink
+from broker.subscription import Subscription, Update
+from client.entry import payload_of
+from client.errors import CONFLICT, EXPIRED_REPLY, UNREACHABLE, ClientError, Lost, Refused, Unavailable, failure
+from client.folded_answer import FoldedAnswer
+from client.request import Asked, Prompt
+from client.result import Result
+from client.transport import Accepted, Event
+from schemas.errors import InvalidRequest
+from schemas.keys import Keys, check_id
+from schemas.request import GenerationRequest
+from text.tokenizer import Tokenizer
+
+_LATE_S: Final = 10.0
+"""After its deadline a request is given this long to be ended by somebody."""
+_TURN: Final = 32
+"""Updates that are taken in one go."""
+_LOST_PAUSE_S: Final = 1.0
+
+T = TypeVar("T")
+
+
+class RedisTransport:
+    """See Transport. It stands for what it posts: where Redis loses a request, it is put into the queue again."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        namespace: str,
+        tenant: str,
+        tokenizer: Tokenizer | None,
+        patience_s: float,
+        retention_s: float,
+    ) -> None:
+        try:
+            RedisAddress.parse(url)
+        except ValueError as error:
+            raise InvalidRequest("urls", url.rpartition("@")[2], str(error)) from None
+        self._keys = Keys(model, namespace)
+        self._tenant = tenant
+        self._tokenizer = tokenizer
+        self._patience_s = patience_s
+        self._retention_ms = int(retention_s * 1000)
+        name = f"client-{new_process_name()}"
+        self._redis = RedisLink(url, name)
+        self._durability = Durability(url, self._keys, f"{name}-durable")
+        self._reader = ReplyReader(url, self._keys, name, retention_ms=self._retention_ms)
+        self._ender = Ender(self._keys, name, retention_ms=self._retention_ms)
+        self._is_reading = False
+
+    def request_id(self, prompt: Prompt, own: str | None) -> str:
+        """See Transport: the caller's own as it is, or 128 random bits."""
+        return uuid4().hex if own is None else check_id(own, "request_id")
+
+    async def events(self, asked: Asked) -> AsyncGenerator[Event]:
+        """See Transport."""
+        request = await self._request(asked)
+        answer = FoldedAnswer(asked.id, self._tokenizer)
+        is_accepted = False
+        while True:
+            watch = await self._post(request, durable=asked.durable)
+            if not is_accepted:
+                is_accepted = True
+                yield Accepted()
+            try:
+                async with self._reader.subscribe(watch) as subscription:
+                    while True:
+                        for update in await self._take(subscription, watch, request):
+                            for event in answer.take(update):
+                                yield event
+                                if isinstance(event, Result):
+                                    return
+            except Lost:
+                if self._redis.now_ms >= request.deadline_ms:
+                    raise
+                await asyncio.sleep(_LOST_PAUSE_S)
+
+    async def cancel(self, request_id: str) -> bool:
+        """See Transport."""
+        keys, ender, retention_ms = self._keys, self._ender, self._retention_ms
+
+        async def cancel(link: Connection) -> bool:
+            now_ms = self._redis.now_ms
+            return await cancel_request(link, keys, ender, request_id, now_ms=now_ms, retention_ms=retention_ms)
+
+        return await self._patiently(cancel, request_id)
+
+    async def close(self) -> None:
+        """See Transport."""
+        await self._reader.close()
+        await self._durability.close()
+        await self._redis.close()
+
+    async def _request(self, asked: Asked) -> GenerationRequest:
+        """The entry; its deadline is on the server's clock."""
+        try:
+            payload = payload_of(asked, self._tenant, self._tokenizer)
+        except InvalidRequest as error:
+            raise _refused(error, asked.id) from None
+        now_ms = await self._patiently(Connection.server_time_ms, asked.id)
+        deadline_ms = now_ms + int(asked.timeout_s * 1000)
+        return GenerationRequest(asked.id, payload, deadline_ms, asked.priority)
+
+    async def _post(self, request: GenerationRequest, *, durable: bool) -> Watch:
+        keys, retention_ms = self._keys, self._retention_ms
+
+        async def enqueue(link: Connection) -> Watch:
+            enqueuing = partial(post, keys=keys, request=request, terms=None, retention_ms=retention_ms)
+            if durable:
+                enqueued = await self._durability.enqueue(enqueuing, request.id, link)
+            else:
+                enqueued = await enqueuing(link)
+            counting = await counting_request(link, keys, request, enqueued, self._redis.now_ms)
+            return Watch(request.id, self._tenant, enqueued.entry, counting)
+
+        watch = await self._patiently(enqueue, request.id)
+        if not self._is_reading:
+            self._is_reading = True
+            await self._reader.start()
+        return watch
+
+    async def _take(self, subscription: Subscription, watch: Watch, request: GenerationRequest) -> list[Update]:
+        deadline_ms = (watch.request or request).deadline_ms
+        left_s = (deadline_ms - self._redis.now_ms) / 1000
+        try:
+            async with asyncio.timeout(left_s + _LATE_S):
+                return await subscription.take(_TURN)
+        except TimeoutError:
+            message = "The deadline passed, and Redis cannot be asked how the request ended."
+            raise Unavailable(message, code=UNREACHABLE, request_id=request.id) from None
+        except StopAsyncIteration:
+            raise ClientError("The client was closed.", code="closed", request_id=request.id) from None
+        except BrokerError as error:
+            raise _told(error, request.id) from None
+
+    async def _patiently(self, action: Callable[[Connection], Awaitable[T]], request_id: str) -> T:
+        try:
+            return await self._redis.patiently(action, time.monotonic() + self._patience_s)
+        except InvalidRequest as error:
+            raise _refused(error, request_id) from None
+        except (BrokerError, ResponseError) as error:
+            raise _told(error, request_id) from None
+
+
+_CODES: Final[dict[type[BrokerError], str]] = {
+    IdInUse: "id_in_use",
+    NotKept: EXPIRED_REPLY,
+    ReplyConflict: CONFLICT,
+    UnknownRequest: EXPIRED_REPLY,
+    WrongTenant: "id_in_use",
+}
+"""What is final about a request; everything else is about Redis."""
+
+
+def _told(error: BrokerError | ResponseError, request_id: str) -> ClientError:
+    if isinstance(error, BrokerError) and type(error) in _CODES:
+        return failure(_CODES[type(error)], str(error), request_id=request_id)
+    if isinstance(error, NotOnDisk):
+        message = f"It waits, but Redis does not say that it is on disk: {error}"
+        return Unavailable(message, code="not_on_disk", request_id=request_id)
+    answers = isinstance(error, ResponseError | Unwritable)
+    message = f"Redis {'takes no requests now' if answers else 'cannot be reached'}: {error}"
+    return Unavailable(message, code=UNREACHABLE, request_id=request_id)
+
+
+def _refused(error: InvalidRequest, request_id: str) -> Refused:
+    return Refused(str(error), code=str(error.code), request_id=request_id, field=error.field)

@@ -1,0 +1,76 @@
+"""What a client asks for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NotRequired, TypedDict
+
+from schemas.errors import InvalidRequest
+from schemas.keys import PriorityClass
+
+
+class Message(TypedDict):
+    """One message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str
+
+
+Prompt = str | Sequence[int] | Sequence[Message]
+"""Text, token ids, or the messages of a chat."""
+
+
+class Parameters(TypedDict):
+    """What may be said of a request beside its prompt; each as README and schemas/asyncapi.yaml have it."""
+
+    max_tokens: NotRequired[int]
+    min_tokens: NotRequired[int]
+    temperature: NotRequired[float]
+    top_k: NotRequired[int]
+    top_p: NotRequired[float]
+    min_p: NotRequired[float]
+    seed: NotRequired[int]
+    stop: NotRequired[str | Sequence[str]]
+    stop_token_ids: NotRequired[Sequence[int]]
+    ignore_eos: NotRequired[bool]
+    n: NotRequired[int]
+    best_of: NotRequired[int]
+    use_beam_search: NotRequired[bool]
+    length_penalty: NotRequired[float]
+    early_stopping: NotRequired[bool]
+    cache_salt: NotRequired[str]
+    ttft_slo_ms: NotRequired[float]
+    tbt_slo_ms: NotRequired[float]
+    on_disconnect: NotRequired[Literal["cancel", "continue"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request as its caller said it; the id is the one that it has in the service."""
+
+    id: str
+    prompt: Prompt
+    parameters: Mapping[str, Any]
+    priority: PriorityClass
+    timeout_s: float
+    durable: bool
+
+    @property
+    def is_chat(self) -> bool:
+        """Is the prompt a conversation?"""
+        return is_chat(self.prompt)
+
+
+def is_chat(prompt: Prompt) -> bool:
+    """Whether a prompt is the messages of a chat."""
+    return not isinstance(prompt, str) and any(isinstance(part, Mapping) for part in prompt)
+
+
+def checked_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are not None, with a single stop string as a list; InvalidRequest for a name that there is not."""
+    for name, value in given.items():
+        if name not in Parameters.__annotations__:
+            raise InvalidRequest(name, value, f"one of {', '.join(Parameters.__annotations__)}")
+    parameters = {name: value for name, value in given.items() if value is not None}
+    if isinstance(parameters.get("stop"), str):
+        parameters["stop"] = [parameters["stop"]]
+    return parameters

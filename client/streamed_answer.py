@@ -1,0 +1,105 @@
+"""An answer as it comes in a gateway's streams, over any number of connections: each part of it once."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from client.attempts import PASSING_CODES, Passing, unreachable
+from client.errors import ClientError, Lost, Unavailable, conflict, failure
+from client.result import Choice, Delta, Result
+from schemas.errors import ErrorCode
+from schemas.events import Usage
+
+_DONE: Final = "[DONE]"
+
+
+class StreamedAnswer:
+    """The text of each choice, and how far the stream under way has come in it.
+
+    A stream that begins behind `last_id` brings what is new. One that begins at the start repeats what was delivered,
+    which is compared and left out.
+    """
+
+    def __init__(self, request_id: str) -> None:
+        self._request_id = request_id
+        self._texts: dict[int, str] = {}
+        self._reasons: dict[int, str] = {}
+        self._usage: Usage | None = None
+        self._at: dict[int, int] = {}
+        """Characters of each choice that the stream under way has come to."""
+        self.accepted = False
+        """Whether the gateways have the request: it can be followed, and need not be posted."""
+        self.last_id: str | None = None
+        """Behind which event to go on; None: from the start."""
+
+    def begins(self) -> None:
+        """A stream begins, behind `last_id` or at the start."""
+        self._at = {} if self.last_id is None else {choice: len(text) for choice, text in self._texts.items()}
+        self.accepted = True
+
+    def forgotten(self) -> None:
+        """The service has lost the request: it is to be posted again, and comes from the start."""
+        self.accepted = False
+        self.last_id = None
+
+    def take(self, data: str, last_id: str | None) -> Iterator[Delta | Result]:
+        """What one event brings that is new; the Result comes last. Raises Passing, ClientError."""
+        if data == _DONE:
+            yield self._result()
+            return
+        event = self._read(data)
+        if "error" in event:
+            raise self._error(event["error"])
+        for choice in event["choices"]:
+            text = choice["text"] if "text" in choice else choice["delta"].get("content")
+            if fresh := self._fresh(choice["index"], text or ""):
+                yield Delta(choice["index"], fresh)
+            if choice.get("finish_reason"):
+                self._reasons[choice["index"]] = choice["finish_reason"]
+        if usage := event.get("usage"):
+            self._usage = _usage(usage)
+        self.last_id = last_id or self.last_id
+
+    def _read(self, data: str) -> dict[str, Any]:
+        try:
+            event = json.loads(data)
+        except ValueError as error:
+            raise unreachable(error, self._request_id) from None
+        if not isinstance(event, dict) or not ("error" in event or "choices" in event):
+            raise unreachable(ValueError(f"an event that is none: {data[:80]}"), self._request_id)
+        return event
+
+    def _fresh(self, choice: int, text: str) -> str:
+        """What of `text`, which comes next in the stream, was not delivered yet. ReplyConflict."""
+        known, begin = self._texts.setdefault(choice, ""), self._at.get(choice, 0)
+        overlap = known[begin : begin + len(text)]
+        if not text.startswith(overlap):
+            raise conflict(f"choice {choice}: {overlap!r} was delivered and is now {text!r}", self._request_id)
+        self._at[choice] = begin + len(text)
+        fresh = text[len(overlap) :]
+        self._texts[choice] = known + fresh
+        return fresh
+
+    def _result(self) -> Result:
+        for choice, text in self._texts.items():
+            if self._at.get(choice, 0) < len(text):
+                raise conflict(f"choice {choice} is now shorter than what was delivered", self._request_id)
+        if self._usage is None:
+            raise unreachable(ValueError("the stream ended without its token counts"), self._request_id)
+        numbers = range(max(self._reasons, default=0) + 1)
+        choices = tuple(Choice(self._texts.get(number, ""), (), self._reasons.get(number)) for number in numbers)
+        return Result(self._request_id, choices, self._usage)
+
+    def _error(self, error: dict[str, Any]) -> ClientError | Passing:
+        code, message = str(error.get("code")), str(error.get("message"))
+        if code == ErrorCode.LOST:
+            self.forgotten()
+            return Passing(Lost(message, code=code, request_id=self._request_id))
+        if code in PASSING_CODES:
+            return Passing(Unavailable(message, code=code, request_id=self._request_id))
+        return failure(code, message, request_id=self._request_id, field=error.get("param"))
+
+
+def _usage(told: dict[str, Any]) -> Usage:
+    cached = (told.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+    return Usage(told["prompt_tokens"], told["completion_tokens"], cached)

@@ -1,0 +1,115 @@
+"""The client for programs without asyncio: the same, run by an event loop in a thread of its own."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Self, Unpack
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from client.async_client import AsyncClient
+from client.reply import AsyncReply
+from client.request import Parameters, Prompt
+from client.result import Delta, Result
+from schemas.keys import DEFAULT_NAMESPACE, PriorityClass
+from schemas.request import DEFAULT_TENANT
+from text.tokenizer import Tokenizer
+
+
+class Reply:
+    """An iterator of what is new; as AsyncReply. `cancel` may be called from another thread."""
+
+    def __init__(self, portal: BlockingPortal, reply: AsyncReply) -> None:
+        self._portal = portal
+        self._reply = reply
+
+    @property
+    def id(self) -> str:
+        """The request's id in the service."""
+        return self._reply.id
+
+    def accepted(self) -> None:
+        """Return once the service has the request and keeps it, whatever becomes of this client."""
+        self._portal.call(self._reply.accepted)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Delta:
+        try:
+            return self._portal.call(self._reply.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def result(self) -> Result:
+        """The whole answer, also of parts that were iterated over."""
+        return self._portal.call(self._reply.result)
+
+    def cancel(self) -> bool:
+        """Cancel the request: whoever iterates gets Cancelled. False where it has ended, or was never posted."""
+        return self._portal.call(self._reply.cancel)
+
+    def close(self) -> None:
+        """Read no further, as AsyncReply.aclose."""
+        self._portal.call(self._reply.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Client:
+    """`with Client(urls, model) as client: ...`; parameters as AsyncClient's. May be used by several threads."""
+
+    def __init__(
+        self,
+        urls: str | Sequence[str],
+        model: str,
+        *,
+        patience_s: float = 60.0,
+        api_key: str | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        tenant: str = DEFAULT_TENANT,
+        tokenizer: Tokenizer | None = None,
+        retention_s: float = 600.0,
+    ) -> None:
+        self._client = AsyncClient(
+            urls,
+            model,
+            patience_s=patience_s,
+            api_key=api_key,
+            namespace=namespace,
+            tenant=tenant,
+            tokenizer=tokenizer,
+            retention_s=retention_s,
+        )
+        self._stack = ExitStack()
+        self._portal = self._stack.enter_context(start_blocking_portal())
+        self._stack.callback(self._portal.call, self._client.aclose)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        request_id: str | None = None,
+        priority: PriorityClass = "normal",
+        timeout_s: float = 600.0,
+        durable: bool = False,
+        **parameters: Unpack[Parameters],
+    ) -> Reply:
+        """A reply to iterate over, or to take the whole of; as AsyncClient.generate."""
+        reply = self._client.generate(
+            prompt, request_id=request_id, priority=priority, timeout_s=timeout_s, durable=durable, **parameters
+        )
+        return Reply(self._portal, reply)
+
+    def close(self) -> None:
+        """Read no further in any reply, end all connections and the thread. Idempotent."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,243 @@
+"""The client before gateways: what it gets, what it does when they break off, and what it raises."""
+
+import asyncio
+from itertools import chain, count, repeat
+from typing import Any
+
+import pytest
+
+from broker.link import Link
+from client import AsyncClient, Cancelled, Client, InvalidRequest, QueueFull, Refused, ReplyConflict, Unavailable
+from schemas.keys import GROUP
+from tests.client.conftest import Connect
+from tests.client.cutting_proxy import CuttingProxy
+from tests.gateway.conftest import MODEL, TEXT, Served, Stage, eventually
+from tests.gateway.scripted_worker import Answer, Gate
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+async def text_of(reply: Any) -> str:
+    """What a reply brings of the first choice, piece by piece."""
+    return "".join([delta.text async for delta in reply if delta.choice == 0])
+
+
+async def test_text_chat_and_token_ids(stage: Stage, connect: Connect) -> None:
+    worker = await stage.worker()
+    client = connect((await stage.gateway()).url)
+    for prompt in ("x", [{"role": "user", "content": "x"}], [5, 6]):
+        reply = client.generate(prompt, max_tokens=50, temperature=0, stop="nowhere", priority="high")  # type: ignore[arg-type]
+        assert await text_of(reply) == TEXT
+        result = await reply.result()
+        assert (result.id, result.text) == (reply.id, TEXT)
+        assert result.choices[0].finish_reason == "stop"
+        assert result.usage.completion_tokens == len(stage.tokenizer.encode(TEXT))
+    assert [request.priority_class for request in worker.requests] == ["high"] * 3
+    assert worker.requests[2].payload.prompt == (5, 6)
+    assert worker.requests[0].payload.stop == ("nowhere",)
+
+
+async def test_choices_are_told_apart(stage: Stage, connect: Connect) -> None:
+    choices = ["eins", "zwei", "drei"]
+    await stage.worker(Answer([stage.tokenizer.encode(text) for text in choices]))
+    reply = connect((await stage.gateway()).url).generate("x", n=3)
+    pieces = [delta async for delta in reply]
+    assert ["".join(one.text for one in pieces if one.choice == number) for number in range(3)] == choices
+    assert [choice.text for choice in (await reply.result()).choices] == choices
+
+
+async def test_without_asyncio(stage: Stage) -> None:
+    await stage.worker()
+    served = await stage.gateway()
+
+    def ask() -> None:
+        with Client([served.url, NOWHERE], MODEL) as client:
+            for _ in range(3):
+                with client.generate("x") as reply:
+                    reply.accepted()
+                    assert "".join(delta.text for delta in reply) == TEXT
+                    assert reply.result().text == TEXT
+                    assert not reply.cancel()
+            with pytest.raises(Refused, match="temperature"):
+                client.generate("x", temperature=-1).result()
+
+    await asyncio.to_thread(ask)
+
+
+async def test_cut_off_behind_every_byte(stage: Stage, connect: Connect) -> None:
+    """Each connection ends some bytes later than the one before, from the head of the answer on."""
+    await stage.worker(lambda request: Answer([stage.tokenizer.encode(TEXT)] * request.payload.n))
+    served = await stage.gateway(disconnect_grace_s=60)
+    async with CuttingProxy(int(served.url.rpartition(":")[2]), count(600, 37)) as proxy:
+        reply = connect(proxy.url).generate("x", n=2)
+        pieces = [delta async for delta in reply]
+        for choice in range(2):
+            assert "".join(one.text for one in pieces if one.choice == choice) == TEXT
+        assert [choice.text for choice in (await reply.result()).choices] == [TEXT, TEXT]
+    assert proxy.num_cut > 10
+
+
+async def test_gateways_that_are_not_there_are_passed_over(stage: Stage, connect: Connect) -> None:
+    await stage.worker()
+    client = connect(NOWHERE, (await stage.gateway()).url, NOWHERE)
+    assert [(await client.generate("x").result()).text for _ in range(3)] == [TEXT] * 3
+
+
+async def test_a_gateway_that_stops_hands_over(stage: Stage, connect: Connect) -> None:
+    gate = Gate(4)
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    gateways = [await stage.gateway(disconnect_grace_s=60) for _ in range(2)]
+    reply = connect(*(served.url for served in gateways)).generate("x")
+    pieces = [(await anext(reply)).text]
+    serving = next(served for served in gateways if served.gateway.readers._here)
+    serving.gateway.begin_stop()
+    await gate.open()
+    assert "".join([*pieces, await text_of(reply)]) == TEXT
+    assert serving.gateway.stopping
+
+
+async def test_the_same_id_is_one_request(stage: Stage, connect: Connect) -> None:
+    worker = await stage.worker()
+    served = await stage.gateway()
+    for _ in range(2):
+        reply = connect(served.url).generate("x", request_id="order-17")
+        assert (await reply.result()).text == TEXT
+        assert reply.id == "cmpl-order-17"
+    assert len(worker.requests) == 1
+
+
+async def test_cancelling(stage: Stage, connect: Connect) -> None:
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=Gate(3)))
+    reply = connect((await stage.gateway()).url).generate("x")
+    assert not await reply.cancel()
+    await anext(reply)
+    assert await reply.cancel()
+    with pytest.raises(Cancelled) as caught:
+        await reply.result()
+    assert (caught.value.code, caught.value.request_id) == ("cancelled", reply.id)
+    with pytest.raises(Cancelled):
+        await anext(reply)
+
+
+async def test_a_full_queue_is_waited_for(stage: Stage, connect: Connect) -> None:
+    gate = Gate(1)
+    await stage.worker(lambda _: Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    served = await stage.gateway(max_queue_depth=1)
+    first = connect(served.url).generate("x")
+    await first.accepted()
+    with pytest.raises(QueueFull) as caught:
+        await connect(served.url, patience_s=0.5).generate("x").result()  # below the Retry-After of a second
+    assert (caught.value.code, caught.value.status) == ("queue_full", 429)
+    second = asyncio.create_task(connect(served.url).generate("x").result())
+    await gate.open()
+    assert (await first.result()).text == TEXT
+    assert (await second).text == TEXT
+
+
+async def test_what_is_wrong_is_told_by_name(stage: Stage, connect: Connect) -> None:
+    await stage.worker()
+    served = await stage.gateway(api_keys={"sk-a": "alpha"})
+    with pytest.raises(Refused) as caught:
+        await connect(served.url).generate("x").result()
+    assert (caught.value.status, caught.value.code) == (401, "invalid_api_key")
+    client = connect(served.url, api_key="sk-a")
+    with pytest.raises(Refused, match="durable") as caught:
+        await client.generate("x", durable=True).accepted()
+    assert (caught.value.status, caught.value.field) == (400, "durable")
+    with pytest.raises(InvalidRequest, match="strem"):
+        client.generate("x", strem=True)  # type: ignore[call-arg]
+    with pytest.raises(InvalidRequest, match="request_id"):
+        client.generate("x", request_id="no id")
+    assert (await client.generate("x").result()).text == TEXT
+
+
+async def test_nobody_answers(stage: Stage, connect: Connect) -> None:
+    with pytest.raises(Unavailable) as caught:
+        await connect(NOWHERE, patience_s=0.2).generate("x").result()
+    assert caught.value.code == "unreachable"
+    served = await stage.gateway()
+    with pytest.raises(Unavailable) as caught:
+        await connect(served.url, patience_s=0.2).generate("x").result()
+    assert (caught.value.code, caught.value.status) == ("no_worker", 503)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"urls": []}, "urls"),
+        ({"urls": ["http://a", "redis://b"]}, "urls"),
+        ({"urls": ["redis://a", "redis://b"]}, "urls"),
+        ({"urls": "ftp://a"}, "urls"),
+        ({"urls": "http://"}, "urls"),
+        ({"urls": "http://user:pass@a"}, "urls"),
+        ({"urls": "http://a", "namespace": "x"}, "namespace"),
+        ({"urls": "http://a", "tenant": "x"}, "tenant"),
+        ({"urls": "redis://a", "api_key": "x"}, "api_key"),
+        ({"urls": "redis://a", "model": "no name"}, "model"),
+    ],
+)
+async def test_arguments_that_say_nothing(arguments: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        AsyncClient(**{"model": MODEL, **arguments})
+    assert caught.value.field == field
+
+
+async def lose(stage: Stage) -> None:
+    """Take the one entry of the queue away, as a Redis that comes back with less than it had."""
+    link = await Link.open(stage.url)
+    stream = stage.keys.requests("normal")
+    entry_id = (await link.call("XRANGE", stream, "-", "+"))[0][0]
+    await link.call_many([("XACK", stream, GROUP, entry_id), ("XDEL", stream, entry_id)])
+    await link.close()
+
+
+async def leave_the_accepting_gateway(gateways: list[Served]) -> None:
+    """The gateway that accepted the request stops, and stands for it no longer; its client goes to the other one."""
+    serving = next(served for served in gateways if served.gateway.readers._here)
+    other = next(served for served in gateways if served is not serving)
+    serving.gateway.begin_stop()
+    for task in serving.gateway._tasks:
+        task.cancel()
+
+    async def followed() -> bool:
+        return bool(other.gateway.readers._here)
+
+    await eventually(followed)
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["entry", "everything"])
+async def test_a_request_that_redis_lost_is_posted_again(stage: Stage, connect: Connect, everything: bool) -> None:
+    """Nobody knows of it but the client; what is computed anew is delivered from where the client was."""
+    gates = chain([Gate(4)], repeat(Gate()))
+    ids = stage.tokenizer.encode(TEXT)
+    worker = await stage.worker(lambda _: Answer([ids], gate=next(gates)))
+    settings = {"disconnect_grace_s": 60, "loss_check_s": 0.2, "require_worker": False}
+    gateways = [await stage.gateway(**settings) for _ in range(2)]
+    reply = connect(*(served.url for served in gateways)).generate("x")
+    pieces = [(await anext(reply)).text]
+    rest = asyncio.create_task(text_of(reply))
+    await leave_the_accepting_gateway(gateways)
+    worker._answers.clear()
+    if everything:
+        link = await Link.open(stage.url)
+        await link.call("FLUSHALL")
+        await link.close()
+    else:
+        await lose(stage)
+    assert "".join([*pieces, await rest]) == TEXT
+    assert len(worker.requests) == 2
+
+
+async def test_another_answer_than_was_delivered_is_a_conflict(stage: Stage, connect: Connect) -> None:
+    answers = iter([Answer([stage.tokenizer.encode(TEXT)], gate=Gate(4)), Answer([stage.tokenizer.encode("other")])])
+    worker = await stage.worker(lambda _: next(answers))
+    gateways = [await stage.gateway(disconnect_grace_s=60, loss_check_s=0.2) for _ in range(2)]
+    reply = connect(*(served.url for served in gateways)).generate("x")
+    await anext(reply)
+    rest = asyncio.create_task(reply.result())
+    await leave_the_accepting_gateway(gateways)
+    worker._answers.clear()
+    await lose(stage)
+    with pytest.raises(ReplyConflict) as caught:
+        await rest
+    assert caught.value.code == "reply_conflict"

@@ -1,0 +1,56 @@
+"""Everything that a client meets, as real processes around one Redis server."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from schemas.events import Started, decode_event
+from schemas.keys import Keys
+from tests.path.gateway_process import GatewayProcess
+from tests.redis_server import RedisServer
+from tests.worker.worker_process import MODEL, WorkerProcess
+
+
+class Site:
+    """One Redis server with the processes around it."""
+
+    def __init__(self, server: RedisServer, directory: Path) -> None:
+        self.server = server
+        self._directory = directory
+        self.workers: dict[str, WorkerProcess] = {}
+        self.gateways: list[GatewayProcess] = []
+        self._count = 0
+
+    def start(self, *, workers: int, gateways: int = 1) -> None:
+        """Start processes and wait until they serve."""
+        started = [self._new(WorkerProcess) for _ in range(workers)]
+        self.gateways += [self._new(GatewayProcess) for _ in range(gateways)]
+        self.workers |= {worker.wait_serving(): worker for worker in started}
+        for gateway in self.gateways:
+            gateway.wait_ready()
+
+    def replace_gateway(self, old: GatewayProcess) -> None:
+        """Start one where `old`, which is dead, was listening, and wait until it serves."""
+        new = self._new(GatewayProcess, port=old.port)
+        self.gateways[self.gateways.index(old)] = new
+        new.wait_ready()
+
+    def writers(self, request_id: str) -> set[str]:
+        """The workers that began an epoch of a request."""
+        with self.server.client() as client:
+            events = [decode_event(fields) for _, fields in client.xrange(Keys(MODEL).reply(request_id))]
+        return {event.worker for event in events if isinstance(event, Started)}
+
+    def _new(self, kind: Callable[..., Any], **settings: object) -> Any:
+        self._count += 1
+        return kind(self.server.url, self._directory / f"{self._count}.log", **settings)
+
+    def stop(self) -> None:
+        """Kill everything that is left."""
+        for process in (*self.workers.values(), *self.gateways):
+            process.kill()
+
+    @property
+    def url(self) -> str:
+        """The first gateway."""
+        return self.gateways[0].url
