@@ -16,6 +16,7 @@ from broker.errors import BrokerError, Fenced, Unusable, refusal
 from broker.fold import Fold, fold_log
 from broker.link import Link
 from broker.queue import entry_state
+from broker.reading import read_aside
 from broker.resp import fields_of
 from schemas.codec import Form, decode, form_of
 from schemas.errors import ErrorCode, InvalidRequest, without_values
@@ -129,7 +130,7 @@ class Ender:
                 ref=ref,
                 code=error.code,
                 message=str(error),
-                tenant=_tenant(payload),
+                tenant=await read_aside(lambda: _tenant(payload), len(payload)),
                 form=form_of(payload),
                 field_name=error.field,
             )

@@ -76,9 +76,12 @@ class ApiRequest:
         return self.options.stream_options is not None and self.options.stream_options.include_usage
 
 
-def parse_body(kind: Kind, raw: bytes) -> ApiRequest:
-    """The request in an HTTP body; InvalidRequest or ApiError naming the first parameter that is wrong."""
-    body = drop_neutral(read_json_object(raw), _implemented(kind))
+def parse_body(kind: Kind, raw: bytes, max_tokens: int) -> ApiRequest:
+    """The request in an HTTP body; InvalidRequest or ApiError naming the first parameter that is wrong.
+
+    `max_tokens` is what the context takes: an array of many more ids is not read.
+    """
+    body = drop_neutral(read_json_object(raw, max_tokens), _implemented(kind))
     max_tokens_name = _take_max_completion_tokens(kind, body)
     prompt = _take_prompt(kind, body)
     parameters = {name: body.pop(name) for name in list(body) if name in _PAYLOAD}
