@@ -183,7 +183,7 @@ def _about_one_log(request_id: str) -> Iterator[None]:
         raise
     except Exception as error:
         log.exception("%s cannot be ended", request_id)
-        raise Unusable(ResponseError(repr(error))) from error
+        raise Unusable(ResponseError(type(error).__name__)) from error
 
 
 def _tenant(payload: bytes) -> str:
