@@ -18,7 +18,7 @@ UNFINISHED := $(VENV)/.unfinished
 NATIVE := engine/native/built/.made
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --progress-bar off
 
-.PHONY: demo test chaos compose-test k8s-test lint setup clean
+.PHONY: demo test chaos fuzz compose-test k8s-test lint setup clean
 
 demo: $(READY) $(NATIVE)
 	@$(BIN)/python -m cli.demo
@@ -44,6 +44,12 @@ FAULTS ?= all
 
 chaos: $(READY) $(NATIVE)
 	@$(BIN)/python -m tests.chaos.run --minutes $(MINUTES) --seed $(SEED) --mode $(MODE) --faults $(FAULTS) $(if $(JSON),--json $(JSON))
+
+# Malformed entries, keys and HTTP requests from a seeded fuzzer: docs/guarantees.md.
+COUNT ?= 100000
+
+fuzz: $(READY) $(NATIVE)
+	@$(BIN)/python -m tests.fuzz.run --count $(COUNT) --seed $(SEED) $(if $(JSON),--json $(JSON))
 
 # Needs a container engine with Compose. BASE_IMAGE and the mirrors of docs/compose.md go on to the build.
 compose-test: $(READY)

@@ -16,6 +16,7 @@ from broker.entry import EntryRef
 from broker.errors import BrokerError, Fenced, Unusable, refusal
 from broker.fold import Fold, fold_log
 from broker.queue import entry_state
+from broker.reading import read_aside
 from broker.resp import fields_of
 from schemas.codec import Form, decode, form_of
 from schemas.errors import ErrorCode, InvalidRequest, without_values
@@ -132,7 +133,7 @@ class Ender:
                 ref=ref,
                 code=error.code,
                 message=str(error),
-                tenant=_tenant(payload),
+                tenant=await read_aside(lambda: _tenant(payload), len(payload)),
                 form=form_of(payload),
                 field_name=error.field,
             )
@@ -185,7 +186,7 @@ def _about_one_log(request_id: str) -> Iterator[None]:
         raise
     except Exception as error:
         log.exception("%s cannot be ended", request_id)
-        raise Unusable(ResponseError(repr(error))) from error
+        raise Unusable(ResponseError(type(error).__name__)) from error
 
 
 def _tenant(payload: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -10,6 +11,7 @@ from broker.connection import Connection
 from broker.entry import EntryRef, Mark, stream_of
 from broker.errors import WRONG_TYPE, error_code, require
 from broker.fold import decode_entry
+from broker.reading import read_aside
 from broker.resp import fields_of
 from broker.scripts import Command
 from schemas.errors import InvalidRequest
@@ -61,8 +63,9 @@ async def read_request(link: Connection, keys: Keys, ref: EntryRef, now_ms: int)
     if not entries:
         return None
     fields = fields_of(entries[0][1])
+    read = partial(GenerationRequest.from_fields, fields, stream_class=ref.priority_class, now_ms=now_ms)
     try:
-        return GenerationRequest.from_fields(fields, stream_class=ref.priority_class, now_ms=now_ms)
+        return await read_aside(read, len(fields.get(b"payload", b"")))
     except InvalidRequest:
         return None
 

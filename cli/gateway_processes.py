@@ -24,7 +24,7 @@ _STOP_MARGIN_S = 8.0
 
 def serve_all(settings: GatewaySettings) -> int:
     """Serve until a signal ends it: 0 after an orderly stop, 130 after a second signal. PortUnavailable, GaveUp."""
-    set_up_logging(settings.log_level, settings.log_form)
+    set_up_logging(settings.log_level, settings.log_form, content=settings.log_content)
     return asyncio.run(_serve_all(settings))
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from gateway.errors import ApiError, invalid, model_not_found
 from gateway.kind import Kind
-from gateway.openai_request import DEFAULT_COMPLETION_TOKENS, ApiRequest, Prompt, parse_body
+from gateway.openai_request import DEFAULT_COMPLETION_TOKENS, ApiRequest, parse_body
 from schemas.errors import InvalidRequest
 from schemas.keys import check_id
 from schemas.limits import MAX_ID_LENGTH, MAX_PAYLOAD_BYTES, MAX_TRACE_HEADER_LENGTH
 from schemas.model_limits import ModelLimits
 from schemas.request import GenerationRequest, Payload, parse_payload
-from text.tokenizer import NoChatTemplate, Tokenizer
+from text.tokenizer import NoChatTemplate, Tokenizer, TooManyTokens
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -47,7 +47,7 @@ class Admission:
 
     def admit(self, kind: Kind, raw: bytes, *, tenant: str, headers: Mapping[str, str], now_ms: int) -> Admitted:
         """The request in a body; InvalidRequest or ApiError naming what is wrong. `now_ms` is the server's clock."""
-        asked = parse_body(kind, raw)
+        asked = parse_body(kind, raw, self.limits.max_total_tokens)
         options = asked.options
         if options.model != self._served_model:
             raise model_not_found(options.model, self._served_model)
@@ -94,8 +94,7 @@ class Admission:
         try:
             # parameters before the prompt, so that a wrong one costs no tokenizing
             parse_payload({**parameters, "prompt": [0]})
-            prompt = self._encode(asked.prompt)
-            self._check_length(prompt, asked)
+            prompt = self._encode(asked)
             if asked.kind is Kind.COMPLETION and "max_tokens" not in parameters:
                 room = self.limits.max_total_tokens - len(prompt)
                 least = parameters.get("min_tokens", 0)
@@ -110,22 +109,42 @@ class Admission:
             raise invalid(_in_the_clients_words(error, asked), code) from None
         return payload
 
-    def _check_length(self, prompt: list[int], asked: ApiRequest) -> None:
-        """Before anything looks at each id: a prompt far beyond the context costs no more than its tokens."""
+    def _encode(self, asked: ApiRequest) -> list[int]:
+        """The prompt's ids; ApiError where the context cannot take it, as early as that is known."""
         try:
-            self.limits.fit(len(prompt), max_tokens=None, min_tokens=0)
+            if isinstance(asked.prompt, str):
+                return self._tokenize(asked.prompt)
+            if asked.prompt and isinstance(asked.prompt[0], dict):
+                return self._tokenize(self._conversation(asked.prompt), add_special_tokens=False)
+            self.limits.fit(len(asked.prompt), max_tokens=None, min_tokens=0)
         except InvalidRequest as error:
-            raise invalid(_in_the_clients_words(error, asked), "context_length_exceeded") from None
+            code = "context_length_exceeded" if error.field == "prompt" else None
+            raise invalid(_in_the_clients_words(error, asked), code) from None
+        return asked.prompt
 
-    def _encode(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            return self._tokenizer.encode(prompt)
-        if prompt and isinstance(prompt[0], dict):
-            try:
-                return self._tokenizer.chat(prompt)
-            except NoChatTemplate as error:
-                raise ApiError(400, f"messages: {error}", param="messages", code="no_chat_template") from None
-        return prompt  # type: ignore[return-value]
+    def _tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        self._check_characters(len(text))
+        most = self.limits.max_total_tokens - 1
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens, most=most)
+        except TooManyTokens as error:
+            self.limits.fit(error.count, max_tokens=None, min_tokens=0)
+            raise
+
+    def _conversation(self, messages: list[dict[str, str]]) -> str:
+        """A chat as its template writes it; what the messages say is measured first."""
+        self._check_characters(sum(len(message["content"]) for message in messages))
+        try:
+            return self._tokenizer.chat_text(messages)
+        except NoChatTemplate as error:
+            raise ApiError(400, f"messages: {error}", param="messages", code="no_chat_template") from None
+
+    def _check_characters(self, count: int) -> None:
+        """InvalidRequest for a text that no context can take, before it is tokenized: that takes its time."""
+        most_tokens, longest = self.limits.max_total_tokens - 1, self._tokenizer.longest_token
+        if count > most_tokens * longest:
+            allowed = f"at most {most_tokens * longest} characters ({most_tokens} tokens of at most {longest})"
+            raise InvalidRequest("prompt", f"{count} characters", allowed)
 
 
 def _check_streamable(payload: Payload) -> None:

@@ -19,6 +19,7 @@ from gateway.generate import generate
 from gateway.http_telemetry import instrument, metrics
 from gateway.kind import Kind
 from gateway.log import LOGGER, log_event
+from gateway.openapi import openapi
 from gateway.request_telemetry import RequestTelemetry
 from gateway.service import Gateway
 from gateway.sse import SERVERS_SEND
@@ -72,6 +73,7 @@ def _routes(gateway: Gateway) -> list[tuple[str, str, Handler]]:
         ("GET", "/v1/models/{name:path}", partial(models_api.model, gateway)),
         ("GET", "/v1/requests/{request_id}/events", partial(requests_api.events, gateway)),
         ("DELETE", "/v1/requests/{request_id}", partial(requests_api.cancel, gateway)),
+        ("GET", "/openapi.json", partial(openapi, gateway)),
         ("GET", "/health/live", partial(models_api.live, gateway)),
         ("GET", "/health/ready", partial(models_api.ready, gateway)),
     ]

@@ -25,9 +25,6 @@ from schemas.request import GenerationRequest
 if TYPE_CHECKING:
     from gateway.service import Gateway
 
-_INLINE_BYTES = 4 * 1024
-"""A body up to this size is tokenized at once; a larger one in a thread, so that it holds nobody up."""
-
 
 async def generate(gateway: "Gateway", kind: Kind, request: Request) -> Response:
     """Admit, enqueue, answer. Raises ApiError, InvalidRequest, BrokerError."""
@@ -52,7 +49,7 @@ async def _admit(gateway: "Gateway", kind: Kind, raw: bytes, grant: Grant, reque
         admitted = gateway.admission.admit(kind, raw, tenant=grant.tenant, headers=request.headers, now_ms=now_ms)
         return replace(admitted, request=grant.applied_to(admitted.request))
 
-    return admit() if len(raw) <= _INLINE_BYTES else await asyncio.to_thread(admit)
+    return await gateway.offload.run(len(raw), admit)
 
 
 async def _enqueue(gateway: "Gateway", admitted: Admitted, grant: Grant, telemetry: RequestTelemetry) -> Session:

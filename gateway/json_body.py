@@ -1,20 +1,27 @@
 """The JSON object in a body, read strictly."""
 
-import json
 from typing import Any, Final
 
-from schemas.codec import check_json_parts, first_repeated
+from schemas.codec import first_repeated
 from schemas.errors import InvalidRequest
+from schemas.json_text import JsonBounds, parse_json
 
 MAX_BODY_PARTS: Final = 65_536
 """Maps and arrays in a body; a chat of 10,000 messages, each an array of parts, has 30,000."""
+MAX_BODY_STRINGS: Final = 50_000
+"""Names and texts in a body; a chat of 10,000 messages has 40,000."""
+MAX_BODY_VALUES: Final = 262_144
+"""What maps and arrays of a body hold, whatever the context: beyond that many ids no array is read to be counted."""
 
 
-def read_json_object(raw: bytes) -> dict[str, Any]:
-    """One object of UTF-8 JSON; InvalidRequest naming `body`, or a key that stands twice in one object."""
-    check_json_parts(raw, MAX_BODY_PARTS, "body")
+def read_json_object(raw: bytes, max_values: int) -> dict[str, Any]:
+    """One object of UTF-8 JSON; InvalidRequest naming `body`, or a key that stands twice in one object.
+
+    `max_values` is how much more than MAX_BODY_VALUES its maps and arrays may hold together.
+    """
+    JsonBounds(MAX_BODY_PARTS, MAX_BODY_STRINGS, MAX_BODY_VALUES + max_values).check(raw, "body")
     try:
-        body = json.loads(raw.decode(), parse_constant=_no_constant, object_pairs_hook=_unique)
+        body = parse_json(raw, _unique, _no_constant)
     except InvalidRequest:
         raise
     except (ValueError, RecursionError) as error:

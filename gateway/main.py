@@ -4,8 +4,10 @@ import asyncio
 import gc
 import logging
 import signal
+import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Final
 
 import uvicorn
 import uvloop
@@ -64,17 +66,24 @@ async def serve(
         _on_stop(_ignore)
 
 
+_SWITCH_S: Final = 0.0005
+"""For how long a thread that reads a body may hold the interpreter while the event loop wants it."""
+
+
 def run(settings: GatewaySettings, *, shares_port: bool = False) -> None:
     """Run a gateway in this process; returns once it has stopped. `shares_port`: others listen on its port, too.
 
     Raises UnusableTelemetry and CannotListen where it cannot start as asked.
     """
-    set_up_logging(settings.log_level, settings.log_form)
+    set_up_logging(settings.log_level, settings.log_form, content=settings.log_content)
     if settings.access_log:
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
     _on_stop(_leave)
     name = new_gateway_name()
-    telemetry = start_telemetry("orcastream-gateway", name, prometheus=settings.metrics)
+    telemetry = start_telemetry(
+        "orcastream-gateway", name, prometheus=settings.metrics, log_content=settings.log_content
+    )
+    sys.setswitchinterval(_SWITCH_S)
     early: list[int] = []
     _on_stop(lambda number, frame: early.append(number))  # an event loop that is half made cannot be left in peace
     try:

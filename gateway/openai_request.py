@@ -29,7 +29,7 @@ _SAMPLING = (
 )
 _CANDIDATES = ("n", "best_of", "use_beam_search", "length_penalty", "early_stopping")
 _SERVICE = ("cache_salt", "ttft_slo_ms", "tbt_slo_ms", "on_disconnect")
-_PAYLOAD = frozenset({*_SAMPLING, *_CANDIDATES, *_SERVICE})
+PAYLOAD_NAMES = frozenset({*_SAMPLING, *_CANDIDATES, *_SERVICE})
 """What goes into the payload as it is; schemas check it."""
 
 DEFAULT_COMPLETION_TOKENS = 16
@@ -77,12 +77,15 @@ class ApiRequest:
         return self.options.stream_options is not None and self.options.stream_options.include_usage
 
 
-def parse_body(kind: Kind, raw: bytes) -> ApiRequest:
-    """The request in an HTTP body; InvalidRequest or ApiError naming the first parameter that is wrong."""
-    body = drop_neutral(read_json_object(raw), _implemented(kind))
+def parse_body(kind: Kind, raw: bytes, max_tokens: int) -> ApiRequest:
+    """The request in an HTTP body; InvalidRequest or ApiError naming the first parameter that is wrong.
+
+    `max_tokens` is what the context takes: an array of many more ids is not read.
+    """
+    body = drop_neutral(read_json_object(raw, max_tokens), _implemented(kind))
     max_tokens_name = _take_max_completion_tokens(kind, body)
     prompt = _take_prompt(kind, body)
-    parameters = {name: body.pop(name) for name in list(body) if name in _PAYLOAD}
+    parameters = {name: body.pop(name) for name in list(body) if name in PAYLOAD_NAMES}
     if "stop" in body:
         parameters["stop"] = _stops(body.pop("stop"))
     if parameters.get("top_k") == -1:  # how other servers write 'all'
@@ -101,7 +104,7 @@ def parse_body(kind: Kind, raw: bytes) -> ApiRequest:
 def _implemented(kind: Kind) -> frozenset[str]:
     """The parameters that say something here; null leaves them at their defaults."""
     own = {"messages", "max_completion_tokens"} if kind is Kind.CHAT else {"prompt"}
-    return _PAYLOAD.union(Options.model_fields, {"stop"}, own)
+    return PAYLOAD_NAMES.union(Options.model_fields, {"stop"}, own)
 
 
 def _take_max_completion_tokens(kind: Kind, body: dict[str, Any]) -> str:

@@ -30,6 +30,7 @@ from gateway.errors import not_admitted, unavailable
 from gateway.key_source import KeyFile, KeysInRedis, KeySource
 from gateway.log import LOGGER, log_event
 from gateway.metrics import GatewayMetrics
+from gateway.offload import Offload
 from gateway.readers import Readers
 from gateway.request_telemetry import sending
 from gateway.settings import GatewaySettings
@@ -83,6 +84,7 @@ class Gateway:
             settings.served_name,
             Timeouts(settings.default_timeout_s, settings.max_timeout_s),
         )
+        self.offload = Offload()
         self.redis = RedisLink(url, self.name, observer)
         self.durability = Durability(url, self.keys, f"{self.name}-durable", observer)
         self.tenants = Tenants(settings.api_keys, self._key_source())
@@ -143,6 +145,7 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.offload.close()
         await self.readers.tell_last()
         await self.reader.close()
         await self.durability.close()

@@ -1,7 +1,6 @@
 """Payload bytes ↔ plain dicts: msgpack, or JSON where the first byte is `{`."""
 
 import json
-import re
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
@@ -9,10 +8,8 @@ from typing import Any
 import msgpack
 
 from schemas.errors import InvalidRequest
-
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)
-"""A JSON string, or what begins as one and does not end; takes time in proportion to its length, whatever it holds."""
-_MOST_QUOTES = 100_000
+from schemas.json_text import JsonBounds, parse_json
+from schemas.limits import MAX_PROMPT_TOKENS
 
 _packer = msgpack.Packer()
 """One for all: `pack` leaves nothing behind in it."""
@@ -46,18 +43,24 @@ def decode(payload: bytes, *, unique_keys: bool = False, max_parts: int | None =
     """The dict in `payload`; InvalidRequest naming `payload` when it is not one. JSON is UTF-8.
 
     Of a key that stands more than once the last value counts; with `unique_keys`, InvalidRequest naming the key. With
-    `max_parts`, one of more maps and arrays is refused before all of them are made; JSON before it is parsed.
+    `max_parts`, one of more maps and arrays, or of more names, is refused before all of them are made; JSON before it
+    is parsed.
     """
     parts = _Parts(unique_keys, max_parts) if unique_keys or max_parts is not None else None
     map_hook, list_hook = (None, None) if parts is None else (parts.map, parts.array)
     try:
         if form_of(payload) is Form.JSON:
             if max_parts is not None:
-                check_json_parts(payload, max_parts, "payload")
-            body = json.loads(payload.decode(), object_pairs_hook=map_hook)
+                JsonBounds(max_parts, max_parts, MAX_PROMPT_TOKENS + max_parts).check(payload, "payload")
+            body = parse_json(payload, map_hook)
         else:
             body = msgpack.unpackb(
-                payload, object_pairs_hook=map_hook, list_hook=list_hook, ext_hook=_no_extension_type
+                payload,
+                object_pairs_hook=map_hook,
+                list_hook=list_hook,
+                ext_hook=_no_extension_type,
+                max_map_len=-1 if max_parts is None else max_parts,
+                max_array_len=-1 if max_parts is None else MAX_PROMPT_TOKENS + 1,
             )
     except InvalidRequest:
         raise
@@ -66,21 +69,6 @@ def decode(payload: bytes, *, unique_keys: bool = False, max_parts: int | None =
     if not isinstance(body, dict) or not set(map(type, body)) <= {str}:
         raise InvalidRequest("payload", body, "one msgpack map or JSON object with string keys")
     return body
-
-
-def check_json_parts(raw: bytes, most: int, field: str) -> None:
-    """InvalidRequest naming `field` where JSON has more than `most` maps and arrays, before any of it is parsed.
-
-    A million empty arrays fit into 3 MB, and to make them takes a quarter of a second. Brackets inside strings do not
-    count, unless there are so many strings as well that to look for them would take as long.
-    """
-    if raw.count(b"[") + raw.count(b"{") <= most:
-        return
-    if raw.count(b'"') - raw.count(b'\\"') <= _MOST_QUOTES:
-        plain = _STRING.sub(b"", raw)
-        if plain.count(b"[") + plain.count(b"{") <= most:
-            return
-    raise InvalidRequest(field, f"more than {most} maps and arrays", f"at most {most}")
 
 
 class _Parts:

@@ -17,7 +17,11 @@ NAME_RULE: Final = f"1 to {MAX_NAME_LENGTH} characters of A-Z a-z 0-9 _ . - /"
 
 MAX_PAYLOAD_BYTES: Final = 4 * 1024 * 1024
 MAX_PAYLOAD_PARTS: Final = 1000
-"""Maps and arrays in a payload; a good one has four, and four million empty ones fit into its bytes."""
+"""Maps and arrays in a payload, and names and texts; a good one has few, and four million empty ones fit into its
+bytes."""
+PAYLOAD_BYTES_PER_TOKEN: Final = 16
+PAYLOAD_BYTES_BESIDE: Final = 64 * 1024
+"""What a payload can need for each token of the model's context, in its longest form, and for all else."""
 MAX_PROMPT_TOKENS: Final = 1_000_000
 MAX_TOKEN_ID: Final = 2**32 - 1
 MAX_OUTPUT_TOKENS: Final = 1_000_000

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from schemas.errors import InvalidRequest
+from schemas.limits import MAX_PAYLOAD_BYTES, PAYLOAD_BYTES_BESIDE, PAYLOAD_BYTES_PER_TOKEN
 from schemas.request import Payload
 
 _LENGTH_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len", "seq_length")
@@ -40,6 +41,11 @@ class ModelLimits:
         if self.max_cached_tokens is None:
             return self.max_model_len
         return min(self.max_model_len, self.max_cached_tokens)
+
+    @property
+    def max_payload_bytes(self) -> int:
+        """The largest payload whose prompt can fit into the context: a larger one need not be read."""
+        return min(MAX_PAYLOAD_BYTES, PAYLOAD_BYTES_BESIDE + PAYLOAD_BYTES_PER_TOKEN * self.max_total_tokens)
 
     def resolve_max_tokens(self, payload: Payload) -> int:
         """The bound on output tokens that holds for `payload`: what it asks for, or what the context leaves."""

@@ -198,7 +198,14 @@ class GenerationRequest:
         return flat
 
     @classmethod
-    def from_fields(cls, fields: Mapping[bytes, bytes], *, stream_class: str, now_ms: int) -> Self:
+    def from_fields(
+        cls,
+        fields: Mapping[bytes, bytes],
+        *,
+        stream_class: str,
+        now_ms: int,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> Self:
         """Read a queue entry found in the stream of `stream_class`; InvalidRequest where it breaks the contract.
 
         `id` and `v` are checked first, so that whoever reports the error knows where and in which version to do it.
@@ -222,8 +229,8 @@ class GenerationRequest:
         raw = fields.get(b"payload")
         if raw is None:
             raise InvalidRequest("payload", None, "one msgpack map or JSON object")
-        if len(raw) > MAX_PAYLOAD_BYTES:
-            raise InvalidRequest("payload", f"{len(raw)} bytes", f"at most {MAX_PAYLOAD_BYTES} bytes")
+        if len(raw) > max_payload_bytes:
+            raise InvalidRequest("payload", f"{len(raw)} bytes", f"at most {max_payload_bytes} bytes")
         return cls(
             id=request_id,
             payload=parse_payload(decode(raw, unique_keys=True, max_parts=MAX_PAYLOAD_PARTS)),

@@ -6,8 +6,10 @@ from typing import Final
 
 from opentelemetry._logs import LoggerProvider, LogRecord, SeverityNumber
 from opentelemetry.context import Context
+from opentelemetry.semconv.attributes.exception_attributes import EXCEPTION_STACKTRACE, EXCEPTION_TYPE
 from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
+from telemetry.error_outline import outline, type_name
 from telemetry.logs import EXPORT_LOGGERS, extra_fields
 
 _SEVERITIES: Final = (
@@ -23,9 +25,11 @@ class ExportHandler(logging.Handler):
     """Hands records to `provider`, with their extra fields as attributes. What exporters say of themselves is left out,
     or a failed export would be followed by the next one."""
 
-    def __init__(self, provider: LoggerProvider) -> None:
+    def __init__(self, provider: LoggerProvider, *, content: bool = False) -> None:
+        """`content`: what unexpected errors say is exported, too."""
         super().__init__()
         self._provider = provider
+        self._content = content
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue one record; never waits, and raises nothing."""
@@ -41,6 +45,10 @@ class ExportHandler(logging.Handler):
         fields = extra_fields(record)
         context = _context(fields)
         attributes = {name: _plain(value) for name, value in fields.items() if context is None or name not in _TRACE}
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not self._content:
+            attributes |= {EXCEPTION_TYPE: type_name(error), EXCEPTION_STACKTRACE: outline(error)}
+            error = None
         self._provider.get_logger(record.name).emit(
             LogRecord(
                 timestamp=int(record.created * 1e9),
@@ -49,7 +57,7 @@ class ExportHandler(logging.Handler):
                 severity_number=severity,
                 body=record.getMessage(),
                 attributes=attributes,
-                exception=record.exc_info[1] if record.exc_info else None,
+                exception=error,
             )
         )
 

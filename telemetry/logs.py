@@ -5,11 +5,12 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.trace import SpanContext
 
+from telemetry.error_outline import outline
 from telemetry.settings import LogForm
 
 EXPORT_LOGGERS: Final = ("opentelemetry.", "urllib3.", "requests.", "grpc.")
@@ -32,10 +33,13 @@ def trace_fields(context: SpanContext) -> dict[str, str]:
     return {"trace_id": trace.format_trace_id(context.trace_id), "span_id": trace.format_span_id(context.span_id)}
 
 
-def set_up_logging(level: str, form: LogForm) -> None:
-    """Send this process's logs to standard error; libraries speak up from WARNING on only."""
+def set_up_logging(level: str, form: LogForm, *, content: bool = False) -> None:
+    """Send this process's logs to standard error; libraries speak up from WARNING on only.
+
+    `content`: tell what unexpected errors say, too, though it may be part of a prompt.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
+    handler.setFormatter(_JsonFormatter(content) if form == "json" else _TextFormatter(content))
     handler.addFilter(_Seldom())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("orcastream").setLevel(level.upper())
@@ -47,14 +51,24 @@ def _fields(record: logging.LogRecord) -> Mapping[str, object]:
     return fields if "trace_id" in fields else {**fields, **trace_fields(trace.get_current_span().get_span_context())}
 
 
-class _TextFormatter(logging.Formatter):
+class _Formatter(logging.Formatter):
+    def __init__(self, content: bool) -> None:
+        super().__init__()
+        self._content = content
+
+    def told(self, error: Any) -> str:
+        """What is written of `exc_info`."""
+        return self.formatException(error) if self._content or error[1] is None else outline(error[1])
+
+
+class _TextFormatter(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         pairs = "".join(f" {name}={_shown(value)}" for name, value in _fields(record).items())
         line = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower()} {record.getMessage()}{pairs}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return f"{line}\n{self.told(record.exc_info)}" if record.exc_info else line
 
 
-class _JsonFormatter(logging.Formatter):
+class _JsonFormatter(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
@@ -64,7 +78,7 @@ class _JsonFormatter(logging.Formatter):
             **_fields(record),
         }
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = self.told(record.exc_info)
         return json.dumps(line, default=str)
 
 

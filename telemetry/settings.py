@@ -32,6 +32,9 @@ class LogSettings(BaseSettings):
         description="Least severe line logged; info: what becomes of the process; debug: of each request, too.",
     )
     log_form: LogForm = Field("text", description="How log lines are written.")
+    log_content: bool = Field(
+        False, description="Tell in logs and traces what unexpected errors say, too: it may quote prompts and answers."
+    )
 
 
 class UnusableTelemetry(ValueError):

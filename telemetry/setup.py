@@ -58,11 +58,11 @@ class Telemetry:
         self._closings.clear()
 
 
-def start_telemetry(service: str, instance: str, *, prometheus: bool = False) -> Telemetry:
+def start_telemetry(service: str, instance: str, *, prometheus: bool = False, log_content: bool = False) -> Telemetry:
     """Start what OTEL_ variables and `prometheus` ask for, in this process: call it after any fork.
 
     `service` and `instance` are the resource's service.name and service.instance.id unless OTEL_SERVICE_NAME or
-    OTEL_RESOURCE_ATTRIBUTES say otherwise. Raises UnusableTelemetry.
+    OTEL_RESOURCE_ATTRIBUTES say otherwise; `log_content` is that of LogSettings. Raises UnusableTelemetry.
     """
     settings = OtelSettings.read()
     traces, metrics, logs = (settings.exporters(signal) for signal in ("traces", "metrics", "logs"))
@@ -74,11 +74,11 @@ def start_telemetry(service: str, instance: str, *, prometheus: bool = False) ->
     try:
         resource = _resource(service, instance)
         if traces:
-            _start_traces(telemetry, settings, traces, resource)
+            _start_traces(telemetry, settings, traces, resource, content=log_content)
         if metrics or telemetry.registry is not None:
             _start_metrics(telemetry, settings, metrics, resource)
         if logs:
-            _start_logs(telemetry, settings, logs, resource)
+            _start_logs(telemetry, settings, logs, resource, content=log_content)
     except UnusableTelemetry:
         raise
     except Exception as error:
@@ -92,17 +92,21 @@ def _refused(error: Exception) -> str:
     return f"OpenTelemetry's SDK cannot be started as the environment asks ({names}): {' '.join(str(error).split())}"
 
 
-def _start_traces(telemetry: Telemetry, settings: OtelSettings, names: Sequence[str], resource: "Resource") -> None:
+def _start_traces(
+    telemetry: Telemetry, settings: OtelSettings, names: Sequence[str], resource: "Resource", *, content: bool
+) -> None:
     import opentelemetry.propagate  # noqa: F401 - reads OTEL_PROPAGATORS, and refuses what is not installed
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     from telemetry.exporters import span_exporter
+    from telemetry.span_content import WithoutContent
 
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     for name in names:
-        provider.add_span_processor(BatchSpanProcessor(span_exporter(name, settings)))
+        exporter = span_exporter(name, settings)
+        provider.add_span_processor(BatchSpanProcessor(exporter if content else WithoutContent(exporter)))
     trace.set_tracer_provider(provider)
     telemetry.closing(provider.shutdown)
 
@@ -124,7 +128,9 @@ def _start_metrics(telemetry: Telemetry, settings: OtelSettings, names: Sequence
     telemetry.closing(provider.shutdown)
 
 
-def _start_logs(telemetry: Telemetry, settings: OtelSettings, names: Sequence[str], resource: "Resource") -> None:
+def _start_logs(
+    telemetry: Telemetry, settings: OtelSettings, names: Sequence[str], resource: "Resource", *, content: bool
+) -> None:
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 
@@ -134,7 +140,7 @@ def _start_logs(telemetry: Telemetry, settings: OtelSettings, names: Sequence[st
     provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
     for name in names:
         provider.add_log_record_processor(BatchLogRecordProcessor(log_exporter(name, settings)))
-    handler = ExportHandler(provider)
+    handler = ExportHandler(provider, content=content)
     logging.getLogger().addHandler(handler)
     telemetry.closing(provider.shutdown)
 

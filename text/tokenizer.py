@@ -19,6 +19,14 @@ class NoChatTemplate(ValueError):
     """The model has no chat template: messages cannot be turned into a prompt."""
 
 
+class TooManyTokens(ValueError):
+    """A text has more tokens than are wanted of it; `count` says how many."""
+
+    def __init__(self, count: int, most: int) -> None:
+        super().__init__(f"{count} tokens, at most {most} are wanted")
+        self.count = count
+
+
 class Tokenizer:
     """Text ↔ token ids of one model. Safe to use from several threads.
 
@@ -77,17 +85,26 @@ class Tokenizer:
         """The bytes of each token; None where the decoder cannot be followed token by token."""
         return None if self._backend is None else TokenBytes.of(self._backend)
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """The ids of `text`, with the special tokens that the model wants around it unless told otherwise."""
-        if self._backend is not None:
-            if len(text) < _LONG:
-                encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
-            else:  # does not work out where in the text each token stands
-                (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-            ids: list[int] = encoding.ids
-            return ids
-        with self._lock:
-            return list(self._hf.encode(text, add_special_tokens=add_special_tokens, verbose=False))
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token, and so the most that one token stands for."""
+        return max(map(len, self._hf.get_vocab()))
+
+    def encode(self, text: str, *, add_special_tokens: bool = True, most: int | None = None) -> list[int]:
+        """The ids of `text`, with the special tokens that the model wants around it unless told otherwise.
+
+        TooManyTokens where there are more than `most`, before any of the ids is handed over.
+        """
+        if self._backend is None:
+            with self._lock:
+                encoding: Any = self._hf.encode(text, add_special_tokens=add_special_tokens, verbose=False)
+        elif len(text) < _LONG:
+            encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+        else:  # does not work out where in the text each token stands
+            (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        if most is not None and len(encoding) > most:
+            raise TooManyTokens(len(encoding), most)
+        return list(encoding) if self._backend is None else encoding.ids  # type: ignore[no-any-return]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `ids`; bytes that are no UTF-8 become U+FFFD."""

@@ -8,6 +8,7 @@ from broker.cleanup import drop_duplicate
 from broker.dead_letter import is_hopeless
 from broker.ending import Ender
 from broker.errors import Unusable
+from broker.reading import read_aside
 from engine import OrcaEngine
 from schemas.errors import ErrorCode, InvalidRequest
 from schemas.keys import Keys
@@ -48,7 +49,7 @@ class Admission:
     async def admit(self, session: Session, claimed: Claimed) -> Running | None:
         """The request of a fresh claim, registered in the roster; None when there is nothing to run."""
         try:
-            request = self._parse(claimed, session.now_ms)
+            request = await self._parse(claimed, session.now_ms)
         except InvalidRequest as error:
             answered = await self._ender.reject(session.link, claimed.ref, claimed.fields, error)
             self._lifecycle.refused(claimed, error, answered=answered)
@@ -108,10 +109,10 @@ class Admission:
             log.error("dead letter", extra=running.log_fields(attempts=attempts))
             running.fail(ErrorCode.DEAD_LETTER, f"{attempts} attempts brought no new token")
 
-    def _parse(self, claimed: Claimed, now_ms: int) -> GenerationRequest:
+    async def _parse(self, claimed: Claimed, now_ms: int) -> GenerationRequest:
         """The request in an entry; InvalidRequest whatever is wrong with it: it must not take others along."""
         try:
-            return self._read(claimed, now_ms)
+            return await read_aside(lambda: self._read(claimed, now_ms), len(claimed.fields.get(b"payload", b"")))
         except InvalidRequest:
             raise
         except Exception as error:
@@ -119,7 +120,12 @@ class Admission:
             raise InvalidRequest("payload", repr(error), "what this worker can read") from error
 
     def _read(self, claimed: Claimed, now_ms: int) -> GenerationRequest:
-        request = GenerationRequest.from_fields(claimed.fields, stream_class=claimed.ref.priority_class, now_ms=now_ms)
+        request = GenerationRequest.from_fields(
+            claimed.fields,
+            stream_class=claimed.ref.priority_class,
+            now_ms=now_ms,
+            max_payload_bytes=self._limits.max_payload_bytes,
+        )
         lane = self._keys.lane_of(request.id)
         if lane != claimed.ref.lane:
             allowed = f"{lane} for this id, of {self._keys.queue_lanes} lanes"

@@ -109,7 +109,7 @@ class EngineLoop(threading.Thread):
     def check(self) -> None:
         """EngineFailed when the thread has died of an error."""
         if self.failure is not None:
-            raise EngineFailed(repr(self.failure)) from self.failure
+            raise EngineFailed(type(self.failure).__name__) from self.failure
 
     def stalled_for_s(self) -> float:
         """Seconds since the engine last made progress; 0 while it has nothing to do or waits for the publisher."""

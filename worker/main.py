@@ -33,12 +33,17 @@ SWITCH_INTERVAL_S = 0.0005
 
 def run(settings: WorkerSettings) -> int:
     """Load the model, serve until SIGTERM or SIGINT, drain. Returns the exit status."""
-    set_up_logging(settings.log_level, settings.log_form)
+    set_up_logging(settings.log_level, settings.log_form, content=settings.log_content)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     name = new_process_name()
     try:
-        telemetry = start_telemetry("orcastream-worker", name, prometheus=settings.admin_port is not None)
+        telemetry = start_telemetry(
+            "orcastream-worker",
+            name,
+            prometheus=settings.admin_port is not None,
+            log_content=settings.log_content,
+        )
         admin = _admin(settings, telemetry)
     except (UnusableTelemetry, AdminPortUnavailable) as error:
         return _unusable(str(error))
@@ -146,7 +151,8 @@ async def _serve(
     try:
         await worker.run()
     except* EngineFailed as failed:
-        log.critical("the engine failed", extra={"why": str(failed.exceptions[0])})
+        error = failed.exceptions[0]
+        log.critical("the engine failed", extra={"why": str(error)}, exc_info=error.__cause__)
         telemetry.shut_down()
         logging.shutdown()
         os._exit(ENGINE_FAILED)  # its thread may hang inside an operator: nothing here can end it in order

@@ -73,7 +73,7 @@ def _fail(running: Running, event: EngineOutput) -> None:
         error = _in_the_producers_words(event.error)
         running.fail(error.code, str(error), error.field)
     elif event.error is not None:
-        log.error("the engine failed on a request", extra=running.log_fields(why=event.error))
+        log.error("the engine failed on a request", extra=running.log_fields())
         running.fail(ErrorCode.ENGINE_ERROR, event.error)
 
 

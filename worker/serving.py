@@ -122,9 +122,9 @@ class Serving:
     async def _attach_failed(self, running: Running, error: Exception) -> None:
         """Try again later what the server refuses now; what would fail for ever ends, and nothing else with it."""
         passing = isinstance(error, Fenced | Unwritable | ResponseError) and not isinstance(error, Unusable)
-        why = str(error) if isinstance(error, BrokerError | ResponseError) else repr(error)
-        unforeseen = None if isinstance(error, BrokerError | ResponseError) else error
-        log.warning("attach failed", extra=running.log_fields(why=why), exc_info=unforeseen)
+        foreseen = isinstance(error, BrokerError | ResponseError)
+        why = str(error) if foreseen else type(error).__name__
+        log.warning("attach failed", extra=running.log_fields(why=why), exc_info=None if foreseen else error)
         outcome = Outcome.FENCED if isinstance(error, Fenced) else Outcome.UNWRITABLE
         self._parts.lifecycle.epoch_over(running, outcome)
         if not passing:

@@ -55,7 +55,7 @@ class Launcher:
             if self._relieve(plan):
                 return None
         except Exception as error:
-            _log.warning("an iteration of %d requests failed, retrying one by one: %r", len(plan), error)
+            _log.warning("an iteration of %d requests failed, retrying one by one", len(plan), exc_info=error)
         for index, request in enumerate(plan.requests):
             if request.state is not RequestState.FINISHED:
                 self._launch_alone(plan.only(index), pending)

@@ -50,11 +50,31 @@ def refuse_incomplete(model: PreTrainedModel, loaded: Mapping[str, Any]) -> None
     for key, (found, wanted) in sorted(mismatched.items()):
         raise UnsupportedModel(f"the checkpoint's {key} has the shape {found}, the configuration says {wanted}")
     unexpected = sorted(loaded["unexpected_keys"])
+    beyond = _beyond_layers(model, unexpected)
+    if beyond:
+        raise UnsupportedModel(f"the checkpoint has more layers than its configuration says: {_named(beyond)}")
     stray = [] if hasattr(model.config, "quantization_config") else _beside_weights(model, unexpected)
     if stray:
         raise UnsupportedModel(f"the checkpoint has weights that its configuration leaves out: {_named(stray)}")
     if unexpected:
         _log.warning("the checkpoint has tensors that the model does not use: %s", _named(unexpected))
+
+
+def refuse_integer_weights(checkpoint: str, model: PreTrainedModel, loaded: Mapping[str, Any]) -> None:
+    """UnsupportedModel where weights are whole numbers and no configuration says what they stand for.
+
+    `loaded` as above: transformers would take them for floating-point weights as they are. Buffers may be integers.
+    """
+    if hasattr(model.config, "quantization_config"):
+        return
+    unused = set(loaded["unexpected_keys"])
+    buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}
+    files = list(_files(checkpoint, "*.safetensors")) or _files(checkpoint, "pytorch_model*.bin")
+    for path in files:
+        for key, dtype in _integers(path):
+            if key not in unused and key.rpartition(".")[2] not in buffers:
+                allowed = "floating point, or a quantization_config that says how to read it"
+                raise UnsupportedModel(f"{path}: {key} is {dtype}, allowed: {allowed}")
 
 
 def refuse_unfit_parts(error: Exception) -> None:
@@ -98,6 +118,32 @@ def _beside_weights(model: PreTrainedModel, keys: Collection[str]) -> list[str]:
     modules = dict(model.named_modules())
     owners = ((key, modules.get(key.rpartition(".")[0])) for key in keys)
     return [key for key, owner in owners if owner is not None and any(True for _ in owner.parameters(recurse=False))]
+
+
+def _beyond_layers(model: PreTrainedModel, keys: Collection[str]) -> list[str]:
+    """Those of a list of modules that the configuration makes shorter than the checkpoint has it."""
+    lists = {f"{name}.": len(found) for name, found in model.named_modules() if isinstance(found, torch.nn.ModuleList)}
+
+    def is_beyond(key: str) -> bool:
+        return any(
+            (number := key[len(prefix) :].partition(".")[0]).isdecimal() and int(number) >= length
+            for prefix, length in lists.items()
+            if key.startswith(prefix)
+        )
+
+    return [key for key in keys if is_beyond(key)]
+
+
+def _integers(path: Path) -> Iterator[tuple[str, str]]:
+    """Names and types of the tensors in a file that hold whole numbers, without reading the numbers."""
+    if path.suffix == ".safetensors":
+        with safe_open(path, framework="pt") as file:
+            types = [(key, file.get_slice(key).get_dtype()) for key in file.keys()]  # noqa: SIM118 - no mapping
+            yield from ((key, dtype) for key, dtype in types if dtype.startswith(("I", "U", "BOOL")))
+        return
+    for key, tensor in torch.load(path, map_location="meta", weights_only=True).items():
+        if isinstance(tensor, torch.Tensor) and not (tensor.is_floating_point() or tensor.is_complex()):
+            yield key, str(tensor.dtype).removeprefix("torch.")
 
 
 def _files(model: str, *patterns: str) -> Iterator[Path]:

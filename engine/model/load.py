@@ -13,6 +13,7 @@ from engine.model.checkpoint import (
     refuse_damaged_files,
     refuse_damaged_generation_config,
     refuse_incomplete,
+    refuse_integer_weights,
     refuse_unfit_parts,
     refuse_unknown_quantization,
 )
@@ -68,6 +69,7 @@ def load_model(config: EngineConfig, model_config: Any, device: torch.device) ->
         refuse_unknown_quantization(model_config)
         model, loaded = _read_weights(config.model, model_config, dtype)
         refuse_incomplete(model, loaded)
+        refuse_integer_weights(config.model, model, loaded)
         refuse_damaged_generation_config(config.model)
     with quiet():
         placed: PreTrainedModel = model.to(device).eval()

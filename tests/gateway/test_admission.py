@@ -401,3 +401,49 @@ def test_the_kind_is_told_by_the_id() -> None:
     assert Kind.of("chatcmpl-x") is Kind.CHAT
     assert Kind.of("cmpl-x") is Kind.COMPLETION
     assert Kind.of("chatcmplx") is Kind.of("anything") is Kind.COMPLETION
+
+
+@pytest.mark.parametrize("letter", [" ", "a", "\u00e9", '"', "["])
+def test_text_that_no_context_can_take_is_refused_by_its_length(
+    admission: Admission, monkeypatch: pytest.MonkeyPatch, letter: str
+) -> None:
+    """A tokenizer takes seconds and gigabytes for it, and a template its time."""
+    for name in ("encode", "chat_text"):
+        monkeypatch.setattr(Tokenizer, name, lambda *_, name=name, **__: pytest.fail(f"{name} was called"))
+    most = (MAX_MODEL_LEN - 1) * admission._tokenizer.longest_token
+    half = letter * (most // 2 + 1)
+    refused = [
+        refusal(admission, Kind.COMPLETION, {"model": "tiny", "prompt": half * 2}),
+        refusal(admission, Kind.CHAT, {"model": "tiny", "messages": [{"role": "user", "content": half}] * 2}),
+    ]
+    for error, param in zip(refused, ("prompt", "messages"), strict=True):
+        assert (error.status, error.param, error.code) == (400, param, "context_length_exceeded")
+        assert f"{param}: got '{2 * len(half)} characters', allowed: at most {most} characters" in error.message
+
+
+def test_a_template_that_writes_too_much_is_not_tokenized(
+    admission: Admission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tokenizer, "chat_text", lambda *_: "x" * 10**6)
+    monkeypatch.setattr(Tokenizer, "encode", lambda *_, **__: pytest.fail("encode was called"))
+    error = refusal(admission, Kind.CHAT, {"model": "tiny", "messages": [{"role": "user", "content": "x"}]})
+    assert (error.param, error.code) == ("messages", "context_length_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("raw", "what"),
+    [
+        (b"{" + b",".join(b'"%d":1' % number for number in range(350_000)) + b"}", "names and texts"),
+        (b'{"model":"tiny","prompt":[' + b",".join([b'""'] * 1_000_000) + b"]}", "names and texts"),
+        (b'{"model":"tiny","prompt":[' + b",".join([b"[]"] * 1_000_000) + b"]}", "maps and arrays"),
+        (b'{"model":"tiny","prompt":[' + b",".join([b"1e5"] * 1_000_000) + b"]}", "values"),
+    ],
+    ids=["names", "texts", "arrays", "numbers"],
+)
+def test_a_body_of_too_many_things_is_refused_before_it_is_parsed(
+    admission: Admission, monkeypatch: pytest.MonkeyPatch, raw: bytes, what: str
+) -> None:
+    monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("it was parsed"))
+    error = refusal(admission, Kind.COMPLETION, raw)
+    assert (error.status, error.param) == (400, "body")
+    assert f"more than {error.message.rsplit(' ', 1)[1]} {what}" in error.message

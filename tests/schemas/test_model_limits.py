@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from schemas.codec import Form
 from schemas.errors import InvalidRequest
 from schemas.model_limits import ModelLimits, context_length
-from schemas.request import Payload, parse_payload
+from schemas.request import GenerationRequest, Payload, parse_payload
 
 LIMITS = ModelLimits(vocab_size=100, max_model_len=32)
 
@@ -84,3 +85,19 @@ def test_refused(refused: Payload, message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         LIMITS.check(refused)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("form", Form)
+def test_no_prompt_that_fits_makes_a_payload_too_large(form: Form) -> None:
+    limits = ModelLimits(2**32, 50_000)
+    body = parse_payload(
+        {"prompt": [2**32 - 1] * 49_999, "stop": ["\x00" * 256] * 16, "stop_token_ids": [2**32 - 1] * 64}
+    )
+    request = GenerationRequest("x", body, 1, form=form)
+    raw = request.fields()["payload"]
+    assert len(raw) <= limits.max_payload_bytes
+    fields = {b"id": b"x", b"v": b"1", b"deadline": b"1", b"payload": b" " * (limits.max_payload_bytes + 1)}
+    with pytest.raises(InvalidRequest, match=f"^payload: got '{limits.max_payload_bytes + 1} bytes', allowed: at most"):
+        GenerationRequest.from_fields(
+            fields, stream_class="normal", now_ms=0, max_payload_bytes=limits.max_payload_bytes
+        )

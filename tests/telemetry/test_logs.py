@@ -91,4 +91,29 @@ def test_another_error_is_no_repetition(start: Callable[[LogForm], Lines]) -> No
     log = logging.getLogger("orcastream.test")
     for error in (KeyError("one"), KeyError("two"), KeyError("two")):
         log.error("a request failed", exc_info=error)
-    assert [line for line in lines() if "KeyError" in line] == ["KeyError: 'one'", "KeyError: 'two'"]
+    assert [line for line in lines() if "KeyError" in line] == ["KeyError", "KeyError"]
+
+
+def test_what_an_error_says_is_told_only_where_it_is_asked_for(
+    start: Callable[[LogForm], Lines], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = start("json")
+    log = logging.getLogger("orcastream.test")
+    cause = KeyError("the cause")
+    error = ExceptionGroup("the group", [ValueError("a member"), ConnectionRefusedError(111, "Connection refused")])
+    error.__cause__ = cause
+    cause.__context__ = error  # a circle, as retries make them
+    log.error("failed", exc_info=error)
+    assert json.loads(lines()[0])["exception"].split("\n") == [
+        "KeyError",
+        "",
+        "The above exception was the direct cause of the following exception:",
+        "",
+        "ExceptionGroup",
+        "ValueError",
+        "ConnectionRefusedError: Connection refused",
+    ]
+    set_up_logging("info", "json", content=True)
+    log.error("failed", exc_info=error)
+    told = capsys.readouterr().err
+    assert all(text in told for text in ("the cause", "the group", "a member"))

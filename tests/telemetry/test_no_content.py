@@ -1,8 +1,10 @@
 """Prompts and answers get into no log line, metric or span, also where requests are refused or fail."""
 
+import json
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,15 @@ import httpx
 import pytest
 
 from demo.prompts import SHOWCASE
+from engine.batch.executor import Executor
+from gateway.admission import Admission
 from tests.path.gateway_process import GatewayProcess
 from tests.ports import free_port
 from tests.redis_server import RedisServer, one_server
 from tests.telemetry.otlp_receiver import OtlpReceiver
+from tests.worker.producer import Producer
 from tests.worker.worker_process import MODEL, WorkerProcess
+from worker.admission import Admission as WorkerAdmission
 
 pytestmark = one_server("embedded")
 
@@ -41,25 +47,27 @@ class _Recorder(OtlpReceiver):
 class Watched:
     """A gateway and a worker that tell all they can tell."""
 
-    def __init__(self, server: RedisServer, receiver: _Recorder, directory: Path) -> None:
+    def __init__(self, server: RedisServer, receiver: _Recorder, directory: Path, *, quoting: bool) -> None:
         self.server = server
         self.receiver = receiver
-        talkative: dict[str, Any] = {"log_level": "debug"}
+        settings: dict[str, Any] = {"log_level": "debug"}
         self.admin_port = free_port()
-        self.worker = WorkerProcess(server.url, directory / "w.log", admin_port=self.admin_port, **talkative)
-        self.gateway = GatewayProcess(server.url, directory / "g.log", **talkative)
+        patches = (worker_quotes, gateway_quotes) if quoting else (None, None)
+        self.worker = WorkerProcess(
+            server.url, directory / "w.log", patch=patches[0], **{**settings, "admin_port": self.admin_port}
+        )
+        self.gateway = GatewayProcess(server.url, directory / "g.log", patch=patches[1], **settings)
 
 
-@pytest.fixture(scope="module")
-def watched(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    directory = tmp_path_factory.mktemp("watched")
+@contextmanager
+def _site(redis_binary: str, directory: Path, *, quoting: bool = False) -> Iterator[Watched]:
     server = RedisServer(redis_binary, directory / "redis")
     server.start()
     with _Recorder() as receiver, pytest.MonkeyPatch.context() as environment:
-        for name, value in receiver.environment().items():
+        for name, value in {**receiver.environment(), "OTEL_LOGS_EXPORTER": "otlp"}.items():
             environment.setenv(name, value)
         environment.setenv("ORCASTREAM_METRICS", "true")
-        watched = Watched(server, receiver, directory)
+        watched = Watched(server, receiver, directory, quoting=quoting)
         try:
             watched.gateway.wait_ready()
             yield watched
@@ -67,6 +75,12 @@ def watched(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
             watched.gateway.kill()
             watched.worker.kill()
             server.kill()
+
+
+@pytest.fixture(scope="module")
+def watched(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    with _site(redis_binary, tmp_path_factory.mktemp("watched")) as site:
+        yield site
 
 
 def _ask(
@@ -142,6 +156,72 @@ def _unusable(watched: Watched) -> None:
         while client.xlen(DEAD) < len(wrong):
             assert time.monotonic() < give_up
             time.sleep(0.05)
+
+
+def gateway_quotes() -> None:
+    """An error that nobody foresaw quotes the body that it met."""
+
+    def admit(self: Admission, kind: object, raw: bytes, **_: object) -> None:
+        try:
+            raise KeyError(raw)
+        except KeyError as error:
+            raise RuntimeError(f"cannot admit {raw!r}") from error
+
+    Admission.admit = admit  # type: ignore[method-assign]
+
+
+def worker_quotes() -> None:
+    """Errors that nobody foresaw quote the request that they met: while it is read, attached and computed."""
+    read, check_end, launch = WorkerAdmission._read, WorkerAdmission._check_end, Executor.launch
+
+    def failing_read(self: WorkerAdmission, claimed: Any, now_ms: int) -> Any:
+        if claimed.fields[b"id"] == b"read":
+            raise RuntimeError(f"cannot read {claimed.fields!r}")
+        return read(self, claimed, now_ms)
+
+    def failing_check(self: WorkerAdmission, session: Any, running: Any, outcome: Any) -> None:
+        if running.id == "attach":
+            raise ExceptionGroup(f"cannot attach {running.request!r}", [ValueError(running.request.payload.stop)])
+        check_end(self, session, running, outcome)
+
+    def failing_launch(self: Executor, prepared: Any, pending: Any) -> None:
+        if any(request.id.startswith("compute") for request in prepared.plan.requests):
+            raise RuntimeError(f"cannot compute {MARKER}")
+        launch(self, prepared, pending)
+
+    WorkerAdmission._read = failing_read  # type: ignore[method-assign]
+    WorkerAdmission._check_end = failing_check  # type: ignore[method-assign]
+    Executor.launch = failing_launch  # type: ignore[method-assign]
+
+
+def _unforeseen(site: Watched) -> str:
+    """Everything that is told of errors that quote content."""
+    assert _ask(site).status_code == 500
+    with site.server.client() as client:
+        for name in ("read", "attach", "compute"):
+            payload = {"prompt": [5], "stop": [MARKER], "max_tokens": 2}
+            deadline = str(int(time.time() * 1000) + 60_000)
+            client.xadd(REQUESTS, {"id": name, "v": "1", "deadline": deadline, "payload": json.dumps(payload)})
+            Producer(site.server.url).read(name)
+    for process in (site.gateway, site.worker):
+        process.signal(signal.SIGTERM)
+        process.wait()
+    told = site.gateway.log + site.worker.log
+    for raised_in in ("failing_read", "failing_check", "failing_launch", "in admit"):
+        assert raised_in in told, "where it was raised is told"
+    for kind in ("KeyError", "RuntimeError", "ExceptionGroup", "ValueError"):
+        assert kind in told
+    return told + site.receiver.raw.decode(errors="replace")
+
+
+@pytest.mark.parametrize("log_content", [False, True])
+def test_what_unforeseen_errors_say_is_told_only_where_it_is_asked_for(
+    redis_binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_content: bool
+) -> None:
+    monkeypatch.setenv("ORCASTREAM_LOG_CONTENT", str(log_content))
+    with _site(redis_binary, tmp_path, quoting=True) as site:
+        told = _unforeseen(site)
+    assert bool([line for line in told.splitlines() if MARKER in line]) is log_content
 
 
 def test_prompts_and_answers_are_told_to_nobody(watched: Watched) -> None:

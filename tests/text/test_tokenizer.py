@@ -10,7 +10,7 @@ import pytest
 from schemas.errors import InvalidRequest
 from tests.text import tiny_tokenizers
 from text.model_config import ModelConfig, ModelFilesError
-from text.tokenizer import NoChatTemplate, Tokenizer
+from text.tokenizer import NoChatTemplate, Tokenizer, TooManyTokens
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +136,20 @@ def test_works_and_keeps_silent_without_torch(model: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 0
     assert "PyTorch" not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["word " * 3, "word " * 3000])
+def test_no_more_ids_are_handed_over_than_are_wanted(model: Path, text: str) -> None:
+    tokenizer = Tokenizer.load(str(model))
+    ids = tokenizer.encode(text)
+    assert tokenizer.encode(text, most=len(ids)) == ids
+    with pytest.raises(TooManyTokens) as caught:
+        tokenizer.encode(text, most=len(ids) - 1)
+    assert caught.value.count == len(ids)
+
+
+def test_no_text_has_fewer_tokens_than_its_length_over_the_longest(model: Path) -> None:
+    tokenizer = Tokenizer.load(str(model))
+    longest = max((tokenizer.decode([token_id]) for token_id in range(tokenizer.vocab_size)), key=len)
+    assert len(longest) <= tokenizer.longest_token
+    assert len(tokenizer.encode(longest * 50)) * tokenizer.longest_token >= len(longest * 50)

@@ -10,7 +10,7 @@ from schemas.errors import ErrorCode
 from schemas.events import EventId, Output, Started
 from schemas.keys import GROUP
 from tests.redis_server import one_server
-from tests.worker import poison
+from tests.worker import poison, poisoned
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import WAIT_S, Producer
 from tests.worker.worker_process import WorkerProcess
@@ -64,6 +64,15 @@ def test_a_request_that_kills_its_workers_takes_nobody_along(
     letters = producer.redis.xrange(producer.keys.dead)
     assert [fields[b"id"] for _, fields in letters] == [b"poison"]
     assert fleet.deaths == 3, "once among the others, and twice alone"
+
+
+def test_poisoned_requests_among_good_ones(
+    producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_of: Callable
+) -> None:
+    outcome = poisoned.run(producer, start_worker, [count_of(start) for start in range(40)], undisturbed, poisoned=4)
+    assert outcome.wrong == []
+    assert (outcome.dead_letters, outcome.right) == (4, 36)
+    assert outcome.deaths >= 4 * poisoned.MAX_DELIVERIES
 
 
 def test_cut_connections_are_no_attempts(

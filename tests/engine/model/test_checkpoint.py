@@ -118,11 +118,41 @@ def test_an_expert_that_is_missing_or_of_a_wrong_shape(damage: torch.Tensor | No
 
 def test_tensors_that_nothing_uses_are_logged(save: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
     folder = save()
-    extra = [f"model.layers.{layer}.mlp.up_proj.weight" for layer in range(2, 7)]
+    extra = [f"model.extra{number}.weight" for number in range(5)]
     edit(folder, lambda tensors: tensors.update({name: torch.ones(1) for name in extra}))
     with caplog.at_level(logging.WARNING, "engine"):
         load(folder)
     assert f"{', '.join(extra[:3])} and 2 more" in caplog.text
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral"])
+def test_fewer_layers_in_the_configuration_than_in_the_checkpoint(family: str, save: Callable[..., Path]) -> None:
+    folder = save(family)
+    configure(folder, **{"n_layer" if family == "gpt2" else "num_hidden_layers": 1})
+    assert "the checkpoint has more layers than its configuration says: " in refusal(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.bool])
+def test_integer_weights_that_no_configuration_explains(dtype: torch.dtype, save: Callable[..., Path]) -> None:
+    folder = save()
+    edit(folder, lambda tensors: tensors.update({UP: tensors[UP].to(dtype)}))
+    assert f"model.safetensors: {UP} is " in refusal(folder)
+    assert refusal(folder).endswith("allowed: floating point, or a quantization_config that says how to read it")
+
+
+def test_integer_weights_that_are_pickled(save: Callable[..., Path]) -> None:
+    folder = save()
+    weights = folder / "model.safetensors"
+    torch.save(load_file(weights) | {UP: torch.ones(48, 32, dtype=torch.int8)}, folder / "pytorch_model.bin")
+    weights.unlink()
+    assert f"pytorch_model.bin: {UP} is int8" in refusal(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn])
+def test_weights_of_any_floating_point(dtype: torch.dtype, save: Callable[..., Path]) -> None:
+    folder = save()
+    edit(folder, lambda tensors: tensors.update({UP: tensors[UP].to(dtype), "model.extra": torch.ones(1).char()}))
+    load(folder)
 
 
 def test_a_bias_that_the_configuration_leaves_out(save: Callable[..., Path]) -> None:

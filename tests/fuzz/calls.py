@@ -1,0 +1,166 @@
+"""What somebody may send to a gateway: bodies, headers and queries that break the rules, on every route."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hypothesis import strategies as st
+
+from tests.fuzz.entries import NESTED, large
+from tests.worker.worker_process import MODEL
+
+POSTS: Final = ("/v1/completions", "/v1/chat/completions")
+ROUTES: Final = (
+    *(("POST", path) for path in POSTS),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/{}"),
+    ("GET", "/v1/requests/{}/events"),
+    ("DELETE", "/v1/requests/{}"),
+    ("GET", "/health/live"),
+    ("GET", "/health/ready"),
+    ("GET", "/openapi.json"),
+    ("GET", "/metrics"),
+    ("GET", "/{}"),
+)
+_NAMES: Final = (
+    *(
+        "model",
+        "prompt",
+        "messages",
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "n",
+        "seed",
+    ),
+    *("best_of", "stop", "stream", "stream_options", "user", "priority", "request_id", "logit_bias", "tools", "echo"),
+    *("use_beam_search", "cache_salt", "ttft_slo_ms", "on_disconnect", "logprobs", "min_tokens", "nonsense"),
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request as bytes. `whole`: an HTTP request of which nothing is missing."""
+
+    raw: bytes
+    whole: bool = True
+
+    def __repr__(self) -> str:
+        return f"Call({len(self.raw)} bytes: {self.raw[:600]!r}{'...' if len(self.raw) > 600 else ''})"
+
+
+_HEAD: Final = f'{{"model":"{MODEL}","max_tokens":1,'.encode()
+_PART: Final = b'{"type":"text","text":"x"}'
+LARGE_BODIES: Final = large(
+    [
+        (_HEAD + b'"prompt":"', b" ", b'"}'),
+        (_HEAD + b'"prompt":"', b"lorem ", b'"}'),
+        (_HEAD + b'"prompt":"', b"\xf0\x9f\x91\xa9", b'"}'),
+        (_HEAD + b'"prompt":"', b"\\u00e9", b'"}'),
+        (_HEAD + b'"prompt":"', b'\\"', b'"}'),
+        (_HEAD + b'"prompt":"[', b"{,", b'"}'),
+        (_HEAD + b'"prompt":[5', b",5", b"]}"),
+        (_HEAD + b'"prompt":[5', b",5e1", b"]}"),
+        (_HEAD + b'"prompt":[5', b"5", b"]}"),
+        (_HEAD + b'"prompt":[5', b",[]", b"]}"),
+        (_HEAD + b'"prompt":["a"', b',""', b"]}"),
+        (_HEAD + b'"prompt":', b"[", b""),
+        (_HEAD + b'"prompt":', b'{"a":', b""),
+        (_HEAD + b'"prompt":"x","stop":["a"', b',"a"', b"]}"),
+        (_HEAD + b'"prompt":"x","logit_bias":{"0":1', b',"5":1', b"}}"),
+        (_HEAD + b'"messages":[', b'{"role":"user","content":"hi"},', b'{"role":"user","content":"hi"}]}'),
+        (
+            _HEAD + b'"messages":[{"role":"user","content":[{"type":"text","text":"x"}',
+            b',{"type":"text","text":"x"}',
+            b"]}]}",
+        ),
+        (_HEAD + b'"messages":[{"role":"user","content":"', b"x\\n", b'"}]}'),
+        (b"{", b'"a":1,', b'"b":2}'),
+        (b"", b" ", b"{}"),
+        (b"", b"\x00", b""),
+        (b"", b"\xff", b""),
+    ]
+)
+
+
+@st.composite
+def _bodies(draw: st.DrawFn) -> bytes:
+    """A good body of which something is changed, and then perhaps a few of its bytes."""
+    body: dict[str, Any] = {"model": MODEL, "max_tokens": draw(st.integers(1, 3)), "temperature": 0}
+    if draw(st.booleans()):
+        body["prompt"] = draw(st.text(max_size=60) | st.lists(st.integers(-1, 1005), max_size=10))
+    else:
+        body["messages"] = [{"role": "user", "content": draw(st.text(max_size=60))}]
+    if draw(st.integers(0, 3)) == 0:
+        body["stream"] = True
+    for name in draw(st.lists(st.sampled_from(_NAMES), max_size=2)):
+        body[name] = draw(NESTED)
+    if draw(st.integers(0, 5)) == 0:
+        body["messages"] = draw(
+            st.lists(st.dictionaries(st.sampled_from(["role", "content", "name"]), NESTED), max_size=4)
+        )
+    if draw(st.integers(0, 9)) == 0:
+        body[draw(st.text(max_size=100))] = draw(NESTED)
+    raw = bytearray(json.dumps(body, default=repr, ensure_ascii=draw(st.booleans())).encode(errors="surrogatepass"))
+    for _ in range(draw(st.integers(0, 2))):
+        raw[draw(st.integers(0, len(raw) - 1))] = draw(st.integers(0, 255))
+    return bytes(raw[: draw(st.integers(0, len(raw)))] if draw(st.integers(0, 5)) == 0 else raw)
+
+
+_TOKENS: Final = st.text(
+    alphabet=st.characters(min_codepoint=33, max_codepoint=126, exclude_characters=":"), min_size=1
+)
+_LINE: Final = st.binary(max_size=60).map(lambda raw: raw.replace(b"\r", b"").replace(b"\n", b""))
+_HEADERS: Final = st.one_of(
+    st.tuples(
+        st.sampled_from(
+            [
+                *("Authorization", "Idempotency-Key", "Last-Event-ID", "traceparent", "tracestate", "Accept"),
+                *("Content-Type", "Content-Encoding", "Range", "Expect", "Origin", "Cookie", "Transfer-Encoding"),
+                *("Upgrade", "Connection", "Host", "X-Request-Id", "Content-Length"),
+            ]
+        ).map(str.encode),
+        st.one_of(_LINE, st.integers().map(lambda number: str(number).encode()), st.just(b"chunked")),
+    ),
+    st.tuples(_TOKENS.map(str.encode), _LINE),
+)
+_FRAMING: Final = (b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"connection")
+_SEGMENT: Final = st.one_of(
+    st.sampled_from([MODEL, "f0", "cmpl-f0", "chatcmpl-x", "..", "%00", "%ff", "a/b", ""]),
+    st.text(alphabet="abcABC019_.-%/~", max_size=40),
+)
+_QUERY: Final = st.one_of(
+    st.just(""),
+    st.just(""),
+    st.sampled_from(["?include_usage=true", "?stream=true", "?a=1&a=2", "?" + "a=b&" * 500]),
+    st.text(alphabet="abc=&%+;?/019", max_size=60).map(lambda text: f"?{text}"),
+)
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> Call:
+    """A request that an HTTP server may be sent."""
+    method, path = draw(st.sampled_from((*ROUTES, *ROUTES[:2], *ROUTES[:2], *ROUTES[:2])))
+    if draw(st.integers(0, 30)) == 0:
+        method = draw(st.sampled_from(["PUT", "PATCH", "OPTIONS", "HEAD", "TRACE", "get", "X" * 100]))
+    target = path.format(draw(_SEGMENT)) + (draw(_QUERY) if draw(st.integers(0, 3)) == 0 else "")
+    body = b""
+    if path in POSTS or draw(st.integers(0, 9)) == 0:
+        body = draw(st.one_of(_bodies(), _bodies(), _bodies(), st.binary(max_size=100), LARGE_BODIES))
+    whole = method != "HEAD"
+    lines = [f"{method} {target} HTTP/1.1".encode(), b"Host: x", b"Content-Length: %d" % len(body)]
+    for name, value in draw(st.lists(_HEADERS, max_size=2)):
+        lines.append(name + b": " + value)
+        whole = whole and name.lower() not in _FRAMING
+    return Call(b"\r\n".join(lines) + b"\r\n\r\n" + body, whole)
+
+
+@st.composite
+def garbage(draw: st.DrawFn) -> Call:
+    """What is no HTTP."""
+    return Call(draw(st.binary(max_size=300)) + b"\r\n\r\n", whole=False)
+
+
+CALLS: Final = st.one_of(calls(), calls(), calls(), calls(), calls(), garbage())

@@ -1,0 +1,144 @@
+"""Gives inputs to the running processes and says what was wrong with how they took it."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from schemas.keys import CLASSES
+from tests.fuzz.calls import Call
+from tests.fuzz.entries import Command
+from tests.fuzz.http_client import Answer, send
+from tests.fuzz.probe import Probe
+from tests.fuzz.site import Site
+
+MAX_HELD_S: Final = 0.05
+_PATIENCE_S: Final = 0.5
+_STUCK_S: Final = 30.0
+_AGAIN: Final = 2
+"""How often what held a process is tried again, before the input is blamed."""
+
+
+class Violation(AssertionError):
+    """An input did what no input may do. `kind` is one of KINDS."""
+
+    def __init__(self, kind: str, told: str) -> None:
+        super().__init__(f"{kind}: {told}")
+        self.kind = kind
+
+
+KINDS: Final = ("crash", "stuck", "server_error", "held", "memory")
+
+
+class Target:
+    """The site under test; counts what it was given."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.counts = {"entries": 0, "keys": 0, "calls": 0, "schemathesis": 0}
+        self.answers: dict[str, int] = {}
+        self.dead_letters = 0
+        self.crash: Violation | None = None
+        self.longest_held_s = dict.fromkeys((*site.processes, "worker's event loop"), 0.0)
+        self._probes = {name: Probe(port, site.processes[name].pid) for name, port in site.ports.items()}
+
+    @property
+    def total(self) -> int:
+        """Inputs so far, those of shrinking included."""
+        return sum(self.counts.values())
+
+    def close(self) -> None:
+        """Ask no more how they are."""
+        for probe in self._probes.values():
+            probe.close()
+
+    @property
+    def longest_wait_s(self) -> float:
+        """For an answer about health, whatever the reason."""
+        return max(probe.longest_wait_s for probe in self._probes.values())
+
+    def write(self, commands: Sequence[Command]) -> None:
+        """Write into Redis, and see that nothing is left of it."""
+
+        def act() -> None:
+            pipeline = self.site.redis.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*(self.site.worker_name if part == "WORKER" else part for part in command))
+                self.counts["entries" if command[1] in self._streams else "keys"] += 1
+            pipeline.execute(raise_on_error=False)
+            self._drained(commands)
+
+        self.watched(act, commands)
+
+    def call(self, calls: Sequence[Call]) -> None:
+        """Send to the gateway, one after the other."""
+
+        def act() -> None:
+            for call in calls:
+                self.counts["calls"] += 1
+                self.judge(send(self.site.gateway.port, call.raw, whole=call.whole), call)
+
+        self.watched(act, calls)
+
+    def judge(self, answer: Answer, shown: object) -> None:
+        """Violation where the gateway failed on what was asked, or did not answer."""
+        self.answers[str(answer.status)] = self.answers.get(str(answer.status), 0) + 1
+        if answer.hung:
+            raise Violation("stuck", f"no answer to {shown!r}")
+        expired = answer.status == 504 and b'"expired"' in answer.body  # which it had asked for
+        if answer.status is not None and answer.status >= 500 and not expired:
+            raise Violation("server_error", f"{answer.status} {answer.body[:300]!r} for {shown!r}")
+
+    @property
+    def _streams(self) -> list[str]:
+        return [self.site.keys.requests(name) for name in CLASSES]
+
+    def watched(self, act: Callable[[], None], shown: object) -> None:
+        """Violation where a process ends or is held, each time that this is tried."""
+        held = {name: float("inf") for name in self.longest_held_s}
+        for _ in range(1 + _AGAIN):
+            act()
+            self._alive(shown)
+            now = self._held()
+            held = {name: min(held[name], now[name]) for name in held}
+            if max(held.values()) <= MAX_HELD_S:
+                break
+        for name, seconds in held.items():
+            self.longest_held_s[name] = max(self.longest_held_s[name], seconds)
+            if seconds > MAX_HELD_S:
+                self._alive(shown)
+                raise Violation("held", f"{name} for {seconds * 1000:.0f} ms by {shown!r:.2000}")
+
+    def _held(self) -> dict[str, float]:
+        held = {name: probe.longest_held_s() for name, probe in self._probes.items()}
+        return {**held, "worker's event loop": self.site.loop_watch.longest_held_s()}
+
+    def _alive(self, shown: object) -> None:
+        for name, process in self.site.processes.items():
+            if not process.running:
+                told = f"{name} ended after {shown!r:.2000}\n{self.site.tail(name)}"
+                self.crash = self.crash or Violation("crash", told)  # what comes after it, to shrink it, says nothing
+                raise self.crash
+
+    def _drained(self, commands: Sequence[Command]) -> None:
+        """Until nothing waits or runs; what takes its time, since it was good, is cancelled."""
+        begin, cancelled = time.monotonic(), False
+        while self.site.left():
+            waited_s = time.monotonic() - begin
+            if waited_s > _STUCK_S:
+                raise Violation("stuck", f"{self.site.left()} entries after {commands!r:.2000}")
+            if waited_s > _PATIENCE_S and not cancelled:
+                self._cancel_all()
+                cancelled = True
+            self._alive(commands)
+            time.sleep(0.002)
+        self.dead_letters += self.site.redis.xlen(self.site.keys.dead)
+        self.site.redis.delete(self.site.keys.dead)
+
+    def _cancel_all(self) -> None:
+        """Cancel what runs or waits, as its producer would."""
+        redis, keys = self.site.redis, self.site.keys
+        for stream in self._streams:
+            for _, fields in redis.xrange(stream):
+                request_id = fields.get(b"id", b"").decode(errors="replace")
+                redis.set(keys.cancel(request_id), "1", px=60_000)
+                redis.xadd(keys.control, {"type": "cancel", "target": request_id})
