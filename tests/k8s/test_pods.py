@@ -53,11 +53,11 @@ def test_no_pod_gets_a_token_or_the_addresses_of_services(documents: list[Docume
 
 def test_no_secret_is_in_the_manifests(documents: list[Document]) -> None:
     for secret in of_kind(documents, "Secret"):
-        assert set(secret["data"]) <= {"url", "address", "tls"}
-        assert "@" not in secret["data"]["url"]
-    for name in (GATEWAY, WORKER):
+        assert set(secret["data"]) <= {"gateway-url", "worker-url", "address", "tls"}
+        assert not any("@" in value for value in secret["data"].values())
+    for name, key in ((GATEWAY, "gateway-url"), (WORKER, "worker-url")):
         url = next(one for one in container(documents, name)["env"] if one["name"] == "ORCASTREAM_REDIS_URL")
-        assert url["valueFrom"]["secretKeyRef"] == {"name": "orcastream-redis", "key": "url"}
+        assert url["valueFrom"]["secretKeyRef"] == {"name": "orcastream-redis", "key": key}
 
 
 def test_disruptions_are_bounded(documents: list[Document]) -> None:
