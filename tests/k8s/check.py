@@ -1,7 +1,6 @@
 """`make k8s-test`: renders every overlay and every component, and has each looked at by those who know Kubernetes."""
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -12,11 +11,15 @@ from pathlib import Path
 import yaml
 
 from tests.k8s.custom_resources import custom, faults
-from tests.k8s.kustomization import K8S, OVERLAYS, Document, read
+from tests.k8s.kustomization import K8S, OPTIONS, OVERLAYS, Document, components, read, with_components
 from tests.k8s.rendering import NoKubectl, documents_of, find_kubectl, render
 
 VERSIONS = ("1.31", "1.34", "1.37")
 """Kubernetes versions whose schemas k8s/ keeps to: the oldest that it runs on, the newest there are, one between."""
+NEEDED = {"rest-at-zero": ("autoscaling", "monitoring")}
+"""Components that others need."""
+SCANNED = {*OVERLAYS, *(f"{name} on dev" for name in OPTIONS)}
+"""What checkov looks at; every other component is in an overlay."""
 ROOT = K8S.parent
 TOOLS = Path(sys.executable).parent
 
@@ -50,7 +53,7 @@ def check_manifests() -> str:
             documents = documents_of(path.read_text(encoding="utf-8"))
             validated = _validate(path, documents)
             _check_custom(name, documents)
-            scanned = f"; {_scan(path)}" if name in OVERLAYS else ""  # every component is in one of them
+            scanned = f"; {_scan(path)}" if name in SCANNED else ""
             print(f"{name}: {len(documents)} objects; {validated}{scanned}", flush=True)
     return f"every overlay and component is valid for {', '.join(VERSIONS)}"
 
@@ -75,25 +78,17 @@ def _renderer() -> Callable[[Path], str]:
 
 
 def _kustomizations(scratch: Path) -> Iterator[tuple[str, Path]]:
-    """The overlays; then every component alone, on the overlay dev, or on the base where it is about Redis itself."""
+    """The overlays; then every component that dev has not, on dev, or on the base where it is about Redis itself."""
     for name in OVERLAYS:
         yield name, K8S / "overlays" / name
-    for component in sorted((K8S / "components").iterdir()):
-        under = "base" if component.name == "managed-redis" else "overlays/dev"
-        folder = scratch / component.name
+    for component in sorted(folder.name for folder in (K8S / "components").iterdir()):
+        if component in components("dev"):
+            continue
+        under = "base" if component == "managed-redis" else "overlays/dev"
+        needed = NEEDED.get(component, ())
+        folder = scratch / component
         folder.mkdir()
-        kustomization = {
-            "namespace": "orcastream",
-            "resources": [_relative(K8S / under, folder)],
-            "components": [_relative(component, folder)],
-            "images": [{"name": f"orcastream-{role}", "newTag": "0.1.0"} for role in ("gateway", "worker")],
-        }
-        (folder / "kustomization.yaml").write_text(json.dumps(kustomization), encoding="utf-8")
-        yield f"{component.name} on {under.rpartition('/')[2]}", folder
-
-
-def _relative(path: Path, start: Path) -> str:
-    return os.path.relpath(path.resolve(), start.resolve())
+        yield f"{component} on {under.rpartition('/')[2]}", with_components(folder, under, [*needed, component])
 
 
 def _validate(path: Path, documents: list[Document]) -> str:

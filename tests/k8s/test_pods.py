@@ -1,11 +1,12 @@
 """Every pod of every overlay keeps the restricted standard, and none can be surprised by its surroundings."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.k8s.kustomization import OVERLAYS, Document, find, of_kind, overlay
+from tests.k8s.kustomization import OVERLAYS, Document, find, of_kind, overlay, read, with_components
 from tests.k8s.pods import GATEWAY, WORKER, container, environment, pod
 
 
@@ -99,3 +100,23 @@ def test_a_model_is_loaded_before_it_is_served_and_then_only_read() -> None:
         assert model["DIRECTORY"].startswith(f"{mount['mountPath']}/")
     # What is missing of a branch cannot be told while the hub is away: an empty directory would be served.
     assert re.fullmatch(r"[0-9a-f]{40}", model["REVISION"])
+
+
+def test_a_gpu_type_is_asked_for_by_the_label_that_feature_discovery_sets(tmp_path: Path) -> None:
+    documents = read(with_components(tmp_path, "overlays/dev", ["gpu", "gpu-type"]))
+    affinity = pod(documents, WORKER)["affinity"]["nodeAffinity"]
+    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    (expression,) = term["matchExpressions"]
+    assert (expression["key"], expression["operator"]) == ("nvidia.com/gpu.product", "In")
+    assert expression["values"]
+    assert "affinity" not in pod(documents, GATEWAY)
+
+
+def test_gateways_come_before_workers_and_both_before_what_has_no_class(tmp_path: Path) -> None:
+    documents = read(with_components(tmp_path, "overlays/dev", ["priority"]))
+    values = [
+        find(documents, "PriorityClass", pod(documents, name)["priorityClassName"])["value"]
+        for name in (GATEWAY, WORKER)
+    ]
+    assert values[0] > values[1] > 0
+    assert max(values) <= 1_000_000_000  # above is Kubernetes's own
