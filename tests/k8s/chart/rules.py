@@ -181,7 +181,7 @@ _REDIS: Final = (
         _text('{{ printf "orcastream-redis.%s.svc:6379" .Release.Namespace }}'),
     ),
     Rule("ConfigMap/orcastream/data/ORCASTREAM_NAMESPACE", _quoted("redis.namespace")),
-    Rule("NetworkPolicy/redis-egress/spec/egress/0/to", _peers),
+    Rule("NetworkPolicy/redis-egress*/spec/egress/0/to", _peers),
     Rule("*/ORCASTREAM_API_KEYS/valueFrom/secretKeyRef/name", _value("apiKeys.secret")),
     Rule("*/ORCASTREAM_API_KEYS/valueFrom/secretKeyRef/optional", _value("apiKeys.required", "{{ not .Values.%s }}")),
 )

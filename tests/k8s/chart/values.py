@@ -73,8 +73,6 @@ def _lines() -> Iterator[str]:
 def _process(role: str, base: list[Document]) -> list[Value]:
     deployment = find(base, "Deployment", f"orcastream-{role}")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    taken = {"gateway": [], "worker": ["ORCASTREAM_DRAIN_GRACE_S", "ORCASTREAM_STALL_TIMEOUT_S"]}[role]
-    names: dict[str, Any] = {"propertyNames": {"not": {"enum": taken}}} if taken else {}
     return [
         Value(f"{role}.image.repository", container["image"].partition(":")[0], "Where the image is"),
         Value(f"{role}.image.tag", "", "Its tag; empty: the chart's appVersion"),
@@ -90,7 +88,7 @@ def _process(role: str, base: list[Document]) -> list[Value]:
             f"{role}.config",
             {},
             f"Settings of the {role} by their variables, as strings: ORCASTREAM_...",
-            {**_SETTINGS, **names},
+            _SETTINGS,
         ),
         Value(f"{role}.env", [], "Further variables of the container, as Kubernetes writes them"),
         Value(f"{role}.resources", {}, "Requests and limits in place of the manifests'"),
