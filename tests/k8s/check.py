@@ -1,4 +1,4 @@
-"""`make k8s-test`: renders every overlay and every component, and has each looked at by those who know Kubernetes."""
+"""`make k8s-test`: renders overlays, components and chart, and has each looked at by those who know Kubernetes."""
 
 import json
 import subprocess
@@ -10,6 +10,8 @@ from pathlib import Path
 
 import yaml
 
+from tests.k8s.chart.helm import NoHelm, example, find_helm
+from tests.k8s.chart.helm import rendered as chart
 from tests.k8s.custom_resources import custom, faults
 from tests.k8s.kustomization import K8S, OPTIONS, OVERLAYS, Document, components, read, with_components
 from tests.k8s.rendering import NoKubectl, documents_of, find_kubectl, render
@@ -31,7 +33,7 @@ class Failed(Exception):
 def main() -> int:
     """Run every check; 0 where none found anything."""
     failed = 0
-    for name, check in (("kubernetes", check_manifests), ("hadolint", check_dockerfile)):
+    for name, check in (("kubernetes", check_manifests), ("helm", check_chart), ("hadolint", check_dockerfile)):
         try:
             print(f"{name}: {check()}", flush=True)
         except Failed as found:
@@ -41,21 +43,39 @@ def main() -> int:
 
 
 def check_manifests() -> str:
-    """Render, validate, and scan. Raises Failed."""
+    """Render every overlay and every component, validate, and scan. Raises Failed."""
     rendered = _renderer()
     with tempfile.TemporaryDirectory() as folder:
         for name, kustomization in _kustomizations(Path(folder)):
-            path = Path(folder) / f"{name}.yaml"
             try:
-                path.write_text(rendered(kustomization), encoding="utf-8")
+                _look_at(name, rendered(kustomization), Path(folder), scan=name in SCANNED)
             except RuntimeError as error:
                 raise Failed(str(error)) from None
-            documents = documents_of(path.read_text(encoding="utf-8"))
-            validated = _validate(path, documents)
-            _check_custom(name, documents)
-            scanned = f"; {_scan(path)}" if name in SCANNED else ""
-            print(f"{name}: {len(documents)} objects; {validated}{scanned}", flush=True)
     return f"every overlay and component is valid for {', '.join(VERSIONS)}"
+
+
+def check_chart() -> str:
+    """The same for the Helm chart, without values and as its examples, which are overlays. Raises Failed."""
+    try:
+        helm = find_helm()
+    except NoHelm as missing:
+        return f"SKIPPED: {missing}"
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("defaults", *OVERLAYS):
+            values = {} if name == "defaults" else example(name)
+            # dev's own waiver, for images that are not pulled, is its overlay's.
+            _look_at(f"chart, {name}", yaml.safe_dump_all(chart(values)), Path(folder), scan=name != "dev")
+    return f"rendered by Helm {helm.helm_sdk_version()}, valid for {', '.join(VERSIONS)}"
+
+
+def _look_at(name: str, rendered: str, folder: Path, *, scan: bool) -> None:
+    path = folder / f"{name}.yaml"
+    path.write_text(rendered, encoding="utf-8")
+    documents = documents_of(rendered)
+    validated = _validate(path, documents)
+    _check_custom(name, documents)
+    scanned = f"; {_scan(path)}" if scan else ""
+    print(f"{name}: {len(documents)} objects; {validated}{scanned}", flush=True)
 
 
 def check_dockerfile() -> str:
