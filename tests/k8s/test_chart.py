@@ -1,6 +1,7 @@
 """The Helm chart is the Kustomize base and its components, and every value does what it says."""
 
 import json
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import yaml
 
 from tests.k8s.chart.chart import CHART, LEFT_OUT, SWITCHES, stale
-from tests.k8s.chart.helm import NAMESPACE, NoHelm, example, find_helm, rendered
+from tests.k8s.chart.helm import NAMESPACE, NoHelm, example, find_helm, merged, rendered
 from tests.k8s.kustomization import K8S, OVERLAYS, Document, overlay, read, with_components
 
 TURNED_ON: dict[str, Any] = {
@@ -87,6 +88,19 @@ def test_without_values_it_is_the_base(helm: Any) -> None:
 def test_a_switch_is_its_component(helm: Any, switch: Any, tmp_path: Path) -> None:
     components = [*switch.needs, switch.component]
     compare(rendered(TURNED_ON[switch.component]), read(with_components(tmp_path, "base", components)))
+
+
+APART = [{"redis", "managed-redis"}, {"autoscaling", "autoscaling-hpa"}, {"model-cache", "autoscaling"}]
+"""Pairs that exclude each other; and one where Kustomize leaves the names of the streams to the overlay (see prod)."""
+SINGLE = [switch.component for switch in SWITCHES if not switch.needs]
+PAIRS = [pair for pair in combinations(SINGLE, 2) if set(pair) not in APART]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+def test_two_switches_are_their_two_components(helm: Any, pair: tuple[str, str], tmp_path: Path) -> None:
+    both = merged(TURNED_ON[pair[0]], TURNED_ON[pair[1]])
+    implied = [switch.component for switch in SWITCHES if switch.needs and set(switch.needs) == set(pair)]
+    compare(rendered(both), read(with_components(tmp_path, "base", [*pair, *implied])))
 
 
 @pytest.mark.parametrize("name", OVERLAYS)

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.k8s.chart.chart import CHART
-from tests.k8s.chart.helm import NoHelm, Refused, find_helm, rendered
+from tests.k8s.chart.helm import NoHelm, Refused, find_helm, merged, rendered
 from tests.k8s.chart.values import values
 from tests.k8s.kustomization import Document, find
 
@@ -147,13 +147,6 @@ def helm() -> None:
 
 
 with_helm = pytest.mark.usefixtures("helm")
-
-
-def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    return one | {
-        key: merged(one[key], value) if isinstance(value, dict) and isinstance(one.get(key), dict) else value
-        for key, value in other.items()
-    }
 
 
 def nested(path: str, value: Any) -> dict[str, Any]:

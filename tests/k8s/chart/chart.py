@@ -53,28 +53,26 @@ LEFT_OUT: Final = {"priority"}
 def files() -> dict[str, str]:
     """Every file that is made, by its path in the chart."""
     made = {"values.yaml": values_yaml(), "values.schema.json": schema()}
-    objects, conditions = _objects()
-    objects = apply(RULES, objects)
-    for path, tree in objects.items():
-        name = f"templates/{_file(path, conditions[path])}.yaml"
-        made[name] = made.get(name, _HEAD) + _guarded(path, tree, conditions[path])
+    objects, switches = _objects()
+    for path, tree in apply(RULES, objects).items():
+        name = f"templates/{_file(path, switches[path])}.yaml"
+        made[name] = made.get(name, _HEAD) + _guarded(path, tree, switches[path])
     return made
 
 
 def _objects() -> tuple[dict[str, Any], dict[str, Switch | None]]:
     """The trees of all objects by KIND/NAME (a component's: KIND/NAME in COMPONENT), and the switch of each."""
-    base = _rendered(())
-    objects, owners = {key: variants(one) for key, one in base.items()}, dict.fromkeys(base, None)
-    found: dict[str, Switch | None] = dict(owners)
+    objects = {key: variants(one) for key, one in _rendered(()).items()}
+    switches: dict[str, Switch | None] = dict.fromkeys(objects)
     for switch in SWITCHES:
         before, after = _rendered(switch.needs), _rendered((*switch.needs, switch.component))
         for key, one in after.items():
             if key not in before:
                 own = key if key not in objects else f"{key} in {switch.component}"
-                objects[own], found[own] = variants(one), switch
+                objects[own], switches[own] = variants(one), switch
             else:
                 objects[key] = amend(objects[key], variants(before[key]), variants(one), switch.condition)
-    return objects, found
+    return objects, switches
 
 
 @cache

@@ -44,3 +44,11 @@ def example(name: str) -> dict[str, Any]:
     """The values of examples/NAME.yaml."""
     (values,) = load(CHART / "examples" / f"{name}.yaml")
     return values
+
+
+def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Values over values, as Helm lays several files over one another."""
+    return one | {
+        key: merged(one[key], value) if isinstance(value, dict) and isinstance(one.get(key), dict) else value
+        for key, value in other.items()
+    }

@@ -82,7 +82,7 @@ def _variants(nodes: list[tuple[Any, Any]], indent: str, write: _Write) -> Itera
     (key, node), *_ = nodes
     if isinstance(node, Replaced):
         yield f"{indent}{{{{- with .Values.{node.value} }}}}"
-        value = Action("{{ . }}") if node.scalar else Block("{{- toYaml . | nindent INDENT }}", data=True)
+        value = Action("{{ . | quote }}") if node.scalar else Block("{{- toYaml . | nindent INDENT }}", data=True)
         yield from write(key, value)
         if node.otherwise is not ABSENT:
             yield f"{indent}{{{{- else }}}}"

@@ -84,7 +84,7 @@ def _peers(peers: Any) -> Any:
     """Managed servers by their addresses; the bundled one keeps its selector."""
     if "ipBlock" not in peers[0]:
         return peers
-    return Block("{{- range .Values.redis.addresses }}\n- ipBlock:\n    cidr: {{ . }}\n{{- end }}", data=True)
+    return Block("{{- range .Values.redis.addresses }}\n- ipBlock:\n    cidr: {{ . | quote }}\n{{- end }}", data=True)
 
 
 def _with(key: str, node: Any) -> Callable[[Any], Any]:
@@ -104,12 +104,12 @@ def _pod(role: str) -> tuple[Rule, ...]:
         Rule(pod, lambda spec: _pod_spec(spec, role)),
         Rule(
             f"Deployment/orcastream-{role}/spec/template/metadata",
-            _with(
-                "annotations",
-                {"checksum/config": Action('{{ include (print .Template.BasePath "/config.yaml") . | sha256sum }}')},
-            ),
+            lambda metadata: {**metadata, "annotations": metadata.get("annotations", {}) | _CHECKSUM},
         ),
     )
+
+
+_CHECKSUM: Final = {"checksum/config": Action('{{ include (print .Template.BasePath "/config.yaml") . | sha256sum }}')}
 
 
 def _pod_spec(spec: dict[str, Any], role: str) -> dict[str, Any]:
@@ -118,10 +118,6 @@ def _pod_spec(spec: dict[str, Any], role: str) -> dict[str, Any]:
     spec["priorityClassName"] = Replaced(f"{role}.priorityClassName", scalar=True)
     spec["imagePullSecrets"] = Replaced("imagePullSecrets")
     return spec
-
-
-_GRACE: Final = '{{ include "orcastream.workerGraceSeconds" . }}'
-_STREAM: Final = '{{ printf "%s:{%s}:%s" .Values.redis.namespace .Values.model.servedName "REST" | quote }}'
 
 
 def _streams() -> tuple[Rule, ...]:
@@ -150,7 +146,7 @@ def _scaling() -> tuple[Rule, ...]:
         Rule(f"{worker}/spec/maxReplicas", _value(most)),
         Rule(f"{gateway}/spec/minReplicas", _value("gateway.autoscaling.minReplicas")),
         Rule(f"{gateway}/spec/maxReplicas", _value("gateway.autoscaling.maxReplicas")),
-        Rule(f"{gateway}/*/averageValue", _value("gateway.autoscaling.cpu")),
+        Rule(f"{gateway}/*/averageValue", _quoted("gateway.autoscaling.cpu")),
     )
 
 
@@ -172,17 +168,17 @@ _WORKER: Final = (
     Rule("ConfigMap/orcastream-worker/data/ORCASTREAM_STALL_TIMEOUT_S", _quoted("worker.stallTimeoutSeconds")),
 )
 _REDIS: Final = (
-    Rule("*/ORCASTREAM_REDIS_URL/valueFrom/secretKeyRef/name", _value("redis.secret")),
-    Rule("*/volumes/redis-ca/secret/secretName", _value("redis.secret")),
-    Rule("TriggerAuthentication/*/secretTargetRef/*/name", _value("redis.secret")),
-    Rule("Secret/orcastream-redis/metadata/name", _value("redis.secret")),
+    Rule("*/ORCASTREAM_REDIS_URL/valueFrom/secretKeyRef/name", _quoted("redis.secret")),
+    Rule("*/volumes/redis-ca/secret/secretName", _quoted("redis.secret")),
+    Rule("TriggerAuthentication/*/secretTargetRef/*/name", _quoted("redis.secret")),
+    Rule("Secret/orcastream-redis/metadata/name", _quoted("redis.secret")),
     Rule(
         "Secret/orcastream-redis/stringData/address",
         _text('{{ printf "orcastream-redis.%s.svc:6379" .Release.Namespace }}'),
     ),
     Rule("ConfigMap/orcastream/data/ORCASTREAM_NAMESPACE", _quoted("redis.namespace")),
     Rule("NetworkPolicy/redis-egress*/spec/egress/0/to", _peers),
-    Rule("*/ORCASTREAM_API_KEYS/valueFrom/secretKeyRef/name", _value("apiKeys.secret")),
+    Rule("*/ORCASTREAM_API_KEYS/valueFrom/secretKeyRef/name", _quoted("apiKeys.secret")),
     Rule("*/ORCASTREAM_API_KEYS/valueFrom/secretKeyRef/optional", _value("apiKeys.required", "{{ not .Values.%s }}")),
 )
 _MODEL: Final = (
@@ -201,17 +197,17 @@ _MODEL: Final = (
     Rule("ConfigMap/orcastream-model/data/REPOSITORY", _quoted("modelCache.repository")),
     Rule("ConfigMap/orcastream-model/data/REVISION", _quoted("modelCache.revision")),
     Rule("ConfigMap/orcastream-model/data/DIRECTORY", _text(_DIRECTORY)),
-    Rule("PersistentVolumeClaim/*/storage", _value("modelCache.storage")),
+    Rule("PersistentVolumeClaim/*/storage", _quoted("modelCache.storage")),
     Rule(
         "PersistentVolumeClaim/*/spec", _with("storageClassName", Replaced("modelCache.storageClassName", scalar=True))
     ),
-    Rule("*/HF_TOKEN/valueFrom/secretKeyRef/name", _value("modelCache.hubSecret")),
+    Rule("*/HF_TOKEN/valueFrom/secretKeyRef/name", _quoted("modelCache.hubSecret")),
     Rule("Deployment/orcastream-worker/*/matchExpressions/0/values", _listed("gpu.products")),
 )
 _MONITORING: Final = (
     Rule("ConfigMap/orcastream/data/OTEL_EXPORTER_OTLP_ENDPOINT", _quoted("monitoring.otlpEndpoint")),
     *(
-        Rule(f"NetworkPolicy/{name}/*/kubernetes.io/metadata.name", _value("monitoring.namespace"))
+        Rule(f"NetworkPolicy/{name}/*/kubernetes.io/metadata.name", _quoted("monitoring.namespace"))
         for name in ("scrape-ingress", "otlp-egress")
     ),
     *(
@@ -221,11 +217,11 @@ _MONITORING: Final = (
     *(Rule(f"ConfigMap/*/data/{dashboard.file_name}", _file(dashboard.file_name)) for dashboard in DASHBOARDS),
 )
 _HTTPS: Final = (
-    Rule("Gateway/*/gatewayClassName", _value("https.gatewayClass")),
-    Rule("Gateway/*/hostname", _value("https.host")),
-    Rule("HTTPRoute/*/hostnames/0", _value("https.host")),
-    Rule("Certificate/*/dnsNames/0", _value("https.host")),
-    Rule("Certificate/*/issuerRef/name", _value("https.issuer")),
+    Rule("Gateway/*/gatewayClassName", _quoted("https.gatewayClass")),
+    Rule("Gateway/*/hostname", _quoted("https.host")),
+    Rule("HTTPRoute/*/hostnames/0", _quoted("https.host")),
+    Rule("Certificate/*/dnsNames/0", _quoted("https.host")),
+    Rule("Certificate/*/issuerRef/name", _quoted("https.issuer")),
 )
 RULES: Final = (
     *_COMMON,

@@ -10,7 +10,7 @@ MERGED: Final = {"orcastream": "config", "orcastream-gateway": "gateway.config",
 
 def settings(name: str, tree: dict[str, Any]) -> str:
     """The template of one such ConfigMap."""
-    block = f"settings.{name}"
+    block = f"orcastream.settings.{MERGED[name]}"
     merged = f'mergeOverwrite (fromYaml (include "{block}" .)) .Values.{MERGED[name]}'
     data = Block(f"{{{{- {merged} | toYaml | nindent INDENT }}}}", data=True)
     return f'{{{{- define "{block}" }}}}\n{template(tree["data"])}{{{{- end }}}}\n' + template({**tree, "data": data})
