@@ -55,7 +55,7 @@ compose-test: $(READY)
 K8S_VENV ?= .venv-k8s
 
 k8s-test: $(K8S_VENV)/.ready
-	$(K8S_VENV)/bin/python -m pytest -c /dev/null --rootdir . --noconftest -q -p no:cacheprovider tests/k8s/test_chart.py tests/k8s/test_chart_values.py
+	$(K8S_VENV)/bin/python -m pytest -c /dev/null --rootdir . --noconftest -q -p no:cacheprovider tests/k8s/test_chart*.py
 	$(K8S_VENV)/bin/python -m tests.k8s.check
 
 $(K8S_VENV)/.ready: tests/k8s/requirements.txt

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import helm_python
 import yaml
 
-from tests.k8s.chart.helm import NoHelm, example, find_helm
+from tests.k8s.chart.helm import example
 from tests.k8s.chart.helm import rendered as chart
 from tests.k8s.custom_resources import custom, faults
 from tests.k8s.kustomization import K8S, OPTIONS, OVERLAYS, Document, components, read, with_components
@@ -56,16 +57,12 @@ def check_manifests() -> str:
 
 def check_chart() -> str:
     """The same for the Helm chart, without values and as its examples, which are overlays. Raises Failed."""
-    try:
-        helm = find_helm()
-    except NoHelm as missing:
-        return f"SKIPPED: {missing}"
     with tempfile.TemporaryDirectory() as folder:
         for name in ("defaults", *OVERLAYS):
             values = {} if name == "defaults" else example(name)
             # dev's own waiver, for images that are not pulled, is its overlay's.
             _look_at(f"chart, {name}", yaml.safe_dump_all(chart(values)), Path(folder), scan=name != "dev")
-    return f"rendered by Helm {helm.helm_sdk_version()}, valid for {', '.join(VERSIONS)}"
+    return f"rendered by Helm {helm_python.helm_sdk_version()}, valid for {', '.join(VERSIONS)}"
 
 
 def _look_at(name: str, rendered: str, folder: Path, *, scan: bool) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.k8s.chart.chart import CHART
-from tests.k8s.chart.helm import NoHelm, Refused, find_helm, merged, rendered
 from tests.k8s.chart.values import values
 from tests.k8s.kustomization import Document, find
+
+pytest.importorskip("helm_python", reason="`make k8s-test` brings Helm")
+from tests.k8s.chart.helm import Refused, merged, rendered
 
 DIGEST = "sha256:" + "0" * 64
 KEDA = {"worker": {"autoscaling": {"mode": "keda"}}}
@@ -138,17 +139,6 @@ EFFECTS = {
 }
 
 
-@pytest.fixture
-def helm() -> None:
-    try:
-        find_helm()
-    except NoHelm as missing:
-        pytest.skip(f"the chart is not rendered: {missing}")
-
-
-with_helm = pytest.mark.usefixtures("helm")
-
-
 def nested(path: str, value: Any) -> dict[str, Any]:
     for part in reversed(path.split(".")):
         value = {part: value}
@@ -172,14 +162,12 @@ def test_every_value_is_tried_here() -> None:
 
 
 @pytest.mark.parametrize("path", EFFECTS)
-@with_helm
 def test_a_value_does_what_it_says(path: str) -> None:
     effect = EFFECTS[path]
     assert at(rendered(effect.others), effect.at) != effect.gives
     assert at(rendered(merged(effect.others, nested(path, effect.to))), effect.at) == effect.gives
 
 
-@with_helm
 def test_the_metrics_autoscaler_has_the_same_bounds_and_target() -> None:
     bounds = {"minReplicas": 3, "maxReplicas": 5, "requestsPerWorker": 9}
     spec = find(
@@ -189,7 +177,6 @@ def test_the_metrics_autoscaler_has_the_same_bounds_and_target() -> None:
     assert spec["metrics"][0]["external"]["target"]["averageValue"] == "9"
 
 
-@with_helm
 def test_what_scales_down_waits_for_the_drain_that_was_chosen() -> None:
     for mode in (KEDA, HPA):
         documents = rendered(merged(mode, {"worker": {"drainGraceSeconds": 200, "stallTimeoutSeconds": 30}}))
@@ -201,7 +188,6 @@ def test_what_scales_down_waits_for_the_drain_that_was_chosen() -> None:
         assert find(documents, "Deployment", "orcastream-worker")["spec"]["progressDeadlineSeconds"] == 940
 
 
-@with_helm
 def test_a_changed_setting_rolls_the_pods_and_nothing_else_does() -> None:
     def stamp(values: dict[str, Any]) -> Any:
         return at(rendered(values), "Deployment/orcastream-worker/spec/template/metadata/annotations/checksum~1config")
@@ -210,28 +196,24 @@ def test_a_changed_setting_rolls_the_pods_and_nothing_else_does() -> None:
     assert stamp({}) != stamp({"worker": {"config": {"ORCASTREAM_MAX_BATCH_SIZE": "8"}}})
 
 
-@with_helm
 def test_a_setting_of_the_users_goes_over_that_of_the_manifests() -> None:
     documents = rendered({"worker": {"config": {"ORCASTREAM_KV_CACHE_MEMORY": "1073741824"}}})
     assert find(documents, "ConfigMap", "orcastream-worker")["data"]["ORCASTREAM_KV_CACHE_MEMORY"] == "1073741824"
     assert find(documents, "ConfigMap", "orcastream-gateway")["data"]["ORCASTREAM_PORT"] == "8000"
 
 
-@with_helm
 def test_every_container_has_the_image() -> None:
     documents = rendered(merged(CACHE, {"worker": {"image": {"repository": "w", "digest": DIGEST}}}))
     images = {at(documents, f"{POD}/{containers}/0/image") for containers in ("initContainers", "containers")}
     assert images == {f"w@{DIGEST}"}
 
 
-@with_helm
 def test_a_url_tells_keda_where_redis_is() -> None:
     (secret,) = (one for one in rendered({"redis": {"url": "rediss://r.org:6380/1"}}) if one["kind"] == "Secret")
     assert (secret["stringData"]["address"], secret["stringData"]["tls"]) == ("r.org:6380", "enable")
     assert at(rendered({}), "Secret/orcastream-redis") is None
 
 
-@with_helm
 def test_the_bundled_redis_is_found_in_the_namespace_of_the_release() -> None:
     secret = find(rendered({"redis": {"mode": "bundled"}}), "Secret", "orcastream-redis")
     assert secret["stringData"]["address"] == "orcastream-redis.orcastream.svc:6379"
@@ -253,14 +235,6 @@ def test_the_bundled_redis_is_found_in_the_namespace_of_the_release() -> None:
         ({"redis": {"url": "redis://r:6379", "mode": "bundled"}}, "redis.url"),
     ],
 )
-@with_helm
 def test_what_is_no_value_is_refused(wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(Refused, match=told):
         rendered(wrong)
-
-
-def test_defaults_are_those_of_the_file() -> None:
-    defaults: dict[str, Any] = {}
-    for value in values():
-        defaults = merged(defaults, nested(value.path, value.default))
-    assert yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")) == defaults

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import helm_python
 import yaml
 
 from tests.k8s.chart.chart import CHART
@@ -10,31 +11,17 @@ from tests.k8s.kustomization import Document, load
 NAMESPACE = "orcastream"
 
 
-class NoHelm(Exception):
-    """The package is not installed; `make k8s-test` brings it."""
-
-
 class Refused(Exception):
     """Helm refused the values; its words."""
 
 
-def find_helm() -> Any:
-    """The package. Raises NoHelm."""
-    try:
-        import helm_python
-    except ImportError as missing:
-        raise NoHelm(f"{missing}; `make k8s-test` brings it") from None
-    return helm_python
-
-
 def rendered(values: dict[str, Any]) -> list[Document]:
-    """Every object that `helm install` with these values would make. Raises Refused, NoHelm."""
-    helm = find_helm()
-    with helm.Chart.load(CHART) as chart:
+    """Every object that `helm install` with these values would make. Raises Refused."""
+    with helm_python.Chart.load(CHART) as chart:
         try:
             chart.validate_schema(chart.merge_values(values))
             manifests = chart.render(values, name="orcastream", namespace=NAMESPACE)
-        except helm.HelmError as refused:
+        except helm_python.HelmError as refused:
             raise Refused(str(refused)) from None
     texts = [text for path, text in sorted(manifests.items()) if path.endswith(".yaml")]
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
