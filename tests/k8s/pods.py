@@ -67,9 +67,7 @@ def _stand_in(main: Document, source: Document) -> str:
     if "secretKeyRef" in source:
         tls = any(variable["name"] == "ORCASTREAM_REDIS_CA_FILE" for variable in main["env"])
         url = f"redis{'s' * tls}://redis:6379/0"
-        return {"gateway-url": url, "worker-url": url, "api-keys": '{"a-key": "a-tenant"}'}[
-            source["secretKeyRef"]["key"]
-        ]
+        return {"gateway-url": url, "worker-url": url}[source["secretKeyRef"]["key"]]
     return "a-field"
 
 

@@ -17,6 +17,7 @@ TURNED_ON: dict[str, Any] = {
     "redis": {"redis": {"mode": "bundled"}},
     "managed-redis": {"redis": {"mode": "managed"}},
     "redis-tls": {"redis": {"tls": True}},
+    "api-keys": {"apiKeys": {"enabled": True}},
     "gpu": {"gpu": {"enabled": True}},
     "gpu-type": {"gpu": {"products": ["NVIDIA-H100-80GB-HBM3", "NVIDIA-H200"]}},
     "model-cache": {"modelCache": {"enabled": True}, "model": {"servedName": "Qwen3-0.6B"}},

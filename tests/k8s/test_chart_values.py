@@ -56,6 +56,7 @@ def process(role: str) -> dict[str, Effect]:
 
 
 POD = "Deployment/orcastream-worker/spec/template/spec"
+GATEWAY_POD = "Deployment/orcastream-gateway/spec/template/spec"
 SCALED = "ScaledObject/orcastream-worker/spec"
 SCALER = "HorizontalPodAutoscaler/orcastream-gateway/spec"
 SHARED = "ConfigMap/orcastream/data"
@@ -98,16 +99,8 @@ EFFECTS = {
     ),
     "model.servedName": Effect("m", f"{SCALED}/triggers/3/metadata/stream", "orca:{m}:requests:low", KEDA),
     "model.path": Effect("/m", f"{SHARED}/ORCASTREAM_MODEL", "/m"),
-    "apiKeys.secret": Effect(
-        "k",
-        "Deployment/orcastream-gateway/spec/template/spec/containers/0/env/1/valueFrom/secretKeyRef",
-        {"name": "k", "key": "api-keys", "optional": True},
-    ),
-    "apiKeys.required": Effect(
-        True,
-        "Deployment/orcastream-gateway/spec/template/spec/containers/0/env/1/valueFrom/secretKeyRef/optional",
-        False,
-    ),
+    "apiKeys.enabled": Effect(True, f"{GATEWAY_POD}/volumes/1/secret/secretName", "orcastream-api-keys"),
+    "apiKeys.secret": Effect("k", f"{GATEWAY_POD}/volumes/1/secret/secretName", "k", {"apiKeys": {"enabled": True}}),
     "modelCache.enabled": Effect(True, f"{SHARED}/ORCASTREAM_MODEL", "/models/orca-demo"),
     "modelCache.repository": Effect("a/b", f"{LOADING}/REPOSITORY", "a/b", CACHE),
     "modelCache.revision": Effect("0" * 40, f"{LOADING}/REVISION", "0" * 40, CACHE),

@@ -61,6 +61,18 @@ def test_no_secret_is_in_the_manifests(documents: list[Document]) -> None:
         assert url["valueFrom"]["secretKeyRef"] == {"name": "orcastream-redis", "key": key}
 
 
+def test_prod_asks_for_keys_that_are_kept_as_hashes_and_can_change() -> None:
+    documents = overlay("prod")
+    file = environment(documents, GATEWAY)["ORCASTREAM_API_KEYS_FILE"]
+    (mount,) = (one for one in container(documents, GATEWAY)["volumeMounts"] if file.startswith(one["mountPath"] + "/"))
+    assert "subPath" not in mount  # a file by itself would not change with the Secret
+    (volume,) = (one for one in pod(documents, GATEWAY)["volumes"] if one["name"] == mount["name"])
+    assert not volume["secret"].get("optional")
+    (item,) = volume["secret"]["items"]
+    assert file == f"{mount['mountPath']}/{item['path']}"
+    assert volume["secret"]["defaultMode"] == 0o440  # for fsGroup to read
+
+
 def test_disruptions_are_bounded(documents: list[Document]) -> None:
     for name in (GATEWAY, WORKER):
         budget = find(documents, "PodDisruptionBudget", name)["spec"]

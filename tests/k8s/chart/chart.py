@@ -32,6 +32,7 @@ SWITCHES: Final = (
     Switch("redis", 'eq .Values.redis.mode "bundled"'),
     Switch("managed-redis", 'eq .Values.redis.mode "managed"'),
     Switch("redis-tls", ".Values.redis.tls"),
+    Switch("api-keys", ".Values.apiKeys.enabled"),
     Switch("gpu", ".Values.gpu.enabled"),
     Switch("gpu-type", ".Values.gpu.products"),
     Switch("model-cache", ".Values.modelCache.enabled"),

@@ -178,8 +178,7 @@ _REDIS: Final = (
     ),
     Rule("ConfigMap/orcastream/data/ORCASTREAM_NAMESPACE", _quoted("redis.namespace")),
     Rule("NetworkPolicy/redis-egress*/spec/egress/0/to", _peers),
-    Rule("*/ORCASTREAM_API_KEYS/valueFrom/secretKeyRef/name", _quoted("apiKeys.secret")),
-    Rule("*/ORCASTREAM_API_KEYS/valueFrom/secretKeyRef/optional", _value("apiKeys.required", "{{ not .Values.%s }}")),
+    Rule("*/volumes/api-keys/secret/secretName", _quoted("apiKeys.secret")),
 )
 _MODEL: Final = (
     Rule("ConfigMap/orcastream/data/ORCASTREAM_SERVED_MODEL_NAME", _quoted("model.servedName"), whole=True),

@@ -155,8 +155,8 @@ def _surroundings(base: list[Document]) -> list[Value]:
         Value("redis.addresses", blocks, "With managed: where Redis is, as CIDRs", {"items": {"type": "string"}}),
         Value("model.servedName", settings["ORCASTREAM_SERVED_MODEL_NAME"], "The name that clients ask for", _NAME),
         Value("model.path", "", "Its directory in the image or on a volume of yours; empty: the demo model"),
-        Value("apiKeys.secret", "orcastream-api-keys", "The Secret with api-keys", _NAME),
-        Value("apiKeys.required", False, "Do not start without that Secret; else everybody is the same tenant"),
+        Value("apiKeys.enabled", False, "Ask for API keys; without, everybody is the same tenant"),
+        Value("apiKeys.secret", "orcastream-api-keys", "The Secret with keys.json, of `orcastream keys new`", _NAME),
     ]
 
 
