@@ -55,11 +55,13 @@ fuzz: $(READY) $(NATIVE)
 compose-test: $(READY)
 	@$(BIN)/python -m tests.compose.run
 
-# The manifests in k8s/ and the Dockerfile, looked at by kubectl, kubernetes-validate, checkov and hadolint. An
-# environment of its own, for checkov wants other versions of what the project uses.
+# The manifests in k8s/ and the Dockerfile, looked at by kubectl, Helm, kubernetes-validate, checkov and hadolint. An
+# environment of its own, for checkov wants other versions of what the project uses, and without the project's own
+# settings for pytest.
 K8S_VENV ?= .venv-k8s
 
 k8s-test: $(K8S_VENV)/.ready
+	$(K8S_VENV)/bin/python -m pytest -c /dev/null --rootdir . --noconftest -q -p no:cacheprovider tests/k8s/test_chart*.py
 	$(K8S_VENV)/bin/python -m tests.k8s.check
 
 $(K8S_VENV)/.ready: tests/k8s/requirements.txt

@@ -14,6 +14,7 @@ import redis
 
 from cli.main import main
 from demo.prompts import SHOWCASE
+from schemas.keys import CLASSES, Keys
 from tests.docs.producers import EXAMPLES
 from tests.path.gateway_process import GatewayProcess
 from tests.path.stream import Stream
@@ -148,7 +149,20 @@ def test_the_console_works_and_nothing_is_refused(guarded: Guarded, capsys: pyte
             ("producer", command)
             for command in ("XADD {reply} * type error", "XADD {other} * id x", "XDEL {requests} 1")
         ),
-        *(("keda", command) for command in ("XRANGE {requests} - +", "XADD {requests} * id x", "XLEN {other}")),
+        *(
+            ("keda", command)
+            for command in (
+                "XRANGE {requests} - +",
+                "XADD {requests} * id x",
+                "XLEN {other}",
+                "XLEN {dead}",
+                "XLEN {reply}",
+                "XINFO GROUPS {requests}",
+                "XPENDING {requests} workers",
+                "INFO",
+                "SELECT 1",
+            )
+        ),
         ("gateway", "XREADGROUP GROUP workers me STREAMS {requests} >"),
         ("console", "XREADGROUP GROUP workers me STREAMS {requests} >"),
         ("console", "XADD {other} * id x"),
@@ -162,9 +176,22 @@ def test_what_nobody_needs_is_refused(guarded: Guarded, user: str, command: str)
         "cancel": "orca:{orca-demo}:cancel:x",
         "reply": "orca:reply:{00}:x",
         "other": "other:{orca-demo}:requests:normal",
+        "dead": DEAD,
     }
     with guarded.client(user) as client, pytest.raises(redis.exceptions.NoPermissionError):
         client.execute_command(*(part.format(**keys) for part in command.split()))
+
+
+def test_keda_gets_the_lengths_with_what_its_client_sends(guarded: Guarded) -> None:
+    """KEDA's scaler asks PING, then XLEN; its client, go-redis 9.22, begins with HELLO, as MONITOR saw it."""
+    url = guarded.url("keda")
+    with redis.Redis.from_url(url, driver_info=None, retry=None, protocol=3, single_connection_client=True) as client:
+        for told in ("LIB-NAME go-redis(,go1.27)", "LIB-VER 9.22.0"):  # refused, and KEDA goes on
+            with pytest.raises(redis.exceptions.ResponseError):
+                client.execute_command("CLIENT", "SETINFO", *told.split())
+        assert client.execute_command("PING")
+        for name in CLASSES:
+            assert client.execute_command("XLEN", Keys("orca-demo").requests(name)) >= 0
 
 
 def test_every_command_of_the_code_is_allowed(guarded: Guarded) -> None:

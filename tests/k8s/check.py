@@ -1,7 +1,6 @@
-"""`make k8s-test`: renders every overlay and every component, and has each looked at by those who know Kubernetes."""
+"""`make k8s-test`: renders overlays, components and chart, and has each looked at by those who know Kubernetes."""
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -9,14 +8,21 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import helm_python
 import yaml
 
+from tests.k8s.chart.helm import example
+from tests.k8s.chart.helm import rendered as chart
 from tests.k8s.custom_resources import custom, faults
-from tests.k8s.kustomization import K8S, OVERLAYS, Document, read
+from tests.k8s.kustomization import K8S, OPTIONS, OVERLAYS, Document, components, read, with_components
 from tests.k8s.rendering import NoKubectl, documents_of, find_kubectl, render
 
 VERSIONS = ("1.31", "1.34", "1.37")
 """Kubernetes versions whose schemas k8s/ keeps to: the oldest that it runs on, the newest there are, one between."""
+NEEDED = {"rest-at-zero": ("autoscaling", "monitoring")}
+"""Components that others need."""
+SCANNED = {*OVERLAYS, *(f"{name} on dev" for name in OPTIONS)}
+"""What checkov looks at; every other component is in an overlay."""
 ROOT = K8S.parent
 TOOLS = Path(sys.executable).parent
 
@@ -28,7 +34,7 @@ class Failed(Exception):
 def main() -> int:
     """Run every check; 0 where none found anything."""
     failed = 0
-    for name, check in (("kubernetes", check_manifests), ("hadolint", check_dockerfile)):
+    for name, check in (("kubernetes", check_manifests), ("helm", check_chart), ("hadolint", check_dockerfile)):
         try:
             print(f"{name}: {check()}", flush=True)
         except Failed as found:
@@ -38,21 +44,35 @@ def main() -> int:
 
 
 def check_manifests() -> str:
-    """Render, validate, and scan. Raises Failed."""
+    """Render every overlay and every component, validate, and scan. Raises Failed."""
     rendered = _renderer()
     with tempfile.TemporaryDirectory() as folder:
         for name, kustomization in _kustomizations(Path(folder)):
-            path = Path(folder) / f"{name}.yaml"
             try:
-                path.write_text(rendered(kustomization), encoding="utf-8")
+                _look_at(name, rendered(kustomization), Path(folder), scan=name in SCANNED)
             except RuntimeError as error:
                 raise Failed(str(error)) from None
-            documents = documents_of(path.read_text(encoding="utf-8"))
-            validated = _validate(path, documents)
-            _check_custom(name, documents)
-            scanned = f"; {_scan(path)}" if name in OVERLAYS else ""  # every component is in one of them
-            print(f"{name}: {len(documents)} objects; {validated}{scanned}", flush=True)
     return f"every overlay and component is valid for {', '.join(VERSIONS)}"
+
+
+def check_chart() -> str:
+    """The same for the Helm chart, without values and as its examples, which are overlays. Raises Failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("defaults", *OVERLAYS):
+            values = {} if name == "defaults" else example(name)
+            # dev's own waiver, for images that are not pulled, is its overlay's.
+            _look_at(f"chart, {name}", yaml.safe_dump_all(chart(values)), Path(folder), scan=name != "dev")
+    return f"rendered by Helm {helm_python.helm_sdk_version()}, valid for {', '.join(VERSIONS)}"
+
+
+def _look_at(name: str, rendered: str, folder: Path, *, scan: bool) -> None:
+    path = folder / f"{name}.yaml"
+    path.write_text(rendered, encoding="utf-8")
+    documents = documents_of(rendered)
+    validated = _validate(path, documents)
+    _check_custom(name, documents)
+    scanned = f"; {_scan(path)}" if scan else ""
+    print(f"{name}: {len(documents)} objects; {validated}{scanned}", flush=True)
 
 
 def check_dockerfile() -> str:
@@ -75,25 +95,17 @@ def _renderer() -> Callable[[Path], str]:
 
 
 def _kustomizations(scratch: Path) -> Iterator[tuple[str, Path]]:
-    """The overlays; then every component alone, on the overlay dev, or on the base where it is about Redis itself."""
+    """The overlays; then every component that dev has not, on dev, or on the base where it is about Redis itself."""
     for name in OVERLAYS:
         yield name, K8S / "overlays" / name
-    for component in sorted((K8S / "components").iterdir()):
-        under = "base" if component.name == "managed-redis" else "overlays/dev"
-        folder = scratch / component.name
+    for component in sorted(folder.name for folder in (K8S / "components").iterdir()):
+        if component in components("dev"):
+            continue
+        under = "base" if component == "managed-redis" else "overlays/dev"
+        needed = NEEDED.get(component, ())
+        folder = scratch / component
         folder.mkdir()
-        kustomization = {
-            "namespace": "orcastream",
-            "resources": [_relative(K8S / under, folder)],
-            "components": [_relative(component, folder)],
-            "images": [{"name": f"orcastream-{role}", "newTag": "0.1.0"} for role in ("gateway", "worker")],
-        }
-        (folder / "kustomization.yaml").write_text(json.dumps(kustomization), encoding="utf-8")
-        yield f"{component.name} on {under.rpartition('/')[2]}", folder
-
-
-def _relative(path: Path, start: Path) -> str:
-    return os.path.relpath(path.resolve(), start.resolve())
+        yield f"{component} on {under.rpartition('/')[2]}", with_components(folder, under, [*needed, component])
 
 
 def _validate(path: Path, documents: list[Document]) -> str:

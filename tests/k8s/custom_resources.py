@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 from tests.k8s.kustomization import Document
 
 CRDS = Path(__file__).parent / "crds"
-BUILT_IN = ("v1", "apps/v1", "policy/v1", "networking.k8s.io/v1", "autoscaling/v2")
+BUILT_IN = ("v1", "apps/v1", "policy/v1", "networking.k8s.io/v1", "scheduling.k8s.io/v1", "autoscaling/v2")
 """What Kubernetes itself knows; everything else in k8s/ is custom."""
 
 

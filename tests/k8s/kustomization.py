@@ -3,7 +3,9 @@
 So tests see what an overlay comes to where there is no kubectl; test_rendering.py compares the two where there is one.
 """
 
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ Document = dict[str, Any]
 
 K8S = Path(__file__).parents[2] / "k8s"
 OVERLAYS = ("dev", "prod", "cpu")
+OPTIONS = {"gpu-type", "priority"}
+"""Components that no overlay has: what they name differs from cluster to cluster."""
 KNOWN = {
     "apiVersion",
     "kind",
@@ -35,6 +39,7 @@ _MERGE_KEYS = {
     "volumeMounts": "mountPath",
 }
 """Lists that a patch adds to instead of replacing them, in kinds that Kubernetes itself knows."""
+_OF_THE_CLUSTER = ("Namespace", "PriorityClass")
 _CUSTOM = (".sh/", ".coreos.com/", "cert-manager.io/", "gateway.networking")
 
 
@@ -48,6 +53,24 @@ def read(folder: Path) -> list[Document]:
     documents: list[Document] = []
     _add(documents, folder)
     return documents
+
+
+def components(name: str) -> list[str]:
+    """The components of an overlay."""
+    (kustomization,) = load(K8S / "overlays" / name / "kustomization.yaml")
+    return [path.rpartition("/")[2] for path in kustomization.get("components", ())]
+
+
+def with_components(folder: Path, under: str, names: Iterable[str]) -> Path:
+    """A kustomization, written into `folder`, of what is in k8s/`under` with these components."""
+    kustomization = {
+        "namespace": "orcastream",
+        "resources": [_relative(K8S / under, folder)],
+        "components": [_relative(K8S / "components" / name, folder) for name in names],
+        "images": [{"name": f"orcastream-{role}", "newTag": "0.1.0"} for role in ("gateway", "worker")],
+    }
+    (folder / "kustomization.yaml").write_text(json.dumps(kustomization), encoding="utf-8")
+    return folder
 
 
 def of_kind(documents: list[Document], kind: str) -> list[Document]:
@@ -66,6 +89,10 @@ def load(path: Path) -> Iterator[Document]:
     yield from (document for document in yaml.safe_load_all(path.read_text(encoding="utf-8")) if document)
 
 
+def _relative(path: Path, start: Path) -> str:
+    return os.path.relpath(path.resolve(), start.resolve())
+
+
 def _add(documents: list[Document], folder: Path) -> None:
     (kustomization,) = load(folder / "kustomization.yaml")
     assert set(kustomization) <= KNOWN, set(kustomization) - KNOWN
@@ -77,7 +104,7 @@ def _add(documents: list[Document], folder: Path) -> None:
             documents.extend(load(path))
     for field, kind in (("configMapGenerator", "ConfigMap"), ("secretGenerator", "Secret")):
         for generator in kustomization.get(field, ()):
-            _generate(documents, kind, generator)
+            _generate(documents, kind, generator, folder)
     for name in kustomization.get("components", ()):
         _add(documents, folder / name)
     for patch in kustomization.get("patches", ()):
@@ -89,12 +116,17 @@ def _add(documents: list[Document], folder: Path) -> None:
     _transform(documents, kustomization)
 
 
-def _generate(documents: list[Document], kind: str, generator: Document) -> None:
-    data = dict(literal.split("=", 1) for literal in generator["literals"])
+def _generate(documents: list[Document], kind: str, generator: Document, folder: Path) -> None:
+    data = dict(literal.split("=", 1) for literal in generator.get("literals", ()))
+    data |= {name: (folder / name).read_text(encoding="utf-8") for name in generator.get("files", ())}
     if generator.get("behavior") == "merge":
         find(documents, kind, generator["name"])["data"].update(data)
-    else:
-        documents.append({"apiVersion": "v1", "kind": kind, "metadata": {"name": generator["name"]}, "data": data})
+        return
+    options = generator.get("options", {})
+    metadata = {key: dict(options[key]) for key in ("labels", "annotations") if key in options}
+    documents.append(
+        {"apiVersion": "v1", "kind": kind, "metadata": {"name": generator["name"], **metadata}, "data": data}
+    )
 
 
 def _patch(target: Document, patch: Document) -> None:
@@ -137,7 +169,7 @@ def _merge(old: Any, new: Any, key: str = "", *, lists: bool = True) -> Any:
 
 def _transform(documents: list[Document], kustomization: Document) -> None:
     for document in documents:
-        if "namespace" in kustomization and document["kind"] != "Namespace":
+        if "namespace" in kustomization and document["kind"] not in _OF_THE_CLUSTER:
             document["metadata"]["namespace"] = kustomization["namespace"]
         for labels in kustomization.get("labels", ()):
             document["metadata"]["labels"] = document["metadata"].get("labels", {}) | labels["pairs"]

@@ -66,9 +66,8 @@ def _stand_in(main: Document, source: Document) -> str:
         return str(main["resources"]["limits"]["cpu"])
     if "secretKeyRef" in source:
         tls = any(variable["name"] == "ORCASTREAM_REDIS_CA_FILE" for variable in main["env"])
-        return {"url": f"redis{'s' * tls}://redis:6379/0", "api-keys": '{"a-key": "a-tenant"}'}[
-            source["secretKeyRef"]["key"]
-        ]
+        url = f"redis{'s' * tls}://redis:6379/0"
+        return {"gateway-url": url, "worker-url": url}[source["secretKeyRef"]["key"]]
     return "a-field"
 
 

@@ -74,7 +74,7 @@ def test_a_request_that_wakes_the_service_outlives_a_workers_start_and_the_alert
 
 def test_the_plain_autoscaler_asks_for_a_metric_that_is_there() -> None:
     documents = overlay("cpu")
-    (autoscaler,) = of_kind(documents, "HorizontalPodAutoscaler")
+    autoscaler = find(documents, "HorizontalPodAutoscaler", WORKER)
     (metric,) = autoscaler["spec"]["metrics"]
     name = metric["external"]["metric"]["name"]
     assert name == prometheus_name(QUEUE_LENGTH)
@@ -94,13 +94,45 @@ def test_a_rollout_leaves_a_worker_where_requests_are_refused_without_one(name: 
     worker = find(documents, "Deployment", WORKER)["spec"]
     least = worker.get("replicas", 0)
     for autoscaler in of_kind(documents, "HorizontalPodAutoscaler"):
-        least = autoscaler["spec"]["minReplicas"]
-    gone = worker["strategy"]["rollingUpdate"]["maxUnavailable"]
-    assert least > gone or not settings(documents, GATEWAY, GatewaySettings).require_worker
+        if autoscaler["spec"]["scaleTargetRef"]["name"] == WORKER:
+            least = autoscaler["spec"]["minReplicas"]
+    if settings(documents, GATEWAY, GatewaySettings).require_worker:
+        assert least > away(worker["strategy"]["rollingUpdate"]["maxUnavailable"], least)
+
+
+def away(bound: int | str, replicas: int) -> int:
+    """How many pods a rollout may take away; Kubernetes rounds a share down."""
+    return int(bound.removesuffix("%")) * replicas // 100 if isinstance(bound, str) else bound
+
+
+def test_a_rollout_brings_the_new_worker_before_the_last_one_goes(prod: list[Document]) -> None:
+    update = find(prod, "Deployment", WORKER)["spec"]["strategy"]["rollingUpdate"]
+    assert update["maxSurge"] == 1
+    for replicas in range(1, scaled_object(prod)["maxReplicaCount"] + 1):
+        assert replicas - away(update["maxUnavailable"], replicas) >= 1
+    assert away(update["maxUnavailable"], 4) == 1  # so that it goes on where no GPU is free
+
+
+@pytest.mark.parametrize("name", ["prod", "cpu"])
+def test_gateways_are_scaled_by_the_one_core_that_an_event_loop_fills(name: str) -> None:
+    documents = overlay(name)
+    spec = find(documents, "HorizontalPodAutoscaler", GATEWAY)["spec"]
+    (metric,) = spec["metrics"]
+    assert (metric["type"], metric["resource"]["name"]) == ("Resource", "cpu")
+    target = cores(metric["resource"]["target"]["averageValue"])
+    resources = container(documents, GATEWAY)["resources"]
+    assert cores(resources["requests"]["cpu"]) <= target < 1 <= cores(resources["limits"]["cpu"])
+    assert 1 < spec["minReplicas"] < spec["maxReplicas"]
+    assert settings(documents, GATEWAY, GatewaySettings).gateway_workers == 1
+
+
+def cores(quantity: str) -> float:
+    """A Kubernetes quantity of CPU in cores: 600m, 2."""
+    return int(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)
 
 
 @pytest.mark.parametrize("name", ["prod", "cpu"])
 def test_an_apply_does_not_set_back_the_autoscalers_number(name: str) -> None:
     deployments = {one["metadata"]["name"]: one["spec"] for one in of_kind(overlay(name), "Deployment")}
     assert "replicas" not in deployments[WORKER]
-    assert "replicas" in deployments[GATEWAY]
+    assert "replicas" not in deployments[GATEWAY]

@@ -6,8 +6,9 @@ from copy import deepcopy
 import pytest
 import yaml
 
+from telemetry.dashboards import DASHBOARDS
 from tests.k8s.custom_resources import custom, faults, validators
-from tests.k8s.kustomization import OVERLAYS, Document, find, overlay
+from tests.k8s.kustomization import OVERLAYS, Document, find, of_kind, overlay
 from tests.k8s.prometheus_rule import RULES, TARGET, prometheus_rule
 
 
@@ -40,6 +41,16 @@ def test_what_is_wrong_is_found(spoil: Callable[[Document], None]) -> None:
     assert not faults(scaled)
     spoil(scaled)
     assert faults(scaled)
+
+
+def test_grafana_finds_every_dashboard() -> None:
+    documents = overlay("cpu")
+    label = [one for one in of_kind(documents, "ConfigMap") if "grafana_dashboard" in one["metadata"].get("labels", {})]
+    found = {name: text for one in label for name, text in one["data"].items()}
+    assert found == {dashboard.file_name: dashboard.to_json() for dashboard in DASHBOARDS}
+    for one in label:
+        assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert sum(len(text.encode()) for text in one["data"].values()) < 2**18  # what an annotation of kubectl's holds
 
 
 def test_the_alerts_in_the_cluster_are_those_of_telemetry() -> None:

@@ -1,11 +1,12 @@
 """Every pod of every overlay keeps the restricted standard, and none can be surprised by its surroundings."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.k8s.kustomization import OVERLAYS, Document, find, of_kind, overlay
+from tests.k8s.kustomization import OVERLAYS, Document, find, of_kind, overlay, read, with_components
 from tests.k8s.pods import GATEWAY, WORKER, container, environment, pod
 
 
@@ -53,11 +54,23 @@ def test_no_pod_gets_a_token_or_the_addresses_of_services(documents: list[Docume
 
 def test_no_secret_is_in_the_manifests(documents: list[Document]) -> None:
     for secret in of_kind(documents, "Secret"):
-        assert set(secret["data"]) <= {"url", "address", "tls"}
-        assert "@" not in secret["data"]["url"]
-    for name in (GATEWAY, WORKER):
+        assert set(secret["data"]) <= {"gateway-url", "worker-url", "address", "tls"}
+        assert not any("@" in value for value in secret["data"].values())
+    for name, key in ((GATEWAY, "gateway-url"), (WORKER, "worker-url")):
         url = next(one for one in container(documents, name)["env"] if one["name"] == "ORCASTREAM_REDIS_URL")
-        assert url["valueFrom"]["secretKeyRef"] == {"name": "orcastream-redis", "key": "url"}
+        assert url["valueFrom"]["secretKeyRef"] == {"name": "orcastream-redis", "key": key}
+
+
+def test_prod_asks_for_keys_that_are_kept_as_hashes_and_can_change() -> None:
+    documents = overlay("prod")
+    file = environment(documents, GATEWAY)["ORCASTREAM_API_KEYS_FILE"]
+    (mount,) = (one for one in container(documents, GATEWAY)["volumeMounts"] if file.startswith(one["mountPath"] + "/"))
+    assert "subPath" not in mount  # a file by itself would not change with the Secret
+    (volume,) = (one for one in pod(documents, GATEWAY)["volumes"] if one["name"] == mount["name"])
+    assert not volume["secret"].get("optional")
+    (item,) = volume["secret"]["items"]
+    assert file == f"{mount['mountPath']}/{item['path']}"
+    assert volume["secret"]["defaultMode"] == 0o440  # for fsGroup to read
 
 
 def test_disruptions_are_bounded(documents: list[Document]) -> None:
@@ -99,3 +112,23 @@ def test_a_model_is_loaded_before_it_is_served_and_then_only_read() -> None:
         assert model["DIRECTORY"].startswith(f"{mount['mountPath']}/")
     # What is missing of a branch cannot be told while the hub is away: an empty directory would be served.
     assert re.fullmatch(r"[0-9a-f]{40}", model["REVISION"])
+
+
+def test_a_gpu_type_is_asked_for_by_the_label_that_feature_discovery_sets(tmp_path: Path) -> None:
+    documents = read(with_components(tmp_path, "overlays/dev", ["gpu", "gpu-type"]))
+    affinity = pod(documents, WORKER)["affinity"]["nodeAffinity"]
+    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    (expression,) = term["matchExpressions"]
+    assert (expression["key"], expression["operator"]) == ("nvidia.com/gpu.product", "In")
+    assert expression["values"]
+    assert "affinity" not in pod(documents, GATEWAY)
+
+
+def test_gateways_come_before_workers_and_both_before_what_has_no_class(tmp_path: Path) -> None:
+    documents = read(with_components(tmp_path, "overlays/dev", ["priority"]))
+    values = [
+        find(documents, "PriorityClass", pod(documents, name)["priorityClassName"])["value"]
+        for name in (GATEWAY, WORKER)
+    ]
+    assert values[0] > values[1] > 0
+    assert max(values) <= 1_000_000_000  # above is Kubernetes's own

@@ -3,11 +3,12 @@
 import base64
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.k8s.kustomization import K8S, OVERLAYS, Document, load, overlay
+from tests.k8s.kustomization import K8S, OPTIONS, OVERLAYS, Document, components, read, with_components
 from tests.k8s.rendering import NoKubectl, documents_of, find_kubectl, render
 
 
@@ -39,18 +40,25 @@ def by_name(documents: list[Any]) -> dict[tuple[str, str], Any]:
     return {(document["kind"], document["metadata"]["name"]): document for document in documents}
 
 
-def test_every_component_is_in_an_overlay() -> None:
-    used = set()
-    for name in OVERLAYS:
-        (kustomization,) = load(K8S / "overlays" / name / "kustomization.yaml")
-        used |= {path.rpartition("/")[2] for path in kustomization.get("components", ())}
-    assert used == {folder.name for folder in (K8S / "components").iterdir()}
+def test_every_component_is_in_an_overlay_or_an_option() -> None:
+    used = {component for name in OVERLAYS for component in components(name)}
+    assert used | OPTIONS == {folder.name for folder in (K8S / "components").iterdir()}
+    assert not used & OPTIONS
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_what_the_tests_read_is_what_kubectl_renders(kubectl: str, name: str) -> None:
-    rendered = by_name([plain(document) for document in documents_of(render(kubectl, K8S / "overlays" / name))])
-    as_read = json.loads(json.dumps(overlay(name)))
+    compare(kubectl, K8S / "overlays" / name)
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS))
+def test_so_it_is_with_options(kubectl: str, name: str, tmp_path: Path) -> None:
+    compare(kubectl, with_components(tmp_path, "overlays/dev", [name]))
+
+
+def compare(kubectl: str, folder: Path) -> None:
+    rendered = by_name([plain(document) for document in documents_of(render(kubectl, folder))])
+    as_read = json.loads(json.dumps(read(folder)))
     for document in as_read:
         if document["kind"] == "Secret":
             document["data"] = {k: base64.b64encode(v.encode()).decode() for k, v in document["data"].items()}

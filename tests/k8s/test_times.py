@@ -73,8 +73,7 @@ def test_a_rollout_is_not_given_up_while_a_pod_still_drains_or_loads(site: Site)
         deployment = find(site.documents, "Deployment", name)["spec"]
         main = container(site.documents, name)
         needed_s = probe_s(main["startupProbe"]) + probe_s(main["readinessProbe"]) + deployment["minReadySeconds"]
-        if name == WORKER:  # the old one has to go first
-            assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+        if name == WORKER:  # the old one has to go first, or holds the GPU that the new one waits for
             needed_s += pod(site.documents, name)["terminationGracePeriodSeconds"]
         elif site.gateway.require_worker:  # it is not ready before a worker is
             needed_s += probe_s(container(site.documents, WORKER)["startupProbe"])
@@ -105,17 +104,20 @@ def test_probes_ask_where_the_process_listens(site: Site) -> None:
 
 
 def test_what_scales_down_waits_for_the_drain(site: Site) -> None:
-    grace_s = pod(site.documents, WORKER)["terminationGracePeriodSeconds"]
-    behaviours = [one["spec"]["behavior"] for one in of_kind(site.documents, "HorizontalPodAutoscaler")]
-    behaviours += [
-        one["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
-        for one in of_kind(site.documents, "ScaledObject")
-    ]
-    assert len(behaviours) == (site.name != "dev")
-    for behaviour in behaviours:
+    behaviours = {
+        one["spec"]["scaleTargetRef"]["name"]: one["spec"]["behavior"]
+        for one in of_kind(site.documents, "HorizontalPodAutoscaler")
+    }
+    for one in of_kind(site.documents, "ScaledObject"):
+        assert one["spec"]["scaleTargetRef"]["name"] not in behaviours
+        behaviours[one["spec"]["scaleTargetRef"]["name"]] = one["spec"]["advanced"]["horizontalPodAutoscalerConfig"][
+            "behavior"
+        ]
+    assert set(behaviours) == (set() if site.name == "dev" else {GATEWAY, WORKER})
+    for name, behaviour in behaviours.items():
         (policy,) = behaviour["scaleDown"]["policies"]
         assert policy["value"] == 1
-        assert policy["periodSeconds"] == grace_s
+        assert policy["periodSeconds"] == pod(site.documents, name)["terminationGracePeriodSeconds"]
 
 
 def test_memory_holds_the_cache_and_the_process(site: Site) -> None:

@@ -1,0 +1,16 @@
+"""ConfigMaps with the settings of gateways and workers: what the manifests say, and a map of values.yaml over it."""
+
+from typing import Any, Final
+
+from tests.k8s.chart.layout import Block, template
+
+MERGED: Final = {"orcastream": "config", "orcastream-gateway": "gateway.config", "orcastream-worker": "worker.config"}
+"""The map in values.yaml, by the name of the ConfigMap."""
+
+
+def settings(name: str, tree: dict[str, Any]) -> str:
+    """The template of one such ConfigMap."""
+    block = f"orcastream.settings.{MERGED[name]}"
+    merged = f'mergeOverwrite (fromYaml (include "{block}" .)) .Values.{MERGED[name]}'
+    data = Block(f"{{{{- {merged} | toYaml | nindent INDENT }}}}", data=True)
+    return f'{{{{- define "{block}" }}}}\n{template(tree["data"])}{{{{- end }}}}\n' + template({**tree, "data": data})
