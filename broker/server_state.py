@@ -37,7 +37,7 @@ async def read_server_state(link: Link) -> ServerState:
         slow = int(newest[0][0]) + 1 if newest else 0  # entries are numbered from 0 on, also those that are gone
     if isinstance(told, ResponseError):
         return ServerState(commands_slow=slow)
-    return _state(_fields(told.decode(errors="replace")), slow)
+    return state_of(told.decode(errors="replace"), slow)
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -45,7 +45,9 @@ def _fields(text: str) -> dict[str, str]:
     return {name: value for name, colon, value in lines if colon}
 
 
-def _state(info: Mapping[str, str], slow: int | None) -> ServerState:
+def state_of(text: str, slow: int | None) -> ServerState:
+    """What the text of INFO says; `slow` is not part of it."""
+    info = _fields(text)
     is_master = info.get("role") == "master"
     offset = _number(info, "master_repl_offset")
     behind = [lag for line in _replicas(info) if (lag := _behind(line, offset)) is not None] if is_master else []

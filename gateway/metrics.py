@@ -19,19 +19,12 @@ from telemetry.redis_metrics import RedisMetrics
 from telemetry.server_gauges import ServerGauges
 
 REFUSALS: Final = (
-    *(
-        "api_keys_unknown",
-        "body_too_large",
-        "context_length_exceeded",
-        "gateway_stopping",
-        "id_in_use",
-        "internal_error",
-    ),
-    *("invalid_api_key", "invalid_request", "model_not_found", "no_chat_template", "no_worker", "not_allowed"),
-    *("queue_full", "redis_unavailable", "reply_expired", "unavailable", "unsupported_parameter"),
+    *("api_keys_unknown", "body_too_large", "context_length_exceeded", "gateway_stopping", "id_in_use"),
+    *("internal_error", "invalid_api_key", "invalid_request", "model_not_found", "no_chat_template", "no_worker"),
+    *("not_allowed", "queue_full", "redis_unavailable", "reply_expired", "unavailable", "unsupported_parameter"),
 )
 """Codes under which a request is refused over HTTP. Each begins with 0: the first value of a series is no increase."""
-_BROKEN: Final = ("expired", "internal_error", "reply_conflict", "request_not_found", "unavailable")
+_BROKEN: Final = ("expired", "gateway_stopping", "internal_error", "reply_conflict", "request_not_found", "unavailable")
 """Errors that break a reply off."""
 
 

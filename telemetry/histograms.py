@@ -1,7 +1,7 @@
 """Histograms that cost what happens often next to nothing: counted here, handed to the SDK when it collects.
 
-The SDK's own `record` takes some microseconds, twenty on a busy machine; finding a bucket and adding one takes a quarter
-of one. What the SDK collects is completed by `CountsHistograms`, a part of every metric reader.
+The SDK's own `record` takes some microseconds, twenty on a busy machine; finding a bucket and adding one takes a
+quarter of one. What the SDK collects is completed by `CountsHistograms`, a part of every metric reader.
 """
 
 import time

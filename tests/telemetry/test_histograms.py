@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from opentelemetry.metrics import Observation
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import AggregationTemporality, HistogramDataPoint, MetricReader
+from opentelemetry.sdk.metrics.export import AggregationTemporality, HistogramDataPoint, MetricReader, MetricsData
+from opentelemetry.sdk.metrics.export import Histogram as SdkHistogram
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -21,34 +22,34 @@ from telemetry.readers import shown_to_prometheus
 LABELS = attributes({Attribute.MODEL: "m"})
 
 
-class Kept(CountsHistograms, MetricReader):
+class Keeping(MetricReader):
     """Keeps the last collection."""
 
-    def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **kwargs: Any) -> None:
-        super()._receive_metrics(metrics_data, timeout_millis, **kwargs)
+    def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
+        self.last = metrics_data
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         """Nothing is held."""
 
-    def points(self) -> dict[str, list[HistogramDataPoint]]:
-        """What is collected now, by metric."""
+
+class Reader(CountsHistograms, Keeping):
+    """Collects through the code under test."""
+
+    def collected(self) -> tuple[list[HistogramDataPoint], AggregationTemporality]:
+        """What is collected of QUEUE_WAIT now."""
         self.collect()
-        return {
-            metric.name: list(metric.data.data_points)
-            for resource in self.last.resource_metrics
-            for scope in resource.scope_metrics
+        [metric] = [
+            metric
+            for scope in self.last.resource_metrics[0].scope_metrics
             for metric in scope.metrics
-            if hasattr(metric.data, "aggregation_temporality") and metric.name == QUEUE_WAIT.name
-        }
+            if metric.name == QUEUE_WAIT.name
+        ]
+        assert isinstance(metric.data, SdkHistogram)
+        return list(metric.data.data_points), metric.data.aggregation_temporality
 
-
-class _Last(MetricReader):
-    def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **kwargs: Any) -> None:
-        self.last = metrics_data
-
-
-class Reader(Kept, _Last):
-    """The end of the line."""
+    def points(self) -> list[HistogramDataPoint]:
+        """The points alone."""
+        return self.collected()[0]
 
 
 class DeltaReader(Reader):
@@ -85,7 +86,7 @@ def test_a_value_is_counted_up_to_its_bound(reader: Reader) -> None:
     waits, bounds = histogram(QUEUE_WAIT), QUEUE_WAIT.buckets
     for value in (0.0, bounds[0], bounds[1], bounds[-1], bounds[-1] + 1):
         waits.record(value, LABELS)
-    [point] = reader.points()[QUEUE_WAIT.name]
+    [point] = reader.points()
     assert (point.attributes, point.count, point.explicit_bounds) == (LABELS, 5, bounds)
     assert [point.bucket_counts[index] for index in (0, 1, -2, -1)] == [2, 1, 1, 1]
     assert point.sum == pytest.approx(bounds[0] + bounds[1] + 2 * bounds[-1] + 1)
@@ -94,10 +95,10 @@ def test_a_value_is_counted_up_to_its_bound(reader: Reader) -> None:
 
 def test_what_is_kept_for_recording_begins_with_zero(reader: Reader) -> None:
     kept = histogram(QUEUE_WAIT).at(LABELS)
-    assert [point.count for point in reader.points()[QUEUE_WAIT.name]] == [0]
+    assert [point.count for point in reader.points()] == [0]
     kept.record(1)
     histogram(QUEUE_WAIT).record(1, dict(LABELS))
-    assert [point.count for point in reader.points()[QUEUE_WAIT.name]] == [2]
+    assert [point.count for point in reader.points()] == [2]
 
 
 def test_deltas_tell_what_came_since_the_last_collection(deltas: Reader) -> None:
@@ -105,12 +106,9 @@ def test_deltas_tell_what_came_since_the_last_collection(deltas: Reader) -> None
     for number in (2, 0, 3):
         for _ in range(number):
             kept.record(0.5)
-        [point] = deltas.points()[QUEUE_WAIT.name]
+        [point] = deltas.points()
         assert (point.count, point.sum) == (number, pytest.approx(number * 0.5))
-    [metric] = [
-        m for s in deltas.last.resource_metrics[0].scope_metrics for m in s.metrics if m.name == QUEUE_WAIT.name
-    ]
-    assert metric.data.aggregation_temporality is AggregationTemporality.DELTA
+    assert deltas.collected()[1] is AggregationTemporality.DELTA
 
 
 def test_collections_meanwhile_lose_nothing(reader: Reader) -> None:
@@ -118,10 +116,10 @@ def test_collections_meanwhile_lose_nothing(reader: Reader) -> None:
     thread = threading.Thread(target=lambda: [kept.record(0.1) for _ in range(each)])
     thread.start()
     while thread.is_alive():
-        [point] = reader.points()[QUEUE_WAIT.name]
+        [point] = reader.points()
         assert point.count == sum(point.bucket_counts) <= each
     thread.join()
-    assert reader.points()[QUEUE_WAIT.name][0].count == each
+    assert reader.points()[0].count == each
 
 
 def test_prometheus_reads_them() -> None:

@@ -89,7 +89,7 @@ def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
         **dict.fromkeys(SERVICE_FAULTS, 0),
         **outcomes,
     }
-    assert newest(receiver, names.REFUSALS, Attribute.ERROR_TYPE) == {"invalid_request": 1}
+    assert newest(receiver, names.REFUSALS, Attribute.ERROR_TYPE) == {"invalid_request": 1, "unsupported_version": 0}
     for metric, count in {
         names.DEAD_LETTERS: 1,
         names.FENCING_REFUSALS: 1,
@@ -97,7 +97,6 @@ def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
         names.TIME_TO_FIRST_TOKEN: 3,
     }.items():
         assert newest(receiver, metric, Attribute.MODEL) == {MODEL: count}, metric
-    assert newest(receiver, names.WORKERS, Attribute.STATE) == {"serving": 1, "draining": 0, "stalled": 0}
     input_tokens = newest(receiver, names.TOKENS, Attribute.TOKEN_TYPE)["input"]
     assert input_tokens >= len(PROMPT), "computed once, and found in the cache from then on"
     assert newest(receiver, names.CLAIMED, Attribute.MODEL) == {MODEL: 0}
