@@ -48,7 +48,8 @@ def _query(dashboard: str, panel: str, target: dict[str, Any]) -> Query:
 def filled_in(query: Query, every_s: float) -> str:
     """The expression that reaches Prometheus where the variable `every` is `every_s` and all others are All.
 
-    Zoomed in, Grafana's step is the target's interval, and $__rate_interval four of them, whatever the data source says.
+    Zoomed in, Grafana's step is the target's interval, and $__rate_interval four of them, whatever the data source
+    says.
     """
     assert query.interval == "${every}", "else the data source's own interval counts, which nobody has set"
     window = f"{4 * every_s * 1000:.0f}ms"

@@ -1,4 +1,4 @@
-"""A Prometheus server of the tests' own: it scrapes, or takes OTLP, and evaluates the shipped rules."""
+"""A Prometheus server of the tests' own: it scrapes, or is pushed to, and evaluates the shipped rules."""
 
 import json
 import subprocess
@@ -16,6 +16,8 @@ from tests.telemetry.prometheus_binaries import Prometheus
 from tests.telemetry.rules import RULES
 
 Labels = dict[str, str]
+Point = tuple[float, float]
+"""Unix time in seconds, and value."""
 
 
 @dataclass(frozen=True)
@@ -27,40 +29,38 @@ class Target:
 
 
 class PrometheusServer:
-    """Scrapes its `targets` every `every_s`; without any, it takes OTLP at `otlp_url`."""
+    """Evaluates every `every_s`, and scrapes its targets as often; if it is `pushed` to, it has none."""
 
-    def __init__(self, prometheus: Prometheus, directory: Path, every_s: float, *, takes_otlp: bool) -> None:
+    def __init__(self, prometheus: Prometheus, directory: Path, every_s: float, *, pushed: bool) -> None:
         self.version = prometheus.version
-        self.takes_otlp = takes_otlp
+        self.pushed = pushed
         self._directory = directory
         self._targets = directory / "targets.json"
         self._port = free_port()
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=30)
         directory.mkdir(parents=True)
         self.scrape([])
         self._write_config(every_s)
-        flags = ["--web.enable-otlp-receiver"] if takes_otlp else []
-        self._process = subprocess.Popen(
-            [
-                prometheus.server,
-                f"--config.file={directory / 'prometheus.json'}",
-                f"--storage.tsdb.path={directory / 'data'}",
-                f"--web.listen-address=127.0.0.1:{self._port}",
-                *flags,
-            ],
-            stdout=(directory / "log").open("wb"),
-            stderr=subprocess.STDOUT,
-            preexec_fn=die_with_parent,
-        )
+        flags = ["--web.enable-remote-write-receiver"] if pushed else []
+        command = [
+            prometheus.server,
+            f"--config.file={directory / 'prometheus.json'}",
+            f"--storage.tsdb.path={directory / 'data'}",
+            f"--web.listen-address=127.0.0.1:{self._port}",
+            *flags,
+        ]
+        with (directory / "log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=die_with_parent)
 
     @property
-    def otlp_url(self) -> str:
-        """For OTEL_EXPORTER_OTLP_METRICS_ENDPOINT."""
-        return f"http://127.0.0.1:{self._port}/api/v1/otlp/v1/metrics"
+    def write_url(self) -> str:
+        """Where samples are pushed to."""
+        return f"http://127.0.0.1:{self._port}/api/v1/write"
 
     @property
     def way(self) -> str:
         """How metrics come to it."""
-        return "OTLP" if self.takes_otlp else "scraping"
+        return "OTLP" if self.pushed else "scraping"
 
     def _write_config(self, every_s: float) -> None:
         every = f"{every_s * 1000:.0f}ms"
@@ -68,7 +68,7 @@ class PrometheusServer:
             "global": {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every},
             "rule_files": [str(RULES)],
         }
-        if not self.takes_otlp:
+        if not self.pushed:
             files = [{"files": [str(self._targets)], "refresh_interval": "1s"}]
             config["scrape_configs"] = [{"job_name": "orcastream", "file_sd_configs": files}]
         (self._directory / "prometheus.json").write_text(json.dumps(config))
@@ -85,7 +85,7 @@ class PrometheusServer:
         give_up_s = time.monotonic() + 60
         while time.monotonic() < give_up_s and self._process.poll() is None:
             try:
-                if httpx.get(f"http://127.0.0.1:{self._port}/-/ready", timeout=5).status_code == 200:
+                if self._http.get("/-/ready").status_code == 200:
                     return
             except httpx.HTTPError:
                 pass
@@ -99,7 +99,9 @@ class PrometheusServer:
             return [({}, float(answer["result"][1]))]
         return [(one["metric"], float(one["value"][1])) for one in answer["result"]]
 
-    def query_range(self, expression: str, begin_s: float, end_s: float, step_s: float) -> list[list[tuple[float, float]]]:
+    def query_range(
+        self, expression: str, begin_s: float, end_s: float, step_s: float
+    ) -> list[list[tuple[float, float]]]:
         """Points over time, per series."""
         parameters = {"query": expression, "start": str(begin_s), "end": str(end_s), "step": str(step_s)}
         answer = self._get("query_range", parameters)
@@ -111,11 +113,12 @@ class PrometheusServer:
         return {one["labels"]["alertname"] for one in alerts if one["state"] == "firing"}
 
     def _get(self, name: str, parameters: dict[str, str]) -> Any:
-        answer = httpx.get(f"http://127.0.0.1:{self._port}/api/v1/{name}", params=parameters, timeout=30).json()
+        answer = self._http.get(f"/api/v1/{name}", params=parameters).json()
         assert answer["status"] == "success", (parameters, answer)
         return answer["data"]
 
     def kill(self) -> None:
         """SIGKILL."""
+        self._http.close()
         self._process.kill()
         self._process.wait()

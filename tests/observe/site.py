@@ -1,14 +1,13 @@
 """A service under observation: Redis, a gateway, workers, clients, and Prometheus both ways."""
 
-import os
 import threading
-import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from demo.prompts import LONG_COUNT
-from tests.observe.panels import Said, look
+from tests.observe.remote_write import RemoteWriter
 from tests.observe.server import PrometheusServer, Target
 from tests.path.gateway_process import GatewayProcess
 from tests.path.stream import Stream
@@ -51,28 +50,36 @@ class Clients:
 
 
 class ObservedService:
-    """`every_s`: how often metrics are scraped, exported and evaluated. One server scrapes, another takes OTLP.
-
-    Without a Prometheus that takes OTLP `servers` has the first alone.
+    """`every_s`: how often metrics are scraped, exported and evaluated. The oldest Prometheus that was found scrapes,
+    the newest gets by OTLP what the processes export.
     """
 
     def __init__(self, directory: Path, every_s: float, *, workers: int, lease_ms: int) -> None:
         self.every_s = every_s
         self._directory = directory
         self._lease_ms = lease_ms
+        self.lease_s = lease_ms / 1000
         self.receiver = OtlpReceiver()
-        self.servers = self._start_prometheus()
-        self._redis = RedisServer(_redis_binary(), directory / "redis", aof="everysec", options=["--maxmemory", "256mb"])
+        oldest, *_, newest = sorted([*PROMETHEIS, *PROMETHEIS], key=lambda one: tuple(map(int, one.version.split("."))))
+        self.scraping = PrometheusServer(oldest, directory / "scraping", every_s, pushed=False)
+        self.pushed = PrometheusServer(newest, directory / "pushed", every_s, pushed=True)
+        self.servers = (self.scraping, self.pushed)
+        self._writer = RemoteWriter(self.pushed.write_url)
+        self._redis = RedisServer(
+            _redis_binary(), directory / "redis", aof="everysec", options=["--maxmemory", "256mb"]
+        )
         self._redis.start()
+        self.receiver.__enter__()
+        self._writer.__enter__()
         self.workers: dict[str, WorkerProcess] = {}
         self._ports: dict[str, int] = {}
-        environment = self._environment()
-        os.environ.update(environment)
+        self._patch = pytest.MonkeyPatch()
+        for name, value in self._environment().items():
+            self._patch.setenv(name, value)
         self.gateway = GatewayProcess(self._redis.url, directory / "gateway.log", lease_ms=lease_ms)
         self.start_workers(workers)
 
     def __enter__(self) -> "ObservedService":
-        self.receiver.__enter__()
         self.gateway.wait_ready()
         for server in self.servers:
             server.wait_ready()
@@ -81,22 +88,15 @@ class ObservedService:
     def __exit__(self, *_: object) -> None:
         for process in (self.gateway, *self.workers.values(), *self.servers, self._redis):
             process.kill()
+        self._patch.undo()
+        self._writer.__exit__()
         self.receiver.__exit__()
 
-    def _start_prometheus(self) -> list[PrometheusServer]:
-        oldest = min(PROMETHEIS, key=lambda one: tuple(map(int, one.version.split("."))))
-        servers = [PrometheusServer(oldest, self._directory / "scraping", self.every_s, takes_otlp=False)]
-        newest = next((one for one in PROMETHEIS if one.takes_otlp), None)
-        if newest is not None:
-            servers.append(PrometheusServer(newest, self._directory / "otlp", self.every_s, takes_otlp=True))
-        return servers
-
     def _environment(self) -> dict[str, str]:
-        """All traces and logs to our own collector, metrics straight to Prometheus."""
-        metrics = [server.otlp_url for server in self.servers if server.takes_otlp]
+        """Traces and logs to our own collector, metrics to Prometheus."""
         return {
             **self.receiver.environment(OTEL_METRIC_EXPORT_INTERVAL=f"{self.every_s * 1000:.0f}"),
-            **({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": metrics[0]} if metrics else {"OTEL_METRICS_EXPORTER": "none"}),
+            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": self._writer.url,
             "ORCASTREAM_METRICS": "true",
             "ORCASTREAM_REQUIRE_WORKER": "false",
         }
@@ -113,7 +113,7 @@ class ObservedService:
             name = worker.wait_serving()
             self.workers[name], self._ports[name] = worker, port
         targets = [Target("orcastream-worker", f"127.0.0.1:{port}") for port in self._ports.values()]
-        self.servers[0].scrape([Target("orcastream-gateway", f"127.0.0.1:{self.gateway.port}"), *targets])
+        self.scraping.scrape([Target("orcastream-gateway", f"127.0.0.1:{self.gateway.port}"), *targets])
 
     def kill(self, worker: str) -> None:
         """SIGKILL; its target stays, as it does where nobody has taken it out yet."""
@@ -121,15 +121,7 @@ class ObservedService:
 
     def instance(self, server: PrometheusServer, worker: str) -> str:
         """What `server` calls a worker."""
-        return worker if server.takes_otlp else f"127.0.0.1:{self._ports[worker]}"
-
-    def look(self) -> dict[str, Said]:
-        """Every panel now, by the way that its metrics came."""
-        return {server.way: look(server, self.every_s) for server in self.servers}
-
-    def wait(self, seconds: float) -> None:
-        """Let metrics come."""
-        time.sleep(seconds)
+        return worker if server.pushed else f"127.0.0.1:{self._ports[worker]}"
 
 
 def _redis_binary() -> str:
