@@ -54,8 +54,8 @@ class Keeper:
         leases = await session.leases.renew(
             [Held(r.ref, r.id, r.request.deadline_ms + self._retention_ms) for r in held]
         )
-        # Who ends meanwhile gives its entry back itself, and the answer to that may come later than this one.
-        lost = [r for r in held if not (r.closed or leases[r.ref].owned or r.times.terminal_made_s is not None)]
+        # Who ends meanwhile gives its entry back itself.
+        lost = [r for r in held if not (r.closed or leases[r.ref].owned or r.times.terminal_logged_s is not None)]
         self._metrics.renewed(sum(lease.owned for lease in leases.values()), len(lost))
         cancelled = [r for r in held if not r.closed and leases[r.ref].cancelled]
         return lost, cancelled

@@ -1,6 +1,7 @@
 """Pictures for the documentation: what the panels showed, and where the time of two requests went."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,7 +96,7 @@ def _deaths(server: ReceivedSpan) -> list[tuple[str, int, int]]:
     epochs = _epochs(server)
     return [
         (str(one.attributes[Attribute.WORKER]), one.time_ns, later.time_ns)
-        for one, later in zip(epochs, epochs[1:], strict=False)
+        for one, later in pairwise(epochs)
         if one.attributes[Attribute.WORKER] != later.attributes[Attribute.WORKER]
     ]
 

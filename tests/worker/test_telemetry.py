@@ -103,6 +103,22 @@ def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
     assert not receiver.spans, "none was sampled"
 
 
+def test_a_request_that_ends_while_leases_are_renewed_is_not_lost(
+    producer: Producer, start_worker: StartWorker, receiver: OtlpReceiver
+) -> None:
+    """There is no other worker, so no lease can be."""
+    worker = start_worker(lease_ms=500)
+    worker.wait_serving()
+    for request_id in [producer.post(PROMPT, max_tokens=number % 20 + 1, ignore_eos=True) for number in range(400)]:
+        producer.read(request_id)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert "lease lost" not in worker.log
+    renewals = newest(receiver, names.LEASE_RENEWALS, Attribute.OUTCOME)
+    assert set(renewals) == {"renewed"}
+    assert renewals["renewed"] > 0
+
+
 def test_a_collector_that_never_answers_holds_up_neither_requests_nor_the_drain(
     producer: Producer, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
