@@ -47,9 +47,13 @@ def _panels(service: ObservedService, story: Story, begun_s: float, end_s: float
         for server in service.servers:
             series = server.query_range(filled_in(query, service.every_s), begun_s, end_s, service.every_s)
             for points in series:
-                times, values = zip(*points, strict=True)
+                steps = [
+                    begun_s + number * service.every_s for number in range(int((end_s - begun_s) / service.every_s))
+                ]
+                known = {round(at_s - begun_s): value for at_s, value in points}
+                values = [known.get(round(at_s - begun_s), float("nan")) for at_s in steps]
                 colour = _COLOURS[server.way]
-                axis.plot([at - begun_s for at in times], values, color=colour, lw=1.3, label=server.way, alpha=0.8)
+                axis.plot([at - begun_s for at in steps], values, color=colour, lw=1.3, label=server.way, alpha=0.8)
         axis.set_title(f"{dashboard}: {panel}", loc="left", fontsize=10)
         axis.set_ylim(bottom=0)
         for at_s in story.moments.values():
@@ -69,12 +73,12 @@ def _undisturbed(receiver: OtlpReceiver) -> list[ReceivedSpan]:
 
 
 def _taken_over(receiver: OtlpReceiver) -> list[ReceivedSpan]:
-    """The first request that went on with another worker after tokens of the first one."""
-    return next(
-        trace
-        for trace in _traces(receiver)
-        if len(_deaths(trace[0])) == 1 and int(_epochs(trace[0])[-1].attributes[Attribute.CONTINUED_TOKENS]) > 0
-    )
+    """Of the requests that went on with another worker the one that had the fewest tokens by then."""
+
+    def continued(trace: list[ReceivedSpan]) -> int:
+        return int(_epochs(trace[0])[-1].attributes[Attribute.CONTINUED_TOKENS])
+
+    return min((one for one in _traces(receiver) if len(_deaths(one[0])) == 1 and continued(one)), key=continued)
 
 
 def _traces(receiver: OtlpReceiver) -> list[list[ReceivedSpan]]:
@@ -107,7 +111,7 @@ def _gantt(trace: list[ReceivedSpan]) -> Any:
     others.sort(key=lambda span: _ORDER.index(Span(span.name.partition(" ")[0])))
     rows = [(_label(span), span.start_ns, span.end_ns, _OF_SERVICE[span.service], False) for span in (server, *others)]
     for worker, begin_ns, end_ns in _deaths(server):
-        rows.insert(2, (f"process on {worker}: killed, no span", begin_ns, end_ns, _DEAD, True))
+        rows.insert(2, (f"    process on {worker}: killed, no span", begin_ns, end_ns, _DEAD, True))
     deaths = _deaths(server)
     zoom_from_ns = deaths[0][2] - 20_000_000 if deaths else server.start_ns
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 0.45 * len(rows) + 1.2), sharey=True, layout="constrained")
@@ -118,7 +122,15 @@ def _gantt(trace: list[ReceivedSpan]) -> Any:
             look = {"facecolor": "none", "hatch": "////", "edgecolor": colour} if is_dead else {"color": colour}
             axis.barh(index, width, left=left, height=0.6, **look)
         for event in _epochs(server):
-            axis.plot((event.time_ns - server.start_ns) / 1e6, 0, marker="v", color=_DEAD, markersize=6)
+            axis.plot(
+                (event.time_ns - server.start_ns) / 1e6,
+                0,
+                marker="v",
+                color="#ffd24d",
+                markersize=7,
+                markeredgecolor="black",
+            )
+        axis.set_axisbelow(True)
         axis.set_title(title, loc="left", fontsize=10)
         axis.set_xlabel("milliseconds")
     axes[0].set_yticks(range(len(rows)), [row[0] for row in rows], fontsize=9)

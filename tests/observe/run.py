@@ -14,6 +14,8 @@ from tests.observe.story import Story
 from tests.telemetry.prometheus_binaries import NONE_FOUND, PROMETHEIS
 
 EVERY_S = 5.0
+WATCHED_S = 20.0
+"""How long it goes on after each step, so that pictures show what follows."""
 
 
 def tell(service: ObservedService, pictures: Path | None) -> None:
@@ -26,6 +28,7 @@ def tell(service: ObservedService, pictures: Path | None) -> None:
         before_s = time.time()
         line = step()
         print(f"{step.__name__:<16}{line} [{time.time() - before_s:.0f} s]", flush=True)
+        time.sleep(WATCHED_S)
     if pictures is not None:
         from tests.observe.pictures import draw
 

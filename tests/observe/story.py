@@ -38,6 +38,7 @@ class Story:
     def __init__(self, service: ObservedService) -> None:
         self._service = service
         self._clients = Clients(service.gateway.url, CLIENTS)
+        self._served_s = 0.0
         self.moments: dict[str, float] = {}
         """Unix time of what happened."""
 
@@ -47,7 +48,7 @@ class Story:
         for server in self._service.servers:
             said = self._until(server, lambda said: not self._missing(said, workers), self._missing_in(workers))
             assert max(said["service", "Errors"].values()) == 0, said["service", "Errors"]
-        self.moments["served"] = time.time()
+        self._served_s = time.time()
         panels = len(said) - len(SILENT)
         return f"{workers} workers serve {CLIENTS} clients: all {panels} panels say so"
 
@@ -81,6 +82,7 @@ class Story:
                 if server.way not in took and "OrcastreamNoWorkerForQueue" in server.firing():
                     took[server.way] = time.time() - self.moments["all killed"]
             time.sleep(0.5)
+        self.moments["the alert fires"] = time.time()
         slack_s = 3 * service.every_s + 10
         assert max(took.values()) - min(took.values()) < slack_s, took
         shown = ", ".join(f"{seconds:.0f} s {way}" for way, seconds in took.items())
@@ -89,6 +91,7 @@ class Story:
     def others_come(self) -> str:
         """New workers go on with what waits; then the load ends, and rates fall within their window."""
         service = self._service
+        self.moments["2 workers come"] = time.time()
         service.start_workers(2)
         for server in service.servers:
             self._until(server, lambda said: said["engine", "Running"]["running"] > 0, lambda said: said)
@@ -126,7 +129,7 @@ class Story:
 
     def _taken_over(self, server: PrometheusServer) -> None:
         """Its requests were taken over, and what their clients felt is told apart."""
-        lease_s, since_s = self._service.lease_s, time.time() - self.moments["served"]
+        lease_s, since_s = self._service.lease_s, time.time() - self._served_s
         window = f"{since_s * 1000:.0f}ms"
         [(_, taken)] = server.query(f"sum(increase(orcastream_takeovers_total[{window}]))")
         assert taken > 0
