@@ -4,6 +4,7 @@ With `--pictures DIR` what the panels showed, and the traces of two requests, ar
 """
 
 import argparse
+import importlib.util
 import sys
 import tempfile
 import time
@@ -40,6 +41,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="observe-test")
     parser.add_argument("--pictures", type=Path, help="a directory for them")
     options = parser.parse_args()
+    if options.pictures is not None and importlib.util.find_spec("matplotlib") is None:
+        print("observe-test: --pictures needs matplotlib: pip install 'orcastream[bench]'", file=sys.stderr)
+        return 1
     if not PROMETHEIS:
         print(f"observe-test: {NONE_FOUND}", file=sys.stderr)
         return 1
