@@ -18,7 +18,7 @@ UNFINISHED := $(VENV)/.unfinished
 NATIVE := engine/native/built/.made
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --progress-bar off
 
-.PHONY: demo test chaos fuzz compose-test k8s-test lint setup clean
+.PHONY: demo test chaos fuzz compose-test observe-test k8s-test lint setup clean
 
 demo: $(READY) $(NATIVE)
 	@$(BIN)/python -m cli.demo
@@ -54,6 +54,11 @@ fuzz: $(READY) $(NATIVE)
 # Needs a container engine with Compose. BASE_IMAGE and the mirrors of docs/compose.md go on to the build.
 compose-test: $(READY)
 	@$(BIN)/python -m tests.compose.run
+
+# What dashboards and alerts say while workers die, on real Prometheus servers: docs/operations.md. Needs prometheus with
+# promtool (Debian: package prometheus) on PATH, or in directories that ORCASTREAM_TEST_PROMETHEUS names.
+observe-test: $(READY) $(NATIVE)
+	@$(BIN)/python -m tests.observe.run $(if $(PICTURES),--pictures $(PICTURES))
 
 # The manifests in k8s/ and the Dockerfile, looked at by kubectl, Helm, kubernetes-validate, checkov and hadolint. An
 # environment of its own, for checkov wants other versions of what the project uses, and without the project's own

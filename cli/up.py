@@ -2,8 +2,11 @@
 
 import asyncio
 import importlib.util
+import json
 import os
 import sys
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -33,7 +36,7 @@ def _check_extras() -> None:
 
 async def _run(settings: UpSettings) -> int:
     signals = StopSignals()
-    lines = Lines(settings.workers)
+    lines: Lines = JsonLines() if settings.log_form == "json" else TextLines(settings.workers)
     stack = Stack(settings, lines.show)
     serving = asyncio.create_task(_serve(stack, settings, lines))
     stopping = asyncio.create_task(signals.stop.wait())
@@ -76,19 +79,46 @@ async def _stop(stack: Stack, signals: StopSignals, lines: "Lines") -> int:
     return 0 if in_order else KILLED
 
 
-class Lines:
-    """What is printed: each line behind the name of the process that it came from."""
+class Lines(ABC):
+    """What is printed of the processes."""
+
+    @abstractmethod
+    def shown(self, name: str, line: str) -> str:
+        """A line of the process `name`, as it is printed."""
+
+    def show(self, name: str, line: str) -> None:
+        """Print one line."""
+        try:
+            print(self.shown(name, line), flush=True)
+        except BrokenPipeError:  # whoever read this has gone; the service goes on
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+class TextLines(Lines):
+    """Each line behind the name of the process that it came from."""
 
     def __init__(self, workers: int) -> None:
         self._width = len(f"worker-{workers}")
         self._coloured = sys.stdout.isatty()
         self._colours: dict[str, int] = {}
 
-    def show(self, name: str, line: str) -> None:
-        """Print one line."""
+    def shown(self, name: str, line: str) -> str:
+        """The name, in a colour of its own on a terminal, and the line."""
         colour = self._colours.setdefault(name, _COLOURS[len(self._colours) % len(_COLOURS)])
         label = f"{name:<{self._width}} |"
+        return f"\x1b[{colour}m{label}\x1b[0m {line}" if self._coloured else f"{label} {line}"
+
+
+class JsonLines(Lines):
+    """Each line an object that names its process: what is one already keeps its fields, other text is its message."""
+
+    def shown(self, name: str, line: str) -> str:
+        """One JSON object."""
         try:
-            print(f"\x1b[{colour}m{label}\x1b[0m {line}" if self._coloured else f"{label} {line}", flush=True)
-        except BrokenPipeError:  # whoever read this has gone; the service goes on
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+            fields = json.loads(line)
+        except ValueError:
+            fields = None
+        if not isinstance(fields, dict):
+            now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+            fields = {"time": now, "level": "info", "logger": "orcastream.up", "message": line}
+        return json.dumps({**fields, "process": name})

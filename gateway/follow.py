@@ -26,7 +26,8 @@ class Following:
         self._keep_alive_s = keep_alive_s
         self._give_up_at = give_up_at
         self._loop = asyncio.get_running_loop()
-        self._taken_at = self._loop.time()
+        self.taken_at = self._loop.time()
+        """When updates last came, or their absence was noticed, by the loop's clock."""
 
     async def __aenter__(self) -> Self:
         self._closing = asyncio.create_task(self._close_at_the_end())
@@ -49,15 +50,15 @@ class Following:
             updates = await self._subscription.take(_TURN)
         except StopAsyncIteration:
             raise gateway_stopping() from None
-        self._taken_at = self._loop.time()
-        if not updates and self._taken_at > self._give_up_at:
+        self.taken_at = self._loop.time()
+        if not updates and self.taken_at > self._give_up_at:
             raise _overdue()
         if len(updates) == _TURN:
             await asyncio.sleep(0)
         return updates
 
     def _watch(self) -> None:
-        due_at = self._taken_at + self._keep_alive_s
+        due_at = self.taken_at + self._keep_alive_s
         if due_at <= self._loop.time():
             self._subscription.nudge()
             due_at = self._loop.time() + self._keep_alive_s

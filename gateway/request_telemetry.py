@@ -13,7 +13,7 @@ from broker.subscription import Update
 from gateway.errors import ApiError
 from gateway.kind import Kind
 from gateway.metrics import GatewayMetrics
-from schemas.events import Terminal
+from schemas.events import Started, Terminal
 from schemas.keys import Keys
 from schemas.limits import MAX_TRACE_HEADER_LENGTH
 from schemas.request import GenerationRequest
@@ -40,6 +40,7 @@ class RequestTelemetry:
         self._waiting_since = time.monotonic() if timed else None
         self._priority_class: str | None = None
         self._has_ended = False
+        self._worker: str | None = None
 
     def asked(self, request: GenerationRequest, model: str) -> None:
         """What was asked for."""
@@ -63,15 +64,30 @@ class RequestTelemetry:
     def updated(self, update: Update) -> None:
         """An update of the reply, before it is written to the client."""
         if update.started is not None:
-            process = remote_span(update.started.traceparent)
-            if process is not None and process.trace_id != self._span.get_span_context().trace_id:
-                self._span.add_link(process)
+            self._begun(update, update.started)
         if update.runs and self._waiting_since is not None:
             self._metrics.first_token(time.monotonic() - self._waiting_since)
             self._waiting_since = None
         if update.terminal is not None:
             self._has_ended = True
             self._ended(update.terminal)
+
+    def _begun(self, update: Update, started: Started) -> None:
+        """Another epoch writes from here on. Where its worker dies or its span is not sampled, this is what is left."""
+        process = remote_span(started.traceparent)
+        if process is not None and process.trace_id != self._span.get_span_context().trace_id:
+            self._span.add_link(process)
+        self._span.add_event(
+            SpanEvent.EPOCH.value,
+            {
+                Attribute.WORKER.value: started.worker,
+                Attribute.EPOCH.value: update.epoch,
+                Attribute.CONTINUED_TOKENS.value: sum(update.counts),
+            },
+        )
+        if self._worker not in (None, started.worker):
+            self._set({Attribute.TAKEN_OVER_FROM: self._worker})
+        self._worker = started.worker
 
     def failed(self, error: ApiError) -> None:
         """The client is told of `error`."""

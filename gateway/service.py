@@ -21,6 +21,7 @@ from broker.queue import Enqueued
 from broker.queue_state import read_queue_state
 from broker.reader import ReplyReader
 from broker.redis_link import RedisLink
+from broker.server_state import read_server_state
 from broker.sweep import Sweeper
 from broker.terms import Terms
 from gateway.admission import Admission, Timeouts
@@ -239,12 +240,14 @@ class Gateway:
             await asyncio.sleep(self.settings.sweep_s)
 
     async def _keep_gauging(self) -> None:
-        """Look at the queue now and then, as long as anybody collects metrics."""
+        """Look at the queue and its server now and then, as long as anybody collects metrics."""
         while True:
             if self.metrics.queue.wanted:
                 try:
-                    state = await read_queue_state(await self.redis.get(), self.keys)
+                    link = await self.redis.get()
+                    state = await read_queue_state(link, self.keys)
                     self.metrics.queue.gathered(state.lengths, state.ages_s, state.workers)
+                    self.metrics.server_state(await read_server_state(await link.link_for(self.keys.control)))
                 except (BrokerError, ResponseError) as error:
                     log_event("queue not looked at", why=error)
                 except Exception:

@@ -11,6 +11,7 @@ from broker.subscription import Update
 from gateway.delivered import Delivered
 from gateway.errors import ApiError
 from gateway.follow import Following
+from gateway.gaps import Gaps
 from gateway.log import log_event
 from gateway.openai_shape import Shape
 from gateway.reply_text import ReplyText
@@ -52,6 +53,7 @@ class Session:
         created = int(ref.entry_id.partition("-")[0]) // 1000 if ref is not None else gateway.redis.now_ms // 1000
         self.shape = Shape(request_id, gateway.settings.served_name, created, include_usage)
         self.text = ReplyText(gateway.tokenizer, resume)
+        self._gaps = Gaps(gateway.metrics.gaps)
 
     async def updates(self) -> AsyncGenerator[list[Update]]:
         """The reply's updates up to the terminal one, as many at a time as are there; none in silence."""
@@ -67,6 +69,7 @@ class Session:
                 has_ended = False
                 while not has_ended:
                     updates = await following.take()
+                    self._gaps.took(updates, following.taken_at)
                     for update in updates:
                         self._took(update)
                     has_ended = bool(updates) and updates[-1].terminal is not None

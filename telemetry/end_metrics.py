@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from telemetry.instruments import Attributes, Values, attributes, batched_histogram, observe
+from telemetry.histograms import histogram
+from telemetry.instruments import Attributes, Values, attributes, observe
 from telemetry.names import OPERATION, PROVIDER, REQUEST_DURATION, REQUESTS_ENDED, Attribute
 
 
@@ -12,7 +13,7 @@ class EndMetrics:
     def __init__(self, model: str, classes: Iterable[str], faults: Iterable[str]) -> None:
         """`faults`: outcomes that alerts look for. They begin with 0: the first value of a series is no increase."""
         self._model = model
-        self._duration = batched_histogram(REQUEST_DURATION)
+        self._duration = histogram(REQUEST_DURATION)
         outcomes = tuple(faults)
         self._ended = {(one, outcome): 0 for one in (None, *classes) for outcome in outcomes}
         observe(REQUESTS_ENDED, self._read)

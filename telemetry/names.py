@@ -48,6 +48,9 @@ class Attribute(StrEnum):
     PREEMPTIONS = "orcastream.preemptions"
     CONTINUED_TOKENS = "orcastream.continued_tokens"
     """Output tokens that stood in the reply log when this epoch began."""
+    WORKER = "orcastream.worker"
+    TAKEN_OVER_FROM = "orcastream.taken_over_from"
+    """The worker of the epoch before, where that was another one."""
     CHUNK_TOKENS = "orcastream.chunk.tokens"
     PREFILL_TOKENS = "orcastream.batch.prefill_tokens"
     DECODE_TOKENS = "orcastream.batch.decode_tokens"
@@ -55,6 +58,7 @@ class Attribute(StrEnum):
     PHASE = "orcastream.phase"
     STATE = "orcastream.state"
     OUTCOME = "orcastream.outcome"
+    GAP = "orcastream.gap"
 
 
 class Span(StrEnum):
@@ -63,6 +67,7 @@ class Span(StrEnum):
     SEND = "send"
     PROCESS = "process"
     QUEUE = "queue"
+    WAIT = "wait"
     PREFILL = "prefill"
     DECODE = "decode"
     PUBLISH = "publish"
@@ -76,6 +81,8 @@ class SpanEvent(StrEnum):
     PREEMPTED = "preempted"
     FIRST_TOKEN = "first token"
     CLIENT_LEFT = "client left"
+    EPOCH = "epoch"
+    """In the server span: another epoch writes the reply from here on."""
     PHASE = "phase"
     """Of an iteration: where `orcastream.phase` begins."""
 
@@ -101,6 +108,16 @@ class Outcome(StrEnum):
     """A second entry of one request."""
     ALREADY_ENDED = "already_ended"
     """A terminal event stood in the log; only the clean-up was left."""
+
+
+class Gap(StrEnum):
+    """`orcastream.gap`: what lay between two deliveries of one stream."""
+
+    GENERATION = "generation"
+    """Nothing: the same epoch wrote both."""
+    TAKEOVER = "takeover"
+    RECONNECT = "reconnect"
+    """The same worker, with a new epoch."""
 
 
 class Kind(StrEnum):
@@ -129,9 +146,16 @@ GATEWAY: Final = "gateway"
 WORKER: Final = "worker"
 
 _GEN_AI: Final = (Attribute.OPERATION, Attribute.PROVIDER, Attribute.MODEL, Attribute.REQUEST_CLASS)
-_WAIT_BUCKETS: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-_WIDE_BUCKETS: Final = (*_WAIT_BUCKETS, 20, 40, 80, 160, 320, 640)
-_ITERATION_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5)
+_LONG: Final = (20, 40, 80, 160, 320, 640)
+"""Beyond the conventions' buckets, and beyond the timeout that a request has unless it asks for another (600 s)."""
+_WAIT_BUCKETS: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, *_LONG)
+_TOKEN_TIME_BUCKETS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10, *_LONG)
+_ITERATION_BUCKETS: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5, 10, 20, 40, 80),
+)
+_GAP_BUCKETS: Final = (
+    *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2.5, 5, 7.5, 10, 15, *_LONG),
+)
 _REDIS_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 _TOKEN_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
@@ -151,7 +175,7 @@ TIME_PER_OUTPUT_TOKEN: Final = Metric(
     "Mean time per output token behind the first; requests that ended well.",
     (WORKER,),
     _GEN_AI,
-    (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5),
+    _TOKEN_TIME_BUCKETS,
 )
 REQUEST_DURATION: Final = Metric(
     "gen_ai.server.request.duration",
@@ -160,7 +184,7 @@ REQUEST_DURATION: Final = Metric(
     "From the entry's arrival in the queue to its terminal event; error.type where it did not end well.",
     (GATEWAY, WORKER),
     (*_GEN_AI, Attribute.ERROR_TYPE),
-    tuple(0.01 * 2**power for power in range(14)),
+    tuple(0.01 * 2**power for power in range(17)),
 )
 REQUESTS_ENDED: Final = Metric(
     "orcastream.requests.ended",
@@ -177,13 +201,22 @@ QUEUE_WAIT: Final = Metric(
     "From the entry's arrival in the queue to its first claim.",
     (WORKER,),
     (Attribute.MODEL, Attribute.REQUEST_CLASS),
-    _WIDE_BUCKETS,
+    _WAIT_BUCKETS,
+)
+WAIT_DURATION: Final = Metric(
+    "orcastream.request.wait.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "From the claim to the first chunk: opening an epoch, and waiting for room in a batch.",
+    (WORKER,),
+    (Attribute.MODEL,),
+    _WAIT_BUCKETS,
 )
 PREFILL_DURATION: Final = Metric(
     "orcastream.request.prefill.duration",
     Kind.HISTOGRAM,
     "s",
-    "From the claim to the first token of this worker.",
+    "From the first chunk to the first token of this worker, as the span prefill.",
     (WORKER,),
     (Attribute.MODEL,),
     _WAIT_BUCKETS,
@@ -195,7 +228,7 @@ DECODE_DURATION: Final = Metric(
     "From the first token of this worker to the terminal event.",
     (WORKER,),
     (Attribute.MODEL,),
-    _WIDE_BUCKETS,
+    _WAIT_BUCKETS,
 )
 TOKENS: Final = Metric(
     "orcastream.tokens",
@@ -210,7 +243,7 @@ QUEUE_LENGTH: Final = Metric(
     Kind.GAUGE,
     "{request}",
     "Entries in the request stream: waiting and running.",
-    (GATEWAY, WORKER),
+    (GATEWAY,),
     (Attribute.MODEL, Attribute.REQUEST_CLASS),
 )
 QUEUE_AGE: Final = Metric(
@@ -218,7 +251,7 @@ QUEUE_AGE: Final = Metric(
     Kind.GAUGE,
     "s",
     "Age of the oldest entry that no worker has claimed yet; 0 where there is none.",
-    (GATEWAY, WORKER),
+    (GATEWAY,),
     (Attribute.MODEL, Attribute.REQUEST_CLASS),
 )
 WORKERS: Final = Metric(
@@ -226,7 +259,7 @@ WORKERS: Final = Metric(
     Kind.GAUGE,
     "{worker}",
     "Workers of the model that live, by the state they report.",
-    (GATEWAY, WORKER),
+    (GATEWAY,),
     (Attribute.MODEL, Attribute.STATE),
 )
 CLAIMED: Final = Metric(
@@ -366,6 +399,62 @@ CONNECTIONS_LOST: Final = Metric(
     "Connections to Redis that broke.",
     (GATEWAY, WORKER),
 )
+REDIS_MEMORY: Final = Metric(
+    "orcastream.redis.memory.used",
+    Kind.GAUGE,
+    "By",
+    "Memory that the Redis server uses.",
+    (GATEWAY,),
+)
+REDIS_MEMORY_LIMIT: Final = Metric(
+    "orcastream.redis.memory.limit",
+    Kind.GAUGE,
+    "By",
+    "Its maxmemory, beyond which it takes no writes; none where there is no limit.",
+    (GATEWAY,),
+)
+REDIS_AOF: Final = Metric(
+    "orcastream.redis.aof.writable",
+    Kind.GAUGE,
+    "{boolean}",
+    "1 while the last write of its append-only file succeeded, else 0; none where it keeps no such file.",
+    (GATEWAY,),
+)
+REDIS_REPLICAS: Final = Metric(
+    "orcastream.redis.replicas",
+    Kind.GAUGE,
+    "{replica}",
+    "Replicas that are connected to it and up to date with its stream of writes.",
+    (GATEWAY,),
+)
+REDIS_LAG: Final = Metric(
+    "orcastream.redis.replication.lag",
+    Kind.GAUGE,
+    "By",
+    "How far behind the slowest replica is; none without replicas.",
+    (GATEWAY,),
+)
+REDIS_EVICTED: Final = Metric(
+    "orcastream.redis.keys.evicted",
+    Kind.TOTAL,
+    "{key}",
+    "Keys that it deleted for want of memory: each may have been a reply.",
+    (GATEWAY,),
+)
+REDIS_REJECTED: Final = Metric(
+    "orcastream.redis.connections.rejected",
+    Kind.TOTAL,
+    "{connection}",
+    "Connections that it refused because maxclients were there.",
+    (GATEWAY,),
+)
+REDIS_SLOW: Final = Metric(
+    "orcastream.redis.commands.slow",
+    Kind.TOTAL,
+    "{command}",
+    "Commands that took longer than slowlog-log-slower-than (10 ms unless set otherwise).",
+    (GATEWAY,),
+)
 LEASE_RENEWALS: Final = Metric(
     "orcastream.lease.renewals",
     Kind.COUNTER,
@@ -415,6 +504,15 @@ GATEWAY_FIRST_TOKEN: Final = Metric(
     (Attribute.MODEL,),
     _WAIT_BUCKETS,
 )
+TOKEN_GAP: Final = Metric(
+    "orcastream.gateway.token.gap",
+    Kind.HISTOGRAM,
+    "s",
+    "From one arrival of tokens at the gateway to the next of the same reply, and what lay between them.",
+    (GATEWAY,),
+    (Attribute.MODEL, Attribute.GAP),
+    _GAP_BUCKETS,
+)
 GATEWAY_ABANDONED: Final = Metric(
     "orcastream.gateway.abandoned.duration",
     Kind.HISTOGRAM,
@@ -447,7 +545,7 @@ HTTP_DURATION: Final = Metric(
     "Duration of HTTP requests, streams to their end; error.type where the status is 500 or more.",
     (GATEWAY,),
     (Attribute.HTTP_METHOD, Attribute.HTTP_ROUTE, Attribute.HTTP_STATUS, Attribute.ERROR_TYPE),
-    _WIDE_BUCKETS,
+    _WAIT_BUCKETS,
 )
 
 METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -11,7 +11,7 @@ INTERVAL_S = 5.0
 """How often a service gathers, as long as anybody wants it."""
 _WANTED_FOR_S = 180.0
 """Metrics are collected at least once in this time, or nobody wants them."""
-_FRESH_FOR_S = 3 * INTERVAL_S
+FRESH_FOR_S = 3 * INTERVAL_S
 """Older values are not told: Redis cannot be reached, and nobody knows."""
 
 
@@ -50,7 +50,7 @@ class QueueGauges:
     def _fresh(self) -> _Gathered | None:
         last, now = self._last, time.monotonic()
         self._wanted_at_s = now
-        return last if last is not None and now - last.at_s < _FRESH_FOR_S else None
+        return last if last is not None and now - last.at_s < FRESH_FOR_S else None
 
     def _by_class(self, metric: Metric) -> Values:
         last = self._fresh()

@@ -1,6 +1,7 @@
 """What the connections to Redis tell: commands, round trips, breaks."""
 
-from telemetry.instruments import batched_histogram, observe
+from telemetry.histograms import histogram
+from telemetry.instruments import observe
 from telemetry.names import CONNECTIONS_LOST, REDIS_COMMANDS, REDIS_DURATION
 
 
@@ -8,7 +9,7 @@ class RedisMetrics:
     """Observes links (`broker.link.LinkObserver`). One for a process, used on its asyncio loop."""
 
     def __init__(self) -> None:
-        self._duration = batched_histogram(REDIS_DURATION)
+        self._duration = histogram(REDIS_DURATION).at({})
         self._commands = 0
         self._lost = 0
         observe(REDIS_COMMANDS, lambda: [(self._commands, {})])
@@ -20,7 +21,7 @@ class RedisMetrics:
 
     def answered(self, seconds: float) -> None:
         """The last reply to one write came `seconds` after it."""
-        self._duration.record(seconds, {})
+        self._duration.record(seconds)
 
     def lost(self) -> None:
         """A link broke; one that was closed did not."""

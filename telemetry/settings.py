@@ -58,6 +58,7 @@ class OtelSettings(BaseSettings):
     exporter_otlp_traces_endpoint: str | None = None
     exporter_otlp_metrics_endpoint: str | None = None
     exporter_otlp_logs_endpoint: str | None = None
+    exporter_otlp_metrics_temporality_preference: str = "cumulative"
     exporter_otlp_protocol: str = "http/protobuf"
     exporter_otlp_traces_protocol: str | None = None
     exporter_otlp_metrics_protocol: str | None = None
@@ -81,15 +82,19 @@ class OtelSettings(BaseSettings):
         """Whether everything is switched off."""
         return self.sdk_disabled.strip().lower() == "true"
 
+    @property
+    def histograms_as_deltas(self) -> bool:
+        """Whether each export is to tell what came since the one before."""
+        return self.exporter_otlp_metrics_temporality_preference.strip().lower() in ("delta", "lowmemory")
+
     def exporters(self, signal: Signal) -> tuple[str, ...]:
-        """Where a signal goes; by default to an OTLP endpoint where one is set, logs to one of their own only."""
+        """Where a signal goes; by default to an OTLP endpoint where one is set."""
         if self.disabled:
             return ()
         asked: str | None = getattr(self, f"{signal}_exporter")
         if asked is None:
             own = getattr(self, f"exporter_otlp_{signal}_endpoint")
-            shared = None if signal == "logs" else self.exporter_otlp_endpoint
-            return ("otlp",) if own or shared else ()
+            return ("otlp",) if own or self.exporter_otlp_endpoint else ()
         names = tuple(dict.fromkeys(name.strip() for name in asked.split(",")))
         for name in names:
             if name not in EXPORTERS:

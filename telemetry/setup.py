@@ -114,15 +114,12 @@ def _start_traces(
 def _start_metrics(telemetry: Telemetry, settings: OtelSettings, names: Sequence[str], resource: "Resource") -> None:
     from opentelemetry import metrics
     from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-    from telemetry.exporters import metric_exporter
+    from telemetry.readers import exporting, shown_to_prometheus
 
-    readers: list[MetricReader] = [PeriodicExportingMetricReader(metric_exporter(name, settings)) for name in names]
+    readers: list[MetricReader] = [exporting(name, settings) for name in names]
     if telemetry.registry is not None:
-        from opentelemetry.exporter.prometheus import PrometheusMetricReader
-
-        readers.append(PrometheusMetricReader(registry=telemetry.registry, scope_info_enabled=False))
+        readers.append(shown_to_prometheus(telemetry.registry))
     provider = MeterProvider(readers, resource=resource, views=_views(), shutdown_on_exit=False)
     metrics.set_meter_provider(provider)
     telemetry.closing(provider.shutdown)

@@ -36,9 +36,19 @@ class EpochSpan:
     reading of the wall clock and the monotonic clock.
     """
 
-    def __init__(self, template: str, worker: str, model: str, ref: EntryRef, request: GenerationRequest) -> None:
+    def __init__(
+        self,
+        template: str,
+        worker: str,
+        model: str,
+        ref: EntryRef,
+        request: GenerationRequest,
+        claimed_s: float | None,
+    ) -> None:
+        """`claimed_s` of the first epoch after a claim; others begin now."""
         self._clock_ns = time.time_ns() - time.monotonic_ns()
-        self._begin_s = time.monotonic()
+        self._begin_s = time.monotonic() if claimed_s is None else claimed_s
+        self._worker = worker
         parent = remote_context(request.traceparent, request.tracestate)
         self._span = tracer().start_span(
             f"{Span.PROCESS} {template}",
@@ -78,6 +88,8 @@ class EpochSpan:
         before = None if fold.previous_started is None else remote_span(fold.previous_started.traceparent)
         if before is not None:
             self._span.add_link(before)
+        if fold.previous_started is not None and fold.previous_started.worker != self._worker:
+            self._set({Attribute.TAKEN_OVER_FROM: fold.previous_started.worker})
         self._set(
             {
                 Attribute.EPOCH: epoch,

@@ -37,7 +37,10 @@ class Lifecycle:
 
     def attaching(self, running: Running) -> None:
         """An epoch is about to be opened: its span goes into the started event."""
-        running.span = EpochSpan(self._template, self._worker, self._keys.model, running.ref, running.request)
+        claimed_s = running.times.begin_epoch()
+        running.span = EpochSpan(
+            self._template, self._worker, self._keys.model, running.ref, running.request, claimed_s
+        )
 
     def attached(self, running: Running, outcome: Attached) -> None:
         """The epoch is open."""
@@ -72,7 +75,9 @@ class Lifecycle:
         """This worker wrote the terminal event."""
         log.debug("request ended", extra=running.log_fields(outcome=terminal.outcome))
         self._count_end(running, terminal)
-        self._metrics.served(running.ref.priority_class, terminal, running.times, continued=running.continued)
+        self._metrics.served(
+            running.ref.priority_class, terminal, running.times, running.timelines, continued=running.continued
+        )
         if running.span is not None:
             running.span.end(terminal, running.times, running.timelines)
             running.span = None

@@ -1,21 +1,22 @@
 """What a worker counts and measures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
 from broker.cleanup import BURIED
-from engine import EngineStats, IterationRecord
+from engine import EngineStats, IterationRecord, Timeline
 from schemas.errors import SERVICE_FAULTS, ErrorCode
 from schemas.events import Terminal
 from schemas.keys import CLASSES
 from telemetry import names
 from telemetry.end_metrics import EndMetrics
+from telemetry.histograms import histogram
 from telemetry.instruments import attributes as plain
-from telemetry.instruments import batched_histogram, counter, observe
+from telemetry.instruments import counter, observe
 from telemetry.names import Attribute, Metric
-from telemetry.queue_gauges import QueueGauges
 from telemetry.redis_metrics import RedisMetrics
+from worker.phases import first_chunk_and_token
 from worker.times import Times
 
 _REFUSED: Final = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
@@ -36,13 +37,14 @@ class WorkerMetrics:
         of_class = {name: {Attribute.MODEL: model, Attribute.REQUEST_CLASS: name} for name in CLASSES}
         self._of_class = {name: plain(labels) for name, labels in of_class.items()}
         self._gen_ai = {name: plain({**kind, **labels}) for name, labels in of_class.items()}
-        self._iteration = batched_histogram(names.ITERATION_DURATION)
-        self._batch = batched_histogram(names.ITERATION_TOKENS)
-        self._first_token = batched_histogram(names.TIME_TO_FIRST_TOKEN)
-        self._per_token = batched_histogram(names.TIME_PER_OUTPUT_TOKEN)
-        self._queue_wait = batched_histogram(names.QUEUE_WAIT)
-        self._prefill = batched_histogram(names.PREFILL_DURATION)
-        self._decode = batched_histogram(names.DECODE_DURATION)
+        self._iteration = histogram(names.ITERATION_DURATION).at(self._labels)
+        self._batch = histogram(names.ITERATION_TOKENS).at(self._labels)
+        self._first_token = histogram(names.TIME_TO_FIRST_TOKEN)
+        self._per_token = histogram(names.TIME_PER_OUTPUT_TOKEN)
+        self._queue_wait = histogram(names.QUEUE_WAIT)
+        self._wait = histogram(names.WAIT_DURATION).at(self._labels)
+        self._prefill = histogram(names.PREFILL_DURATION).at(self._labels)
+        self._decode = histogram(names.DECODE_DURATION).at(self._labels)
         self._ends = EndMetrics(model, CLASSES, SERVICE_FAULTS)
         self._renewals = counter(names.LEASE_RENEWALS)
         self._takeovers = counter(names.TAKEOVERS)
@@ -51,10 +53,11 @@ class WorkerMetrics:
         self._refusals = counter(names.REFUSALS)
         for rare in (self._takeovers, self._fenced, self._dead):
             rare.add(0, self._labels)  # a counter that begins with its first event shows no increase
+        for code in _REFUSED:
+            self._refusals.add(0, plain({Attribute.MODEL: model, Attribute.ERROR_TYPE: str(code)}))
         self._phase_s = dict.fromkeys(("select", "build", "forward", "sample"), 0.0)
         self._batched = {"prefill": 0, "decode": 0}
         self.redis = RedisMetrics()
-        self.queue = QueueGauges(model)
 
     def watch_engine(self, stats: Callable[[], EngineStats], *, token_budget: int, publish_s: ReadNumber) -> None:
         """Observe the engine; `publish_s` is the time spent on writing reply logs so far."""
@@ -91,8 +94,8 @@ class WorkerMetrics:
 
     def iterated(self, record: IterationRecord) -> None:
         """The engine has completed an iteration."""
-        self._iteration.record(record.total_s, self._labels)
-        self._batch.record(record.num_tokens, self._labels)
+        self._iteration.record(record.total_s)
+        self._batch.record(record.num_tokens)
         phases, batched = self._phase_s, self._batched
         phases["select"] += record.select_s
         phases["build"] += record.build_s
@@ -132,14 +135,25 @@ class WorkerMetrics:
         """The first token of a request was written, `waited_s` after its arrival."""
         self._first_token.record(waited_s, self._gen_ai[priority_class])
 
-    def served(self, priority_class: str, terminal: Terminal, times: Times, *, continued: bool) -> None:
+    def served(
+        self,
+        priority_class: str,
+        terminal: Terminal,
+        times: Times,
+        timelines: Iterable[Timeline],
+        *,
+        continued: bool,
+    ) -> None:
         """Where the time of a request went that this worker ended; of one `continued` it did not see the beginning."""
         ended_s = times.terminal_logged_s
         if ended_s is None:
             return
-        if times.first_token_s is not None:
-            self._prefill.record(times.first_token_s - times.claimed_s, self._labels)
-            self._decode.record(max(0.0, ended_s - times.first_token_s), self._labels)
+        chunk_s, token_s = first_chunk_and_token(timelines, ended_s)
+        if chunk_s is not None:
+            self._wait.record(max(0.0, chunk_s - times.claimed_s))
+            if token_s is not None:
+                self._prefill.record(token_s - chunk_s)
+                self._decode.record(ended_s - token_s)
         if terminal.error is None and times.first_logged_s is not None and not continued:
             longest = max(ending.tokens for ending in terminal.endings)
             if longest > 1:

@@ -41,11 +41,12 @@ class Phases:
         self._child(Span.QUEUE, times.claimed_s - times.queue_s, times.claimed_s)
 
     def compute(self, end_s: float) -> None:
-        """`prefill`, from the first admission to a batch to the first token; `decode`, from there to `end_s`."""
-        admitted_s = _earliest((line.scheduled_s for line in self._timelines), end_s)
+        """`wait`, to the first chunk; `prefill`, from there to the first token; `decode`, from there to `end_s`."""
+        admitted_s, token_s = first_chunk_and_token(self._timelines, end_s)
+        if self._begin_s < (admitted_s or end_s):
+            self._child(Span.WAIT, self._begin_s, admitted_s or end_s)
         if admitted_s is None:
             return
-        token_s = _earliest((line.first_token_s for line in self._timelines), end_s)
         first_s = end_s if token_s is None else token_s
         events = sorted((event for event in self._events() if event[0] <= end_s), key=lambda event: event[0])
         if first_s > self._begin_s:
@@ -75,6 +76,15 @@ class Phases:
         for at_s, event, values in events:
             span.add_event(event.value, plain(values), at_ns(self._clock_ns, at_s))
         span.end(at_ns(self._clock_ns, max(begin_s, end_s)))
+
+
+def first_chunk_and_token(timelines: Iterable[Timeline], until_s: float) -> tuple[float | None, float | None]:
+    """When the engine began with a request and when it had its first token, if that was by `until_s`."""
+    lines = list(timelines)
+    return (
+        _earliest((line.scheduled_s for line in lines), until_s),
+        _earliest((line.first_token_s for line in lines), until_s),
+    )
 
 
 def _earliest(stamps_s: Iterable[float | None], until_s: float) -> float | None:

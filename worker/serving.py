@@ -13,11 +13,9 @@ from broker.ending import Ender
 from broker.errors import BrokerError, Fenced, LinkLost, Unusable, Unwritable
 from broker.origin import find_origin
 from broker.presence import forget_dead
-from broker.queue_state import read_queue_state
 from broker.sweep import Sweeper
 from schemas.errors import ErrorCode
 from telemetry.names import Outcome
-from telemetry.queue_gauges import INTERVAL_S as GAUGES_INTERVAL_S
 from worker.intake import Intake
 from worker.meter import LOOK_S
 from worker.parts import Parts
@@ -68,7 +66,6 @@ class Serving:
                 (_SWEEP_INTERVAL_S, self._sweep),
                 (self._parts.keeper.interval_s, self._restore),
                 (_FORGET_AFTER_LEASES * self._parts.presence_ttl_ms / 1000, self._forget),
-                (GAUGES_INTERVAL_S, self._gather),
                 (0, self._obey),
             ):
                 background.append(self._tasks.create_task(self._every(interval_s, step)))
@@ -271,12 +268,6 @@ class Serving:
                 await self._ender.end_if_waiting(link, origin.request, origin.ref, "cancelled while it waited")
         elif await cancelled(link, keys, [request_id]):
             self._cancel(running)
-
-    async def _gather(self) -> None:
-        """Look at the queue for whoever collects metrics."""
-        if self._parts.metrics.queue.wanted:
-            state = await read_queue_state(self._session.link, self._parts.keys)
-            self._parts.metrics.queue.gathered(state.lengths, state.ages_s, state.workers)
 
     async def _forget(self) -> None:
         """Delete the consumers of workers that are gone: every process start leaves one behind."""

@@ -19,6 +19,12 @@ class Times:
         """First token that this worker wrote into the reply log."""
         self.terminal_made_s: float | None = None
         self.terminal_logged_s: float | None = None
+        self._epochs = 0
+
+    def begin_epoch(self) -> float | None:
+        """An epoch is to be opened; when the request was claimed, if it is the first one after that."""
+        self._epochs += 1
+        return self.claimed_s if self._epochs == 1 else None
 
     def token_arrived(self) -> None:
         """The engine brought a token."""

@@ -4,7 +4,7 @@ from typing import Final
 
 from telemetry.dashboards.dashboard import Dashboard, Row
 from telemetry.dashboards.panel import TOKENS_PER_SECOND, Line, Panel, quantiles
-from telemetry.dashboards.promql import MODEL, mean, now, quantile, rate, total
+from telemetry.dashboards.promql import MODEL, mean, now, or_nothing, quantile, rate, total
 
 _ITERATION: Final = "orcastream_engine_iteration_duration_seconds"
 _ITERATION_TOKENS: Final = "orcastream_engine_iteration_tokens"
@@ -14,6 +14,10 @@ _BLOCKS_IN_USE: Final = f'{MODEL}, orcastream_state="used"'
 def _cache_in_use(*by: str) -> str:
     used, all_of_them = now("orcastream_kv_cache_blocks", _BLOCKS_IN_USE), now("orcastream_kv_cache_blocks", MODEL)
     return f"{total(used, *by)} / {total(all_of_them, *by)}"
+
+
+def _requests(state: str, *by: str) -> str:
+    return total(now("orcastream_engine_requests", f'{MODEL}, orcastream_state="{state}"'), *by)
 
 
 def _per_iteration(metric: str, label: str) -> str:
@@ -27,7 +31,7 @@ _AT_A_GLANCE: Final = Row(
             "Running",
             "Requests in the batches of the engines.",
             "short",
-            (Line(total(now("orcastream_engine_requests", f'{MODEL}, orcastream_state="running"')), "running"),),
+            (Line(or_nothing(_requests("running")), "running"),),
             kind="stat",
             width=4,
         ),
@@ -35,7 +39,7 @@ _AT_A_GLANCE: Final = Row(
             "Waiting",
             "Requests that workers have claimed and that wait for blocks or for room in the batch.",
             "short",
-            (Line(total(now("orcastream_engine_requests", f'{MODEL}, orcastream_state="waiting"')), "waiting"),),
+            (Line(or_nothing(_requests("waiting")), "waiting"),),
             kind="stat",
             width=4,
         ),
@@ -127,7 +131,7 @@ _BATCH: Final = Row(
             "short",
             (
                 Line(
-                    total(now("orcastream_engine_requests", f'{MODEL}, orcastream_state="running"'), "instance"),
+                    _requests("running", "instance"),
                     "{{instance}}",
                 ),
             ),

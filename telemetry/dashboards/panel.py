@@ -8,6 +8,8 @@ from telemetry.dashboards.promql import quantile
 PROMETHEUS: Final = {"type": "prometheus", "uid": "${datasource}"}
 TEMPO: Final = {"type": "tempo", "uid": "${tempo}"}
 
+INTERVAL: Final = "${every}"
+"""Of every target: how often metrics come, whatever the data source says. Four of them are the window of a rate."""
 TOKENS_PER_SECOND: Final = "suffix: tok/s"
 
 
@@ -64,7 +66,8 @@ class Panel:
         if self.kind == "table":
             search = {"queryType": "traceql", "query": line.query, "tableType": "traces", "limit": 20}
             return {"refId": ref_id, "datasource": TEMPO, **search}
-        once = {"instant": False, "range": True}
+        is_stat = self.kind == "stat"  # a range would show the last value that there was, however old
+        once = {"instant": is_stat, "range": not is_stat, "interval": INTERVAL}
         return {"refId": ref_id, "datasource": PROMETHEUS, "expr": line.query, "legendFormat": line.legend, **once}
 
     def _defaults(self) -> dict[str, Any]:
@@ -96,7 +99,7 @@ class Panel:
         if self.kind == "stat":
             return {
                 "colorMode": "value",
-                "graphMode": "area",
+                "graphMode": "none",
                 "justifyMode": "auto",
                 "orientation": "auto",
                 "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},

@@ -12,8 +12,13 @@ CLASS: Final = f'{MODEL}, orcastream_request_class=~"$class"'
 
 
 def now(metric: str, labels: str) -> str:
-    """A gauge as it is."""
-    return f"{metric}{{{labels}}}"
+    """A gauge as it is, of the processes that live.
+
+    A process that is scraped and dies takes its gauges along. Over OTLP nobody tells that it is gone, and Prometheus
+    shows its last value for five minutes more: so what has not come anew for some intervals does not count.
+    """
+    gauge = f"{metric}{{{labels}}}"
+    return f"({gauge} and last_over_time({gauge}[$__rate_interval]))"
 
 
 def rate(metric: str, labels: str) -> str:
@@ -36,8 +41,13 @@ def total(expression: str, *by: str) -> str:
 
 
 def agreed(metric: str, labels: str, *by: str) -> str:
-    """A gauge that several processes report of one thing, such as the queue's length: not added up."""
+    """A gauge that several gateways report of one thing, such as the queue's length: not added up."""
     return f"max by ({', '.join(by)}) ({now(metric, labels)})"
+
+
+def or_nothing(expression: str) -> str:
+    """0 where nobody is there to tell: an empty answer would leave the last value on the panel."""
+    return f"{expression} or vector(0)"
 
 
 def quantile(share: float, histogram: str, labels: str, *by: str) -> str:

@@ -10,6 +10,12 @@ _ROUNDTRIP: Final = "orcastream_redis_roundtrip_duration_seconds"
 _COMMANDS: Final = "orcastream_redis_commands_total"
 _TOKENS_OUT: Final = f'{PROCESS}, gen_ai_token_type="output"'
 
+
+def _counted(metric: str) -> str:
+    """Growth of a counter of the server's, which every gateway reports alike."""
+    return f"max(increase({metric}{{{PROCESS}}}[$__rate_interval]))"
+
+
 _REDIS: Final = Row(
     "Redis",
     (
@@ -55,6 +61,66 @@ _REDIS: Final = Row(
             "Connections to Redis that broke, per interval and process. Each ends epochs; nothing is lost.",
             "short",
             (Line(total(occurred("orcastream_redis_connections_lost_total", PROCESS), "instance"), "{{instance}}"),),
+        ),
+    ),
+)
+
+_SERVER: Final = Row(
+    "The Redis server",
+    (
+        Panel(
+            "Memory in use",
+            "Of maxmemory, beyond which Redis takes no writes: accepted requests wait, new ones get 503. Nothing is "
+            "shown where there is no limit: set one.",
+            "percentunit",
+            (
+                Line(
+                    f"max({now('orcastream_redis_memory_used_bytes', PROCESS)}) / "
+                    f"max({now('orcastream_redis_memory_limit_bytes', PROCESS)})",
+                    "in use",
+                ),
+            ),
+            top=1,
+            warn_from=0.85,
+        ),
+        Panel(
+            "Memory",
+            "Used by the server, and its maxmemory.",
+            "bytes",
+            (
+                Line(f"max({now('orcastream_redis_memory_used_bytes', PROCESS)})", "used"),
+                Line(f"max({now('orcastream_redis_memory_limit_bytes', PROCESS)})", "maxmemory"),
+            ),
+        ),
+        Panel(
+            "Append-only file",
+            "1 while the last write succeeded. At 0 the disk is full or broken, and Redis takes no writes.",
+            "short",
+            (Line(f"min({now('orcastream_redis_aof_writable', PROCESS)})", "writable"),),
+            top=1,
+        ),
+        Panel(
+            "Replicas",
+            "Replicas in step with the server.",
+            "short",
+            (Line(f"max({now('orcastream_redis_replicas', PROCESS)})", "replicas"),),
+        ),
+        Panel(
+            "Replication lag",
+            "How far the slowest replica is behind: what a failover now would lose.",
+            "bytes",
+            (Line(f"max({now('orcastream_redis_replication_lag_bytes', PROCESS)})", "behind"),),
+        ),
+        Panel(
+            "Refused, evicted, slow",
+            "Per interval: connections beyond maxclients, keys deleted for want of memory (each may be a lost reply), "
+            "commands slower than the server's slowlog-log-slower-than.",
+            "short",
+            (
+                Line(_counted("orcastream_redis_connections_rejected_total"), "connections rejected"),
+                Line(_counted("orcastream_redis_keys_evicted_total"), "keys evicted"),
+                Line(_counted("orcastream_redis_commands_slow_total"), "slow commands"),
+            ),
         ),
     ),
 )
@@ -151,6 +217,6 @@ _WORKERS: Final = Row(
 REDIS_AND_WORKERS: Final = Dashboard(
     "orcastream-redis",
     "Orcastream: Redis and workers",
-    "Redis as the service meets it, and the workers' hold on their requests.",
-    (_REDIS, _LEASES, _WORKERS),
+    "Redis as the service meets it and as it describes itself, and the workers' hold on their requests.",
+    (_REDIS, _SERVER, _LEASES, _WORKERS),
 )

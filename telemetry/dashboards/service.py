@@ -13,6 +13,15 @@ _UNAVAILABLE: Final = 'error_type=~"internal_error|no_worker|(redis_)?unavailabl
 _BROKEN: Final = 'error_type!="gateway_stopping"'
 
 
+_GAP: Final = "orcastream_gateway_token_gap_seconds"
+_STEADY: Final = f'{MODEL}, orcastream_gap="generation"'
+
+
+def _stalls() -> str:
+    within = rate(f"{_GAP}_bucket", f'{MODEL}, le="2.5"')
+    return f"{total(rate(f'{_GAP}_count', MODEL), 'orcastream_gap')} - {total(within, 'orcastream_gap')}"
+
+
 def _error_ratio(*by: str) -> str:
     """Requests that ended by the service's fault, or that it could not take or show, of all it should have answered."""
     ended = rate("orcastream_requests_ended_total", MODEL)
@@ -113,6 +122,25 @@ _WAITING: Final = Row(
             warn_from=2.5,
         ),
         Panel(
+            "Gaps between tokens",
+            "From one arrival of a reply's tokens at the gateway to the next; those with a takeover or a broken "
+            "connection between are apart. A takeover takes a lease and somewhat more.",
+            "s",
+            (
+                *(Line(quantile(share, _GAP, _STEADY), f"p{share * 100:.0f}") for share in (0.5, 0.99)),
+                Line(quantile(0.5, _GAP, f'{MODEL}, orcastream_gap="takeover"'), "takeover, p50"),
+                Line(quantile(0.5, _GAP, f'{MODEL}, orcastream_gap="reconnect"'), "reconnect, p50"),
+            ),
+            warn_from=2.5,
+        ),
+        Panel(
+            "Stalls",
+            "Gaps of more than 2.5 s per second, by what lay between: what somebody saw standing still.",
+            "ops",
+            (Line(_stalls(), "{{orcastream_gap}}"),),
+            stacked=True,
+        ),
+        Panel(
             "Time per output token",
             "Mean time per output token behind the first, over requests that ended well.",
             "s",
@@ -126,11 +154,13 @@ _WAITING: Final = Row(
         ),
         Panel(
             "Where the time goes, p95",
-            "Waiting for a worker; from the claim to the first token; from there to the end. A long queue asks for "
-            "workers, a long prefill for a larger token budget or shorter prompts.",
+            "Waiting for a worker; from the claim to the first chunk; to the first token; from there to the end. A "
+            "long queue asks for workers, a long wait for blocks or room in the batch, a long prefill for a larger "
+            "token budget or shorter prompts.",
             "s",
             (
                 Line(quantile(0.95, "orcastream_queue_wait_duration_seconds", CLASS), "queue"),
+                Line(quantile(0.95, "orcastream_request_wait_duration_seconds", MODEL), "wait"),
                 Line(quantile(0.95, "orcastream_request_prefill_duration_seconds", MODEL), "prefill"),
                 Line(quantile(0.95, "orcastream_request_decode_duration_seconds", MODEL), "decode"),
             ),

@@ -1,6 +1,7 @@
 """`orcastream up` with real processes: serves, restarts what dies, stops cleanly, leaves nothing, loses nothing."""
 
 import asyncio
+import json
 import re
 import signal
 import socket
@@ -97,6 +98,20 @@ def test_what_dies_is_started_again_and_a_second_ctrl_c_ends_everything(start_up
     up.console.signal(signal.SIGINT)
     assert up.console.wait(20) == 130
     assert up.nothing_is_left()
+
+
+def test_as_json_every_line_is_an_object_that_names_its_process(run: Callable[..., Console], tmp_path: Path) -> None:
+    console = up_console(run, tmp_path, "--workers", "1", "--log-form", "json", "--log-level", "debug")
+    url = console.wait_for(r"ready: (http[^\s\"]+)/v1")[1]
+    body = {"model": "orca-demo", "prompt": [1, 2, 3], "max_tokens": 3, "ignore_eos": True}
+    request_id = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()["id"]
+    console.wait_for(r'"request ended".*' + re.escape(request_id))
+    console.process.send_signal(signal.SIGINT)
+    assert console.process.wait(60) == 0
+    told = [json.loads(line) for line in console.text.splitlines()]
+    assert {line["process"] for line in told} == {"up", "redis", "gateway", "worker-1"}
+    about = {(line["process"], line["message"]) for line in told if line.get("request") == request_id}
+    assert about >= {("gateway", "accepted"), ("worker-1", "request ended")}
 
 
 def test_what_was_queued_is_served_after_a_restart(start_up: Callable[..., Up]) -> None:

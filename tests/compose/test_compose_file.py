@@ -1,14 +1,18 @@
 """docker-compose.yml says what docs/compose.md promises, and agrees with the settings of the processes."""
 
 import re
+import subprocess
 import tomllib
 
 import pytest
+import yaml
 
 from cli.parse import variable
 from gateway.main import _MARGIN_S as GATEWAY_WRITES_S
 from gateway.settings import GatewaySettings
+from telemetry.names import Attribute
 from tests.compose.files import COMPOSE, DOCKERFILE, ROOT, SERVICES, needed_by, variables
+from tests.telemetry.prometheus_binaries import NONE_FOUND, PROMETHEIS
 from worker.settings import WorkerSettings
 
 EXIT_S = 5
@@ -152,5 +156,60 @@ def test_the_collector_listens_where_the_services_send_and_sends_to_grafana() ->
 def test_what_is_mounted_exists() -> None:
     mounted = [volume.partition(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])]
     sources = [ROOT / source for source in mounted if source.startswith("./")]
-    assert len(sources) == 3
+    assert len(sources) == 5
     assert [source for source in sources if not source.exists()] == []
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_container_can_take_the_whole_machine(name: str) -> None:
+    service = SERVICES[name]
+    limit = re.fullmatch(r"(?:\$\{[A-Z_]+:-)?(\d+)([mg])\}?", service["mem_limit"])
+    assert limit
+    assert service["pids_limit"] in range(64, 4096)
+    if name == "redis":
+        assert int(limit[1]) * {"m": 1, "g": 1024}[limit[2]] >= 2 * 1024, (
+            "twice its maxmemory: it forks to write its file"
+        )
+
+
+def test_the_collector_keeps_what_failed_was_slow_or_was_taken_over() -> None:
+    config = yaml.safe_load((ROOT / "telemetry/collector/config.yaml").read_text(encoding="utf-8"))
+    assert "tail_sampling" in config["service"]["pipelines"]["traces"]["processors"]
+    assert "-contrib:" in SERVICES["collector"]["image"], "the other distribution has no such processor"
+    policies = {policy["type"]: policy for policy in config["processors"]["tail_sampling"]["policies"]}
+    assert set(policies) == {"status_code", "latency", "string_attribute", "probabilistic"}
+    taken_over = policies["string_attribute"]["string_attribute"]
+    assert (taken_over["key"], taken_over["enabled_regex_matching"]) == (Attribute.TAKEN_OVER_FROM, True)
+    assert [bool(re.search(pattern, "worker-7")) for pattern in taken_over["values"]] == [True]
+    assert COMPOSE["x-settings"]["OTEL_TRACES_SAMPLER_ARG"] == "${OTEL_TRACES_SAMPLER_ARG:-1.0}", (
+        "it has to see them all"
+    )
+    wait_s = float(config["processors"]["tail_sampling"]["decision_wait"].removesuffix("s"))
+    assert wait_s > GatewaySettings.model_fields["default_timeout_s"].default
+
+
+def test_prometheus_in_grafanas_container_has_the_rules() -> None:
+    config = yaml.safe_load((ROOT / "telemetry/grafana/prometheus.yaml").read_text(encoding="utf-8"))
+    [pattern] = config["rule_files"]
+    targets = dict(volume.split(":")[:2] for volume in SERVICES["grafana"]["volumes"] if volume.startswith("./"))
+    [folder] = [source for source, target in targets.items() if pattern.startswith(f"{target}/")]
+    assert {path.name for path in (ROOT / folder).glob(pattern.rpartition("/")[2])} == {"orcastream.rules.yaml"}
+    newest = next((one for one in PROMETHEIS if one.takes_otlp), None)
+    if newest is None:
+        pytest.skip(f"no Prometheus 3: {NONE_FOUND}")
+    done = subprocess.run(
+        [newest.promtool, "check", "config", "--syntax-only", str(ROOT / "telemetry/grafana/prometheus.yaml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_images_are_those_that_the_page_says_were_looked_at() -> None:
+    page = (ROOT / "docs" / "compose.md").read_text(encoding="utf-8")
+    table = re.search(r"<!-- images -->\n(.*?)<!-- /images -->", page, re.DOTALL)
+    assert table
+    defaults = [next(iter(variables(service["image"]).values())) for service in SERVICES.values()]
+    assert set(re.findall(r"`([\w./-]+:[\w.-]+)`", table[1])) >= {image for image in defaults if image and ":" in image}
+    assert re.search(r"looked at on \d{4}-\d{2}-\d{2}", page)

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,11 @@ def guarded(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture
-def service(guarded: Guarded, tmp_path: Path) -> Iterator[tuple[GatewayProcess, list[WorkerProcess]]]:
-    """A gateway and two workers, each as its own user."""
+def service(
+    guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[GatewayProcess, list[WorkerProcess]]]:
+    """A gateway, of which metrics are collected, and two workers, each as its own user."""
+    monkeypatch.setenv("ORCASTREAM_METRICS", "true")
     workers = [WorkerProcess(guarded.url("worker"), tmp_path / f"worker{number}.log") for number in range(2)]
     gateway = GatewayProcess(guarded.url("gateway"), tmp_path / "gateway.log")
     gateway.wait_ready()
@@ -98,6 +102,7 @@ def test_the_service_works_and_nothing_is_refused(
     def cancel(stream: Stream) -> None:
         httpx.delete(f"{gateway.url}/v1/requests/{stream.request_id}").raise_for_status()
 
+    httpx.get(f"{gateway.url}/metrics")  # from now on the gateway looks at queue and server
     taken_over = Stream().post(gateway.url, BODY, {10: kill})
     assert taken_over.text.strip() == ANSWER
     assert len(set(taken_over.workers)) == 2
@@ -106,6 +111,9 @@ def test_the_service_works_and_nothing_is_refused(
     assert cancelled.error["code"] == "cancelled"
     producer = [sys.executable, EXAMPLES / "producer_redis.py", "--url", guarded.url("producer"), "[1, 17, 42]"]
     assert subprocess.run(producer, timeout=60, check=False).returncode == 0
+    while "orcastream_redis_commands_slow" not in (page := httpx.get(f"{gateway.url}/metrics").text):
+        time.sleep(0.1)
+    assert "orcastream_redis_memory_used" in page
     with guarded.client("producer") as client, guarded.client("keda") as keda, guarded.client("admin") as admin:
         client.xadd(REQUESTS, {"id": "broken", "v": "1", "deadline": "4000000000000", "payload": "{}"})
         letters: Any = admin.xread({DEAD: "0-0"}, block=10_000)

@@ -18,7 +18,7 @@ RESOURCE_LABELS: Labels = frozenset({"job", "instance"})
 """Every metric has them, whichever way it came."""
 
 _OVER_COUNTERS = frozenset({"rate", "increase"})
-_OVER_GAUGES = frozenset({None, "max_over_time", "min_over_time", "avg_over_time"})
+_OVER_GAUGES = frozenset({None, "last_over_time", "max_over_time", "min_over_time", "avg_over_time"})
 _ALONE = "nothing but itself"
 _AGGREGATIONS = frozenset({"sum", "max", "min", "avg", "count"})
 _SET_OPERATIONS = frozenset({"and", "unless"})
@@ -144,6 +144,8 @@ class _Check:
             return labels - {"le"}
         if name in _OVER_COUNTERS | _OVER_GAUGES:
             return self.labels(node.args[0], name)
+        if name == "vector":
+            return frozenset()
         if name in ("scalar", "absent"):
             self.labels(node.args[0])
             return None if name == "scalar" else frozenset()

@@ -14,7 +14,7 @@ from schemas.stopping import FinishReason
 from telemetry.dashboards import DASHBOARDS, DIRECTORY
 from telemetry.names import METRICS, Metric
 from telemetry.prometheus import prometheus_series
-from tests.telemetry.promql import check, check_selector, matchers_in, series_in
+from tests.telemetry.promql import EMITTED, Series, check, check_selector, matchers_in, series_in
 from tests.telemetry.rules import expressions_of_rules
 
 GATEWAY = Path(__file__).parents[2] / "gateway"
@@ -115,6 +115,27 @@ def test_variables(path: Path) -> None:
             assert variable["datasource"]["uid"] == "${datasource}"
     used = set(re.findall(r"\$(\w+)", " ".join(query for query, _ in queries(dashboard))))
     assert used - {"__rate_interval"} <= set(variables)
+
+
+@each
+def test_every_target_says_how_often_metrics_come(path: Path) -> None:
+    """Else Grafana computes rates over four times the data source's interval, which is a minute in Compose."""
+    dashboard = load(path)
+    [every] = [variable for variable in dashboard["templating"]["list"] if variable["name"] == "every"]
+    assert every["current"]["value"] in every["query"].split(",")
+    for panel in panels(dashboard):
+        for target in panel["targets"]:
+            if target["datasource"]["type"] == "prometheus":
+                assert target["interval"] == "${every}", panel["title"]
+                is_stat = panel["type"] == "stat"
+                assert (target["instant"], target["range"]) == (is_stat, not is_stat), "a stat shows what is now"
+
+
+@pytest.mark.parametrize("query", [*ALL_QUERIES, *expressions_of_rules()])
+def test_gauges_are_those_of_processes_that_live(query: str) -> None:
+    """Over OTLP nobody tells Prometheus that a process is gone: its gauges would stay for five minutes."""
+    gauges = {name for name in series_in(query) if name in EMITTED and EMITTED[name].series is Series.GAUGE}
+    assert gauges <= set(re.findall(r"last_over_time\((\w+)", query))
 
 
 @each

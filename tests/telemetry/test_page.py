@@ -32,7 +32,8 @@ def test_every_span_event_and_outcome_is_told() -> None:
 
 def _on_spans() -> set[Attribute]:
     """Attributes of spans; those of events, and of metrics alone, stand elsewhere."""
-    return set(Attribute) - {Attribute.CHUNK_TOKENS, Attribute.PHASE, Attribute.STATE, Attribute.TOKEN_TYPE}
+    others = {Attribute.CHUNK_TOKENS, Attribute.GAP, Attribute.PHASE, Attribute.STATE, Attribute.TOKEN_TYPE}
+    return set(Attribute) - others
 
 
 def test_no_other_name_is_told() -> None:

@@ -23,8 +23,8 @@ def _signals() -> dict[Signal, tuple[str, ...]]:
     [
         ({}, {}),
         ({"SERVICE_NAME": "mine", "TRACES_SAMPLER": "always_on"}, {}),
-        (ENDPOINT, {"traces": ("otlp",), "metrics": ("otlp",)}),
-        ({**ENDPOINT, "LOGS_EXPORTER": "otlp", "TRACES_EXPORTER": "none"}, {"metrics": ("otlp",), "logs": ("otlp",)}),
+        (ENDPOINT, {"traces": ("otlp",), "metrics": ("otlp",), "logs": ("otlp",)}),
+        ({**ENDPOINT, "LOGS_EXPORTER": "none"}, {"traces": ("otlp",), "metrics": ("otlp",)}),
         ({"EXPORTER_OTLP_LOGS_ENDPOINT": "http://collector/v1/logs"}, {"logs": ("otlp",)}),
         ({"TRACES_EXPORTER": "otlp, console", "METRICS_EXPORTER": ""}, {"traces": ("otlp", "console")}),
         ({**ENDPOINT, "SDK_DISABLED": "True"}, {}),

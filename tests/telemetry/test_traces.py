@@ -27,7 +27,7 @@ CLIENT_TRACE, CLIENT_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b
 HEADERS = {"traceparent": f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-01"}
 LONG = {"max_tokens": 250, "ignore_eos": True}
 PROMPT_TOKENS = list(range(20, 20 + 2 * BUDGET + 4))
-PHASES = [Span.QUEUE, Span.PREFILL, Span.DECODE, Span.PUBLISH]
+PHASES = [Span.QUEUE, Span.WAIT, Span.PREFILL, Span.DECODE, Span.PUBLISH]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,14 @@ def test_a_request_over_http_is_one_trace_from_the_client_to_the_last_write(site
     }
     phases = site.children(process)
     check_phases(phases, process, PHASES)
-    assert phases[Span.QUEUE].end_ns <= process.start_ns
+    assert phases[Span.QUEUE].end_ns <= process.start_ns == phases[Span.WAIT].start_ns
+    [begun] = [event for event in server.events if event.name == SpanEvent.EPOCH]
+    assert begun.attributes == {
+        Attribute.WORKER: started.worker,
+        Attribute.EPOCH: epoch.epoch,
+        Attribute.CONTINUED_TOKENS: 0,
+    }
+    assert Attribute.TAKEN_OVER_FROM not in server.attributes
     chunks = [event.attributes[Attribute.CHUNK_TOKENS] for event in phases[Span.PREFILL].events]
     assert sum(chunks) == usage["prompt_tokens"]
     assert [event.name for event in phases[Span.DECODE].events] == [SpanEvent.FIRST_TOKEN]
@@ -190,6 +197,12 @@ def test_an_epoch_after_a_kill_is_linked_to_the_one_before_it(site: ObservedSite
     assert process.attributes[Attribute.CONTINUED_TOKENS] >= 10
     assert (process.attributes[Attribute.OUTCOME], process.status) == (stream.finish_reason, "UNSET")
     check_phases(site.children(process), process, PHASES[1:])
+    server = site.receiver.wait_for(lambda receiver: receiver.span(process.trace_id, send.parent_id))
+    epochs = [event.attributes for event in server.events if event.name == SpanEvent.EPOCH]
+    assert [event[Attribute.WORKER] for event in epochs] == stream.workers
+    assert epochs[1][Attribute.CONTINUED_TOKENS] == process.attributes[Attribute.CONTINUED_TOKENS]
+    for span in (server, process):
+        assert span.attributes[Attribute.TAKEN_OVER_FROM] == killed.worker
 
 
 def test_an_epoch_that_is_fenced_says_so_and_the_next_is_linked_to_the_rivals(site: ObservedSite) -> None:
@@ -224,7 +237,7 @@ def test_what_a_drain_hands_over_is_exported_before_the_process_ends(site: Obser
     assert process is not None
     assert (process.attributes[Attribute.OUTCOME], process.status) == (Outcome.HANDED_OVER, "UNSET")
     assert Attribute.ERROR_TYPE not in process.attributes
-    check_phases(site.children(process), process, PHASES[:3])
+    check_phases(site.children(process), process, PHASES[:4])
     site.ensure_workers(1)
     site.producer.read(request_id)
     _, (_, continued) = site.started_events(request_id)

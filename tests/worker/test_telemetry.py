@@ -89,7 +89,7 @@ def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
         **dict.fromkeys(SERVICE_FAULTS, 0),
         **outcomes,
     }
-    assert newest(receiver, names.REFUSALS, Attribute.ERROR_TYPE) == {"invalid_request": 1}
+    assert newest(receiver, names.REFUSALS, Attribute.ERROR_TYPE) == {"invalid_request": 1, "unsupported_version": 0}
     for metric, count in {
         names.DEAD_LETTERS: 1,
         names.FENCING_REFUSALS: 1,
@@ -97,11 +97,26 @@ def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
         names.TIME_TO_FIRST_TOKEN: 3,
     }.items():
         assert newest(receiver, metric, Attribute.MODEL) == {MODEL: count}, metric
-    assert newest(receiver, names.WORKERS, Attribute.STATE) == {"serving": 1, "draining": 0, "stalled": 0}
     input_tokens = newest(receiver, names.TOKENS, Attribute.TOKEN_TYPE)["input"]
     assert input_tokens >= len(PROMPT), "computed once, and found in the cache from then on"
     assert newest(receiver, names.CLAIMED, Attribute.MODEL) == {MODEL: 0}
     assert not receiver.spans, "none was sampled"
+
+
+def test_a_request_that_ends_while_leases_are_renewed_is_not_lost(
+    producer: Producer, start_worker: StartWorker, receiver: OtlpReceiver
+) -> None:
+    """There is no other worker, so no lease can be."""
+    worker = start_worker(lease_ms=500)
+    worker.wait_serving()
+    for request_id in [producer.post(PROMPT, max_tokens=number % 20 + 1, ignore_eos=True) for number in range(400)]:
+        producer.read(request_id)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert "lease lost" not in worker.log
+    renewals = newest(receiver, names.LEASE_RENEWALS, Attribute.OUTCOME)
+    assert set(renewals) == {"renewed"}
+    assert renewals["renewed"] > 0
 
 
 def test_a_collector_that_never_answers_holds_up_neither_requests_nor_the_drain(

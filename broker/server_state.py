@@ -1,0 +1,80 @@
+"""A look at the Redis server itself: memory, persistence, replication, and what it had to refuse."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from redis.exceptions import ResponseError
+
+from broker.link import Link
+
+_SAYS_OK: Final = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """Sizes in bytes; None: the server does not tell, or has no such thing. Totals count from its start."""
+
+    memory_used: int | None = None
+    memory_limit: int | None = None
+    """None where there is no limit."""
+    aof_writable: bool | None = None
+    """Whether the last write of the append-only file succeeded; None where there is none."""
+    replicas: int | None = None
+    """Those that are up to date with the stream of writes; None of a server that is a replica itself."""
+    replication_lag: int | None = None
+    """How far behind the slowest of them is."""
+    keys_evicted: int | None = None
+    connections_rejected: int | None = None
+    commands_slow: int | None = None
+
+
+async def read_server_state(link: Link) -> ServerState:
+    """One round trip. What the server does not let this user ask is left out. Raises LinkLost."""
+    told, newest = await link.call_many([("INFO",), ("SLOWLOG", "GET", 1)])
+    slow = None
+    if not isinstance(newest, ResponseError):
+        slow = int(newest[0][0]) + 1 if newest else 0  # entries are numbered from 0 on, also those that are gone
+    if isinstance(told, ResponseError):
+        return ServerState(commands_slow=slow)
+    return state_of(told.decode(errors="replace"), slow)
+
+
+def _fields(text: str) -> dict[str, str]:
+    lines = (line.partition(":") for line in text.splitlines() if not line.startswith("#"))
+    return {name: value for name, colon, value in lines if colon}
+
+
+def state_of(text: str, slow: int | None) -> ServerState:
+    """What the text of INFO says; `slow` is not part of it."""
+    info = _fields(text)
+    is_master = info.get("role") == "master"
+    offset = _number(info, "master_repl_offset")
+    behind = [lag for line in _replicas(info) if (lag := _behind(line, offset)) is not None] if is_master else []
+    return ServerState(
+        memory_used=_number(info, "used_memory"),
+        memory_limit=_number(info, "maxmemory") or None,
+        aof_writable=info.get("aof_last_write_status") == _SAYS_OK if info.get("aof_enabled") == "1" else None,
+        replicas=len(behind) if is_master else None,
+        replication_lag=max(behind, default=None),
+        keys_evicted=_number(info, "evicted_keys"),
+        connections_rejected=_number(info, "rejected_connections"),
+        commands_slow=slow,
+    )
+
+
+def _replicas(info: Mapping[str, str]) -> list[str]:
+    return [value for name, value in info.items() if name.startswith("slave") and name[5:].isdigit()]
+
+
+def _behind(replica: str, offset: int | None) -> int | None:
+    """How far this one is behind, of `ip=…,port=…,state=online,offset=…,lag=…`; None before it is in step."""
+    fields = dict(part.partition("=")[::2] for part in replica.split(","))
+    if fields.get("state") != "online" or offset is None or not fields.get("offset", "").isdigit():
+        return None
+    return max(0, offset - int(fields["offset"]))
+
+
+def _number(info: Mapping[str, str], name: str) -> int | None:
+    value = info.get(name, "")
+    return int(value) if value.isdigit() else None

@@ -1,0 +1,36 @@
+"""The metric readers of a process: the SDK's own, completed by the histograms that are counted here."""
+
+from typing import TYPE_CHECKING
+
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+
+from telemetry.exporters import metric_exporter
+from telemetry.histograms import CountsHistograms
+from telemetry.settings import OtelSettings
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+
+class _Exporting(CountsHistograms, PeriodicExportingMetricReader):
+    pass
+
+
+class _ExportingDeltas(_Exporting):
+    deltas = True
+
+
+def exporting(name: str, settings: OtelSettings) -> MetricReader:
+    """Exports every OTEL_METRIC_EXPORT_INTERVAL through the exporter `name`; UnusableTelemetry as that has it."""
+    kind = _ExportingDeltas if name == "otlp" and settings.histograms_as_deltas else _Exporting
+    return kind(metric_exporter(name, settings))
+
+
+def shown_to_prometheus(registry: "CollectorRegistry") -> MetricReader:
+    """Tells `registry` whenever that is read."""
+    from opentelemetry.exporter.prometheus import PrometheusMetricReader
+
+    class Shown(CountsHistograms, PrometheusMetricReader):
+        pass
+
+    return Shown(registry=registry, scope_info_enabled=False)

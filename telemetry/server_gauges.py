@@ -1,0 +1,45 @@
+"""What the Redis server says of itself: gathered by a gateway now and then, read when metrics are collected."""
+
+import time
+from collections.abc import Mapping
+
+from telemetry.instruments import Read, Values, observe
+from telemetry.names import (
+    REDIS_AOF,
+    REDIS_EVICTED,
+    REDIS_LAG,
+    REDIS_MEMORY,
+    REDIS_MEMORY_LIMIT,
+    REDIS_REJECTED,
+    REDIS_REPLICAS,
+    REDIS_SLOW,
+    Metric,
+)
+from telemetry.queue_gauges import FRESH_FOR_S
+
+_OBSERVED = (
+    *(REDIS_MEMORY, REDIS_MEMORY_LIMIT, REDIS_AOF, REDIS_REPLICAS),
+    *(REDIS_LAG, REDIS_EVICTED, REDIS_REJECTED, REDIS_SLOW),
+)
+
+
+class ServerGauges:
+    """Whoever gathers the queue's state (`QueueGauges.wanted`) gathers this, too."""
+
+    def __init__(self) -> None:
+        self._at_s = float("-inf")
+        self._values: Mapping[str, float] = {}
+        for metric in _OBSERVED:
+            observe(metric, self._reader(metric))
+
+    def gathered(self, values: Mapping[Metric, float | None]) -> None:
+        """What was found now; what is None is not known."""
+        self._at_s = time.monotonic()
+        self._values = {metric.name: value for metric, value in values.items() if value is not None}
+
+    def _reader(self, metric: Metric) -> Read:
+        def read() -> Values:
+            fresh = time.monotonic() - self._at_s < FRESH_FOR_S
+            return [(self._values[metric.name], {})] if fresh and metric.name in self._values else []
+
+        return read

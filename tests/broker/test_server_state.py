@@ -1,0 +1,86 @@
+"""The Redis server as it describes itself."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import redis
+
+from broker.link import Link
+from broker.server_state import ServerState, read_server_state, state_of
+from tests.broker.conftest import OpenLink
+from tests.redis_server import RedisServer
+
+
+async def once(link: Link, holds: Callable[[ServerState], object]) -> ServerState:
+    """The state, as soon as `holds` is true of it."""
+    async with asyncio.timeout(30):
+        while True:
+            state = await read_server_state(link)
+            if holds(state):
+                return state
+            await asyncio.sleep(0.02)
+
+
+async def test_a_server_without_limit_file_and_replicas(link: Link) -> None:
+    state = await read_server_state(link)
+    assert state.memory_used
+    assert (state.memory_limit, state.aof_writable, state.replicas, state.replication_lag) == (None, None, 0, None)
+    assert (state.keys_evicted, state.connections_rejected) == (0, 0)
+
+
+async def test_what_a_server_counts_that_has_them_all(redis_binary: str, tmp_path: Path, open_link: OpenLink) -> None:
+    tight = ("--maxmemory", "8mb", "--maxmemory-policy", "allkeys-lru", "--maxclients", "3", "--slowlog-max-len", "2")
+    server = RedisServer(redis_binary, tmp_path / "master", aof="everysec", options=tight)
+    replica = RedisServer(redis_binary, tmp_path / "replica", options=["--replicaof", "127.0.0.1", str(server.port)])
+    try:
+        server.start()
+        link = await open_link(server.url)
+        before = await read_server_state(link)
+        assert (before.memory_limit, before.aof_writable, before.replicas) == (8 * 2**20, True, 0)
+        with server.client() as client:
+            client.config_set("slowlog-log-slower-than", 0)
+            for number in range(200):
+                client.set(f"key-{number}", b"x" * 100_000)
+            client.config_set("slowlog-log-slower-than", 1_000_000)
+        replica.start()
+        state = await once(link, lambda state: state.replicas)
+        assert (state.replicas, state.replication_lag is not None) == (1, True)
+        assert state.keys_evicted
+        assert (state.commands_slow or 0) >= 200, "also those that the log no longer holds"
+        clients = [server.client() for _ in range(3)]
+        refused = [client for client in clients if not _answers(client)]
+        assert refused
+        assert (await read_server_state(link)).connections_rejected
+        replica.kill()
+        assert (await once(link, lambda state: state.replicas == 0)).replication_lag is None
+    finally:
+        replica.kill()
+        server.kill()
+
+
+def _answers(client: "redis.Redis") -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
+
+
+async def test_who_may_not_ask_is_told_nothing(redis_server: RedisServer, open_link: OpenLink) -> None:
+    with redis_server.client() as client:
+        client.execute_command("ACL", "SETUSER", "modest", "on", "nopass", "~*", "+@all", "-info", "-slowlog")
+        try:
+            link = await open_link(redis_server.url.replace("127.0.0.1", "modest:x@127.0.0.1"))
+            assert await read_server_state(link) == ServerState()
+        finally:
+            client.execute_command("ACL", "DELUSER", "modest")
+
+
+def test_a_file_that_cannot_be_written_and_a_replica_that_is_not_in_step() -> None:
+    text = (
+        "# Persistence\r\naof_enabled:1\r\naof_last_write_status:err\r\n# Replication\r\nrole:master\r\n"
+        "slave0:ip=10.0.0.1,port=6379,state=online,offset=900,lag=1\r\n"
+        "slave1:ip=10.0.0.2,port=6379,state=wait_bgsave,offset=0,lag=0\r\nmaster_repl_offset:1000\r\n"
+    )
+    state = state_of(text, 3)
+    assert (state.aof_writable, state.replicas, state.replication_lag, state.commands_slow) == (False, 1, 100, 3)

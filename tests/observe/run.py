@@ -1,0 +1,60 @@
+"""`make observe-test`: the story on real Prometheus servers, and its pictures.
+
+With `--pictures DIR` what the panels showed, and the traces of two requests, are drawn there.
+"""
+
+import argparse
+import importlib.util
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.observe.site import ObservedService
+from tests.observe.story import Story
+from tests.telemetry.prometheus_binaries import NONE_FOUND, PROMETHEIS
+
+EVERY_S = 5.0
+WATCHED_S = 20.0
+"""How long it goes on after each step, so that pictures show what follows."""
+
+
+def tell(service: ObservedService, pictures: Path | None) -> None:
+    """The story, a line for each step, and its pictures."""
+    begun_s = time.time()
+    for server in service.servers:
+        print(f"{'prometheus':<16}{server.version}, {server.way}", flush=True)
+    story = Story(service)
+    for step in (story.served, story.one_is_killed, story.none_is_left, story.others_come):
+        before_s = time.time()
+        line = step()
+        print(f"{step.__name__:<16}{line} [{time.time() - before_s:.0f} s]", flush=True)
+        time.sleep(WATCHED_S)
+    if pictures is not None:
+        from tests.observe.pictures import draw
+
+        draw(service, story, begun_s, time.time(), pictures)
+
+
+def main() -> int:
+    """0 if every step holds."""
+    parser = argparse.ArgumentParser(prog="observe-test")
+    parser.add_argument("--pictures", type=Path, help="a directory for them")
+    options = parser.parse_args()
+    if options.pictures is not None and importlib.util.find_spec("matplotlib") is None:
+        print("observe-test: --pictures needs matplotlib: pip install 'orcastream[bench]'", file=sys.stderr)
+        return 1
+    if not PROMETHEIS:
+        print(f"observe-test: {NONE_FOUND}", file=sys.stderr)
+        return 1
+    with (
+        tempfile.TemporaryDirectory(prefix="orcastream-observe-") as directory,
+        ObservedService(Path(directory), EVERY_S, workers=3, lease_ms=5000) as service,
+    ):
+        tell(service, options.pictures)
+    print("observe-test: every step holds")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

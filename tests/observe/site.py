@@ -1,0 +1,130 @@
+"""A service under observation: Redis, a gateway, workers, clients, and Prometheus both ways."""
+
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from demo.prompts import LONG_COUNT
+from tests.observe.remote_write import RemoteWriter
+from tests.observe.server import PrometheusServer, Target
+from tests.path.gateway_process import GatewayProcess
+from tests.path.stream import Stream
+from tests.ports import free_port
+from tests.redis_server import BINARIES, RedisServer
+from tests.telemetry.otlp_receiver import OtlpReceiver
+from tests.telemetry.prometheus_binaries import PROMETHEIS
+from tests.worker.worker_process import MODEL, WorkerProcess
+
+BODY = {"model": MODEL, "prompt": LONG_COUNT[0], "max_tokens": 400, "temperature": 0, "timeout": 600}
+
+
+class Clients:
+    """Each asks for one long answer after another, until told to stop."""
+
+    def __init__(self, url: str, number: int) -> None:
+        self._url = url
+        self._stop = threading.Event()
+        self.finished: list[Stream] = []
+        self.tokens = 0
+        self._threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(number)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self.finished.append(Stream().post(self._url, BODY, {}))
+            except (AssertionError, httpx.HTTPError):
+                self._stop.wait(0.2)
+
+    def stop(self) -> None:
+        """Ask nothing more; what runs is read to its end."""
+        self._stop.set()
+
+    def join(self) -> None:
+        """Wait for the ends."""
+        for thread in self._threads:
+            thread.join()
+
+
+class ObservedService:
+    """`every_s`: how often metrics are scraped, exported and evaluated. The oldest Prometheus that was found scrapes,
+    the newest gets by OTLP what the processes export.
+    """
+
+    def __init__(self, directory: Path, every_s: float, *, workers: int, lease_ms: int) -> None:
+        self.every_s = every_s
+        self._directory = directory
+        self._lease_ms = lease_ms
+        self.lease_s = lease_ms / 1000
+        self.receiver = OtlpReceiver()
+        oldest, *_, newest = sorted([*PROMETHEIS, *PROMETHEIS], key=lambda one: tuple(map(int, one.version.split("."))))
+        self.scraping = PrometheusServer(oldest, directory / "scraping", every_s, pushed=False)
+        self.pushed = PrometheusServer(newest, directory / "pushed", every_s, pushed=True)
+        self.servers = (self.scraping, self.pushed)
+        self._writer = RemoteWriter(self.pushed.write_url)
+        self._redis = RedisServer(
+            _redis_binary(), directory / "redis", aof="everysec", options=["--maxmemory", "256mb"]
+        )
+        self._redis.start()
+        self.receiver.__enter__()
+        self._writer.__enter__()
+        self.workers: dict[str, WorkerProcess] = {}
+        self._ports: dict[str, int] = {}
+        self._patch = pytest.MonkeyPatch()
+        for name, value in self._environment().items():
+            self._patch.setenv(name, value)
+        self.gateway = GatewayProcess(self._redis.url, directory / "gateway.log", lease_ms=lease_ms)
+        self.start_workers(workers)
+
+    def __enter__(self) -> "ObservedService":
+        self.gateway.wait_ready()
+        for server in self.servers:
+            server.wait_ready()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in (self.gateway, *self.workers.values(), *self.servers, self._redis):
+            process.kill()
+        self._patch.undo()
+        self._writer.__exit__()
+        self.receiver.__exit__()
+
+    def _environment(self) -> dict[str, str]:
+        """Traces and logs to our own collector, metrics to Prometheus."""
+        return {
+            **self.receiver.environment(OTEL_METRIC_EXPORT_INTERVAL=f"{self.every_s * 1000:.0f}"),
+            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": self._writer.url,
+            "ORCASTREAM_METRICS": "true",
+            "ORCASTREAM_REQUIRE_WORKER": "false",
+        }
+
+    def start_workers(self, number: int) -> None:
+        """Start more of them, and wait until they serve."""
+        started = []
+        for _ in range(number):
+            port = free_port()
+            log = self._directory / f"worker-{port}.log"
+            settings = {"lease_ms": self._lease_ms, "admin_port": port, "max_batch_size": 16}
+            started.append((WorkerProcess(self._redis.url, log, **settings), port))
+        for worker, port in started:
+            name = worker.wait_serving()
+            self.workers[name], self._ports[name] = worker, port
+        targets = [Target("orcastream-worker", f"127.0.0.1:{port}") for port in self._ports.values()]
+        self.scraping.scrape([Target("orcastream-gateway", f"127.0.0.1:{self.gateway.port}"), *targets])
+
+    def kill(self, worker: str) -> None:
+        """SIGKILL; its target stays, as it does where nobody has taken it out yet."""
+        self.workers.pop(worker).kill()
+
+    def instance(self, server: PrometheusServer, worker: str) -> str:
+        """What `server` calls a worker."""
+        return worker if server.pushed else f"127.0.0.1:{self._ports[worker]}"
+
+
+def _redis_binary() -> str:
+    found = [binary for name in ("system", "embedded") if (binary := BINARIES[name]())]
+    assert found, "no redis-server on this machine"
+    return found[0]

@@ -1,0 +1,157 @@
+"""What an operator sees: eight clients are served, one worker is killed, then all are, and new ones come.
+
+Each step asserts what panels and alerts say, the same for metrics that are scraped and for those that are pushed.
+"""
+
+import time
+from collections.abc import Callable
+
+from tests.observe.panels import Said, look
+from tests.observe.server import PrometheusServer
+from tests.observe.site import Clients, ObservedService
+
+CLIENTS = 8
+SILENT = {("redis", "Replication lag"), ("service", "Gave up before the first token")}
+"""Panels without an answer where there is no replica, and nobody gives up."""
+LEAST = {
+    ("service", "Requests ended"): 0.1,
+    ("service", "Tokens per second"): 10,
+    ("service", "Time to first token, p95"): 0.001,
+    ("service", "Gaps between tokens"): 0.001,
+    ("service", "Open replies"): 1,
+    ("engine", "Running"): 1,
+    ("engine", "Iterations per second"): 1,
+    ("redis", "Commands"): 10,
+    ("redis", "Memory in use"): 0.001,
+    ("redis", "Append-only file"): 1,
+}
+"""What at least one line of a panel shows while clients are served."""
+PER_WORKER = (
+    *(("engine", "Requests running per worker"), ("engine", "In use")),
+    *(("redis", "Requests claimed per worker"), ("redis", "Share of the capacity in use")),
+)
+
+
+class Story:
+    """One service, told from the first client to the last; every step returns its line."""
+
+    def __init__(self, service: ObservedService) -> None:
+        self._service = service
+        self._clients = Clients(service.gateway.url, CLIENTS)
+        self._served_s = 0.0
+        self.moments: dict[str, float] = {}
+        """Unix time of what happened."""
+
+    def served(self) -> str:
+        """Every panel has an answer, and a plausible one."""
+        workers = len(self._service.workers)
+        for server in self._service.servers:
+            said = self._until(server, lambda said: not self._missing(said, workers), self._missing_in(workers))
+            assert max(said["service", "Errors"].values()) == 0, said["service", "Errors"]
+        self._served_s = time.time()
+        panels = len(said) - len(SILENT)
+        return f"{workers} workers serve {CLIENTS} clients: all {panels} panels say so"
+
+    def one_is_killed(self) -> str:
+        """It is gone from every panel, and its requests are seen to be taken over."""
+        service = self._service
+        victim, left = next(iter(service.workers)), len(service.workers) - 1
+        self.moments["worker killed"] = time.time()
+        service.kill(victim)
+        took = []
+        for server in service.servers:
+            name = service.instance(server, victim)
+            self._until(server, lambda said, name=name: self._gone(said, name, left), lambda said: said)  # type: ignore[misc]
+            took.append(f"{time.time() - self.moments['worker killed']:.0f} s {server.way}")
+            self._taken_over(server)
+        return f"worker {victim} is killed: gone from the panels after {', '.join(took)}; its requests taken over"
+
+    def none_is_left(self) -> str:
+        """Nothing runs, the queue waits, and the alert on it fires, one way as fast as the other."""
+        service = self._service
+        self.moments["all killed"] = time.time()
+        for worker in list(service.workers):
+            service.kill(worker)
+        for server in service.servers:
+            self._until(server, self._nothing_runs, lambda said: said)
+        took: dict[str, float] = {}
+        give_up_s = time.time() + 240
+        while len(took) < len(service.servers):
+            assert time.time() < give_up_s, {server.way: server.firing() for server in service.servers}
+            for server in service.servers:
+                if server.way not in took and "OrcastreamNoWorkerForQueue" in server.firing():
+                    took[server.way] = time.time() - self.moments["all killed"]
+            time.sleep(0.5)
+        self.moments["the alert fires"] = time.time()
+        slack_s = 3 * service.every_s + 10
+        assert max(took.values()) - min(took.values()) < slack_s, took
+        shown = ", ".join(f"{seconds:.0f} s {way}" for way, seconds in took.items())
+        return f"all workers are killed: Running 0, Workers 0; OrcastreamNoWorkerForQueue fires after {shown}"
+
+    def others_come(self) -> str:
+        """New workers go on with what waits; then the load ends, and rates fall within their window."""
+        service = self._service
+        self.moments["2 workers come"] = time.time()
+        service.start_workers(2)
+        for server in service.servers:
+            self._until(server, lambda said: said["engine", "Running"]["running"] > 0, lambda said: said)
+            self._until(server, lambda _, server=server: not server.firing() & {"OrcastreamNoWorkerForQueue"}, str)  # type: ignore[misc]
+        self._clients.stop()
+        self._clients.join()
+        self.moments["load ends"] = time.time()
+        broken = [stream.error for stream in self._clients.finished if not stream.done]
+        assert not broken, broken
+        for server in service.servers:
+            self._until(server, lambda said: said["service", "Tokens per second"]["output"] == 0, lambda said: said)
+        fell_s = time.time() - self.moments["load ends"]
+        assert fell_s < 4 * service.every_s + 10, fell_s
+        answers = len(self._clients.finished)
+        return (
+            f"2 workers come: the alert ends, {answers} answers complete, none broken; rates at 0 after {fell_s:.0f} s"
+        )
+
+    def _missing_in(self, workers: int) -> Callable[[Said], object]:
+        return lambda said: self._missing(said, workers)
+
+    def _missing(self, said: Said, workers: int) -> dict[tuple[str, str], dict[str, float]]:
+        """Panels that do not say what they should while all is well."""
+        missing = {panel: lines for panel, lines in said.items() if not lines and panel not in SILENT}
+        for panel, least in LEAST.items():
+            if max(said[panel].values(), default=0) < least:
+                missing[panel] = said[panel]
+        if said["service", "Workers"].get("workers") != workers:
+            missing["service", "Workers"] = said["service", "Workers"]
+        return missing
+
+    def _gone(self, said: Said, name: str, left: int) -> bool:
+        told = {line for panel in PER_WORKER for line in said[panel]}
+        return said["service", "Workers"]["workers"] == left and name not in told
+
+    def _taken_over(self, server: PrometheusServer) -> None:
+        """Its requests were taken over, and what their clients felt is told apart."""
+        lease_s, since_s = self._service.lease_s, time.time() - self._served_s
+        window = f"{since_s * 1000:.0f}ms"
+        [(_, taken)] = server.query(f"sum(increase(orcastream_takeovers_total[{window}]))")
+        assert taken > 0
+        [(_, longest)] = server.query(
+            "histogram_quantile(1, sum by (le) (increase("
+            f'orcastream_gateway_token_gap_seconds_bucket{{orcastream_gap="takeover"}}[{window}])))'
+        )
+        assert longest >= 0.75 * lease_s, longest
+
+    def _nothing_runs(self, said: Said) -> bool:
+        waits = said["service", "In the queue"].get("requests", 0) == CLIENTS
+        return waits and said["engine", "Running"] == {"running": 0} and said["service", "Workers"]["workers"] == 0
+
+    def _until(self, server: PrometheusServer, holds: Callable[[Said], bool], why: Callable[[Said], object]) -> Said:
+        """What the panels say once `holds`; AssertionError with `why` it does not."""
+        give_up_s = time.time() + 60 + 8 * self._service.every_s
+        while True:
+            said = look(server, self._service.every_s)
+            try:
+                if holds(said):
+                    return said
+            except KeyError:
+                pass
+            assert time.time() < give_up_s, (server.way, why(said))
+            time.sleep(self._service.every_s / 4)
