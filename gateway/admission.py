@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from gateway.errors import ApiError, invalid, model_not_found
 from gateway.kind import Kind
