@@ -53,7 +53,8 @@ class Claimer:
         self._retention_ms = retention_ms
         self._arrivals = Arrivals(link, keys, worker, class_weight)
         self._gate = TakeoverGate(link, lease_ms, not_before_ms)
-        self._cursors: dict[str, str] = {}
+        self._cursors: dict[tuple[str, int], str] = {}
+        """By class and idle time asked for: a look for what was handed over leaves the other one where it is."""
         self._claims: dict[object, float] = {}
 
     async def new(self, count: int) -> list[Claimed]:
@@ -129,9 +130,9 @@ class Claimer:
     async def _expired_of(self, name: str, count: int, min_idle_ms: int) -> list[Claimed]:
         claimed: list[Claimed] = []
         for _ in range(PAGES):
-            start = self._cursors.get(name, "-")
+            start = self._cursors.get((name, min_idle_ms), "-")
             page = await self._pending_page(name, start, count - len(claimed), ("IDLE", min_idle_ms))
-            self._cursors[name] = f"({page[-1][0].decode()}" if page else "-"
+            self._cursors[name, min_idle_ms] = f"({page[-1][0].decode()}" if page else "-"
             mine = self._worker.encode()
             claimed += await self._take_over(
                 [
