@@ -110,8 +110,8 @@ class Checker:
             log = replace(log, final=log.watched)  # what it was, before it was forgotten
         self._check_watched(seen, log)
         log = self.losses.as_answered(seen, log)
-        if not log.final and self.losses.concern(seen) and seen.ended in (*TOLD, "left"):
-            self.findings.ends["forgotten"] += 1
+        if not log.final and self.losses.concern(seen):
+            self._check_forgotten(seen, told=told)
             return
         folded = fold(log.final)
         self.findings.ends[folded.outcome or "no terminal"] += 1
@@ -137,6 +137,19 @@ class Checker:
         self.findings.ends["forgotten"] += 1
         if seen.reads_text and seen.ended in (None, "gave up"):
             self.findings.add("stuck", self._subject(seen), "its client was not told that its request is lost")
+
+    def _check_forgotten(self, seen: Seen, *, told: bool) -> None:
+        """Redis lost all of it: the client was told so, had had its end, or had gone."""
+        self.findings.ends["forgotten"] += 1
+        if not told and seen.ended != "left" and not self.losses.took_the_end(seen):
+            self.findings.add("lost", self._subject(seen), f"Redis lost all of it, and its client saw {seen.ended}")
+        if seen.prompt is not None and seen.ended == "finished":
+            answer = list(self._undisturbed.answers[seen.prompt])
+            for choice, tokens in seen.tokens.items():
+                if any(a != b for a, b in zip(tokens, answer, strict=False)):
+                    self.findings.add(
+                        "changed", self._subject(seen), f"choice {choice} differs from the undisturbed answer"
+                    )
 
     def _check_log(self, seen: Seen, log: Log, folded: Folded) -> None:
         subject = self._subject(seen)
@@ -166,18 +179,26 @@ class Checker:
             self.findings.add("stuck", subject, "its client waited in vain for the end")
         elif seen.ended == "reply_conflict":
             self.findings.add("changed", subject, "its client was told of a conflict")
-        elif seen.ended != "left" and folded.outcome is not None and seen.ended != folded.outcome:
+        elif (
+            seen.ended != "left"
+            and not self.losses.took_the_end(seen)
+            and folded.outcome is not None
+            and seen.ended != folded.outcome
+        ):
             self.findings.add("changed", subject, f"its client saw {seen.ended}, the log ended with {folded.outcome}")
 
     def _check_client(self, seen: Seen, folded: Folded) -> None:
         """What the client read is what the log holds; all of it, where the client saw the end."""
-        whole = seen.ended == "finished"
+        lost_end = self.losses.took_the_end(seen)
+        whole = seen.ended == "finished" and not lost_end
         for choice, tokens in enumerate(folded.tokens):
             expected: Sequence[object] = tokens
             got: Sequence[object] = seen.tokens.get(choice, [])
             if seen.reads_text:
                 expected, got = self._undisturbed.text(tokens), seen.texts.get(choice, "")
             if got == expected or (not whole and got == expected[: len(got)]):
+                continue
+            if lost_end and expected == got[: len(expected)]:
                 continue
             kind = "lost" if got == expected[: len(got)] else "repeated" if len(got) > len(expected) else "changed"
             at = next((i for i, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b), len(got))

@@ -155,7 +155,7 @@ async def _stall_engine(injector: Injector, planned: Planned) -> None:
 
 async def _kill_redis(injector: Injector, planned: Planned) -> None:
     async with injector.at_redis(planned) as (_, server):
-        await server.kill()
+        await injector.site.redis.kill(server)
         await asyncio.sleep(2 * planned.force)
         await server.start()
 
@@ -200,7 +200,7 @@ async def _fill_disk(injector: Injector, planned: Planned) -> None:
 async def _lose_machine(injector: Injector, planned: Planned) -> None:
     """Redis is killed, and up to a second of what it had acknowledged has not reached the disk."""
     async with injector.at_redis(planned) as (_, server):
-        await injector.site.redis.lose_machine(planned.force)
+        await injector.site.redis.lose_machine(server, planned.force)
         await server.start()
 
 

@@ -8,6 +8,8 @@ from tests.chaos.wire import LogEntry
 
 TOLD = frozenset({"lost", "reply_conflict", "unknown"})
 """Ends by which a client learns that Redis lost something of its request."""
+_SHOWN_S = 0.3
+"""From the log to the client's eyes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,10 @@ class Losses:
     def concern(self, seen: Seen) -> bool:
         """Whether something of the request may have been lost."""
         return any(loss.concerns(seen) for loss in self.all)
+
+    def took_the_end(self, seen: Seen) -> bool:
+        """Whether the client may have been shown an end that Redis then lost."""
+        return seen.ended_at is not None and any(seen.ended_at - _SHOWN_S in loss for loss in self.all)
 
     def may_lack(self, at: float) -> bool:
         """Whether what was written at this time may be gone; counts it as gone."""

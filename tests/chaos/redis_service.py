@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 FSYNC = {"none": None, "everysec": "everysec", "always": "always", "valkey": "always", "sentinel": "everysec"}
 """How the append-only file is synced, by mode; None: there is none."""
+_LATE_S = 0.5
+"""So much later than Redis we may have seen an entry."""
+_UNWRITTEN_S = 2.5
+"""While the disk is slow to sync, `everysec` keeps what it has acknowledged in memory for two seconds, without even a
+write(2): a killed server loses that."""
 _NOT_YET = {"cluster": "the suite starts no cluster"}
 
 
@@ -39,6 +44,7 @@ class RedisService:
     """One server. A kind with several overrides what is said of `master`, the one that takes writes now."""
 
     def __init__(self, mode: str, directory: Path) -> None:
+        self._fsync = FSYNC[mode]
         self.servers = [Server(find_binary(mode), directory / "server-1", FSYNC[mode])]
         self.losses: list[Loss] = []
         """When acknowledged writes were lost; with `none` also by each end of the server."""
@@ -79,11 +85,21 @@ class RedisService:
         for server in self.servers:
             await server.proxy.listen()
 
-    async def lose_machine(self, seconds: float) -> None:
-        """The master's machine goes down, and what it had not synced for `seconds` with it."""
-        now = time.monotonic()
-        await self.master.lose_machine(seconds)
-        self.losses.append(Loss(now - seconds - 0.2, time.monotonic()))
+    async def kill(self, server: Server) -> None:
+        """SIGKILL."""
+        begin = time.monotonic() - _UNWRITTEN_S
+        await server.kill()
+        self._may_have_lost(begin)
+
+    async def lose_machine(self, server: Server, seconds: float) -> None:
+        """The server's machine goes down, and what it had not synced for `seconds` with it."""
+        begin = time.monotonic() - _UNWRITTEN_S - seconds
+        await server.lose_machine(seconds)
+        self._may_have_lost(begin)
+
+    def _may_have_lost(self, begin: float) -> None:
+        if self._fsync == "everysec":
+            self.losses.append(Loss(begin, time.monotonic() + _LATE_S))
 
     async def stop(self) -> None:
         """End everything."""
