@@ -143,13 +143,7 @@ class Checker:
         self.findings.ends["forgotten"] += 1
         if not told and seen.ended != "left" and not self.losses.took_the_end(seen):
             self.findings.add("lost", self._subject(seen), f"Redis lost all of it, and its client saw {seen.ended}")
-        if seen.prompt is not None and seen.ended == "finished":
-            answer = list(self._undisturbed.answers[seen.prompt])
-            for choice, tokens in seen.tokens.items():
-                if any(a != b for a, b in zip(tokens, answer, strict=False)):
-                    self.findings.add(
-                        "changed", self._subject(seen), f"choice {choice} differs from the undisturbed answer"
-                    )
+        self._check_answer(seen, Folded(tokens=[seen.tokens[choice] for choice in sorted(seen.tokens)]))
 
     def _check_log(self, seen: Seen, log: Log, folded: Folded) -> None:
         subject = self._subject(seen)
@@ -179,12 +173,9 @@ class Checker:
             self.findings.add("stuck", subject, "its client waited in vain for the end")
         elif seen.ended == "reply_conflict":
             self.findings.add("changed", subject, "its client was told of a conflict")
-        elif (
-            seen.ended != "left"
-            and not self.losses.took_the_end(seen)
-            and folded.outcome is not None
-            and seen.ended != folded.outcome
-        ):
+        elif seen.ended == "left" or folded.outcome is None or self.losses.took_the_end(seen):
+            return
+        elif seen.ended != folded.outcome:
             self.findings.add("changed", subject, f"its client saw {seen.ended}, the log ended with {folded.outcome}")
 
     def _check_client(self, seen: Seen, folded: Folded) -> None:
