@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,10 +92,12 @@ class Log:
 
 
 class Recorder:
-    """Follows all reply logs on a connection of its own, past every fault but that of Redis itself."""
+    """Follows all reply logs on connections of its own, past every fault but that of Redis itself. `port`: that of
+    the server that is the master now."""
 
-    def __init__(self, redis_port: int) -> None:
-        self._redis = connect(redis_port)
+    def __init__(self, port: Callable[[], int]) -> None:
+        self._port = port
+        self._clients: dict[int, Redis[bytes]] = {}
         self.requests: dict[str, Seen] = {}
         self.logs: dict[str, Log] = {}
         self._live: dict[str, bytes] = {}
@@ -143,8 +145,16 @@ class Recorder:
         return [{name: fields.get(name.encode(), b"").decode() for name in names} for _, fields in letters]
 
     async def close(self) -> None:
-        """Close the connection."""
-        await self._redis.aclose()
+        """Close the connections."""
+        for client in self._clients.values():
+            await client.aclose()
+
+    @property
+    def _redis(self) -> "Redis[bytes]":
+        port = self._port()
+        if port not in self._clients:
+            self._clients[port] = connect(port)
+        return self._clients[port]
 
     async def _read_on(self) -> None:
         if not self._live:

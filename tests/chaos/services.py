@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 
 from tests.chaos.redis_service import RedisService
+from tests.chaos.sentinel_service import SentinelService
 from tests.ports import free_port
 from tests.service_process import ServiceProcess
 
@@ -87,12 +88,13 @@ class Service:
 
 
 class Site:
-    """Redis, two gateways, three workers. `patch` is what the workers do to themselves at start; `grace_s` how long a
-    lost client may be away before its request is cancelled."""
+    """Redis of the kind that `mode` names, two gateways, three workers. `patch` is what the workers do to themselves at
+    start; `grace_s` how long a lost client may be away before its request is cancelled."""
 
     def __init__(self, mode: str, directory: Path, *, patch: Patch, grace_s: float) -> None:
         self.directory = directory
-        self.redis = RedisService(mode, directory / "redis")
+        make = SentinelService if mode == "sentinel" else RedisService
+        self.redis: RedisService = make(mode, directory / "redis")
         self.gateways = [self._gateway(f"gateway-{number}", grace_s) for number in (1, 2)]
         self.workers = [self._worker(f"worker-{number}", patch) for number in (1, 2, 3)]
         self.intact_worker = self._worker("worker-0", None)

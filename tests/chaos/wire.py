@@ -24,6 +24,11 @@ def cancel_key(request_id: str) -> str:
     return f"{NAMESPACE}:{{{MODEL}}}:cancel:{request_id}"
 
 
+def seen_key(request_id: str) -> str:
+    """Names the entry that is the request: `class entry-id`, and perhaps more words."""
+    return f"{NAMESPACE}:{{{MODEL}}}:seen:{request_id}"
+
+
 CONTROL_KEY = f"{NAMESPACE}:{{{MODEL}}}:control"
 DEAD_KEY = f"{NAMESPACE}:{{{MODEL}}}:dead"
 
