@@ -1,7 +1,7 @@
 """A cluster of three real nodes behind one connection: keys find their nodes, also while slots move and nodes die."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -28,21 +28,6 @@ from tests.redis_server import one_server
 pytestmark = one_server("system")
 
 NAMES = [f"key-{number}" for number in range(24)]
-
-
-@pytest.fixture(scope="module")
-def _cluster(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
-    cluster = RedisCluster(redis_binary, tmp_path_factory.mktemp("cluster"))
-    cluster.start()
-    yield cluster
-    cluster.stop()
-
-
-@pytest.fixture
-def cluster(_cluster: RedisCluster) -> RedisCluster:
-    """An empty cluster, whose slots may be anywhere."""
-    _cluster.flush()
-    return _cluster
 
 
 @pytest.fixture
