@@ -183,11 +183,13 @@ class Link(Connection):
         return self
 
     async def another(self, key: str, *, name: str) -> "Link":
-        """A new link to this very server, for commands that block: what leads to a master may lead elsewhere by now."""
-        timeout_s = self._timeout_s
+        """A new link to this very server: what leads to a master may lead elsewhere by now. It ends with this one."""
         other = await Link.open_with(
-            self._options, name=name, reply_timeout_s=timeout_s, observer=self._observer, blocking=True
+            self._options, name=name, reply_timeout_s=self._timeout_s, observer=self._observer, blocking=True
         )
+        if self.lost_reason is not None:
+            await other.close()
+            raise LinkLost(self.lost_reason)
         self._others.add(other)
         return other
 
@@ -195,11 +197,6 @@ class Link(Connection):
         """Return the reason once the link is dead."""
         await self._lost.wait()
         return self.lost_reason or ""
-
-    def abort(self, reason: str) -> None:
-        """End the link at once, for a reason that is not its own: nobody is told that it broke."""
-        self._observer = None
-        self._die(reason)
 
     async def close(self) -> None:
         """End the link; what is in flight raises LinkLost."""
