@@ -205,10 +205,8 @@ class Link(Connection):
         await self._stream.ended
 
     def drop(self, reason: str) -> None:
-        """The server is not to be talked to any more, here and by `another`: as if the connections had broken."""
+        """The server is not to be talked to any more: as if the connection had broken."""
         self._die(reason)
-        for other in self._others:
-            other.drop(reason)
 
     async def call(self, *args: Arg) -> Any:
         """Carry out one command: its reply, ResponseError where the server says no, LinkLost where nobody knows."""
@@ -337,6 +335,8 @@ class Link(Connection):
         if self._timer is not None:
             self._timer.cancel()
         self._transport.abort()
+        for other in self._others:
+            other.drop(reason)
         for waiting in self._in_flight:
             if not waiting.future.done():
                 waiting.future.set_exception(LinkLost(reason))

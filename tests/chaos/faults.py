@@ -92,7 +92,7 @@ class Injector:
         """Wait until nothing else befalls Redis, note the fault, and wait until it has healed."""
         async with self._redis:
             with self._noted(planned.kind, "redis") as fault:
-                yield fault, self.site.redis.master
+                yield fault, self.site.redis.target(planned.target)
                 fault.note = fault.note or await self.site.redis.healed()
 
     def _noted(self, kind: str, target: str) -> "_Noted":

@@ -10,13 +10,13 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from tests.chaos import wire
 from tests.chaos.wire import LogEntry
 
 _POLL_S = 0.05
-AWAY = (RedisError, OSError)
+AWAY = (RedisError, RedisClusterException, OSError)
 """What a client of Redis gets while it is away."""
 
 
@@ -92,12 +92,11 @@ class Log:
 
 
 class Recorder:
-    """Follows all reply logs on connections of its own, past every fault but that of Redis itself. `port`: that of
-    the server that is the master now."""
+    """Follows all reply logs on connections of its own, past every fault but that of Redis itself. `observer`: the
+    client to use now."""
 
-    def __init__(self, port: Callable[[], int]) -> None:
-        self._port = port
-        self._clients: dict[int, Redis[bytes]] = {}
+    def __init__(self, observer: Callable[[], "Redis[bytes]"]) -> None:
+        self._observer = observer
         self.requests: dict[str, Seen] = {}
         self.logs: dict[str, Log] = {}
         self._live: dict[str, bytes] = {}
@@ -144,28 +143,24 @@ class Recorder:
         names = ("id", "reason", "message", "attempts")
         return [{name: fields.get(name.encode(), b"").decode() for name in names} for _, fields in letters]
 
-    async def close(self) -> None:
-        """Close the connections."""
-        for client in self._clients.values():
-            await client.aclose()
-
     @property
     def _redis(self) -> "Redis[bytes]":
-        port = self._port()
-        if port not in self._clients:
-            self._clients[port] = connect(port)
-        return self._clients[port]
+        return self._observer()
 
     async def _read_on(self) -> None:
         if not self._live:
             return
         keys = {wire.reply_key(request_id): request_id for request_id in self._live}
-        answer = await self._redis.xread({key: self._live[request_id] for key, request_id in keys.items()}, count=1000)
+        reads = self._redis.pipeline(transaction=False)
+        for key, request_id in keys.items():  # one by one: in a cluster no command names two slots
+            reads.xread({key: self._live[request_id]}, count=1000)
+        answers = await reads.execute(raise_on_error=False)
         now = time.monotonic()
-        for key, entries in answer:
-            request_id = keys[key.decode()]
-            self._live[request_id] = entries[-1][0]
-            self._take(request_id, entries, now)
+        for request_id, answer in zip(keys.values(), answers, strict=True):
+            if answer and not isinstance(answer, Exception):
+                entries = answer[0][1]
+                self._live[request_id] = entries[-1][0]
+                self._take(request_id, entries, now)
 
     def _take(self, request_id: str, entries: Iterable[tuple[bytes, dict[bytes, bytes]]], now: float) -> None:
         log = self.logs[request_id]

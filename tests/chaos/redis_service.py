@@ -14,14 +14,20 @@ from tests.redis_server import embedded_binary
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-FSYNC = {"none": None, "everysec": "everysec", "always": "always", "valkey": "always", "sentinel": "everysec"}
+FSYNC = {
+    "none": None,
+    "everysec": "everysec",
+    "always": "always",
+    "valkey": "always",
+    "sentinel": "everysec",
+    "cluster": "always",
+}
 """How the append-only file is synced, by mode; None: there is none."""
 _LATE_S = 0.5
 """So much later than Redis we may have seen an entry."""
 _UNWRITTEN_S = 2.5
 """While the disk is slow to sync, `everysec` keeps what it has acknowledged in memory for two seconds, without even a
 write(2): a killed server loses that."""
-_NOT_YET = {"cluster": "the suite starts no cluster"}
 
 
 class Unsupported(Exception):
@@ -29,12 +35,16 @@ class Unsupported(Exception):
 
 
 def find_binary(mode: str) -> str:
-    """The server of a mode: Valkey for `valkey`, else the one that comes along, else the one on PATH."""
-    if mode in _NOT_YET:
-        raise Unsupported(f"MODE={mode} is not supported yet: {_NOT_YET[mode]}")
+    """The server of a mode: Valkey for `valkey`, the one on PATH for `cluster`, which needs a Redis of version 7, else
+    the one that comes along, else the one on PATH."""
     if mode not in FSYNC:
-        raise Unsupported(f"MODE={mode}: allowed: {', '.join((*FSYNC, *_NOT_YET))}")
-    binary = shutil.which("valkey-server") if mode == "valkey" else embedded_binary() or shutil.which("redis-server")
+        raise Unsupported(f"MODE={mode}: allowed: {', '.join(FSYNC)}")
+    if mode == "valkey":
+        binary = shutil.which("valkey-server")
+    elif mode == "cluster":
+        binary = shutil.which("redis-server")
+    else:
+        binary = embedded_binary() or shutil.which("redis-server")
     if binary is None:
         raise Unsupported(f"MODE={mode}: no {'valkey' if mode == 'valkey' else 'redis'}-server found on this machine")
     return binary
@@ -49,6 +59,7 @@ class RedisService:
         self.losses: list[Loss] = []
         """When acknowledged writes were lost; with `none` also by each end of the server."""
         self._watching: list[asyncio.Task[None]] = []
+        self._observers: dict[int, Redis[bytes]] = {}
 
     @property
     def master(self) -> Server:
@@ -63,6 +74,17 @@ class RedisService:
     def producer(self) -> "Redis[bytes]":
         """A client that everything befalls; it repeats nothing."""
         return connect(self.master.port)
+
+    def observer(self) -> "Redis[bytes]":
+        """A client past the proxies, to the server that takes writes now; closed at the end."""
+        port = self.master.direct_port
+        if port not in self._observers:
+            self._observers[port] = connect(port)
+        return self._observers[port]
+
+    def target(self, number: int) -> Server:
+        """The server that a fault hits."""
+        return self.master
 
     async def start(self) -> None:
         """Start everything, and wait until it serves."""
@@ -106,5 +128,7 @@ class RedisService:
         for task in self._watching:
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
+        for observer in self._observers.values():
+            await observer.aclose()
         for server in self.servers:
             await server.stop()

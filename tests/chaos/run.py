@@ -38,7 +38,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.run", description=__doc__)
     parser.add_argument("--minutes", type=float, default=15, help="how long faults are injected")
     parser.add_argument("--seed", type=int, default=1, help="of the load and of the faults")
-    parser.add_argument("--mode", default="always", help="of Redis: none, everysec, always, valkey, sentinel")
+    parser.add_argument("--mode", default="always", help="of Redis: none, everysec, always, valkey, sentinel, cluster")
     parser.add_argument("--faults", default="all", help=f"some of {','.join(FAULTS)}, or all, or none")
     parser.add_argument("--rate", type=float, default=2.5, help="requests per second")
     parser.add_argument("--faults-per-minute", type=float, default=14)
@@ -71,8 +71,8 @@ async def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         stack.push_async_callback(site.stop)
         catalogue = await _start(site)
         http = HttpClient([gateway.url for gateway in site.gateways], Random(f"{options.seed} http"))
-        redis, recorder = RedisClient(site.redis.producer()), Recorder(lambda: site.redis.master.direct_port)
-        for client in (http, redis, recorder):
+        redis, recorder = RedisClient(site.redis.producer()), Recorder(site.redis.observer)
+        for client in (http, redis):
             stack.push_async_callback(client.close)
         load = Load(http, redis, recorder, catalogue, Random(f"{options.seed} load"), options.behaviours)
         injector = Injector(site, http)
@@ -126,8 +126,7 @@ async def _start(site: Site) -> Catalogue:
     catalogue = Catalogue.load()
     await site.redis.start()
     site.intact_worker.start()
-    async with site.redis.master.client() as client:
-        await catalogue.ask(client)
+    await catalogue.ask(site.redis.observer())
     await site.intact_worker.kill()
     await site.start()
     if why := await site.redis.healed():

@@ -46,6 +46,11 @@ class Server:
         self._config = directory / "redis.conf"
         self._config.write_text("\n".join(lines) + "\n")
 
+    def write_down(self, *lines: str) -> None:
+        """Add to its configuration, before it starts."""
+        with self._config.open("a") as config:
+            config.writelines(f"{line}\n" for line in lines)
+
     @property
     def pid(self) -> int:
         """Of the running server."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 
+from tests.chaos.cluster_service import ClusterService
 from tests.chaos.redis_service import RedisService
 from tests.chaos.sentinel_service import SentinelService
 from tests.ports import free_port
@@ -20,6 +21,8 @@ _WORKER = {"torch_threads": 1, "dtype": "float32", "drain_grace_s": 1, "stall_ti
 _WORKER |= {"max_batch_size": 16, "kv_cache_memory": 48 * 2**20}
 _GATEWAY = {"shutdown_grace_s": 1, "loss_check_s": 2}
 _EXIT_S = 30.0
+
+_KINDS: dict[str, type[RedisService]] = {"sentinel": SentinelService, "cluster": ClusterService}
 
 Patch = Callable[[], None]
 
@@ -93,8 +96,7 @@ class Site:
 
     def __init__(self, mode: str, directory: Path, *, patch: Patch, grace_s: float) -> None:
         self.directory = directory
-        make = SentinelService if mode == "sentinel" else RedisService
-        self.redis: RedisService = make(mode, directory / "redis")
+        self.redis = _KINDS.get(mode, RedisService)(mode, directory / "redis")
         self.gateways = [self._gateway(f"gateway-{number}", grace_s) for number in (1, 2)]
         self.workers = [self._worker(f"worker-{number}", patch) for number in (1, 2, 3)]
         self.intact_worker = self._worker("worker-0", None)
