@@ -222,3 +222,19 @@ async def test_nobody_answers_or_it_is_no_cluster(redis_server: Any, cluster: Re
         await connect(f"redis+cluster://127.0.0.1:{redis_server.port}")
     connection = await connect(f"redis+cluster://127.0.0.1:1,127.0.0.1:{cluster.nodes[1].port}")
     await connection.close()
+
+
+async def test_the_rights_that_a_cluster_takes_beside_those_of_a_server(cluster: RedisCluster) -> None:
+    rights = "on >word resetkeys ~* -@all +asking +client|id +client|setname +cluster|slots +get +set"
+    for node in cluster.nodes:
+        with node.client() as client:
+            client.execute_command("ACL", "SETUSER", "limited", *rights.split())
+    try:
+        connection = await connect(f"redis+cluster://limited:word@127.0.0.1:{cluster.nodes[0].port}", name="limited")
+        with cluster.moving("moves", other_node(cluster, "moves")):
+            assert await connection.call_many([("SET", "moves", "1"), ("GET", "moves")]) == [b"OK", b"1"]
+        await connection.close()
+    finally:
+        for node in cluster.nodes:
+            with node.client() as client:
+                client.acl_deluser("limited")
