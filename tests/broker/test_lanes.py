@@ -215,7 +215,7 @@ async def test_clients_are_kept_in_the_lanes_of_their_requests(link: Connection,
     assert await attendance.departed(link) == []
     await attendance.tell(link, [(one, Reading.LEFT) for one in IDS])
     assert sorted(await attendance.departed(link)) == sorted(IDS)
-    assert len(await attendance.departed(link, 5)) == 5
+    assert len(await attendance.departed(link, count=5)) == 5
     assert await attendance.give_up(link, IDS[0], expire_at_ms=4_000_000_000_000)
     assert await link.call("EXISTS", keys.cancel(IDS[0])) == 1
     assert len(await link.call("XRANGE", keys.control, "-", "+")) == 1
