@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tokenizers import Tokenizer
 
 from tests.chaos import wire
-from tests.chaos.wire import LogEntry
+from tests.chaos.wire import LogEntry, Queue
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -43,14 +43,14 @@ class Catalogue:
         """What a client should read."""
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
-    async def ask(self, client: "Redis[bytes]") -> None:
+    async def ask(self, client: "Redis[bytes]", queue: Queue) -> None:
         """Have the answers computed, by whatever worker serves, through Redis. TimeoutError where nobody does."""
         deadline_ms = int((time.time() + _PATIENCE_S) * 1000)
         ids = [f"reference-{number}" for number in range(len(self.prompts))]
         how = {"max_tokens": MAX_TOKENS, "temperature": 0.0, "ignore_eos": True, "logprobs": 2}
         for request_id, prompt in zip(ids, self.prompts, strict=True):
             fields = wire.entry(request_id, {"prompt": prompt, **how}, deadline_ms)
-            await client.xadd(wire.requests_key("normal"), fields)
+            await client.xadd(queue.requests("normal", request_id), fields)
         async with asyncio.timeout(_PATIENCE_S):
             for request_id in ids:
                 entries: list[LogEntry] = []

@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 from tests.chaos.record import AWAY
 from tests.chaos.redis_service import FSYNC, RedisService, find_binary
 from tests.chaos.server import Server
+from tests.chaos.wire import Queue
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -27,8 +28,10 @@ _LOOK_S = 0.1
 class ClusterService(RedisService):
     """Clients reach each node through its proxy, whose port it announces; the nodes reach one another without.
 
-    There are no replicas: a node that is away comes back with what it had.
+    There are no replicas: a node that is away comes back with what it had. The queue has a lane on each node.
     """
+
+    queue = Queue(lanes=3)
 
     def __init__(self, mode: str, directory: Path) -> None:
         super().__init__(mode, directory)

@@ -13,7 +13,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
 from tests.chaos import wire
-from tests.chaos.wire import LogEntry
+from tests.chaos.wire import LogEntry, Queue
 
 _POLL_S = 0.05
 AWAY = (RedisError, RedisClusterException, OSError)
@@ -95,8 +95,9 @@ class Recorder:
     """Follows all reply logs on connections of its own, past every fault but that of Redis itself. `observer`: the
     client to use now."""
 
-    def __init__(self, observer: Callable[[], "Redis[bytes]"]) -> None:
+    def __init__(self, observer: Callable[[], "Redis[bytes]"], queue: Queue) -> None:
         self._observer = observer
+        self._queue = queue
         self.requests: dict[str, Seen] = {}
         self.logs: dict[str, Log] = {}
         self._live: dict[str, bytes] = {}
@@ -130,8 +131,7 @@ class Recorder:
     async def left_over(self) -> dict[str, int]:
         """Entries in the request streams and in their groups, by key; empty when all is done."""
         left: dict[str, int] = {}
-        for name in wire.CLASSES:
-            key = wire.requests_key(name)
+        for key in self._queue.streams():
             length = await self._redis.xlen(key)
             pending = (await self._redis.xpending(key, wire.GROUP))["pending"] if await self._redis.exists(key) else 0
             left |= {what: count for what, count in ((key, length), (f"{key} pending", pending)) if count}
@@ -139,7 +139,7 @@ class Recorder:
 
     async def dead_letters(self) -> list[dict[str, str]]:
         """All dead letters: id, reason, message."""
-        letters = await self._redis.xrange(wire.DEAD_KEY)
+        letters = [letter for key in self._queue.dead_letters() for letter in await self._redis.xrange(key)]
         names = ("id", "reason", "message", "attempts")
         return [{name: fields.get(name.encode(), b"").decode() for name in names} for _, fields in letters]
 

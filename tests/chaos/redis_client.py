@@ -9,7 +9,7 @@ import msgpack
 
 from tests.chaos import wire
 from tests.chaos.record import AWAY, Seen
-from tests.chaos.wire import LogEntry
+from tests.chaos.wire import LogEntry, Queue
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -32,8 +32,9 @@ class _Posted:
 class RedisClient:
     """One for all requests: what befalls Redis befalls `redis`."""
 
-    def __init__(self, redis: "Redis[bytes]") -> None:
+    def __init__(self, redis: "Redis[bytes]", queue: Queue) -> None:
         self._redis = redis
+        self._queue = queue
         self._posted: dict[str, _Posted] = {}
 
     async def post(self, seen: Seen, priority_class: str, timeout_s: float, *, times: int = 1) -> None:
@@ -44,7 +45,7 @@ class RedisClient:
         fields = wire.entry(seen.id, seen.payload, deadline_ms)
         while times and time.monotonic() < until:
             try:
-                entry_id = await self._redis.xadd(wire.requests_key(priority_class), fields)
+                entry_id = await self._redis.xadd(self._queue.requests(priority_class, seen.id), fields)
                 self._posted.setdefault(seen.id, _Posted(priority_class, entry_id, fields))
                 seen.accept()
                 times -= 1
@@ -55,7 +56,7 @@ class RedisClient:
         """Write an entry that may break the contract."""
         while not seen.accepted:
             try:
-                await self._redis.xadd(wire.requests_key("normal"), fields)
+                await self._redis.xadd(self._queue.requests("normal", seen.id), fields)
                 seen.accept()
             except AWAY:
                 await asyncio.sleep(_RETRY_S)
@@ -64,7 +65,7 @@ class RedisClient:
         """Write the key, then the wake-up; whether both were acknowledged."""
         while time.monotonic() < until:
             try:
-                await self._redis.set(wire.cancel_key(request_id), "1", ex=3600)
+                await self._redis.set(self._queue.cancel(request_id), "1", ex=3600)
                 await self._redis.xadd(wire.CONTROL_KEY, {"type": "cancel", "target": request_id}, maxlen=10_000)
                 return True
             except AWAY:
@@ -99,9 +100,13 @@ class RedisClient:
     async def _look(self, request_id: str, *, again: bool) -> bool:
         """Whether Redis has lost the request; where it had already when we looked before, it is posted `again`."""
         posted = self._posted[request_id]
-        stream, seen = wire.requests_key(posted.priority_class), await self._redis.get(wire.seen_key(request_id))
+        stream = self._queue.requests(posted.priority_class, request_id)
+        seen = await self._redis.get(self._queue.seen(request_id))
         named = seen.split(b" ")[:2] if seen is not None else [posted.priority_class.encode(), posted.entry_id]
-        for key, entry_id in ((stream, posted.entry_id), (wire.requests_key(named[0].decode()), named[1])):
+        for key, entry_id in (
+            (stream, posted.entry_id),
+            (self._queue.requests(named[0].decode(), request_id), named[1]),
+        ):
             if await self._redis.xrange(key, entry_id, entry_id):
                 return False
         newest = await self._redis.xrevrange(wire.reply_key(request_id), count=1)

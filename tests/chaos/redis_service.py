@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tests.chaos.losses import Loss
 from tests.chaos.record import connect
 from tests.chaos.server import Server
+from tests.chaos.wire import Queue
 from tests.redis_server import embedded_binary
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def find_binary(mode: str) -> str:
 
 class RedisService:
     """One server. A kind with several overrides what is said of `master`, the one that takes writes now."""
+
+    queue = Queue()
 
     def __init__(self, mode: str, directory: Path) -> None:
         self._fsync = FSYNC[mode]

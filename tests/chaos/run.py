@@ -71,7 +71,10 @@ async def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         stack.push_async_callback(site.stop)
         catalogue = await _start(site)
         http = HttpClient([gateway.url for gateway in site.gateways], Random(f"{options.seed} http"))
-        redis, recorder = RedisClient(site.redis.producer()), Recorder(site.redis.observer)
+        redis, recorder = (
+            RedisClient(site.redis.producer(), site.redis.queue),
+            Recorder(site.redis.observer, site.redis.queue),
+        )
         for client in (http, redis):
             stack.push_async_callback(client.close)
         load = Load(http, redis, recorder, catalogue, Random(f"{options.seed} load"), options.behaviours)
@@ -126,7 +129,7 @@ async def _start(site: Site) -> Catalogue:
     catalogue = Catalogue.load()
     await site.redis.start()
     site.intact_worker.start()
-    await catalogue.ask(site.redis.observer())
+    await catalogue.ask(site.redis.observer(), site.redis.queue)
     await site.intact_worker.kill()
     await site.start()
     if why := await site.redis.healed():

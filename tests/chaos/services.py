@@ -146,15 +146,19 @@ class Site:
     def _died(self, service: Service, code: int | None) -> None:
         self.died.append(f"{service.name} ended by itself with status {code}")
 
+    @property
+    def _shared(self) -> dict[str, object]:
+        return {**_SHARED, "redis_url": self.redis.url, "queue_lanes": self.redis.queue.lanes}
+
     def _gateway(self, name: str, grace_s: float) -> Service:
         port = free_port()
-        own = {"port": port, "redis_url": self.redis.url, "disconnect_grace_s": grace_s}
-        settings = {**_SHARED, **_GATEWAY, **own}
+        own = {"port": port, "disconnect_grace_s": grace_s}
+        settings = {**self._shared, **_GATEWAY, **own}
         return Service(name, port, lambda: ServiceProcess("gateway", self._log(name), **settings))
 
     def _worker(self, name: str, patch: Patch | None) -> Service:
         port = free_port()
-        settings = {**_SHARED, **_WORKER, "admin_port": port, "redis_url": self.redis.url}
+        settings = {**self._shared, **_WORKER, "admin_port": port}
         return Service(name, port, lambda: ServiceProcess("worker", self._log(name), patch=patch, **settings))
 
     def _log(self, name: str) -> Path:
