@@ -53,7 +53,8 @@ class Claimer:
         self._lease_ms = lease_ms
         self._retention_ms = retention_ms
         self._lanes = [_Lane(link, one, worker, class_weight, lease_ms, not_before_ms) for one in keys.each_lane]
-        self._cursors: dict[str, str] = {}
+        self._cursors: dict[tuple[str, int], str] = {}
+        """By stream and idle time asked for: a look for what was handed over leaves the other one where it is."""
         self._claims: dict[object, float] = {}
         self._turn = -1
 
@@ -154,9 +155,9 @@ class Claimer:
         stream = keys.requests(name)
         claimed: list[Claimed] = []
         for _ in range(PAGES):
-            start = self._cursors.get(stream, "-")
+            start = self._cursors.get((stream, min_idle_ms), "-")
             page = await self._pending_page(stream, start, count - len(claimed), ("IDLE", min_idle_ms))
-            self._cursors[stream] = f"({page[-1][0].decode()}" if page else "-"
+            self._cursors[stream, min_idle_ms] = f"({page[-1][0].decode()}" if page else "-"
             mine = self._worker.encode()
             claimed += await self._take_over(
                 [

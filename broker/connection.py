@@ -44,7 +44,10 @@ class Connection(ABC):
 
     @abstractmethod
     async def another(self, key: str, *, name: str) -> "Link":
-        """A new link to the server of `key`, for commands that block. Raises LinkLost, ResponseError."""
+        """A new link to the server of `key`, for commands that block; it ends with this connection.
+
+        Raises LinkLost, ResponseError.
+        """
 
     @abstractmethod
     async def wait_lost(self) -> str:

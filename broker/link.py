@@ -183,11 +183,13 @@ class Link(Connection):
         return self
 
     async def another(self, key: str, *, name: str) -> "Link":
-        """A new link to this very server, for commands that block: what leads to a master may lead elsewhere by now."""
-        timeout_s = self._timeout_s
+        """A new link to this very server: what leads to a master may lead elsewhere by now. It ends with this one."""
         other = await Link.open_with(
-            self._options, name=name, reply_timeout_s=timeout_s, observer=self._observer, blocking=True
+            self._options, name=name, reply_timeout_s=self._timeout_s, observer=self._observer, blocking=True
         )
+        if self.lost_reason is not None:
+            await other.close()
+            raise LinkLost(self.lost_reason)
         self._others.add(other)
         return other
 
@@ -196,11 +198,6 @@ class Link(Connection):
         await self._lost.wait()
         return self.lost_reason or ""
 
-    def abort(self, reason: str) -> None:
-        """End the link at once, for a reason that is not its own: nobody is told that it broke."""
-        self._observer = None
-        self._die(reason)
-
     async def close(self) -> None:
         """End the link; what is in flight raises LinkLost."""
         self._die(_CLOSED)
@@ -208,10 +205,8 @@ class Link(Connection):
         await self._stream.ended
 
     def drop(self, reason: str) -> None:
-        """The server is not to be talked to any more, here and by `another`: as if the connections had broken."""
+        """The server is not to be talked to any more: as if the connection had broken."""
         self._die(reason)
-        for other in self._others:
-            other.drop(reason)
 
     async def call(self, *args: Arg) -> Any:
         """Carry out one command: its reply, ResponseError where the server says no, LinkLost where nobody knows."""
@@ -340,6 +335,8 @@ class Link(Connection):
         if self._timer is not None:
             self._timer.cancel()
         self._transport.abort()
+        for other in self._others:
+            other.drop(reason)
         for waiting in self._in_flight:
             if not waiting.future.done():
                 waiting.future.set_exception(LinkLost(reason))

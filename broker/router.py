@@ -39,6 +39,7 @@ class Router(Connection):
         self._options = options
         self._slots = SlotMap(Node(*host) for host in address.hosts)
         self._links: dict[Node, Link] = {}
+        self._beside: list[Link] = []
         self._opening: dict[Node, asyncio.Task[Link]] = {}
         self._unreachable: dict[Node, tuple[float, str]] = {}
         self._moving: dict[str, Node] = {}
@@ -127,7 +128,12 @@ class Router(Connection):
     async def another_to(self, node: Node, *, name: str) -> Link:
         """A new link to a node, for commands that block. Raises LinkLost, ResponseError."""
         options = {**self._options, "name": name, "blocking": True}
-        return await Link.open_with({**self._address.options, "host": node.host, "port": node.port}, **options)
+        link = await Link.open_with({**self._address.options, "host": node.host, "port": node.port}, **options)
+        if self.lost_reason is not None:
+            await link.close()
+            raise LinkLost(self.lost_reason)
+        self._beside = [*(one for one in self._beside if one.alive), link]
+        return link
 
     async def wait_lost(self) -> str:
         """See Connection."""
@@ -254,8 +260,8 @@ class Router(Connection):
         if self.lost_reason is None:
             self.lost_reason = reason
             self._lost.set()
-            for link in self._links.values():
-                link.abort(reason)
+            for link in (*self._links.values(), *self._beside):
+                link.drop(reason)
 
 
 def _unreachable(node: Node, why: str) -> ResponseError:

@@ -1,6 +1,6 @@
 """Fixtures of the broker's tests: keys, links, workers, readers, a proxy; all closed at the end of the test."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from broker.reader import ReplyReader
 from schemas.keys import Keys
 from tests.broker.proxy import LossyProxy
 from tests.broker.scripted import RETENTION_MS, Job, ScriptedWorker, enqueue, make_request
+from tests.redis_cluster import RedisCluster
 from tests.redis_server import RedisServer
 
 OpenLink = Callable[..., Awaitable[Link]]
@@ -99,3 +100,19 @@ async def proxy(redis_server: RedisServer) -> AsyncIterator[LossyProxy]:
     await lossy.start()
     yield lossy
     await lossy.close()
+
+
+@pytest.fixture(scope="session")
+def _running_cluster(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """Three nodes for the tests of this folder, which leave all of them alive and every slot served."""
+    cluster = RedisCluster(redis_binary, tmp_path_factory.mktemp("cluster"))
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def cluster(_running_cluster: RedisCluster) -> RedisCluster:
+    """An empty cluster, whose slots may be anywhere."""
+    _running_cluster.flush()
+    return _running_cluster

@@ -27,3 +27,11 @@ def test_sentinels_over_tls() -> None:
     tls = {"connection_class": SSLConnection, "ssl_ca_certs": "/ca.pem"}
     assert address.options == tls
     assert address.sentinel_options == tls
+
+
+def test_nodes_of_a_cluster() -> None:
+    address = RedisAddress.parse("rediss+cluster://user:word@one,[::1]:2/0?ssl_ca_certs=/ca.pem")
+    assert address.mode is Mode.CLUSTER
+    assert address.hosts == (("one", 6379), ("::1", 2))
+    tls = {"connection_class": SSLConnection, "ssl_ca_certs": "/ca.pem"}
+    assert address.options == {"username": "user", "password": "word", **tls}

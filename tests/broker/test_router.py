@@ -1,7 +1,7 @@
 """A cluster of three real nodes behind one connection: keys find their nodes, also while slots move and nodes die."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -28,21 +28,6 @@ from tests.redis_server import one_server
 pytestmark = one_server("system")
 
 NAMES = [f"key-{number}" for number in range(24)]
-
-
-@pytest.fixture(scope="module")
-def _cluster(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
-    cluster = RedisCluster(redis_binary, tmp_path_factory.mktemp("cluster"))
-    cluster.start()
-    yield cluster
-    cluster.stop()
-
-
-@pytest.fixture
-def cluster(_cluster: RedisCluster) -> RedisCluster:
-    """An empty cluster, whose slots may be anywhere."""
-    _cluster.flush()
-    return _cluster
 
 
 @pytest.fixture
@@ -237,3 +222,19 @@ async def test_nobody_answers_or_it_is_no_cluster(redis_server: Any, cluster: Re
         await connect(f"redis+cluster://127.0.0.1:{redis_server.port}")
     connection = await connect(f"redis+cluster://127.0.0.1:1,127.0.0.1:{cluster.nodes[1].port}")
     await connection.close()
+
+
+async def test_the_rights_that_a_cluster_takes_beside_those_of_a_server(cluster: RedisCluster) -> None:
+    rights = "on >word resetkeys ~* -@all +asking +client|id +client|setname +cluster|slots +get +set"
+    for node in cluster.nodes:
+        with node.client() as client:
+            client.execute_command("ACL", "SETUSER", "limited", *rights.split())
+    try:
+        connection = await connect(f"redis+cluster://limited:word@127.0.0.1:{cluster.nodes[0].port}", name="limited")
+        with cluster.moving("moves", other_node(cluster, "moves")):
+            assert await connection.call_many([("SET", "moves", "1"), ("GET", "moves")]) == [b"OK", b"1"]
+        await connection.close()
+    finally:
+        for node in cluster.nodes:
+            with node.client() as client:
+                client.acl_deluser("limited")

@@ -5,12 +5,15 @@ import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
 from tests.chaos import wire
-from tests.chaos.record import connect
-from tests.chaos.wire import LogEntry
+from tests.chaos.wire import LogEntry, Queue
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
 
 MAX_TOKENS = 480
 _NUM_PROMPTS = 12
@@ -40,15 +43,14 @@ class Catalogue:
         """What a client should read."""
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
-    async def ask(self, redis_port: int) -> None:
+    async def ask(self, client: "Redis[bytes]", queue: Queue) -> None:
         """Have the answers computed, by whatever worker serves, through Redis. TimeoutError where nobody does."""
-        client = connect(redis_port)
         deadline_ms = int((time.time() + _PATIENCE_S) * 1000)
         ids = [f"reference-{number}" for number in range(len(self.prompts))]
         how = {"max_tokens": MAX_TOKENS, "temperature": 0.0, "ignore_eos": True, "logprobs": 2}
         for request_id, prompt in zip(ids, self.prompts, strict=True):
             fields = wire.entry(request_id, {"prompt": prompt, **how}, deadline_ms)
-            await client.xadd(wire.requests_key("normal"), fields)
+            await client.xadd(queue.requests("normal", request_id), fields)
         async with asyncio.timeout(_PATIENCE_S):
             for request_id in ids:
                 entries: list[LogEntry] = []
@@ -58,7 +60,6 @@ class Catalogue:
                     entries = [LogEntry.read(entry_id, fields) for entry_id, fields in raw]
                 self.answers.append(_sure_part(entries))
         await client.flushall()
-        await client.aclose()
 
 
 def _sure_part(entries: list[LogEntry]) -> list[int]:

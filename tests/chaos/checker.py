@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from tests.chaos.faults import Fault
 from tests.chaos.folded import Folded, fold
+from tests.chaos.losses import TOLD, Loss, Losses
 from tests.chaos.record import Log, Seen
 
 KINDS = (
@@ -73,35 +74,55 @@ class Undisturbed:
 
 class Checker:
     """Looks at one request after the other. `begin`: the start of the run, from which times are told. `forgets`: Redis
-    keeps nothing, so that whoever waits while it is killed may be told of a loss."""
+    keeps nothing, so that whoever waits while it is killed may be told of a loss. `losses`: when Redis may have lost
+    some of the last acknowledged writes, which clients may be told."""
 
     def __init__(
-        self, undisturbed: Undisturbed, faults: Sequence[Fault], begin: float = 0.0, *, forgets: bool = False
+        self,
+        undisturbed: Undisturbed,
+        faults: Sequence[Fault],
+        begin: float = 0.0,
+        *,
+        forgets: bool = False,
+        losses: Sequence[Loss] = (),
     ) -> None:
         self.findings = Findings()
         self._undisturbed = undisturbed
         self._faults = faults
         self._begin = begin
-        self._losses = [one.begin for one in faults if forgets and one.kind == "redis-kill"]
+        self._forgotten_at = [one.begin for one in faults if forgets and one.kind == "redis-kill"]
+        self.losses = Losses(losses)
 
     def check(self, seen: Seen, log: Log) -> None:
         """One request: its log, what its client saw of it, and how it ended."""
+        told = seen.ended in TOLD and self.losses.concern(seen)
+        if told:
+            self.losses.told.append(seen.id)
         for kind, detail in seen.problems:
-            self.findings.add(kind, self._subject(seen), detail)
+            if not (told and kind == "lost"):
+                self.findings.add(kind, self._subject(seen), detail)
         if seen.accepted_at is None:
             return
-        if any(at >= seen.accepted_at for at in self._losses):
-            if seen.ended_at is None or any(seen.accepted_at <= at <= seen.ended_at for at in self._losses):
+        if any(at >= seen.accepted_at for at in self._forgotten_at):
+            if seen.ended_at is None or any(seen.accepted_at <= at <= seen.ended_at for at in self._forgotten_at):
                 self._check_told(seen)
                 return
             log = replace(log, final=log.watched)  # what it was, before it was forgotten
+        self._check_watched(seen, log)
+        log = self.losses.as_answered(seen, log)
+        if not log.final and self.losses.concern(seen):
+            self._check_forgotten(seen, told=told)
+            return
         folded = fold(log.final)
         self.findings.ends[folded.outcome or "no terminal"] += 1
         self._check_log(seen, log, folded)
+        self._check_answer(seen, folded)
+        if told:
+            return
         self._check_end(seen, folded)
         self._check_client(seen, folded)
-        self._check_answer(seen, folded)
-        if seen.cancelled_at is not None and not seen.ended_before_cancel:
+        lost_cancel = seen.cancelled_at is not None and self.losses.concern(seen)
+        if seen.cancelled_at is not None and not seen.ended_before_cancel and not lost_cancel:
             self._check_cancel(seen, log)
 
     def check_dead_letters(self, letters: Iterable[dict[str, str]], requests: dict[str, Seen]) -> None:
@@ -117,6 +138,13 @@ class Checker:
         if seen.reads_text and seen.ended in (None, "gave up"):
             self.findings.add("stuck", self._subject(seen), "its client was not told that its request is lost")
 
+    def _check_forgotten(self, seen: Seen, *, told: bool) -> None:
+        """Redis lost all of it: the client was told so, had had its end, or had gone."""
+        self.findings.ends["forgotten"] += 1
+        if not told and seen.ended != "left" and not self.losses.took_the_end(seen):
+            self.findings.add("lost", self._subject(seen), f"Redis lost all of it, and its client saw {seen.ended}")
+        self._check_answer(seen, Folded(tokens=[seen.tokens[choice] for choice in sorted(seen.tokens)]))
+
     def _check_log(self, seen: Seen, log: Log, folded: Folded) -> None:
         subject = self._subject(seen)
         for kind, detail in folded.problems:
@@ -125,33 +153,43 @@ class Checker:
             self.findings.add("missing_terminal", subject, f"its log has {len(log.final)} entries and no end")
         elif folded.num_terminals > 1:
             self.findings.add("double_terminal", subject, f"its log has {folded.num_terminals} terminals")
+
+    def _check_watched(self, seen: Seen, log: Log) -> None:
+        """What was in the log is still there, but for what Redis lost."""
         final = {one.id: one for one in log.final}
-        for one in log.watched:
-            if final.get(one.id) != one:
-                self.findings.add("changed", subject, f"entry {one.id} of its log was {one}, is {final.get(one.id)}")
+        for one, at in zip(log.watched, log.times, strict=True):
+            now = final.get(one.id)
+            if now != one and not (now is None and self.losses.may_lack(at)):
+                self.findings.add("changed", self._subject(seen), f"entry {one.id} of its log was {one}, is {now}")
 
     def _check_end(self, seen: Seen, folded: Folded) -> None:
         """The end must be one that the client's own doing explains, and the client must have been told."""
         subject = self._subject(seen)
-        if folded.outcome is not None and folded.outcome not in seen.allowed:
+        in_order = folded.outcome in seen.allowed or (folded.outcome == "lost" and self.losses.concern(seen))
+        if folded.outcome is not None and not in_order:
             kind = "lost" if folded.outcome == "lost" else "unasked"
             self.findings.add(kind, subject, f"ended with {folded.outcome}: {folded.message}")
         if seen.ended in (None, "gave up"):
             self.findings.add("stuck", subject, "its client waited in vain for the end")
         elif seen.ended == "reply_conflict":
             self.findings.add("changed", subject, "its client was told of a conflict")
-        elif seen.ended != "left" and folded.outcome is not None and seen.ended != folded.outcome:
+        elif seen.ended == "left" or folded.outcome is None or self.losses.took_the_end(seen):
+            return
+        elif seen.ended != folded.outcome:
             self.findings.add("changed", subject, f"its client saw {seen.ended}, the log ended with {folded.outcome}")
 
     def _check_client(self, seen: Seen, folded: Folded) -> None:
         """What the client read is what the log holds; all of it, where the client saw the end."""
-        whole = seen.ended == "finished"
+        lost_end = self.losses.took_the_end(seen)
+        whole = seen.ended == "finished" and not lost_end
         for choice, tokens in enumerate(folded.tokens):
             expected: Sequence[object] = tokens
             got: Sequence[object] = seen.tokens.get(choice, [])
             if seen.reads_text:
                 expected, got = self._undisturbed.text(tokens), seen.texts.get(choice, "")
             if got == expected or (not whole and got == expected[: len(got)]):
+                continue
+            if lost_end and expected == got[: len(expected)]:
                 continue
             kind = "lost" if got == expected[: len(got)] else "repeated" if len(got) > len(expected) else "changed"
             at = next((i for i, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b), len(got))

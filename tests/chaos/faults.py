@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.chaos.http_client import HttpClient
+from tests.chaos.sentinel_service import SentinelService
+from tests.chaos.server import Server
 from tests.chaos.services import LEASE_MS, Service, Site
 from tests.chaos.thread_stop import busiest_thread, stall
 
@@ -17,6 +19,7 @@ _LEASE_S = LEASE_MS / 1000
 _MOST_PAUSE_S = 15.0
 _WORKERS_AT_ONCE = 2
 _ANSWER_S = 0.4
+_KINDS_OF_PROMOTION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +88,12 @@ class Injector:
                 yield fault, service
 
     @asynccontextmanager
-    async def at_redis(self, planned: Planned) -> AsyncIterator[Fault]:
-        """Wait until nothing else befalls Redis, and note the fault."""
+    async def at_redis(self, planned: Planned) -> AsyncIterator[tuple[Fault, Server]]:
+        """Wait until nothing else befalls Redis, note the fault, and wait until it has healed."""
         async with self._redis:
             with self._noted(planned.kind, "redis") as fault:
-                yield fault
+                yield fault, self.site.redis.target(planned.target)
+                fault.note = fault.note or await self.site.redis.healed()
 
     def _noted(self, kind: str, target: str) -> "_Noted":
         fault = Fault(kind, target, time.monotonic())
@@ -150,47 +154,74 @@ async def _stall_engine(injector: Injector, planned: Planned) -> None:
 
 
 async def _kill_redis(injector: Injector, planned: Planned) -> None:
-    async with injector.at_redis(planned):
-        await injector.site.redis.kill()
+    async with injector.at_redis(planned) as (_, server):
+        await injector.site.redis.kill(server)
         await asyncio.sleep(2 * planned.force)
-        await injector.site.redis.start()
+        await server.start()
 
 
 async def _freeze_redis(injector: Injector, planned: Planned) -> None:
-    async with injector.at_redis(planned):
-        injector.site.redis.signal(signal.SIGSTOP)
+    async with injector.at_redis(planned) as (_, server):
+        server.signal(signal.SIGSTOP)
         await asyncio.sleep(0.3 + 1.5 * _LEASE_S * planned.force)
-        injector.site.redis.signal(signal.SIGCONT)
+        server.signal(signal.SIGCONT)
 
 
 async def _refuse(injector: Injector, planned: Planned) -> None:
     """Connections are cut and refused; one time in eight for 20 s."""
     async with injector.at_redis(planned):
-        proxy = injector.site.redis.proxy
-        await proxy.refuse()
+        redis = injector.site.redis
+        await redis.refuse(everywhere=planned.target % 2 == 0)
         await asyncio.sleep(20 if planned.force > 0.875 else 0.3 + 5 * planned.force)
-        await proxy.listen()
+        await redis.listen()
 
 
 async def _cut(injector: Injector, planned: Planned) -> None:
     """Connections are cut in the middle of a command, or of an answer."""
-    async with injector.at_redis(planned):
-        injector.site.redis.proxy.cut("commands" if planned.target % 2 else "replies", 1 + int(5 * planned.force))
+    async with injector.at_redis(planned) as (_, server):
+        server.proxy.cut("commands" if planned.target % 2 else "replies", 1 + int(5 * planned.force))
         await asyncio.sleep(1)
 
 
 async def _fill_memory(injector: Injector, planned: Planned) -> None:
-    async with injector.at_redis(planned):
-        await injector.site.redis.fill_memory()
+    async with injector.at_redis(planned) as (_, server):
+        await server.fill_memory()
         await asyncio.sleep(0.3 + 3 * planned.force)
-        await injector.site.redis.configure("maxmemory", 0)
+        await server.free_memory()
 
 
 async def _fill_disk(injector: Injector, planned: Planned) -> None:
-    async with injector.at_redis(planned):
-        await injector.site.redis.fill_disk()
+    async with injector.at_redis(planned) as (_, server):
+        await server.fill_disk()
         await asyncio.sleep(1 + 3 * planned.force)
-        await injector.site.redis.free_disk()
+        await server.free_disk()
+
+
+async def _lose_machine(injector: Injector, planned: Planned) -> None:
+    """Redis is killed, and up to a second of what it had acknowledged has not reached the disk."""
+    async with injector.at_redis(planned) as (_, server):
+        await injector.site.redis.lose_machine(server, planned.force)
+        await server.start()
+
+
+async def _promote(injector: Injector, planned: Planned) -> None:
+    """The master is killed, frozen, or asked to step down, until the replica is the master; half the time the replica
+    has been behind for up to a second."""
+    redis = injector.site.redis
+    assert isinstance(redis, SentinelService)
+    async with injector.at_redis(planned) as (fault, server):
+        if planned.target >= _KINDS_OF_PROMOTION:
+            await redis.hold_up_replication()
+            await asyncio.sleep(planned.force)
+        match planned.target % _KINDS_OF_PROMOTION:
+            case 0:
+                fault.note = await redis.changed(server.kill)
+                await server.start()
+            case 1:
+                fault.note = await redis.changed(lambda: asyncio.to_thread(server.signal, signal.SIGSTOP))
+                server.signal(signal.SIGCONT)
+            case _:
+                fault.note = await redis.changed(redis.promote)
 
 
 async def _drop_clients(injector: Injector, planned: Planned) -> None:
@@ -226,5 +257,13 @@ FAULTS: dict[str, Callable[[Injector, Planned], Awaitable[None]]] = {
     "redis-cut": _cut,
     "redis-memory": _fill_memory,
     "redis-disk": _fill_disk,
+    "machine-lost": _lose_machine,
+    "replica-promoted": _promote,
     "client-gone": _drop_clients,
 }
+_ONLY_IN = {"machine-lost": "everysec", "replica-promoted": "sentinel"}
+
+
+def faults_of(mode: str) -> list[str]:
+    """The kinds that a mode of Redis can suffer."""
+    return [kind for kind in FAULTS if _ONLY_IN.get(kind, mode) == mode]

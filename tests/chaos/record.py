@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,13 +10,13 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from tests.chaos import wire
-from tests.chaos.wire import LogEntry
+from tests.chaos.wire import LogEntry, Queue
 
 _POLL_S = 0.05
-AWAY = (RedisError, OSError)
+AWAY = (RedisError, RedisClusterException, OSError)
 """What a client of Redis gets while it is away."""
 
 
@@ -92,10 +92,12 @@ class Log:
 
 
 class Recorder:
-    """Follows all reply logs on a connection of its own, past every fault but that of Redis itself."""
+    """Follows all reply logs on connections of its own, past every fault but that of Redis itself. `observer`: the
+    client to use now."""
 
-    def __init__(self, redis_port: int) -> None:
-        self._redis = connect(redis_port)
+    def __init__(self, observer: Callable[[], "Redis[bytes]"], queue: Queue) -> None:
+        self._observer = observer
+        self._queue = queue
         self.requests: dict[str, Seen] = {}
         self.logs: dict[str, Log] = {}
         self._live: dict[str, bytes] = {}
@@ -129,8 +131,7 @@ class Recorder:
     async def left_over(self) -> dict[str, int]:
         """Entries in the request streams and in their groups, by key; empty when all is done."""
         left: dict[str, int] = {}
-        for name in wire.CLASSES:
-            key = wire.requests_key(name)
+        for key in self._queue.streams():
             length = await self._redis.xlen(key)
             pending = (await self._redis.xpending(key, wire.GROUP))["pending"] if await self._redis.exists(key) else 0
             left |= {what: count for what, count in ((key, length), (f"{key} pending", pending)) if count}
@@ -138,24 +139,28 @@ class Recorder:
 
     async def dead_letters(self) -> list[dict[str, str]]:
         """All dead letters: id, reason, message."""
-        letters = await self._redis.xrange(wire.DEAD_KEY)
+        letters = [letter for key in self._queue.dead_letters() for letter in await self._redis.xrange(key)]
         names = ("id", "reason", "message", "attempts")
         return [{name: fields.get(name.encode(), b"").decode() for name in names} for _, fields in letters]
 
-    async def close(self) -> None:
-        """Close the connection."""
-        await self._redis.aclose()
+    @property
+    def _redis(self) -> "Redis[bytes]":
+        return self._observer()
 
     async def _read_on(self) -> None:
         if not self._live:
             return
         keys = {wire.reply_key(request_id): request_id for request_id in self._live}
-        answer = await self._redis.xread({key: self._live[request_id] for key, request_id in keys.items()}, count=1000)
+        reads = self._redis.pipeline(transaction=False)
+        for key, request_id in keys.items():  # one by one: in a cluster no command names two slots
+            reads.xread({key: self._live[request_id]}, count=1000)
+        answers = await reads.execute(raise_on_error=False)
         now = time.monotonic()
-        for key, entries in answer:
-            request_id = keys[key.decode()]
-            self._live[request_id] = entries[-1][0]
-            self._take(request_id, entries, now)
+        for request_id, answer in zip(keys.values(), answers, strict=True):
+            if answer and not isinstance(answer, Exception):
+                entries = answer[0][1]
+                self._live[request_id] = entries[-1][0]
+                self._take(request_id, entries, now)
 
     def _take(self, request_id: str, entries: Iterable[tuple[bytes, dict[bytes, bytes]]], now: float) -> None:
         log = self.logs[request_id]

@@ -2,22 +2,40 @@
 
 import asyncio
 import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgpack
 
 from tests.chaos import wire
-from tests.chaos.record import AWAY, Seen, connect
-from tests.chaos.wire import LogEntry
+from tests.chaos.record import AWAY, Seen
+from tests.chaos.wire import LogEntry, Queue
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
 
 _RETRY_S = 0.1
 _POLL_S = 0.05
+_LOOK_S = 3.0
+"""While nothing comes: how often a producer looks whether Redis has lost its request."""
+
+
+@dataclass
+class _Posted:
+    """What was written, and as which entry."""
+
+    priority_class: str
+    entry_id: bytes
+    fields: dict[str, str | bytes]
 
 
 class RedisClient:
-    """One for all requests, through the proxy: what befalls Redis befalls it."""
+    """One for all requests: what befalls Redis befalls `redis`."""
 
-    def __init__(self, port: int) -> None:
-        self._redis = connect(port)
+    def __init__(self, redis: "Redis[bytes]", queue: Queue) -> None:
+        self._redis = redis
+        self._queue = queue
+        self._posted: dict[str, _Posted] = {}
 
     async def post(self, seen: Seen, priority_class: str, timeout_s: float, *, times: int = 1) -> None:
         """Write the entry until that is acknowledged, so many times; of one id the first counts."""
@@ -27,7 +45,8 @@ class RedisClient:
         fields = wire.entry(seen.id, seen.payload, deadline_ms)
         while times and time.monotonic() < until:
             try:
-                await self._redis.xadd(wire.requests_key(priority_class), fields)
+                entry_id = await self._redis.xadd(self._queue.requests(priority_class, seen.id), fields)
+                self._posted.setdefault(seen.id, _Posted(priority_class, entry_id, fields))
                 seen.accept()
                 times -= 1
             except AWAY:
@@ -37,7 +56,7 @@ class RedisClient:
         """Write an entry that may break the contract."""
         while not seen.accepted:
             try:
-                await self._redis.xadd(wire.requests_key("normal"), fields)
+                await self._redis.xadd(self._queue.requests("normal", seen.id), fields)
                 seen.accept()
             except AWAY:
                 await asyncio.sleep(_RETRY_S)
@@ -46,7 +65,7 @@ class RedisClient:
         """Write the key, then the wake-up; whether both were acknowledged."""
         while time.monotonic() < until:
             try:
-                await self._redis.set(wire.cancel_key(request_id), "1", ex=3600)
+                await self._redis.set(self._queue.cancel(request_id), "1", ex=3600)
                 await self._redis.xadd(wire.CONTROL_KEY, {"type": "cancel", "target": request_id}, maxlen=10_000)
                 return True
             except AWAY:
@@ -55,10 +74,14 @@ class RedisClient:
 
     async def follow(self, seen: Seen, *, until: float, num_tokens: int | None = None) -> None:
         """Fold the reply log until it ends, or until `num_tokens` tokens are there."""
-        cursor = b"0-0"
+        cursor, look_at, missing = b"0-0", time.monotonic() + _LOOK_S, False
         while seen.ended is None and time.monotonic() < until:
             try:
                 answer = await self._redis.xread({wire.reply_key(seen.id): cursor}, count=100)
+                if answer:
+                    look_at, missing = time.monotonic() + _LOOK_S, False
+                elif time.monotonic() > look_at and seen.id in self._posted:
+                    look_at, missing = time.monotonic() + _LOOK_S, await self._look(seen.id, again=missing)
             except AWAY:
                 cursor = b"0-0"
                 await asyncio.sleep(_RETRY_S)
@@ -74,6 +97,25 @@ class RedisClient:
         if seen.ended is None:
             seen.end("gave up")
 
+    async def _look(self, request_id: str, *, again: bool) -> bool:
+        """Whether Redis has lost the request; where it had already when we looked before, it is posted `again`."""
+        posted = self._posted[request_id]
+        stream = self._queue.requests(posted.priority_class, request_id)
+        seen = await self._redis.get(self._queue.seen(request_id))
+        named = seen.split(b" ")[:2] if seen is not None else [posted.priority_class.encode(), posted.entry_id]
+        for key, entry_id in (
+            (stream, posted.entry_id),
+            (self._queue.requests(named[0].decode(), request_id), named[1]),
+        ):
+            if await self._redis.xrange(key, entry_id, entry_id):
+                return False
+        newest = await self._redis.xrevrange(wire.reply_key(request_id), count=1)
+        if newest and LogEntry.read(*newest[0]).is_terminal:
+            return False
+        if again:
+            posted.entry_id = await self._redis.xadd(stream, posted.fields)
+        return not again
+
     async def close(self) -> None:
         """Close all connections."""
         await self._redis.aclose()
@@ -86,7 +128,8 @@ class RedisClient:
             if position > len(known):
                 seen.problems.append(("lost", f"position {position} after {len(known)} tokens of {run['choice']}"))
             elif overlap != tokens[: len(overlap)]:
-                seen.problems.append(("changed", f"position {position}: {overlap} became {tokens[: len(overlap)]}"))
+                seen.end("reply_conflict")
+                return
             else:
                 known.extend(tokens[len(overlap) :])
         if one.is_terminal:

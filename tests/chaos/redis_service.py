@@ -1,28 +1,34 @@
-"""The Redis server under attack, behind a proxy."""
+"""Redis under attack: one server; `sentinel_service.py` has the kind with a replica and sentinels."""
 
 import asyncio
-import resource
 import shutil
-import signal
-import subprocess
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tests.chaos.proxy import Proxy
-from tests.chaos.record import AWAY, connect
-from tests.parent import die_with_parent
-from tests.ports import free_port
+from tests.chaos.losses import Loss
+from tests.chaos.record import connect
+from tests.chaos.server import Server
+from tests.chaos.wire import Queue
 from tests.redis_server import embedded_binary
 
-MODES = {"none": "no", "everysec": "everysec", "always": "always"}
-"""How the append-only file is synced, by mode; `no`: there is none."""
-_NOT_YET = {
-    "sentinel": "this suite starts no sentinels",
-    "cluster": "workers and gateways of this version follow no redirection",
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+FSYNC = {
+    "none": None,
+    "everysec": "everysec",
+    "always": "always",
+    "valkey": "always",
+    "sentinel": "everysec",
+    "cluster": "always",
 }
-_START_S = 30.0
-_FILE_ROOM_BYTES = 2000
-_UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+"""How the append-only file is synced, by mode; None: there is none."""
+_LATE_S = 0.5
+"""So much later than Redis we may have seen an entry."""
+_UNWRITTEN_S = 2.5
+"""While the disk is slow to sync, `everysec` keeps what it has acknowledged in memory for two seconds, without even a
+write(2): a killed server loses that."""
 
 
 class Unsupported(Exception):
@@ -30,108 +36,102 @@ class Unsupported(Exception):
 
 
 def find_binary(mode: str) -> str:
-    """The server of a mode: Valkey for `valkey`, else the one that comes along, else the one on PATH."""
-    if mode in _NOT_YET:
-        raise Unsupported(f"MODE={mode} is not supported yet: {_NOT_YET[mode]}")
-    if mode not in (*MODES, "valkey"):
-        raise Unsupported(f"MODE={mode}: allowed: {', '.join((*MODES, 'valkey', *_NOT_YET))}")
-    binary = shutil.which("valkey-server") if mode == "valkey" else embedded_binary() or shutil.which("redis-server")
+    """The server of a mode: Valkey for `valkey`, the one on PATH for `cluster`, which needs a Redis of version 7, else
+    the one that comes along, else the one on PATH."""
+    if mode not in FSYNC:
+        raise Unsupported(f"MODE={mode}: allowed: {', '.join(FSYNC)}")
+    if mode == "valkey":
+        binary = shutil.which("valkey-server")
+    elif mode == "cluster":
+        binary = shutil.which("redis-server")
+    else:
+        binary = embedded_binary() or shutil.which("redis-server")
     if binary is None:
         raise Unsupported(f"MODE={mode}: no {'valkey' if mode == 'valkey' else 'redis'}-server found on this machine")
     return binary
 
 
 class RedisService:
-    """One server. `port` is the proxy's, for those who are to suffer; `direct_port` the server's own."""
+    """One server. A kind with several overrides what is said of `master`, the one that takes writes now."""
+
+    queue = Queue()
 
     def __init__(self, mode: str, directory: Path) -> None:
-        self._binary = find_binary(mode)
-        self._fsync = MODES.get(mode, "always")
-        self._directory = directory
-        directory.mkdir(parents=True)
-        self.direct_port = free_port()
-        self.port = free_port()
-        self.proxy = Proxy(self.port, self.direct_port)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._fsync = FSYNC[mode]
+        self.servers = [Server(find_binary(mode), directory / "server-1", FSYNC[mode])]
+        self.losses: list[Loss] = []
+        """When acknowledged writes were lost; with `none` also by each end of the server."""
+        self._watching: list[asyncio.Task[None]] = []
+        self._observers: dict[int, Redis[bytes]] = {}
+
+    @property
+    def master(self) -> Server:
+        """The server that takes writes now."""
+        return self.servers[0]
 
     @property
     def url(self) -> str:
         """Where services connect."""
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://127.0.0.1:{self.master.port}/0"
 
-    @property
-    def pid(self) -> int:
-        """Of the running server."""
-        assert self._process is not None
-        return self._process.pid
+    def producer(self) -> "Redis[bytes]":
+        """A client that everything befalls; it repeats nothing."""
+        return connect(self.master.port)
 
-    @property
-    def running(self) -> bool:
-        """Whether the process lives."""
-        return self._process is not None and self._process.poll() is None
+    def observer(self) -> "Redis[bytes]":
+        """A client past the proxies, to the server that takes writes now; closed at the end."""
+        port = self.master.direct_port
+        if port not in self._observers:
+            self._observers[port] = connect(port)
+        return self._observers[port]
+
+    def target(self, number: int) -> Server:
+        """The server that a fault hits."""
+        return self.master
 
     async def start(self) -> None:
-        """Start the server and wait until it has loaded its data. RuntimeError where it does not."""
-        self._launch()
-        give_up = time.monotonic() + _START_S
-        while time.monotonic() < give_up and self.running:
-            client = connect(self.direct_port)
-            try:
-                await client.ping()
-                return
-            except AWAY:
-                await asyncio.sleep(0.02)
-            finally:
-                await client.aclose()
-        raise RuntimeError(f"{self._binary} did not start: see {self._directory}")
+        """Start everything, and wait until it serves."""
+        for server in self.servers:
+            await server.start()
+            await server.proxy.listen()
+        self._watching = [asyncio.create_task(server.watch_file()) for server in self.servers]
 
-    async def kill(self) -> None:
-        """SIGKILL, and wait for the end."""
-        assert self._process is not None
-        self._process.kill()
-        await asyncio.to_thread(self._process.wait)
+    async def healed(self) -> str:
+        """Wait until the next fault may come; what is still wrong, if it is."""
+        return ""
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal."""
-        assert self._process is not None
-        self._process.send_signal(number)
+    async def refuse(self, *, everywhere: bool) -> None:
+        """Cut the connections to the master, or to all servers, and refuse new ones until `listen`."""
+        for server in self.servers if everywhere else [self.master]:
+            await server.proxy.refuse()
 
-    async def configure(self, name: str, value: object) -> None:
-        """CONFIG SET."""
-        client = connect(self.direct_port)
-        try:
-            await client.config_set(name, value)
-        finally:
-            await client.aclose()
+    async def listen(self) -> None:
+        """Take connections again."""
+        for server in self.servers:
+            await server.proxy.listen()
 
-    async def fill_memory(self) -> None:
-        """Let it refuse whatever needs memory, until `maxmemory` is 0 again."""
-        await self.configure("maxmemory", 1)
+    async def kill(self, server: Server) -> None:
+        """SIGKILL."""
+        begin = time.monotonic() - _UNWRITTEN_S
+        await server.kill()
+        self._may_have_lost(begin)
 
-    async def fill_disk(self) -> None:
-        """Let its append-only file grow by a few more writes only, until `free_disk`."""
-        files = (path.stat().st_size for path in self._directory.rglob("*.aof"))
-        limit = max(files, default=0) + _FILE_ROOM_BYTES
-        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    async def lose_machine(self, server: Server, seconds: float) -> None:
+        """The server's machine goes down, and what it had not synced for `seconds` with it."""
+        begin = time.monotonic() - _UNWRITTEN_S - seconds
+        await server.lose_machine(seconds)
+        self._may_have_lost(begin)
 
-    async def free_disk(self) -> None:
-        """There is room again; a server that ended for want of it is started anew."""
-        if self.running:
-            resource.prlimit(self.pid, resource.RLIMIT_FSIZE, _UNLIMITED)
-            await asyncio.sleep(0.2)
-        if not self.running:
-            await self.start()
+    def _may_have_lost(self, begin: float) -> None:
+        if self._fsync == "everysec":
+            self.losses.append(Loss(begin, time.monotonic() + _LATE_S))
 
     async def stop(self) -> None:
-        """End it and its proxy."""
-        await self.proxy.close()
-        if self.running:
-            await self.kill()
-
-    def _launch(self) -> None:
-        persistence = ["--appendonly", "no"] if self._fsync == "no" else ["--appendonly", "yes"]
-        persistence += [] if self._fsync == "no" else ["--appendfsync", self._fsync]
-        command = [self._binary, "--port", str(self.direct_port), "--bind", "127.0.0.1", "--save", "", *persistence]
-        command += ["--dir", str(self._directory), "--logfile", str(self._directory / "redis.log")]
-        # Python ignores SIGXFSZ, and so shall the server: a file at its limit is then a disk that is full.
-        self._process = subprocess.Popen(command, preexec_fn=die_with_parent, restore_signals=False)
+        """End everything."""
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+        for observer in self._observers.values():
+            await observer.aclose()
+        for server in self.servers:
+            await server.stop()

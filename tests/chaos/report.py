@@ -63,6 +63,10 @@ def table(summary: dict[str, Any]) -> str:
     for kind in kinds:
         pause_s = summary["longest_pause_s"].get(kind, 0.0)
         lines.append(f"{kind:{width}}  {summary['faults_by_kind'].get(kind, 0):5}  {pause_s:11.2f} s")
+    if summary["losses"]["times"]:
+        said = "Redis may have lost acknowledged writes {times} times, and has lost {entries} entries of reply logs, "
+        said += "those of {longest_s} s at most; {requests_told} clients were told of a loss"
+        lines.append(said.format(**summary["losses"]))
     lines += [f"{name}: left out {times} times" for name, times in summary["faults_left_out"].items()]
     lines += ["", f"{'requests':{width}}  {summary['requests']:5}", f"{'faults':{width}}  {summary['faults']:5}"]
     lines += [f"{kind:{width}}  {summary[kind]:5}" for kind in KINDS]

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.chaos.catalogue import Catalogue
 from tests.chaos.checker import Checker, Findings, Undisturbed
-from tests.chaos.faults import FAULTS, Injector, plan
+from tests.chaos.faults import FAULTS, Injector, faults_of, plan
 from tests.chaos.http_client import HttpClient
 from tests.chaos.leaks import find_leaks
 from tests.chaos.load import BEHAVIOURS, GRACE_S, Load
@@ -50,7 +50,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--break", dest="broken", choices=sorted(BREAKS), help="break the workers, to try the checker")
     parser.add_argument("--keep", default=None, help="a new folder that keeps the logs of all processes")
     options = parser.parse_args(arguments)
-    options.kinds = _some_of(parser, "--faults", options.faults, FAULTS)
+    options.kinds = _some_of(parser, "--faults", options.faults, faults_of(options.mode))
     options.behaviours = _some_of(parser, "--load", options.load, BEHAVIOURS)
     return options
 
@@ -71,8 +71,11 @@ async def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         stack.push_async_callback(site.stop)
         catalogue = await _start(site)
         http = HttpClient([gateway.url for gateway in site.gateways], Random(f"{options.seed} http"))
-        redis, recorder = RedisClient(site.redis.port), Recorder(site.redis.direct_port)
-        for client in (http, redis, recorder):
+        redis, recorder = (
+            RedisClient(site.redis.producer(), site.redis.queue),
+            Recorder(site.redis.observer, site.redis.queue),
+        )
+        for client in (http, redis):
             stack.push_async_callback(client.close)
         load = Load(http, redis, recorder, catalogue, Random(f"{options.seed} load"), options.behaviours)
         injector = Injector(site, http)
@@ -90,9 +93,9 @@ async def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         resources.samples.clear()
         resources.look()
         await recorder.read_finally()
-        checker = Checker(
-            Undisturbed(catalogue.answers, catalogue.text), injector.faults, begin, forgets=options.mode == "none"
-        )
+        undisturbed = Undisturbed(catalogue.answers, catalogue.text)
+        forgets, losses = options.mode == "none", site.redis.losses
+        checker = Checker(undisturbed, injector.faults, begin, forgets=forgets, losses=losses)
         for seen in recorder.requests.values():
             checker.check(seen, recorder.logs[seen.id])
         checker.check_dead_letters(await recorder.dead_letters(), recorder.requests)
@@ -102,6 +105,12 @@ async def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
             findings.add(leak.kind, leak.subject, leak.detail)
         head = {name: getattr(options, name) for name in ("seed", "mode", "minutes", "rate", "faults_per_minute")}
         requests, logs = list(recorder.requests.values()), list(recorder.logs.values())
+        head["losses"] = {
+            "times": len(losses),
+            "entries": sum(map(len, checker.losses.entries.values())),
+            "longest_s": round(checker.losses.longest_s, 2),
+            "requests_told": len(checker.losses.told),
+        }
         head |= {"refused": http.num_refused, "longest_standstill_s": round(resources.longest_standstill_s, 2)}
         return summarize(head, begin, requests, logs, injector.faults, findings)
 
@@ -117,13 +126,14 @@ async def _end(tasks: Iterable["asyncio.Task[None]"]) -> None:
 
 async def _start(site: Site) -> Catalogue:
     """Start everything; the undisturbed answers are computed first, by a worker of their own."""
-    await site.redis.start()
-    await site.redis.proxy.listen()
     catalogue = Catalogue.load()
+    await site.redis.start()
     site.intact_worker.start()
-    await catalogue.ask(site.redis.direct_port)
+    await catalogue.ask(site.redis.observer(), site.redis.queue)
     await site.intact_worker.kill()
     await site.start()
+    if why := await site.redis.healed():
+        raise RuntimeError(f"Redis is not whole before the first fault: {why}")
     return catalogue
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import httpx
 
+from tests.chaos.cluster_service import ClusterService
 from tests.chaos.redis_service import RedisService
+from tests.chaos.sentinel_service import SentinelService
 from tests.ports import free_port
 from tests.service_process import ServiceProcess
 
@@ -19,6 +21,8 @@ _WORKER = {"torch_threads": 1, "dtype": "float32", "drain_grace_s": 1, "stall_ti
 _WORKER |= {"max_batch_size": 16, "kv_cache_memory": 48 * 2**20}
 _GATEWAY = {"shutdown_grace_s": 1, "loss_check_s": 2}
 _EXIT_S = 30.0
+
+_KINDS: dict[str, type[RedisService]] = {"sentinel": SentinelService, "cluster": ClusterService}
 
 Patch = Callable[[], None]
 
@@ -87,12 +91,12 @@ class Service:
 
 
 class Site:
-    """Redis, two gateways, three workers. `patch` is what the workers do to themselves at start; `grace_s` how long a
-    lost client may be away before its request is cancelled."""
+    """Redis of the kind that `mode` names, two gateways, three workers. `patch` is what the workers do to themselves at
+    start; `grace_s` how long a lost client may be away before its request is cancelled."""
 
     def __init__(self, mode: str, directory: Path, *, patch: Patch, grace_s: float) -> None:
         self.directory = directory
-        self.redis = RedisService(mode, directory / "redis")
+        self.redis = _KINDS.get(mode, RedisService)(mode, directory / "redis")
         self.gateways = [self._gateway(f"gateway-{number}", grace_s) for number in (1, 2)]
         self.workers = [self._worker(f"worker-{number}", patch) for number in (1, 2, 3)]
         self.intact_worker = self._worker("worker-0", None)
@@ -142,15 +146,19 @@ class Site:
     def _died(self, service: Service, code: int | None) -> None:
         self.died.append(f"{service.name} ended by itself with status {code}")
 
+    @property
+    def _shared(self) -> dict[str, object]:
+        return {**_SHARED, "redis_url": self.redis.url, "queue_lanes": self.redis.queue.lanes}
+
     def _gateway(self, name: str, grace_s: float) -> Service:
         port = free_port()
-        own = {"port": port, "redis_url": self.redis.url, "disconnect_grace_s": grace_s}
-        settings = {**_SHARED, **_GATEWAY, **own}
+        own = {"port": port, "disconnect_grace_s": grace_s}
+        settings = {**self._shared, **_GATEWAY, **own}
         return Service(name, port, lambda: ServiceProcess("gateway", self._log(name), **settings))
 
     def _worker(self, name: str, patch: Patch | None) -> Service:
         port = free_port()
-        settings = {**_SHARED, **_WORKER, "admin_port": port, "redis_url": self.redis.url}
+        settings = {**self._shared, **_WORKER, "admin_port": port}
         return Service(name, port, lambda: ServiceProcess("worker", self._log(name), patch=patch, **settings))
 
     def _log(self, name: str) -> Path:

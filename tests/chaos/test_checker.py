@@ -9,6 +9,7 @@ import pytest
 from tests.chaos.checker import Checker, Findings, Undisturbed
 from tests.chaos.faults import FAULTS, Fault, plan
 from tests.chaos.leaks import find_leaks
+from tests.chaos.losses import Loss
 from tests.chaos.record import Log, Seen
 from tests.chaos.resources import Sample
 from tests.chaos.wire import LogEntry
@@ -123,6 +124,43 @@ def test_an_entry_that_was_seen_and_is_gone_is_told() -> None:
     checker = Checker(Undisturbed([ANSWER], str), [])
     checker.check(seen, Log([*WHOLE, entry("1-3", "started")], [0.0] * 4, list(WHOLE)))
     assert kinds(checker.findings) == {"changed"}
+
+
+LOSS = Loss(1.5, 3.0)
+
+
+def check_after_loss(final: Sequence[LogEntry], *, ended: str, tokens: list[int], times: Sequence[float]) -> Checker:
+    """WHOLE was watched at `times`; then Redis lost what it had taken from 1.5 to 3 s, and the log became `final`."""
+    seen = Seen("r", "redis", {}, frozenset({"finished"}), posted_at=0.0, accepted_at=0.0, ended=ended, ended_at=9.0)
+    seen.tokens = {0: tokens}
+    checker = Checker(Undisturbed([ANSWER], str), [], losses=[LOSS])
+    checker.check(seen, Log(list(WHOLE), list(times), list(final)))
+    return checker
+
+
+def test_what_redis_lost_and_a_worker_wrote_again_is_no_violation() -> None:
+    again = [*WHOLE[:2], entry("2-0", "started"), finished("2-1", 4, (2, [7, 8]))]
+    checker = check_after_loss(again, ended="finished", tokens=ANSWER, times=[0.0, 1.0, 2.0])
+    assert not checker.findings.violations
+    assert checker.losses.entries == {LOSS: [2.0]}
+    assert kinds(check_after_loss(again, ended="finished", tokens=ANSWER, times=[0.0, 0.5, 1.0]).findings) == {
+        "changed"
+    }
+
+
+def test_who_was_told_of_a_loss_may_have_read_something_else() -> None:
+    again = [*WHOLE[:1], entry("2-0", "started"), finished("2-1", 4, (0, ANSWER))]
+    checker = check_after_loss(again, ended="reply_conflict", tokens=[9, 6], times=[0.0, 2.0, 2.5])
+    assert (kinds(checker.findings), checker.losses.told) == (set(), ["r"])
+    untold = check_after_loss(again, ended="finished", tokens=[9, 6, 7, 8], times=[0.0, 2.0, 2.5])
+    assert kinds(untold.findings) == {"changed"}
+
+
+def test_a_request_that_redis_forgot_is_told_or_a_violation() -> None:
+    times = [1.6, 2.0, 2.5]
+    assert not check_after_loss([], ended="lost", tokens=[5], times=times).findings.violations
+    assert not check_after_loss([], ended="finished", tokens=ANSWER, times=times).findings.violations
+    assert kinds(check_after_loss([], ended="finished", tokens=[5, 6], times=times).findings) == {"lost"}
 
 
 def test_what_runs_on_after_a_cancel_is_told() -> None:

@@ -14,18 +14,40 @@ GROUP = "workers"
 TERMINAL = ("finished", "error")
 
 
-def requests_key(priority_class: str) -> str:
-    """The request stream of one class."""
-    return f"{NAMESPACE}:{{{MODEL}}}:requests:{priority_class}"
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The keys of the model's queue, which has so many lanes."""
 
+    lanes: int = 1
 
-def cancel_key(request_id: str) -> str:
-    """Exists when the request is cancelled."""
-    return f"{NAMESPACE}:{{{MODEL}}}:cancel:{request_id}"
+    def requests(self, priority_class: str, request_id: str) -> str:
+        """The request stream of one class that a request belongs into."""
+        return f"{self._tagged(self._lane(request_id))}:requests:{priority_class}"
+
+    def cancel(self, request_id: str) -> str:
+        """Exists when the request is cancelled."""
+        return f"{self._tagged(self._lane(request_id))}:cancel:{request_id}"
+
+    def seen(self, request_id: str) -> str:
+        """Names the entry that is the request: `class entry-id`, and perhaps more words."""
+        return f"{self._tagged(self._lane(request_id))}:seen:{request_id}"
+
+    def streams(self) -> list[str]:
+        """All request streams."""
+        return [f"{self._tagged(lane)}:requests:{name}" for lane in range(self.lanes) for name in CLASSES]
+
+    def dead_letters(self) -> list[str]:
+        """All streams of dead letters."""
+        return [f"{self._tagged(lane)}:dead" for lane in range(self.lanes)]
+
+    def _lane(self, request_id: str) -> int:
+        return zlib.crc32(request_id.encode()) % self.lanes
+
+    def _tagged(self, lane: int) -> str:
+        return f"{NAMESPACE}:{{{MODEL}{f':{lane}' if lane else ''}}}"
 
 
 CONTROL_KEY = f"{NAMESPACE}:{{{MODEL}}}:control"
-DEAD_KEY = f"{NAMESPACE}:{{{MODEL}}}:dead"
 
 
 def reply_key(request_id: str) -> str:

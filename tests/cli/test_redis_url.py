@@ -57,7 +57,12 @@ BAD = (
     "redis+sentinel://one/service/abc",
     "redis+sentinel://one/service?databse=1",
     "redis+sentinel://one/service?ssl_cert_reqs=none",
-    "redis+cluster://one",
+    "redis+cluster://",
+    "redis+cluster://one,,two",
+    "redis+cluster://one/1",
+    "redis+cluster://one/service",
+    "redis+cluster://one?ssl_cert_reqs=none",
+    "unix+cluster://one",
     "unix+sentinel://one/service",
 )
 

@@ -22,11 +22,16 @@ class GatewayProcess(ServiceProcess):
     def wait_ready(self, timeout_s: float = 90) -> None:
         """Wait until it says that Redis answers and a worker lives."""
         give_up = time.monotonic() + timeout_s
+        while self.wait_answering(timeout_s).status_code != 200:
+            assert time.monotonic() < give_up, f"the gateway did not become ready:\n{self.log[-4000:]}"
+            time.sleep(0.05)
+
+    def wait_answering(self, timeout_s: float = 90) -> httpx.Response:
+        """Wait until it says whether it is ready; what it says."""
+        give_up = time.monotonic() + timeout_s
         while time.monotonic() < give_up and self.running:
             try:
-                if httpx.get(f"{self.url}/health/ready", timeout=5).status_code == 200:
-                    return
+                return httpx.get(f"{self.url}/health/ready", timeout=5)
             except httpx.HTTPError:
-                pass
-            time.sleep(0.05)
-        raise AssertionError(f"the gateway did not become ready:\n{self.log[-4000:]}")
+                time.sleep(0.05)
+        raise AssertionError(f"the gateway does not answer:\n{self.log[-4000:]}")

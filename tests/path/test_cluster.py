@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from demo.prompts import LONG_COUNT
+from schemas.errors import ErrorCode
 from schemas.keys import Keys
 from tests.path.gateway_process import GatewayProcess
 from tests.path.stream import Stream
 from tests.redis_cluster import RedisCluster
 from tests.redis_server import one_server
+from tests.worker.producer import Producer
 from tests.worker.worker_process import MODEL, WorkerProcess
 
 pytestmark = one_server("system")
@@ -26,16 +28,24 @@ class Site:
 
     def __init__(self, binary: str, directory: Path) -> None:
         self.redis = RedisCluster(binary, directory)
-        self._directory = directory
+        self.directory = directory
         self.workers: dict[str, WorkerProcess] = {}
         self.gateways: list[GatewayProcess] = []
 
-    def start(self, *, workers: int, gateways: int = 1) -> None:
+    def start(self, *, workers: int, gateways: int = 1, queue_lanes: int = 1) -> None:
         """Start everything and wait until it serves."""
         self.redis.start()
-        started = [WorkerProcess(self.redis.url, self._directory / f"worker{one}.log") for one in range(workers)]
+        started = [
+            WorkerProcess(self.redis.url, self.directory / f"worker{one}.log", queue_lanes=queue_lanes)
+            for one in range(workers)
+        ]
         self.gateways = [
-            GatewayProcess(self.redis.url, self._directory / f"gateway{one}.log", redis_patience_s=30)
+            GatewayProcess(
+                self.redis.url,
+                self.directory / f"gateway{one}.log",
+                redis_patience_s=30,
+                queue_lanes=queue_lanes,
+            )
             for one in range(gateways)
         ]
         self.workers = {worker.wait_serving(): worker for worker in started}
@@ -114,6 +124,40 @@ def test_a_gateway_is_killed_and_the_client_goes_on_at_another(site: Site) -> No
     stream = site.ask({30: kill})
     assert not stream.done
     assert is_whole(stream.resume(site.gateways[1].url))
+
+
+def test_a_queue_in_lanes_goes_on_while_the_node_of_one_is_killed_and_restarted(site: Site) -> None:
+    site.start(workers=2, queue_lanes=3)
+    keys = Keys(MODEL, queue_lanes=3)
+    nodes = [site.redis.node_of(lane.requests("normal")) for lane in keys.each_lane]
+
+    def restart(_: Stream) -> None:
+        nodes[2].restart()
+
+    with ThreadPoolExecutor(12) as pool:
+        others = pool.map(lambda _: site.ask(), range(12))
+        streams = [site.ask({30: restart}), *others]  # what a thread starts ends with it
+    assert {keys.lane_of(stream.request_id) for stream in streams} == {0, 1, 2}
+    assert all(map(is_whole, streams))
+    site.redis.wait_whole()
+    assert is_whole(site.ask())
+
+
+def test_who_counts_lanes_otherwise_is_told_so(site: Site) -> None:
+    """A gateway waits for workers that look where it writes; an entry in another lane than its own is refused."""
+    site.start(workers=1, gateways=0, queue_lanes=3)
+    gateway = GatewayProcess(site.redis.url, site.directory / "other.log", queue_lanes=2)
+    site.gateways.append(gateway)
+    assert gateway.wait_answering().json()["error"]["code"] == "no_worker"
+    producer = Producer(site.redis.url)
+    keys = Keys(MODEL, queue_lanes=3)
+    request = producer.request([1, 2, 3])
+    wrong = next(lane for lane in keys.each_lane if lane.lane != keys.lane_of(request.id))
+    producer.redis.xadd(wrong.requests("normal"), request.fields())
+    terminal = producer.read(request.id).terminal
+    assert terminal is not None
+    assert (terminal.error, terminal.field_name) == (ErrorCode.INVALID_REQUEST, "queue lane")
+    producer.redis.close()
 
 
 def test_answers_whose_logs_are_on_all_nodes_are_read_at_once(site: Site) -> None:

@@ -95,8 +95,9 @@ async def test_hazard_13_a_body_deleted_while_pending_is_dropped(
         assert await other.claimer.expired(5) == []
 
 
+@pytest.mark.parametrize("stalls", [False, True], ids=["", "redis stalls now and then"])
 async def test_hazard_14_scan_starvation(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, stalls: bool
 ) -> None:
     """Many expired leases that are not for this worker stand before the one that is."""
     for index in range(40):
@@ -106,6 +107,10 @@ async def test_hazard_14_scan_starvation(
     theirs = (await other.claimer.new(1))[0]
     await asyncio.sleep(0.002)
     for _ in range(40):
+        if stalls:
+            worker.link.longest_wait_s = 1.0
+            assert await worker.claimer.expired(1) == []
+            await asyncio.sleep(0.002)
         found = await worker.claimer.expired(1)
         if found:
             break

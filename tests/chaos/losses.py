@@ -1,0 +1,75 @@
+"""Acknowledged writes that Redis itself lost: which may be gone, which were, and who has to be told."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from tests.chaos.record import Log, Seen
+from tests.chaos.wire import LogEntry
+
+TOLD = frozenset({"lost", "reply_conflict", "unknown"})
+"""Ends by which a client learns that Redis lost something of its request."""
+_SHOWN_S = 0.3
+"""From the log to the client's eyes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Acknowledged writes from between these times (monotonic) may be gone."""
+
+    begin: float
+    end: float
+
+    def __contains__(self, at: float) -> bool:
+        return self.begin <= at <= self.end
+
+    def concerns(self, seen: Seen) -> bool:
+        """Whether something of the request was written in between."""
+        begun_at = seen.posted_at or seen.accepted_at
+        return begun_at is not None and begun_at <= self.end and (seen.ended_at is None or seen.ended_at >= self.begin)
+
+
+@dataclass
+class Losses:
+    """All of a run. What was lost is counted in `entries` and `told`."""
+
+    all: Sequence[Loss]
+    entries: dict[Loss, list[float]] = field(default_factory=dict)
+    """When each entry of a reply log that was lost had been seen."""
+    told: list[str] = field(default_factory=list)
+    """Requests whose clients were told so."""
+
+    def concern(self, seen: Seen) -> bool:
+        """Whether something of the request may have been lost."""
+        return any(loss.concerns(seen) for loss in self.all)
+
+    def took_the_end(self, seen: Seen) -> bool:
+        """Whether the client may have been shown an end that Redis then lost."""
+        return seen.ended_at is not None and any(seen.ended_at - _SHOWN_S in loss for loss in self.all)
+
+    def may_lack(self, at: float) -> bool:
+        """Whether what was written at this time may be gone; counts it as gone."""
+        for loss in self.all:
+            if at in loss:
+                self.entries.setdefault(loss, []).append(at)
+                return True
+        return False
+
+    def as_answered(self, seen: Seen, log: Log) -> Log:
+        """The log that the client's end is to be compared with: as it was watched, where its terminal was lost."""
+        final = {one.id for one in log.final}
+        lost = [one for one in log.watched if one.is_terminal and one.id not in final]
+        if not (lost and self.concern(seen)):
+            return log
+        return replace(log, final=list(_up_to(log.watched, lost[0])))
+
+    @property
+    def longest_s(self) -> float:
+        """From the first entry that was lost at once to the last."""
+        return max((max(times) - min(times) for times in self.entries.values()), default=0.0)
+
+
+def _up_to(entries: Sequence[LogEntry], last: LogEntry) -> Iterator[LogEntry]:
+    for one in entries:
+        yield one
+        if one is last:
+            return

@@ -1,0 +1,157 @@
+"""One Redis server under attack, behind a proxy of its own."""
+
+import asyncio
+import resource
+import signal
+import subprocess
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.chaos.proxy import Proxy
+from tests.chaos.record import AWAY, connect
+from tests.parent import die_with_parent
+from tests.ports import free_port
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_START_S = 30.0
+_FILE_ROOM_BYTES = 2000
+_UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+_LOOK_S = 0.05
+
+
+class Server:
+    """`port` is the proxy's, for those who are to suffer; `direct_port` the server's own. `fsync` None: it keeps
+    nothing. Its configuration is in a file, as whoever makes it a master or a replica writes that down there."""
+
+    def __init__(self, binary: str, directory: Path, fsync: str | None, *, replica_of: "Server | None" = None) -> None:
+        self._binary = binary
+        self._directory = directory
+        directory.mkdir(parents=True)
+        self.direct_port = free_port()
+        self.port = free_port()
+        self.proxy = Proxy(self.port, self.direct_port)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._sizes: deque[tuple[float, int]] = deque(maxlen=200)
+        """Of the append-only file, with times (monotonic)."""
+        lines = [f"port {self.direct_port}", "bind 127.0.0.1", f"dir {directory}", f"logfile {directory}/redis.log"]
+        lines += ['save ""', "auto-aof-rewrite-percentage 0"]
+        lines += ["appendonly no"] if fsync is None else ["appendonly yes", f"appendfsync {fsync}"]
+        # So that replication and sentinels go through the proxy, too.
+        lines += ["replica-announce-ip 127.0.0.1", f"replica-announce-port {self.port}"]
+        lines += [] if replica_of is None else [f"replicaof 127.0.0.1 {replica_of.port}"]
+        self._config = directory / "redis.conf"
+        self._config.write_text("\n".join(lines) + "\n")
+
+    def write_down(self, *lines: str) -> None:
+        """Add to its configuration, before it starts."""
+        with self._config.open("a") as config:
+            config.writelines(f"{line}\n" for line in lines)
+
+    @property
+    def pid(self) -> int:
+        """Of the running server."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def client(self) -> "Redis[bytes]":
+        """Past the proxy."""
+        return connect(self.direct_port)
+
+    async def start(self) -> None:
+        """Start the server and wait until it has loaded its data. RuntimeError where it does not."""
+        self._launch()
+        give_up = time.monotonic() + _START_S
+        while time.monotonic() < give_up and self.running:
+            client = self.client()
+            try:
+                await client.ping()
+                return
+            except AWAY:
+                await asyncio.sleep(0.02)
+            finally:
+                await client.aclose()
+        raise RuntimeError(f"{self._binary} did not start: see {self._directory}")
+
+    async def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        assert self._process is not None
+        self._process.kill()
+        await asyncio.to_thread(self._process.wait)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def configure(self, name: str, value: object) -> None:
+        """CONFIG SET, as far as the server can be asked."""
+        client = self.client()
+        try:
+            await client.config_set(name, value)
+        finally:
+            await client.aclose()
+
+    async def fill_memory(self) -> None:
+        """Let it refuse whatever needs memory."""
+        await self.configure("maxmemory", 1)
+
+    async def free_memory(self) -> None:
+        """There is room again."""
+        await self.configure("maxmemory", 0)
+
+    async def fill_disk(self) -> None:
+        """Let its append-only file grow by a few more writes only, until `free_disk`."""
+        limit = self._file_size() + _FILE_ROOM_BYTES
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+
+    async def free_disk(self) -> None:
+        """There is room again; a server that ended for want of it is started anew."""
+        if self.running:
+            resource.prlimit(self.pid, resource.RLIMIT_FSIZE, _UNLIMITED)
+            await asyncio.sleep(0.2)
+        if not self.running:
+            await self.start()
+
+    async def watch_file(self) -> None:
+        """Look how far the append-only file is, for ever."""
+        while True:
+            self._sizes.append((time.monotonic(), self._file_size()))
+            await asyncio.sleep(_LOOK_S)
+
+    async def lose_machine(self, seconds: float) -> None:
+        """SIGKILL, and what came into the append-only file in the last `seconds` never reached the disk."""
+        await self.kill()
+        until = time.monotonic() - seconds
+        kept = [size for at, size in self._sizes if at <= until]
+        if kept:
+            with self._file().open("r+b") as file:
+                file.truncate(min(kept[-1], file.seek(0, 2)))
+        self._sizes.clear()
+
+    async def stop(self) -> None:
+        """End it and its proxy."""
+        await self.proxy.close()
+        if self.running:
+            await self.kill()
+
+    def _launch(self) -> None:
+        command = [self._binary, str(self._config), "--maxmemory", "0"]
+        # Python ignores SIGXFSZ, and so shall the server: a file at its limit is then a disk that is full.
+        self._process = subprocess.Popen(command, preexec_fn=die_with_parent, restore_signals=False)
+
+    def _file(self) -> Path:
+        parts = sorted(self._directory.glob("appendonlydir/*.incr.aof"))
+        return parts[-1] if parts else self._directory / "appendonly.aof"
+
+    def _file_size(self) -> int:
+        file = self._file()
+        return file.stat().st_size if file.exists() else 0
