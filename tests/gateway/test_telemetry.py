@@ -11,7 +11,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics import _BROKEN, _UNAVAILABLE
+from gateway.metrics import _BROKEN, _FORESEEN
 from schemas.errors import SERVICE_FAULTS
 from schemas.keys import CLASSES
 from telemetry.names import (
@@ -202,7 +202,7 @@ def _check_the_metrics(receiver: OtlpReceiver) -> None:
         if metric.kind is Kind.HISTOGRAM:
             assert point.bounds == metric.buckets, point
     refusals = {point.attributes[Attribute.ERROR_TYPE]: point.value for point in _of(receiver, REFUSALS)}
-    assert refusals == {"invalid_request": 1, **dict.fromkeys(_UNAVAILABLE, 0)}
+    assert refusals == {"invalid_request": 1, **dict.fromkeys(_FORESEEN, 0)}
     ended = {point.attributes[Attribute.OUTCOME]: point.value for point in _of(receiver, REQUESTS_ENDED)}
     assert ended == {"cancelled": 1, **dict.fromkeys(SERVICE_FAULTS, 0)}
     (broken,) = (point for point in _of(receiver, BROKEN_REPLIES) if point.value)
