@@ -42,8 +42,8 @@ class Outcome:
     """Who served it, in turn: several after a hand-over or a takeover."""
     ended_s: float | None = None
     """When the stream was complete; None unless it was."""
-    refused_s: float | None = None
-    """When it was refused; None where it was accepted, or nobody answered."""
+    refused_after_s: float | None = None
+    """How long after it was sent it was refused; None where it was accepted, or nobody answered."""
     error: str | None = None
     """Kind of failure in a few words: the same words for the same kind."""
 

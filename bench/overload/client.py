@@ -28,13 +28,13 @@ class LeanClient:
 
     async def ask(self, request: SampleRequest, due_s: float) -> Outcome:
         """The outcome, whatever it is: errors are in it. `due_s`: when the request arrives, by `time.monotonic()`."""
-        outcome = Outcome(request, due_s)
+        outcome, sent_s = Outcome(request, due_s), time.monotonic()
         try:
             async with asyncio.timeout(self._deadline_s + _MARGIN_S):
                 reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
                 try:
                     writer.write(self._message(request))
-                    await self._read(reader, outcome)
+                    await self._read(reader, outcome, sent_s)
                 finally:
                     writer.close()
         except TimeoutError:
@@ -60,13 +60,13 @@ class LeanClient:
         )
         return head.encode() + raw
 
-    async def _read(self, reader: asyncio.StreamReader, outcome: Outcome) -> None:
+    async def _read(self, reader: asyncio.StreamReader, outcome: Outcome, sent_s: float) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         status = int(head.split(b" ", 2)[1])
         if status != 200:
             rest = await reader.read(_CHUNK_BYTES)
             outcome.error = f"{status} {json.loads(rest)['error']['code']}"
-            outcome.refused_s = time.monotonic()
+            outcome.refused_after_s = time.monotonic() - sent_s
             return
         tail = b""
         while piece := await reader.read(_CHUNK_BYTES):

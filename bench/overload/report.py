@@ -34,7 +34,7 @@ class Report:
     @property
     def accepted(self) -> list[Outcome]:
         """What was not refused in the overload."""
-        return [outcome for outcome in self.overload if outcome.refused_s is None]
+        return [outcome for outcome in self.overload if outcome.refused_after_s is None]
 
     @property
     def in_time(self) -> int:
@@ -44,8 +44,7 @@ class Report:
     @property
     def refusals(self) -> Spread | None:
         """Times from a refused request to its refusal."""
-        refused = (outcome for outcome in self.overload if outcome.refused_s is not None)
-        return Spread.of(outcome.refused_s - outcome.arrived_s for outcome in refused if outcome.refused_s is not None)
+        return Spread.of(one.refused_after_s for one in self.overload if one.refused_after_s is not None)
 
     @property
     def recovered_after_s(self) -> float | None:
@@ -68,7 +67,7 @@ class Report:
             "requests": len(self.overload),
             "accepted": len(self.accepted),
             "in_time": self.in_time,
-            "refused": dict(Counter(one.error for one in self.overload if one.refused_s is not None)),
+            "refused": dict(Counter(one.error for one in self.overload if one.refused_after_s is not None)),
             "failed": dict(Counter(one.error for one in self.accepted if one.error is not None)),
             "refusal_ms": None if refusals is None else refusals.to_ms(),
             "accepted_e2e_ms": None if e2e is None else e2e.to_ms(),

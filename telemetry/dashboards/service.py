@@ -198,7 +198,8 @@ _REQUESTS: Final = Row(
         ),
         Panel(
             "Refusals",
-            "Requests refused, by error code. queue_full: more arrives than the workers serve. no_worker: none lives. "
+            "Requests refused, by error code. wait_too_long, queue_full, queue_tokens_full: more arrives than is "
+            "served. rate_limit_exceeded, concurrency_limit_exceeded: a tenant is at its limit. no_worker: none lives. "
             "Others are told what is wrong with their request.",
             "reqps",
             (Line(total(rate("orcastream_admission_refusals_total", MODEL), "error_type"), "{{error_type}}"),),

@@ -12,6 +12,7 @@ from gateway.api_key import digest, read_grants
 from tests.redis_server import RedisServer
 
 Run = Callable[..., str]
+LIMITS = ["--requests-per-minute", "60", "--max-concurrency", "4"]
 
 
 @pytest.fixture(params=["file", "redis"])
@@ -35,12 +36,13 @@ def run(
 def test_a_key_is_printed_once_and_kept_as_a_hash(run: Run) -> None:
     assert run("list") == ""
     key = run("new", "--tenant", "alpha", "--name", "ci").strip()
-    run("new", "--tenant", "beta", "--classes", "low", "--max-tokens", "5", "--expires-in-s", "60")
+    run("new", "--tenant", "beta", "--classes", "low", "--max-tokens", "5", "--expires-in-s", "60", *LIMITS)
     listed = [json.loads(line) for line in run("list", "--json").splitlines()]
     assert key not in run("list") + run("list", "--json")
     assert {row["sha256"]: row["tenant"] for row in listed}[digest(key)] == "alpha"
     (other,) = [row for row in listed if row["tenant"] == "beta"]
     assert (other["classes"], other["max_tokens"]) == (["low"], 5)
+    assert (other["requests_per_minute"], other["max_concurrency"]) == (60, 4)
     assert time.time() < other["expires"] <= time.time() + 60
     assert json.loads(run("revoke", digest(key)[:12], "--json")) == {"revoked": digest(key)}
     assert [json.loads(line)["tenant"] for line in run("list", "--json").splitlines()] == ["beta"]

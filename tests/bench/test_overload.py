@@ -1,0 +1,41 @@
+"""What an overload run comes to: who was in time, how fast refusals were, and when all was as before."""
+
+from typing import Any
+
+from bench.figures.outcome import Outcome
+from bench.overload.report import Report
+from bench.workloads import SampleRequest
+
+REQUEST = SampleRequest((1,), max_tokens=1)
+
+
+def served(at_s: float, *, first_s: float = 0.1, end_s: float = 1.0) -> Outcome:
+    return Outcome(REQUEST, at_s, pieces_s=[at_s + first_s], ended_s=at_s + end_s)
+
+
+def refused(at_s: float, after_s: float = 0.01) -> Outcome:
+    return Outcome(REQUEST, at_s, error="429 wait_too_long", refused_after_s=after_s)
+
+
+def report(overload: list[Outcome], after: list[Outcome], **changes: Any) -> Report:
+    return Report(10.0, [served(0), served(1, first_s=0.2)], overload, after, 20.0, 60.0, **changes)
+
+
+def test_a_run_that_meets_every_goal() -> None:
+    run = report([served(0, end_s=19), refused(1)], [served(61, first_s=5), served(66), served(70)])
+    assert (len(run.accepted), run.in_time, run.recovered_after_s) == (1, 1, 6)
+    assert run.failed() == []
+    assert run.figures()["refused"] == {"429 wait_too_long": 1}
+    assert "as before 6.0 s after" in run.summary()
+
+
+def test_each_goal_can_be_missed() -> None:
+    late = report([served(0, end_s=21), refused(1)], [served(61)])
+    assert late.failed() == ["1 of 1 accepted were not in time"]
+    broken = Outcome(REQUEST, 0, pieces_s=[1.0], error="in the stream: expired")
+    assert report([broken, refused(1)], [served(61)]).failed() == ["1 of 1 accepted were not in time"]
+    slow = report([served(0), refused(1, after_s=0.2)], [served(61)])
+    assert slow.failed() == ["refusals took 200 ms at the 99th percentile"]
+    for after in ([served(61, first_s=5)], [refused(61)], [served(61, first_s=0.5), served(72)]):
+        assert report([served(0), refused(1)], after).failed() == ["service was not as before within 10 s"]
+    assert report([served(0)], [served(61)]).failed() == ["nothing was refused: the load was no overload"]
