@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tests.chaos.faults import Fault
 from tests.chaos.folded import Folded, fold
+from tests.chaos.injector import Fault
 from tests.chaos.losses import TOLD, Loss, Losses
 from tests.chaos.record import Log, Seen
 

@@ -18,8 +18,9 @@ from typing import Any
 
 from tests.chaos.catalogue import Catalogue
 from tests.chaos.checker import Checker, Findings, Undisturbed
-from tests.chaos.faults import FAULTS, Injector, faults_of, plan
+from tests.chaos.faults import FAULTS, faults_of
 from tests.chaos.http_client import HttpClient
+from tests.chaos.injector import Injector, plan
 from tests.chaos.leaks import find_leaks
 from tests.chaos.load import BEHAVIOURS, GRACE_S, Load
 from tests.chaos.patches import BREAKS, apply
@@ -75,7 +76,7 @@ async def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         for client in (http, redis, recorder):
             stack.push_async_callback(client.close)
         load = Load(http, redis, recorder, catalogue, Random(f"{options.seed} load"), options.behaviours)
-        injector = Injector(site, http)
+        injector = Injector(site, http, FAULTS)
         resources = Resources(lambda: {one.name: one.pid for one in site.services if one.pid is not None})
         resources.look()
         before = list(resources.samples)
