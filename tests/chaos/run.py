@@ -92,8 +92,8 @@ async def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         resources.look()
         await recorder.read_finally()
         undisturbed = Undisturbed(catalogue.answers, catalogue.text)
-        forgets, losses = options.mode == "none", site.redis.losses
-        checker = Checker(undisturbed, injector.faults, begin, forgets=forgets, losses=losses)
+        losses = site.redis.losses
+        checker = Checker(undisturbed, injector.faults, begin, losses=losses)
         for seen in recorder.requests.values():
             checker.check(seen, recorder.logs[seen.id])
         checker.check_dead_letters(await recorder.dead_letters(), recorder.requests)
