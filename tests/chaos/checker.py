@@ -75,8 +75,11 @@ class Undisturbed:
 
 
 class Checker:
-    """Looks at one request after the other. `begin`: the start of the run, from which times are told. `losses`: when Redis
-    may have lost acknowledged writes, which clients may be told."""
+    """Looks at one request after the other.
+
+    `begin`: the start of the run, from which times are told. `losses`: when Redis may have lost acknowledged writes,
+    which clients may be told.
+    """
 
     def __init__(
         self,
@@ -169,6 +172,7 @@ class Checker:
     def _check_client(self, seen: Seen, folded: Folded) -> None:
         """What the client read is what the log holds; all of it, where the client saw the end."""
         lost_end = self.losses.took_the_end(seen)
+        more_is_lost = lost_end or (folded.outcome != "finished" and self.losses.concern(seen))
         whole = seen.ended == "finished" and not lost_end
         for choice, tokens in enumerate(folded.tokens):
             expected: Sequence[object] = tokens
@@ -177,7 +181,7 @@ class Checker:
                 expected, got = self._undisturbed.text(tokens), seen.texts.get(choice, "")
             if got == expected or (not whole and got == expected[: len(got)]):
                 continue
-            if lost_end and expected == got[: len(expected)]:
+            if more_is_lost and expected == got[: len(expected)]:
                 continue
             kind = "lost" if got == expected[: len(got)] else "repeated" if len(got) > len(expected) else "changed"
             at = next((i for i, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b), len(got))
