@@ -44,7 +44,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=2.5, help="requests per second")
     parser.add_argument("--faults-per-minute", type=float, default=14)
     parser.add_argument("--load", default="all", help=f"some of {','.join(BEHAVIOURS)}, or all")
-    parser.add_argument("--settle", type=float, default=120, help="seconds that the last clients get after the faults")
+    parser.add_argument("--settle", type=float, default=180, help="seconds that the last clients get after the faults")
     parser.add_argument("--pause-ms", type=float, default=8, help="before each iteration of the engine")
     parser.add_argument("--grace-s", type=float, default=GRACE_S, help="time that the gateways give a lost client")
     parser.add_argument("--json", default=None, help="where to write the figures")
