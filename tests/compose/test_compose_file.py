@@ -154,3 +154,11 @@ def test_what_is_mounted_exists() -> None:
     sources = [ROOT / source for source in mounted if source.startswith("./")]
     assert len(sources) == 3
     assert [source for source in sources if not source.exists()] == []
+
+
+def test_a_directory_of_api_keys_is_there_for_the_gateway_to_read() -> None:
+    assert "${API_KEYS:-api-keys}:/api-keys:ro" in SERVICES["gateway"]["volumes"]
+    assert "api-keys" in COMPOSE["volumes"]
+    page = (ROOT / "docs/compose.md").read_text(encoding="utf-8")
+    assert "ORCASTREAM_API_KEYS_FILE=/api-keys/keys.json" in page
+    assert not [name for name in SERVICES if name != "gateway" and "api-keys" in str(SERVICES[name].get("volumes"))]

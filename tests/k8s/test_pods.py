@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.k8s.kustomization import OVERLAYS, Document, find, of_kind, overlay
-from tests.k8s.pods import GATEWAY, WORKER, container, environment, pod
+from gateway.settings import GatewaySettings
+from tests.k8s.kustomization import K8S, OVERLAYS, Document, find, of_kind, overlay
+from tests.k8s.pods import GATEWAY, WORKER, container, environment, pod, settings
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -99,3 +100,30 @@ def test_a_model_is_loaded_before_it_is_served_and_then_only_read() -> None:
         assert model["DIRECTORY"].startswith(f"{mount['mountPath']}/")
     # What is missing of a branch cannot be told while the hub is away: an empty directory would be served.
     assert re.fullmatch(r"[0-9a-f]{40}", model["REVISION"])
+
+
+KEYS_FROM = {"dev": set(), "cpu": {"ORCASTREAM_API_KEYS_IN_REDIS"}, "prod": {"ORCASTREAM_API_KEYS_FILE"}}
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_api_keys_come_from_where_the_overlay_says(name: str) -> None:
+    documents = overlay(name)
+    variables = environment(documents, GATEWAY)
+    assert {variable for variable in variables if variable.startswith("ORCASTREAM_API_KEYS")} == KEYS_FROM[name]
+    found = settings(documents, GATEWAY, GatewaySettings)
+    assert found.api_keys_in_redis is (name == "cpu")
+    assert (found.api_keys_file is not None) is (name == "prod")
+    assert not found.api_keys
+
+
+def test_the_file_of_api_keys_is_one_of_a_directory_that_follows_its_secret() -> None:
+    documents = overlay("prod")
+    path = environment(documents, GATEWAY)["ORCASTREAM_API_KEYS_FILE"]
+    (mount,) = (one for one in container(documents, GATEWAY)["volumeMounts"] if one["name"] == "api-keys")
+    (volume,) = (one for one in pod(documents, GATEWAY)["volumes"] if one["name"] == "api-keys")
+    (item,) = volume["secret"]["items"]
+    assert path == f"{mount['mountPath']}/{item['path']}"
+    assert mount["readOnly"] is True
+    assert "subPath" not in mount  # would stay what it was at the start
+    assert f"--from-file={item['key']}" in (K8S / "README.md").read_text(encoding="utf-8")
+    assert volume["secret"].get("optional", False) is False
