@@ -48,6 +48,7 @@ COPY broker broker
 COPY telemetry telemetry
 COPY worker worker
 COPY gateway gateway
+COPY client client
 COPY cli cli
 COPY demo demo
 COPY bench bench

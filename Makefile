@@ -79,6 +79,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy docs/examples/client_sync.py docs/examples/client_async.py
 	$(BIN)/lint-imports
 
 setup: $(READY) $(NATIVE)

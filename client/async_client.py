@@ -14,6 +14,7 @@ from schemas.keys import DEFAULT_NAMESPACE, PriorityClass
 from schemas.request import DEFAULT_TENANT
 from text.tokenizer import Tokenizer
 
+DEFAULT_RETENTION_S = 600.0
 _HTTP = ("http://", "https://")
 _ALLOWED = "http:// or https:// URLs of gateways, or one redis://, rediss://, unix:// or redis+sentinel:// URL"
 
@@ -37,13 +38,14 @@ class AsyncClient:
         namespace: str = DEFAULT_NAMESPACE,
         tenant: str = DEFAULT_TENANT,
         tokenizer: Tokenizer | None = None,
-        retention_s: float = 600.0,
+        retention_s: float = DEFAULT_RETENTION_S,
     ) -> None:
         all_urls = [urls] if isinstance(urls, str) else list(urls)
         self._transport: Transport
         if all_urls and all(url.lower().startswith(_HTTP) for url in all_urls):
-            theirs = {"namespace": namespace != DEFAULT_NAMESPACE, "tenant": tenant != DEFAULT_TENANT}
-            _check_unused({**theirs, "tokenizer": tokenizer is not None}, "Redis")
+            names = {"namespace": namespace != DEFAULT_NAMESPACE, "tenant": tenant != DEFAULT_TENANT}
+            rest = {"tokenizer": tokenizer is not None, "retention_s": retention_s != DEFAULT_RETENTION_S}
+            _check_unused({**names, **rest}, "Redis")
             self._transport = Gateways(all_urls, model, api_key=api_key, patience_s=patience_s)
         elif len(all_urls) == 1:
             _check_unused({"api_key": api_key is not None}, "gateways")

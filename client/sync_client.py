@@ -6,7 +6,7 @@ from typing import Self, Unpack
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from client.async_client import AsyncClient
+from client.async_client import DEFAULT_RETENTION_S, AsyncClient
 from client.reply import AsyncReply
 from client.request import Parameters, Prompt
 from client.result import Delta, Result
@@ -72,7 +72,7 @@ class Client:
         namespace: str = DEFAULT_NAMESPACE,
         tenant: str = DEFAULT_TENANT,
         tokenizer: Tokenizer | None = None,
-        retention_s: float = 600.0,
+        retention_s: float = DEFAULT_RETENTION_S,
     ) -> None:
         self._client = AsyncClient(
             urls,

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Post several requests at once with Orcastream's Python client for asyncio; the same over HTTP and over Redis.
+"""Post several requests at once with Orcastream's Python client for asyncio, straight over Redis.
 
     python client_async.py redis://127.0.0.1:6399/0 "[1, 17, 42]" "[1, 17, 43]"
 
-Prompts are token ids, as `orcastream tokenize` prints them: straight over Redis nobody needs a tokenizer.
+Prompts are token ids, as `orcastream tokenize` prints them: so nobody needs a tokenizer here.
 """
 
 import asyncio

@@ -29,6 +29,11 @@ if (positionals.length !== 1) throw new Error('usage: node producer.mjs [--model
 const prompt = JSON.parse(positionals[0]);
 const deadlineMs = Number(options.deadline) * 1000;
 const graceMs = 5000; // how much longer than the deadline we wait for the event that says so
+const checkMs = 3000; // how often we look whether Redis has lost the request, while nothing comes
+const keys = `${options.namespace}:{${options.model}}`;
+const stream = `${keys}:requests:${options.priority}`;
+const lane = (crc32(options.id) & 0xff).toString(16).padStart(2, "0");
+const log = `${options.namespace}:reply:{${lane}}:${options.id}`;
 
 /** CRC-32 as gzip has it; `node:zlib` of Node 18 does not offer it. */
 function crc32(text) {
@@ -70,8 +75,8 @@ client.on("error", (error) => console.error(`redis: ${error.message}`));
 await client.connect();
 const asBytes = { typeMapping: { [RESP_TYPES.BLOB_STRING]: Buffer } };
 
-/** Write the request entry; its deadline is on the server's clock. */
-async function post() {
+/** The fields of the request entry; its deadline is on the server's clock. */
+async function entry() {
   const [seconds, microseconds] = (await client.sendCommand(["TIME"])).map(Number);
   const deadline = seconds * 1000 + Math.floor(microseconds / 1000) + deadlineMs;
   const payload = {
@@ -80,15 +85,51 @@ async function post() {
     temperature: Number(options.temperature),
     n: Number(options.n),
   };
-  const stream = `${options.namespace}:{${options.model}}:requests:${options.priority}`;
   const fields = ["id", options.id, "v", "1", "deadline", String(Math.floor(deadline))];
-  await client.sendCommand(["XADD", stream, "*", ...fields, "payload", Buffer.from(encode(payload))]);
+  return [...fields, "payload", Buffer.from(encode(payload))];
+}
+
+const entries = []; // of the stream, that are the request
+
+async function post() {
+  entries.push(await client.sendCommand(["XADD", stream, "*", ...fields]));
+}
+
+/** No entry of it waits or runs and, read after that, its log has no end. */
+async function isLost() {
+  const places = entries.map((entryId) => [stream, entryId]);
+  const seen = await client.sendCommand(["GET", `${keys}:seen:${options.id}`]);
+  if (seen) {
+    const [name, entryId] = seen.split(" ");
+    places.push([`${keys}:requests:${name}`, entryId]);
+  }
+  for (const [place, entryId] of places) {
+    if ((await client.sendCommand(["XRANGE", place, entryId, entryId])).length > 0) return false;
+  }
+  const newest = await client.sendCommand(["XRANGE", log, "-", "+"], asBytes);
+  return !newest.some(([, [, type]]) => ["finished", "error"].includes(type.toString()));
+}
+
+let checked = Date.now(), missed = false;
+
+/** Post it again where Redis has forgotten it, twice in a row: a worker that had it puts it back itself. */
+async function look() {
+  if (Date.now() - checked < checkMs) return;
+  checked = Date.now();
+  const before = missed;
+  try {
+    missed = await isLost();
+  } catch (error) {
+    if (error.message.startsWith("NOPERM")) return; // who may not read the queue has its deadline
+    throw error;
+  }
+  if (!before || !missed) return;
+  console.error("lost by Redis, posted again");
+  await post();
 }
 
 /** Read the reply log until its terminal; returns the exit status. */
 async function follow() {
-  const lane = (crc32(options.id) & 0xff).toString(16).padStart(2, "0");
-  const log = `${options.namespace}:reply:{${lane}}:${options.id}`;
   const giveUp = Date.now() + deadlineMs + graceMs;
   const holes = new Set();
   let cursor = "0-0";
@@ -96,6 +137,7 @@ async function follow() {
     let answer;
     try {
       answer = await client.sendCommand(["XREAD", "COUNT", "100", "BLOCK", "1000", "STREAMS", log, cursor], asBytes);
+      if (!answer) await look();
     } catch {
       await sleep(200);
       cursor = "0-0"; // the server may have come back with less than it had: fold from the start
@@ -132,7 +174,9 @@ async function follow() {
   return 2;
 }
 
+let fields;
 try {
+  fields = await entry();
   await post();
   process.exitCode = await follow();
 } catch (error) {

@@ -35,10 +35,10 @@ def site(own_redis: Callable[..., RedisServer], tmp_path: Path) -> Iterator[Site
     site.stop()
 
 
-async def disturbed(client: AsyncClient, fault: Callable[[], Awaitable[Any]]) -> str:
+async def disturbed(client: AsyncClient, fault: Callable[[], Awaitable[Any]], **parameters: Any) -> str:
     """The text that comes where `fault` happens at the twentieth piece."""
     pieces: list[str] = []
-    reply = client.generate(asked(PROMPT), max_tokens=2000, temperature=0, timeout_s=120)
+    reply = client.generate(asked(PROMPT), max_tokens=2000, temperature=0, timeout_s=120, **parameters)
     async for delta in reply:
         pieces.append(delta.text)
         if len(pieces) == 20:
@@ -88,8 +88,10 @@ async def kill_a_worker(site: Site) -> None:
 async def test_the_answer_is_the_undisturbed_one(
     site: Site, transport: str, fault: Callable[[Site], Awaitable[None]]
 ) -> None:
+    # A loaded machine may take longer to start gateways than they wait for a client that all of them have lost.
+    parameters = {"on_disconnect": "continue"} if transport == "http" else {}
     async with client_of(site, transport) as client:
-        assert await disturbed(client, lambda: fault(site)) == ANSWER
+        assert await disturbed(client, lambda: fault(site), **parameters) == ANSWER
 
 
 def test_without_asyncio_many_at_once(site: Site) -> None:

@@ -213,3 +213,11 @@ def test_images_are_those_that_the_page_says_were_looked_at() -> None:
     defaults = [next(iter(variables(service["image"]).values())) for service in SERVICES.values()]
     assert set(re.findall(r"`([\w./-]+:[\w.-]+)`", table[1])) >= {image for image in defaults if image and ":" in image}
     assert re.search(r"looked at on \d{4}-\d{2}-\d{2}", page)
+
+
+def test_a_directory_of_api_keys_is_there_for_the_gateway_to_read() -> None:
+    assert "${API_KEYS:-api-keys}:/api-keys:ro" in SERVICES["gateway"]["volumes"]
+    assert "api-keys" in COMPOSE["volumes"]
+    page = (ROOT / "docs/compose.md").read_text(encoding="utf-8")
+    assert "ORCASTREAM_API_KEYS_FILE=/api-keys/keys.json" in page
+    assert not [name for name in SERVICES if name != "gateway" and "api-keys" in str(SERVICES[name].get("volumes"))]

@@ -89,3 +89,14 @@ def test_weights_come_from_a_volume_or_a_directory() -> None:
 
     assert source() == ("volume", "models")
     assert source(MODELS="/srv/models") == ("bind", "/srv/models")
+
+
+def test_api_keys_come_from_a_volume_or_a_directory() -> None:
+    def mounted(**variables: str) -> Any:
+        (found,) = (
+            one for one in rendered(**variables)["services"]["gateway"]["volumes"] if one["target"] == "/api-keys"
+        )
+        return found
+
+    assert (mounted()["type"], mounted()["read_only"]) == ("volume", True)
+    assert (mounted(API_KEYS="/srv/keys")["type"], mounted(API_KEYS="/srv/keys")["source"]) == ("bind", "/srv/keys")

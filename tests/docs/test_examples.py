@@ -234,9 +234,9 @@ def test_nobody_answers(server: RedisServer, tmp_path: Path, request: pytest.Fix
         assert "no end of orca:reply:{" in err
 
 
-def test_what_redis_has_lost_is_posted_again(server: RedisServer, client: Any, tmp_path: Path) -> None:
+def test_what_redis_has_lost_is_posted_again(folding_producer: Producer, server: RedisServer, client: Any) -> None:
     """Nobody lives who remembers it."""
-    process = Producer("redis", tmp_path).start(server.url)
+    process = folding_producer.start(server.url)
     worker = ScriptedWorker(client)
     first = worker.claim()
     client.flushall()

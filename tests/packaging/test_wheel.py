@@ -16,7 +16,7 @@ from tests.packaging.environment import closure, create, requirements_of
 
 pytestmark = pytest.mark.server
 
-ROOMS = ("schemas", "engine", "text", "broker", "worker", "gateway", "telemetry", "cli", "demo", "bench")
+ROOMS = ("schemas", "engine", "text", "broker", "worker", "gateway", "telemetry", "client", "cli", "demo", "bench")
 DATA = (".lua", ".yaml", ".json", ".safetensors", ".jinja")
 
 
@@ -89,3 +89,13 @@ def test_an_installed_wheel_serves_from_any_directory(installed: Path, elsewhere
         assert up.wait() == 0
     finally:
         up.close()
+
+
+def test_the_client_needs_its_own_extra_alone(wheel: Path, elsewhere: Path, tmp_path: Path) -> None:
+    needed = closure(requirements_of(wheel), {"client"})
+    assert not {"torch", "transformers", "fastapi"} & set(needed)
+    binaries = create(tmp_path / "environment", wheel, needed)
+    program = (
+        "from client import Client; [Client(url, 'm').close() for url in ('http://127.0.0.1:1', 'redis://127.0.0.1:1')]"
+    )
+    subprocess.run([binaries / "python", "-W", "error", "-c", program], check=True, cwd=elsewhere)

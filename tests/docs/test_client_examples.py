@@ -1,6 +1,7 @@
-"""The examples that ask over HTTP, as they are written: real gateways, and connections that are cut everywhere."""
+"""The examples that ask through a client, as they are written: real gateways, and connections cut everywhere."""
 
 import asyncio
+import json
 import os
 import shutil
 import sys
@@ -81,3 +82,19 @@ async def test_a_gateway_stops_and_node_goes_on_elsewhere(stage: Stage, tmp_path
     gateways[0].gateway.begin_stop()
     await gate.open()
     assert await running == (0, f"{TEXT}\n", "")
+
+
+async def test_many_at_once_straight_over_redis(stage: Stage, tmp_path: Path) -> None:
+    await stage.worker(lambda request: Answer([list(request.payload.prompt) * 2]))
+    program = (EXAMPLES / "client_async.py").read_text(encoding="utf-8").replace('"orca-demo"', f'"{MODEL}"')
+    (tmp_path / "client_async.py").write_text(program, encoding="utf-8")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(tmp_path / "client_async.py"),
+        *(stage.url, "[5, 6]", "[7]"),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    assert [json.loads(line) for line in out.decode().splitlines()] == [[5, 6, 5, 6], [7, 7]]
