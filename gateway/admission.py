@@ -119,7 +119,7 @@ class Admission:
         except InvalidRequest as error:
             code = "context_length_exceeded" if error.field == "prompt" else None
             raise invalid(_in_the_clients_words(error, asked), code) from None
-        return asked.prompt
+        return asked.prompt  # type: ignore[return-value]  # messages are dealt with above
 
     def _tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         self._check_characters(len(text))

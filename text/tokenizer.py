@@ -104,7 +104,7 @@ class Tokenizer:
             (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         if most is not None and len(encoding) > most:
             raise TooManyTokens(len(encoding), most)
-        return list(encoding) if self._backend is None else encoding.ids  # type: ignore[no-any-return]
+        return list(encoding) if self._backend is None else encoding.ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `ids`; bytes that are no UTF-8 become U+FFFD."""
