@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gateway.errors import ApiError, invalid, model_not_found
 from gateway.kind import Kind
@@ -113,13 +114,13 @@ class Admission:
         try:
             if isinstance(asked.prompt, str):
                 return self._tokenize(asked.prompt)
-            if asked.prompt and isinstance(asked.prompt[0], dict):
+            if asked.kind is Kind.CHAT:
                 return self._tokenize(self._conversation(asked.prompt), add_special_tokens=False)
             self.limits.fit(len(asked.prompt), max_tokens=None, min_tokens=0)
         except InvalidRequest as error:
             code = "context_length_exceeded" if error.field == "prompt" else None
             raise invalid(_in_the_clients_words(error, asked), code) from None
-        return asked.prompt  # type: ignore[return-value]  # messages are dealt with above
+        return asked.prompt  # type: ignore[return-value]  # no messages
 
     def _tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         self._check_characters(len(text))
@@ -130,7 +131,7 @@ class Admission:
             self.limits.fit(error.count, max_tokens=None, min_tokens=0)
             raise
 
-    def _conversation(self, messages: list[dict[str, str]]) -> str:
+    def _conversation(self, messages: list[Any]) -> str:
         """A chat as its template writes it; what the messages say is measured first."""
         self._check_characters(sum(len(message["content"]) for message in messages))
         try:
