@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from gateway.errors import ApiError, invalid, model_not_found
 from gateway.kind import Kind
@@ -115,7 +115,7 @@ class Admission:
         try:
             if isinstance(asked.prompt, str):
                 return self._tokenize(asked.prompt)
-            if asked.prompt and isinstance(asked.prompt[0], dict):
+            if asked.kind is Kind.CHAT:
                 return self._tokenize(self._conversation(asked.prompt), add_special_tokens=False)
             self.limits.fit(len(asked.prompt), max_tokens=None, min_tokens=0)
         except InvalidRequest as error:
@@ -132,7 +132,7 @@ class Admission:
             self.limits.fit(error.count, max_tokens=None, min_tokens=0)
             raise
 
-    def _conversation(self, messages: list[dict[str, str]]) -> str:
+    def _conversation(self, messages: list[Any]) -> str:
         """A chat as its template writes it; what the messages say is measured first."""
         self._check_characters(sum(len(message["content"]) for message in messages))
         try:

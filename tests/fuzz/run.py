@@ -32,14 +32,15 @@ _MOST_MORE_BYTES: Final = 32 * 2**20
 _SETTLE_S: Final = 2.0
 
 
-def fuzz(target: Target, count: int, seed_: int) -> list[Violation]:
-    """Give the target `count` inputs; what was wrong, each with its smallest input."""
+def fuzz(target: Target, count: int, seed_: int, minutes: float = float("inf")) -> list[Violation]:
+    """Give the target `count` inputs, or as many as `minutes` allow; what was wrong, each with its smallest input."""
+    until = time.monotonic() + minutes * 60
     found: list[Violation] = []
     kinds = _kinds(target)
     shares = {"entries": 0.5, "calls": 0.45, "schemathesis": 0.05}
     size = min(_ROUND, max(10, count // 10))
     given_, number, warm = dict.fromkeys(shares, 0), 0, None
-    while sum(given_.values()) < count and len(found) < _MOST_VIOLATIONS:
+    while sum(given_.values()) < count and len(found) < _MOST_VIOLATIONS and time.monotonic() < until:
         kind = min(shares, key=lambda name: given_[name] / shares[name])
         before = target.total
         examples = size if kind == "schemathesis" else size // _MEAN_LENGTH
@@ -142,13 +143,14 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description=__doc__)
     parser.add_argument("--count", type=int, default=100_000, help="inputs")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="at most so long")
     parser.add_argument("--json", default=None, help="where to write the figures")
     options = parser.parse_args(arguments)
     site = Site()
     target = Target(site)
     begin, started = site.memory_bytes(), time.monotonic()
     try:
-        found = fuzz(target, options.count, options.seed)
+        found = fuzz(target, options.count, options.seed, options.minutes)
         if not any(violation.kind == "crash" for violation in found) and not still_serves(site):
             found.append(Violation("stuck", "a good request is not answered any more"))
         told = figures(target, found, begin, time.monotonic() - started)

@@ -209,6 +209,8 @@ def test_unsupported_parameters_are_refused_by_name(admission: Admission, name: 
         ({"prompt": [[1], [2]]}, "prompt"),
         ({"prompt": [1, "a"]}, "prompt.1"),
         ({"prompt": [-1]}, "prompt.0"),
+        ({"prompt": [{}, False]}, "prompt.0"),
+        ({"prompt": [{"role": "user", "content": "hi"}]}, "prompt.0"),
         ({"prompt": [1.5]}, "prompt.0"),
         ({"prompt": [10**6]}, "prompt.0"),
         ({"prompt": "\ud800"}, "prompt"),

@@ -175,6 +175,10 @@ SMALL_ARRAYS = msgpack.packb({"tenant": "blue", "prompt": [[1]] * (5 << 20)})
 MANY_PARAMETERS = b"{%b}" % b",".join(b'"p%d":0' % (number % 300_000) for number in range(300_001))
 
 
+def _prompt(length: int) -> bytes:
+    return b'{"prompt":[5' + b",5" * length + b"]}"
+
+
 def _bad_entries(prompt: list[int]) -> dict[str, tuple[dict[str, Any], str]]:
     now_ms = int(time.time() * 1000)
     good = {
@@ -192,13 +196,15 @@ def _bad_entries(prompt: list[int]) -> dict[str, tuple[dict[str, Any], str]]:
         "token out of the vocabulary": ({**good, "payload": b'{"prompt":[5,99999999]}'}, "prompt.1"),
         "negative token": ({**good, "payload": b'{"prompt":[-5]}'}, "prompt.0"),
         "empty prompt": ({**good, "payload": b'{"prompt":[]}'}, "prompt"),
-        "longer than the context": ({**good, "payload": b'{"prompt":[' + b"5," * 4200 + b"5]}"}, "prompt"),
+        "longer than the context": ({**good, "payload": _prompt(4200)}, "prompt"),
+        "so much longer that it is read aside": ({**good, "payload": _prompt(50_000)}, "prompt"),
+        "so much longer that it is not read": ({**good, "payload": _prompt(70_000)}, "payload"),
         "more than the context leaves": ({**good, "payload": b'{"prompt":[5],"max_tokens":5000}'}, "max_tokens"),
         "negative max_tokens": ({**good, "payload": b'{"prompt":[5],"max_tokens":-1}'}, "max_tokens"),
         "10 MB": ({**good, "payload": b"{" + b" " * (10 << 20)}, "payload"),
         "10 MB of small arrays": ({**good, "payload": SMALL_ARRAYS}, "payload"),
         "4 MB of small arrays": ({**good, "payload": SMALL_ARRAYS[:MAX_PAYLOAD_BYTES]}, "payload"),
-        "many parameters, one of them twice": ({**good, "payload": MANY_PARAMETERS}, "p0"),
+        "many parameters, one of them twice": ({**good, "payload": MANY_PARAMETERS}, "payload"),
         "over the limit by a byte": ({**good, "payload": b"{" + b" " * MAX_PAYLOAD_BYTES}, "payload"),
         "unknown version": ({**good, "v": "2"}, "v"),
         "unknown field": ({**good, "colour": "blue"}, "colour"),
