@@ -220,9 +220,9 @@ async def test_who_accepted_is_known_although_the_answer_was_lost(
     served = await stage.gateway()
     enqueue = served.gateway.enqueue
 
-    async def enqueue_twice(request: GenerationRequest) -> Enqueued:
-        await enqueue(request)
-        return await enqueue(request)
+    async def enqueue_twice(request: GenerationRequest, grant: Grant) -> Enqueued:
+        await enqueue(request, grant)
+        return await enqueue(request, grant)
 
     monkeypatch.setattr(served.gateway, "enqueue", enqueue_twice)
     async with served.http().stream("POST", "/v1/completions", json=BODY) as response:
