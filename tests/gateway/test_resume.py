@@ -6,6 +6,7 @@ import pytest
 
 from broker.link import Link
 from broker.queue import Enqueued, RequestQueue
+from gateway.api_key import Grant
 from schemas.errors import ErrorCode
 from schemas.keys import GROUP
 from schemas.request import GenerationRequest, Payload
