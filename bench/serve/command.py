@@ -198,7 +198,7 @@ def _add_load_flags(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--tenant-key", action="append", default=[], metavar="NAME=KEY", help="a tenant's API key; repeat for more"
     )
-    load.add_argument("--allow-refusals", action="store_true", help="429 for a full queue is no failure")
+    load.add_argument("--allow-refusals", action="store_true", help="429 is no failure")
 
 
 def _stop_on_signals(stop: Stop) -> None:

@@ -12,7 +12,8 @@ from bench.figures.measures import measure
 from bench.figures.outcome import Objectives, Outcome
 from bench.figures.spread import Spread
 
-QUEUE_FULL = "429 queue_full"
+_REFUSED = "429 "
+"""How the kinds of errors begin by which a service protects itself."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,12 @@ class Report:
     def failed(self, *, allow_refusals: bool = False, require_exact: bool = False) -> list[str]:
         """What was not as it should be, in sentences; empty: everything was.
 
-        `allow_refusals`: 429 for a full queue is no failure, as where a run is meant to overload the service.
+        `allow_refusals`: 429, whatever its code, is no failure, as where a run is meant to overload the service.
         """
         complaints = [
             f"{count} of {len(self.outcomes)} requests failed: {kind}"
             for kind, count in self.errors.most_common()
-            if not (allow_refusals and kind == QUEUE_FULL)
+            if not (allow_refusals and kind.startswith(_REFUSED))
         ]
         if not self.outcomes:
             complaints.append("no request was made")

@@ -5,8 +5,10 @@ import pytest
 from bench.figures.measures import measure
 from bench.figures.outcome import Objectives, Outcome
 from bench.figures.spread import Spread
-from bench.serve.report import QUEUE_FULL, Report
+from bench.serve.report import Report
 from bench.workloads import SampleRequest
+
+KINDS = ("429 queue_full", "429 wait_too_long", "cut off")
 
 
 def answered(text: str = "4", *, arrived: float = 0.0, pieces: tuple[float, ...] = (1.0, 1.5, 3.0)) -> Outcome:
@@ -41,10 +43,10 @@ def test_tokens_that_came_after_the_load_do_not_count() -> None:
 
 
 def test_errors_are_counted_by_kind_and_make_the_run_fail() -> None:
-    report = Report([answered(), failed(QUEUE_FULL), failed(QUEUE_FULL), failed("cut off")], 0.0, 4.0)
-    assert report.failed() == [f"2 of 4 requests failed: {QUEUE_FULL}", "1 of 4 requests failed: cut off"]
+    report = Report([answered(), failed("429 queue_full"), failed("429 wait_too_long"), failed("cut off")], 0.0, 4.0)
+    assert report.failed() == [f"1 of 4 requests failed: {kind}" for kind in KINDS]
     assert report.failed(allow_refusals=True) == ["1 of 4 requests failed: cut off"]
-    assert report.figures(Objectives())["errors"] == {QUEUE_FULL: 2, "cut off": 1}
+    assert report.figures(Objectives())["errors"] == dict.fromkeys(KINDS, 1)
     assert report.spreads()["TTFT"] == Spread(1.0, 1.0, 1.0, 1.0, 1.0, 1), "of complete answers only"
 
 

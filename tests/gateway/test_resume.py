@@ -6,6 +6,7 @@ import pytest
 
 from broker.link import Link
 from broker.queue import Enqueued, RequestQueue
+from gateway.api_key import Grant
 from schemas.errors import ErrorCode
 from schemas.keys import GROUP
 from schemas.request import GenerationRequest, Payload
@@ -220,9 +221,9 @@ async def test_who_accepted_is_known_although_the_answer_was_lost(
     served = await stage.gateway()
     enqueue = served.gateway.enqueue
 
-    async def enqueue_twice(request: GenerationRequest, *, durable: bool) -> Enqueued:
-        await enqueue(request, durable=durable)
-        return await enqueue(request, durable=durable)
+    async def enqueue_twice(request: GenerationRequest, grant: Grant, *, durable: bool) -> Enqueued:
+        await enqueue(request, grant, durable=durable)
+        return await enqueue(request, grant, durable=durable)
 
     monkeypatch.setattr(served.gateway, "enqueue", enqueue_twice)
     async with served.http().stream("POST", "/v1/completions", json=BODY) as response:
