@@ -95,6 +95,8 @@ def test_the_service_works_and_nothing_is_refused(
     guarded: Guarded, service: tuple[GatewayProcess, list[WorkerProcess]]
 ) -> None:
     gateway, workers = service
+    with guarded.client("admin") as admin:
+        admin.execute_command("ACL", "LOG", "RESET")
 
     def kill(stream: Stream) -> None:
         next(worker for worker in workers if f"-{worker.pid}-" in stream.workers[-1]).kill()
