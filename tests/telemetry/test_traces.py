@@ -203,6 +203,10 @@ def test_an_epoch_after_a_kill_is_linked_to_the_one_before_it(site: ObservedSite
     assert epochs[1][Attribute.CONTINUED_TOKENS] == process.attributes[Attribute.CONTINUED_TOKENS]
     for span in (server, process):
         assert span.attributes[Attribute.TAKEN_OVER_FROM] == killed.worker
+    line = site.receiver.wait_for(
+        lambda receiver: [log for log in receiver.logs if log.attributes.get("request") == stream.request_id]
+    )[0]
+    assert (line.body, line.trace_id) == ("request taken over", process.trace_id), "logs come by the same way"
 
 
 def test_an_epoch_that_is_fenced_says_so_and_the_next_is_linked_to_the_rivals(site: ObservedSite) -> None:

@@ -6,6 +6,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from engine import Timeline
+from schemas.events import Ending, Terminal, Usage
+from schemas.stopping import FinishReason
+from telemetry import histograms
+from telemetry.histograms import histogram
+from telemetry.names import DECODE_DURATION, PREFILL_DURATION, WAIT_DURATION
+from worker.metrics import WorkerMetrics
 from worker.phases import Phases
 from worker.times import Times
 
@@ -44,6 +50,7 @@ def test_events_lie_in_the_phase_in_which_they_happened(
     phases = phases_of(exporter, monkeypatch, 9, first, second)
     phases.compute(20)
     assert [told(span) for span in exporter.get_finished_spans()] == [
+        ("wait", 9, 11, []),
         ("prefill", 11, 13, [("chunk", 12), ("chunk", 13)]),
         ("decode", 13, 20, [("first token", 13), ("chunk", 15), ("preempted", 16), ("chunk", 17)]),
     ]
@@ -65,7 +72,11 @@ def test_an_epoch_that_ends_before_its_first_token_has_no_decode(
 ) -> None:
     phases_of(exporter, monkeypatch, 9, Timeline(10, 11, None, None, [(12, 16)], [])).compute(14)
     phases_of(exporter, monkeypatch, 9, Timeline(10, None, None, None, [], [])).compute(14)
-    assert [told(span) for span in exporter.get_finished_spans()] == [("prefill", 11, 14, [("chunk", 12)])]
+    assert [told(span) for span in exporter.get_finished_spans()] == [
+        ("wait", 9, 11, []),
+        ("prefill", 11, 14, [("chunk", 12)]),
+        ("wait", 9, 14, []),
+    ]
 
 
 def test_what_the_engine_did_behind_the_end_is_left_out(
@@ -73,7 +84,28 @@ def test_what_the_engine_did_behind_the_end_is_left_out(
 ) -> None:
     phases_of(exporter, monkeypatch, 9, Timeline(10, 11, 15, None, [(12, 16), (15, 4)], [])).compute(14)
     phases_of(exporter, monkeypatch, 9, Timeline(10, 15, None, None, [], [])).compute(14)
-    assert [told(span) for span in exporter.get_finished_spans()] == [("prefill", 11, 14, [("chunk", 12)])]
+    assert [told(span) for span in exporter.get_finished_spans()] == [
+        ("wait", 9, 11, []),
+        ("prefill", 11, 14, [("chunk", 12)]),
+        ("wait", 9, 14, []),
+    ]
+
+
+def test_metrics_measure_what_the_spans_do(exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(histograms, "_ALL", {})
+    metrics = WorkerMetrics("m")
+    times = Times(arrived_ms=1_000_000, claimed_ms=1_002_500)
+    claimed_s = times.claimed_s
+    line = Timeline(claimed_s + 1, claimed_s + 3, claimed_s + 8, None, [(claimed_s + 7, 16)], [])
+    times.terminal_logged_s = claimed_s + 20
+    phases_of(exporter, monkeypatch, claimed_s, line).compute(claimed_s + 20)
+    terminal = Terminal((Ending(FinishReason.STOP, 5),), Usage(16, 5, 0))
+    metrics.served("normal", terminal, times, [line], continued=False)
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    for name, metric in (("wait", WAIT_DURATION), ("prefill", PREFILL_DURATION), ("decode", DECODE_DURATION)):
+        [counts] = histogram(metric).all_counts()
+        _, begin_s, end_s, _ = told(spans[name])
+        assert (sum(counts.counts), counts.sum) == (1, pytest.approx(end_s - begin_s)), name
 
 
 def test_the_wait_in_the_queue_is_a_difference_of_the_servers_clock() -> None:
