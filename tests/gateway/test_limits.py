@@ -86,9 +86,10 @@ async def test_a_wait_that_a_deadline_does_not_bear(stage: Stage, link: Link) ->
     await reports.tell(Throughput(56, 1, 0, 4), ttl_ms=60_000)
     asking = [asyncio.ensure_future(ask(served, request_id=f"r{number}")) for number in range(3)]
     await waiting(stage, link, 3)
-    assert refused(await ask(served, timeout=4)) == ("wait_too_long", 1)
+    code, retry_s = refused(await ask(served, timeout=4))
+    assert (code, 1 <= retry_s <= 3) == ("wait_too_long", True)
     assert refused(await ask(served, timeout=1)) == ("wait_too_long", 3)
-    asking.append(asyncio.ensure_future(ask(served, timeout=8)))
+    asking.append(asyncio.ensure_future(ask(served, timeout=30)))
     await waiting(stage, link, 4)
     impatient = await stage.gateway(require_worker=False, max_wait_s=1)
     assert refused(await ask(impatient)) == ("wait_too_long", 3)
