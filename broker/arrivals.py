@@ -26,37 +26,37 @@ class Arrivals:
 
     def __init__(self, link: Connection, keys: Keys, worker: str, class_weight: float) -> None:
         self._link = link
-        self._keys = keys
+        self.keys = keys
         self._worker = worker
         self._class_weight = class_weight
         self._weights = class_weights(class_weight)
 
     async def claim(self, count: int) -> list[Claimed]:
         """At most `count` entries, the first ones of all classes; one step of the server, whatever rivals do."""
-        streams = [self._keys.requests(name) for name in CLASSES]
+        streams = [self.keys.requests(name) for name in CLASSES]
         try:
             reply = await self._link.run(CLAIM, streams, [GROUP, self._worker, count, repr(self._class_weight)])
         except ResponseError as error:
-            await ensure_if_gone(self._link, self._keys, error)
+            await ensure_if_gone(self._link, self.keys, error)
             return []
         return [
-            Claimed(EntryRef(CLASSES[number - 1], entry_id.decode(), self._keys.lane), fields_of(flat), 1)
+            Claimed(EntryRef(CLASSES[number - 1], entry_id.decode(), self.keys.lane), fields_of(flat), 1)
             for number, entry_id, flat in reply
         ]
 
     async def wait(self, blocking_link: Link, timeout_ms: int) -> list[Claimed]:
         """Block until something arrives: at most one entry of each class, the first of them first."""
-        streams = [self._keys.requests(name) for name in CLASSES]
+        streams = [self.keys.requests(name) for name in CLASSES]
         read = ("XREADGROUP", "GROUP", GROUP, self._worker, "COUNT", 1, "BLOCK", timeout_ms, "STREAMS")
         try:
             reply = await blocking_link.call(*read, *streams, *(">" for _ in streams))
         except ResponseError as error:
             raise_if_moved(error)
-            await ensure_if_gone(self._link, self._keys, error)
+            await ensure_if_gone(self._link, self.keys, error)
             return []
-        classes = {self._keys.requests(name).encode(): name for name in CLASSES}
+        classes = {self.keys.requests(name).encode(): name for name in CLASSES}
         claimed = [
-            Claimed(EntryRef(classes[key], entry_id.decode(), self._keys.lane), fields_of(flat), 1)
+            Claimed(EntryRef(classes[key], entry_id.decode(), self.keys.lane), fields_of(flat), 1)
             for key, entries in reply or ()
             for entry_id, flat in entries
             if flat is not None

@@ -14,6 +14,7 @@ from broker.connection import Connection
 from broker.entry import EntryRef, stream_of
 from broker.lane_waits import LaneWaits
 from broker.lease import LEAST_MARK_MS, Leases, is_suspect, was_handed_over
+from broker.link import Link
 from broker.queue import ensure_if_gone
 from broker.resp import fields_of
 from broker.scripts import Command
@@ -52,7 +53,9 @@ class Claimer:
         self._worker = worker
         self._lease_ms = lease_ms
         self._retention_ms = retention_ms
-        self._lanes = [_Lane(link, one, worker, class_weight, lease_ms, not_before_ms) for one in keys.each_lane]
+        self._not_before_ms = not_before_ms
+        self._lanes = [Arrivals(link, one, worker, class_weight) for one in keys.each_lane]
+        self._gates: dict[Link, TakeoverGate] = {}
         self._cursors: dict[tuple[str, int], str] = {}
         """By stream and idle time asked for: a look for what was handed over leaves the other one where it is."""
         self._claims: dict[object, float] = {}
@@ -61,7 +64,7 @@ class Claimer:
     async def new(self, count: int) -> list[Claimed]:
         """Requests that nobody was given yet, the most urgent of each lane first; none waits for ever."""
         with self._claiming():
-            claimed = await self._in_turn(count, lambda lane, wanted: lane.arrivals.claim(wanted))
+            claimed = await self._in_turn(count, Arrivals.claim)
             self._remember(claimed)
         return claimed
 
@@ -72,7 +75,7 @@ class Claimer:
         each gives one; what goes beyond `count` is handed over at once.
         """
         with self._claiming():
-            claimed = await waits.wait([lane.arrivals for lane in self._lanes], timeout_ms)
+            claimed = await waits.wait(self._lanes, timeout_ms)
             if len(claimed) > count:
                 leases = Leases(self._link, self._keys, self._worker)
                 await leases.hand_over([one.ref for one in claimed[count:]])
@@ -87,8 +90,9 @@ class Claimer:
             self._remember(claimed)
         return claimed
 
-    async def _expired_in(self, lane: "_Lane", count: int) -> list[Claimed]:
-        min_idle_ms = self._lease_ms if await lane.gate.is_open() else LEAST_MARK_MS
+    async def _expired_in(self, lane: Arrivals, count: int) -> list[Claimed]:
+        gate = await self._gate(lane.keys)
+        min_idle_ms = self._lease_ms if await gate.is_open() else LEAST_MARK_MS
         claimed: list[Claimed] = []
         for name in CLASSES:
             if len(claimed) >= count:
@@ -96,7 +100,14 @@ class Claimer:
             claimed += await self._expired_of(lane.keys, name, count - len(claimed), min_idle_ms)
         return claimed
 
-    async def _in_turn(self, count: int, claim: Callable[["_Lane", int], Awaitable[list[Claimed]]]) -> list[Claimed]:
+    async def _gate(self, keys: Keys) -> TakeoverGate:
+        """That of the server of a lane, which lanes may share."""
+        link = await self._link.link_for(keys.requests(CLASSES[0]))
+        if link not in self._gates:
+            self._gates[link] = TakeoverGate(link, self._lease_ms, self._not_before_ms)
+        return self._gates[link]
+
+    async def _in_turn(self, count: int, claim: Callable[[Arrivals, int], Awaitable[list[Claimed]]]) -> list[Claimed]:
         """Claim from one lane after the other, each time beginning with the next one.
 
         A lane whose node is away keeps nothing from the others: its error is raised where none of them gave anything.
@@ -243,14 +254,3 @@ class Claimer:
                 commands.append(("SET", key, str(one.ref), "NX", "PXAT", max(expire_at_ms, 1)))
         if commands:  # nobody waits for the answers: what comes next on this link comes behind
             self._link.post(commands)
-
-
-class _Lane:
-    """One part of the queue: its names, what arrives in it, and when takeovers from it may begin."""
-
-    def __init__(
-        self, link: Connection, keys: Keys, worker: str, class_weight: float, lease_ms: int, not_before_ms: int
-    ) -> None:
-        self.keys = keys
-        self.arrivals = Arrivals(link, keys, worker, class_weight)
-        self.gate = TakeoverGate(link, keys.requests(CLASSES[0]), lease_ms, not_before_ms)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from redis.exceptions import ResponseError
@@ -55,15 +56,12 @@ class NodeReading:
         self._took = took
         self._moved = moved
         self._logs: dict[bytes, FollowedLog] = {}
-        self._last: FollowedLog | None = None
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
     def add(self, followed: FollowedLog) -> None:
         """Follow a log."""
         self._logs[followed.key] = followed
-        if not self._is_lively(self._last):
-            self._last = followed
         self._changed.set()
 
     def discard(self, key: bytes) -> None:
@@ -115,7 +113,9 @@ class NodeReading:
 
     async def _look(self, link: Link, due: list[FollowedLog]) -> bool:
         """Read each of `due` once; False where the node cannot be read from now."""
-        last = self._last if self._is_lively(self._last) else None
+        last: FollowedLog | None = max(due, key=attrgetter("heard_at"))
+        if last is not None and self._loop.time() - last.heard_at >= _LIVELY_S:
+            last = None
         others = [one for one in due if one is not last]
         sent = []
         if others:
@@ -125,12 +125,6 @@ class NodeReading:
             sent.append(([last], link.send(_packed(last, _BLOCKING_READ), 1, _NOTHING)))
         return all([await self._take(ours, await replies) for ours, replies in sent])
 
-    def _is_lively(self, followed: FollowedLog | None) -> bool:
-        """Whether it is worth a wait: something came a moment ago."""
-        if followed is None or self._logs.get(followed.key) is not followed:
-            return False
-        return self._loop.time() - followed.heard_at < _LIVELY_S
-
     async def _take(self, due: Sequence[FollowedLog], replies: Sequence[Any] | None) -> bool:
         now = self._loop.time()
         sound = True
@@ -138,7 +132,7 @@ class NodeReading:
             if isinstance(reply, ResponseError):
                 sound = await self._refused(followed, reply) and sound
             elif reply:
-                followed.heard_at, self._last = now, followed
+                followed.heard_at = now
                 self._took(followed, reply[0][1])
             silent_s = now - followed.heard_at
             followed.look_at = 0 if silent_s < _LIVELY_S else now + min(silent_s / _PATIENCE, _MOST_PAUSE_S)

@@ -58,7 +58,7 @@ class Router(Connection):
     async def refresh(self, first: Node | None = None) -> None:
         """Learn anew who serves what; `first` is asked first. Raises LinkLost, ResponseError."""
         reasons: list[str] = []
-        for node in [*filter(None, [first]), *self._links, *self._slots.nodes]:
+        for node in dict.fromkeys([*filter(None, [first]), *self._links, *self._slots.nodes]):
             try:
                 self._slots.learn(await self._slots_by(node), node)
                 self._moving.clear()
@@ -169,7 +169,7 @@ class Router(Connection):
             self._refresh_soon(node)
         return True
 
-    def _refresh_soon(self, first: Node) -> None:
+    def _refresh_soon(self, first: Node | None = None) -> None:
         """Where one slot has moved others may have, too; `first` is who said so."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh_if_possible(first))
@@ -186,9 +186,10 @@ class Router(Connection):
         return [answer for answer in answers if not isinstance(answer, BaseException)]
 
     async def _perform(self, node: Node | None, is_moving: bool, commands: Sequence[Command | ScriptCall]) -> list[Any]:
+        if node is None:
+            self._refresh_soon()
+            return [_nobody()] * len(commands)
         try:
-            if node is None:
-                raise _nobody()
             link = await self._link_to(node)
         except ResponseError as error:
             return [error] * len(commands)

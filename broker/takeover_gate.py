@@ -2,7 +2,8 @@
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from broker.connection import Connection, time_ms
+from broker.connection import time_ms
+from broker.link import Link
 
 _FROZEN_S = 0.25
 """Half of the shortest lease: no server that answers sooner was frozen."""
@@ -12,28 +13,23 @@ class TakeoverGate:
     """Closed for one lease after the server's start, in which every owner renews, and until `not_before_ms`; and again
     when the server was frozen for so long that leases may have run out.
 
-    Bound to the link for the request stream `key`: a restart breaks it.
+    Bound to one link, that to the server of the request streams, and the only one of it: a restart breaks it.
     """
 
-    def __init__(self, link: Connection, key: str, lease_ms: int, not_before_ms: int) -> None:
-        self._connection = link
-        self._key = key
+    def __init__(self, link: Link, lease_ms: int, not_before_ms: int) -> None:
+        self._link = link
         self._lease_ms = lease_ms
         self._not_before_ms = not_before_ms
         self._start_known = False
         self._was_frozen = self._open = False
 
     async def is_open(self) -> bool:
-        """Whether leases may be taken over now; costs a round trip while the gate is closed.
-
-        Raises LinkLost, ResponseError.
-        """
-        link = await self._connection.link_for(self._key)
-        if link.longest_wait_s > max(_FROZEN_S, self._lease_ms / 2000):  # owners renew four times per lease
+        """Whether leases may be taken over now; costs a round trip while the gate is closed. Raises LinkLost."""
+        if self._link.longest_wait_s > max(_FROZEN_S, self._lease_ms / 2000):  # owners renew four times per lease
             self._open, self._was_frozen = False, True
-        link.longest_wait_s = 0.0
+        self._link.longest_wait_s = 0.0
         if not self._open:
-            info, now = await link.call_many([("INFO", "server"), ("TIME",)])
+            info, now = await self._link.call_many([("INFO", "server"), ("TIME",)])
             if isinstance(now, ResponseError):
                 raise now
             now_ms = time_ms(now)

@@ -39,8 +39,11 @@ def keys() -> Keys:
 
 
 @pytest.fixture
-async def link(cluster: RedisCluster) -> AsyncIterator[Connection]:
+async def link(cluster: RedisCluster, keys: Keys) -> AsyncIterator[Connection]:
     """Each lane on a node of its own."""
+    for lane, node in zip(keys.each_lane, cluster.nodes, strict=True):
+        if cluster.node_of(lane.dead) is not node:
+            cluster.move(lane.dead, node)
     connection = await connect(cluster.url)
     yield connection
     await connection.close()
@@ -108,13 +111,15 @@ async def test_a_wait_ends_with_what_comes_in_any_lane_and_nothing_is_lost(
 ) -> None:
     await RequestQueue(link, keys).ensure_groups()
     worker = await make_worker(cluster.url, "w1")
+    running = set()
     for request_id in of_lane(keys, lane):
         waiting = asyncio.create_task(worker.wait_for_work(4000))
         await asyncio.sleep(0)
         await enqueue(link, keys, make_request(request_id))
         found = await waiting
         assert ids_of(found) == [request_id]
-        assert await worker.claimer.unknown({found[0].ref, *(one.ref for one in found)}) == []
+        running.add(found[0].ref)
+        assert await worker.claimer.unknown(running) == []
     await enqueue_all(link, keys)
     found = await worker.wait_for_work(4000, count=1)
     assert len(found) == 1
@@ -228,14 +233,13 @@ async def test_a_lane_whose_node_is_away_keeps_nothing_from_the_others(
 ) -> None:
     await enqueue_all(link, keys)
     worker = await make_worker(cluster.url, "w1", lease_ms=1)
-    held = await worker.claimer.new(LANES)
-    by_node = {lane.lane: cluster.node_of(lane.requests("normal")) for lane in keys.each_lane}
-    dead = by_node[2]
-    living = {lane for lane, node in by_node.items() if node is not dead}
+    held = [one for _ in range(LANES) for one in await worker.claimer.new(1)]
+    assert {one.ref.lane for one in held} == set(range(LANES))
+    dead, living = cluster.nodes[2], {0, 1}
     dead.kill()
     try:
         await worker.link.wait_lost()
-        await worker.connect(url=f"redis+cluster://127.0.0.1:{by_node[min(living)].port}")
+        await worker.connect(url=f"redis+cluster://127.0.0.1:{cluster.nodes[1].port}")
         claimed = await worker.claimer.new(99)
         assert {one.ref.lane for one in claimed} == living
         renewed = await worker.leases.renew([Held(one.ref, one.request_id or "", 4_000_000_000_000) for one in held])

@@ -124,8 +124,18 @@ class ClusterService(RedisService):
         return ""
 
 
+class _Client(RedisCluster):
+    """redis-py's, in which a task may find its connection closed by another one: for it Redis is away, too."""
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        try:
+            return await super().execute_command(*args, **options)
+        except AttributeError as error:
+            raise ConnectionError("the connection was closed by another task") from error
+
+
 def _connect(port: int, **options: Any) -> Any:
-    return RedisCluster(
+    return _Client(
         host="127.0.0.1",
         port=port,
         retry=Retry(NoBackoff(), 0),

@@ -50,6 +50,15 @@ def test_what_redis_itself_loses_is_made_good_or_told(tmp_path: Path, mode: str,
     assert {kind: figures[kind] for kind in KINDS} == dict.fromkeys(KINDS, 0)
 
 
+@pytest.mark.timeout(600)
+def test_nodes_of_a_cluster_come_and_go(tmp_path: Path) -> None:
+    faults = "redis-kill,redis-freeze,redis-refuse,worker-kill"
+    done, figures = run_chaos(tmp_path, mode="cluster", faults=faults, minutes=0.6, faults_per_minute=12, settle=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert figures["requests"] > 20
+    assert {kind: figures[kind] for kind in KINDS} == dict.fromkeys(KINDS, 0)
+
+
 _BREAKS = {
     "repeat": ("repeated", {"load": "redis,stay"}),
     "skip": ("lost", {"load": "redis,stay", "faults": "worker-kill", "faults_per_minute": 30}),
