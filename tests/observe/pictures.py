@@ -29,6 +29,8 @@ _COLOURS: Final = {"scraping": "#2d5f8a", "OTLP": "#b4472e"}
 _OF_SERVICE: Final = {"orcastream-gateway": "#4a5568", "orcastream-worker": "#2d5f8a"}
 _ORDER: Final = (Span.SEND, Span.PROCESS, Span.QUEUE, Span.WAIT, Span.PREFILL, Span.DECODE, Span.PUBLISH)
 _DEAD: Final = "#b4472e"
+_TOGETHER_NS: Final = 5_000_000_000
+"""Requests of one worker that died are taken over within this time."""
 
 
 def draw(service: ObservedService, story: Story, begun_s: float, end_s: float, directory: Path) -> None:
@@ -73,12 +75,15 @@ def _undisturbed(receiver: OtlpReceiver) -> list[ReceivedSpan]:
 
 
 def _taken_over(receiver: OtlpReceiver) -> list[ReceivedSpan]:
-    """Of the requests that went on with another worker the one that had the fewest tokens by then."""
+    """Of the requests that another worker went on with after one lease the one that had the fewest tokens by then."""
+    taken_over = [trace for trace in _traces(receiver) if len(_deaths(trace[0])) == 1]
+    begun_ns = [_deaths(trace[0])[0][2] for trace in taken_over]
+    first = [trace for trace, at_ns in zip(taken_over, begun_ns, strict=True) if at_ns < min(begun_ns) + _TOGETHER_NS]
 
     def continued(trace: list[ReceivedSpan]) -> int:
         return int(_epochs(trace[0])[-1].attributes[Attribute.CONTINUED_TOKENS])
 
-    return min((one for one in _traces(receiver) if len(_deaths(one[0])) == 1 and continued(one)), key=continued)
+    return min((one for one in first if continued(one)), key=continued)
 
 
 def _traces(receiver: OtlpReceiver) -> list[list[ReceivedSpan]]:
@@ -113,7 +118,8 @@ def _gantt(trace: list[ReceivedSpan]) -> Any:
     for worker, begin_ns, end_ns in _deaths(server):
         rows.insert(2, (f"    process on {worker}: killed, no span", begin_ns, end_ns, _DEAD, True))
     deaths = _deaths(server)
-    zoom_from_ns = deaths[0][2] - 20_000_000 if deaths else server.start_ns
+    again_ns = [span.start_ns for span in others if span.name.startswith(Span.PROCESS)]
+    zoom_from_ns = min(again_ns) - 2_000_000 if deaths else server.start_ns
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 0.45 * len(rows) + 1.2), sharey=True, layout="constrained")
     titles = ("all of it", "what followed the takeover, enlarged" if deaths else "its begin, enlarged")
     for axis, title in zip(axes, titles, strict=True):
@@ -133,6 +139,7 @@ def _gantt(trace: list[ReceivedSpan]) -> Any:
         axis.set_axisbelow(True)
         axis.set_title(title, loc="left", fontsize=10)
         axis.set_xlabel("milliseconds")
+        axis.ticklabel_format(axis="x", useOffset=False)
     axes[0].set_yticks(range(len(rows)), [row[0] for row in rows], fontsize=9)
     axes[0].invert_yaxis()
     begin_ms = (zoom_from_ns - server.start_ns) / 1e6
