@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import metrics
+from gateway.errors import NOT_ADMITTED
 from gateway.metrics import _BROKEN
 from gateway.metrics import REFUSALS as REFUSAL_CODES
 from schemas.errors import SERVICE_FAULTS
@@ -238,6 +239,7 @@ def test_every_code_that_a_refusal_may_have_begins_with_zero() -> None:
     codes = set(re.findall(r'\bcode(?:: str)? ?= ?"(\w+)"', sources))
     codes |= set(re.findall(r'unavailable\([^()]*(?:\([^()]*\)[^()]*)*, "(\w+)"\)', sources))
     codes |= set(re.findall(r'invalid\(.*, "(\w+)"\)', sources))
+    codes |= {code for code, _ in NOT_ADMITTED.values()}
     assert codes >= {"unavailable", "no_worker", "not_allowed", "context_length_exceeded", "queue_full"}
     assert codes - set(REFUSAL_CODES) == {"expired", "not_found", "reply_conflict", "request_not_found"}
 
