@@ -81,7 +81,7 @@ def test_failure_of_the_engine_ends_the_thread_and_is_reported(engine: OrcaEngin
     run.loop.submit([Request("a", PROMPT, LONG)])
     run.loop.join(30)
     assert run.output.get(timeout=30) == []
-    with pytest.raises(EngineFailed, match="^MemoryError$") as failed:
+    with pytest.raises(EngineFailed, match=r"^MemoryError$") as failed:
         run.loop.check()
     assert str(failed.value.__cause__) == "device gone", "which the log tells where it may"
 
