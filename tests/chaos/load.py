@@ -15,7 +15,7 @@ from tests.chaos.redis_client import RedisClient, unreadable_entry
 
 GRACE_S = 2.0
 """How long a client may be away before its request is cancelled, unless it says otherwise: the gateway's default."""
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 _LATE_S = 20.0
 """How long after its deadline a client waits for the end of its request."""
 _MOST_AT_ONCE = 24

@@ -8,6 +8,7 @@ from tests.chaos.wire import LogEntry
 
 TOLD = frozenset({"lost", "reply_conflict", "unknown"})
 """Ends by which a client learns that Redis lost something of its request."""
+_NEVER = float("-inf")
 _SHOWN_S = 0.3
 """From the log to the client's eyes."""
 
@@ -18,6 +19,11 @@ class Loss:
 
     begin: float
     end: float
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether Redis forgot everything."""
+        return self.begin == _NEVER
 
     def __contains__(self, at: float) -> bool:
         return self.begin <= at <= self.end
@@ -57,10 +63,13 @@ class Losses:
     def as_answered(self, seen: Seen, log: Log) -> Log:
         """The log that the client's end is to be compared with: as it was watched, where its terminal was lost."""
         final = {one.id for one in log.final}
-        lost = [one for one in log.watched if one.is_terminal and one.id not in final]
+        seen_at = list(zip(log.watched, log.times, strict=True))
+        lost = [(one, at) for one, at in seen_at if one.is_terminal and one.id not in final]
         if not (lost and self.concern(seen)):
             return log
-        return replace(log, final=list(_up_to(log.watched, lost[0])))
+        end, end_at = lost[0]
+        forgotten_at = max((loss.end for loss in self.all if loss.is_whole and loss.end < end_at), default=_NEVER)
+        return replace(log, final=list(_up_to([one for one, at in seen_at if at > forgotten_at], end)))
 
     @property
     def longest_s(self) -> float:

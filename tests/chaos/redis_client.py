@@ -54,9 +54,11 @@ class RedisClient:
 
     async def post_raw(self, seen: Seen, fields: dict[str, str | bytes]) -> None:
         """Write an entry that may break the contract."""
+        seen.posted_at = time.monotonic()
         while not seen.accepted:
             try:
-                await self._redis.xadd(self._queue.requests("normal", seen.id), fields)
+                entry_id = await self._redis.xadd(self._queue.requests("normal", seen.id), fields)
+                self._posted[seen.id] = _Posted("normal", entry_id, fields)
                 seen.accept()
             except AWAY:
                 await asyncio.sleep(_RETRY_S)

@@ -60,7 +60,7 @@ class RedisService:
         self._fsync = FSYNC[mode]
         self.servers = [Server(find_binary(mode), directory / "server-1", FSYNC[mode])]
         self.losses: list[Loss] = []
-        """When acknowledged writes were lost; with `none` also by each end of the server."""
+        """When acknowledged writes may have been lost; with `none`, all that there were, by each end of the server."""
         self._watching: list[asyncio.Task[None]] = []
         self._observers: dict[int, Redis[bytes]] = {}
 
@@ -123,8 +123,8 @@ class RedisService:
         self._may_have_lost(begin)
 
     def _may_have_lost(self, begin: float) -> None:
-        if self._fsync == "everysec":
-            self.losses.append(Loss(begin, time.monotonic() + _LATE_S))
+        if self._fsync != "always":
+            self.losses.append(Loss(begin if self._fsync else float("-inf"), time.monotonic() + _LATE_S))
 
     async def stop(self) -> None:
         """End everything."""

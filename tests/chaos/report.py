@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.chaos.checker import KINDS, Findings
-from tests.chaos.faults import Fault
+from tests.chaos.injector import Fault
 from tests.chaos.record import Log, Seen
 
 _MOST_SHOWN = 30

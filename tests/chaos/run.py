@@ -18,8 +18,9 @@ from typing import Any
 
 from tests.chaos.catalogue import Catalogue
 from tests.chaos.checker import Checker, Findings, Undisturbed
-from tests.chaos.faults import FAULTS, Injector, faults_of, plan
+from tests.chaos.faults import FAULTS, faults_of
 from tests.chaos.http_client import HttpClient
+from tests.chaos.injector import Injector, plan
 from tests.chaos.leaks import find_leaks
 from tests.chaos.load import BEHAVIOURS, GRACE_S, Load
 from tests.chaos.patches import BREAKS, apply
@@ -43,7 +44,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=2.5, help="requests per second")
     parser.add_argument("--faults-per-minute", type=float, default=14)
     parser.add_argument("--load", default="all", help=f"some of {','.join(BEHAVIOURS)}, or all")
-    parser.add_argument("--settle", type=float, default=120, help="seconds that the last clients get after the faults")
+    parser.add_argument("--settle", type=float, default=180, help="seconds that the last clients get after the faults")
     parser.add_argument("--pause-ms", type=float, default=8, help="before each iteration of the engine")
     parser.add_argument("--grace-s", type=float, default=GRACE_S, help="time that the gateways give a lost client")
     parser.add_argument("--json", default=None, help="where to write the figures")
@@ -78,7 +79,7 @@ async def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         for client in (http, redis):
             stack.push_async_callback(client.close)
         load = Load(http, redis, recorder, catalogue, Random(f"{options.seed} load"), options.behaviours)
-        injector = Injector(site, http)
+        injector = Injector(site, http, FAULTS)
         resources = Resources(lambda: {one.name: one.pid for one in site.services if one.pid is not None})
         resources.look()
         before = list(resources.samples)
@@ -94,8 +95,8 @@ async def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         resources.look()
         await recorder.read_finally()
         undisturbed = Undisturbed(catalogue.answers, catalogue.text)
-        forgets, losses = options.mode == "none", site.redis.losses
-        checker = Checker(undisturbed, injector.faults, begin, forgets=forgets, losses=losses)
+        losses = site.redis.losses
+        checker = Checker(undisturbed, injector.faults, begin, losses=losses)
         for seen in recorder.requests.values():
             checker.check(seen, recorder.logs[seen.id])
         checker.check_dead_letters(await recorder.dead_letters(), recorder.requests)

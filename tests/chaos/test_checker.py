@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.chaos.checker import Checker, Findings, Undisturbed
-from tests.chaos.faults import FAULTS, Fault, plan
+from tests.chaos.faults import FAULTS
+from tests.chaos.injector import Fault, plan
 from tests.chaos.leaks import find_leaks
 from tests.chaos.losses import Loss
 from tests.chaos.record import Log, Seen
