@@ -140,7 +140,7 @@ async def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any
     await site.redis.start()
     await site.start()
     http = HttpClient([gateway.url for gateway in site.gateways], Random(options.seed))
-    recorder = Recorder(lambda: site.redis.master.direct_port)
+    recorder = Recorder(site.redis.observer, site.redis.queue)
     watching = asyncio.create_task(recorder.watch())
     streams = Streams(http, recorder, catalogue)
     rows: dict[str, Any] = {}
@@ -162,8 +162,7 @@ async def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
-        for client in (http, recorder):
-            await client.close()
+        await http.close()
         await site.stop()
     rows["full load"] = {"seconds": options.full_load_s, "streams": _FULL_LOAD * options.streams}
     rows["full load"]["false_takeovers"] = taken_over
