@@ -69,12 +69,26 @@ class Losses:
             return log
         end, end_at = lost[0]
         forgotten_at = max((loss.end for loss in self.all if loss.is_whole and loss.end < end_at), default=_NEVER)
-        return replace(log, final=list(_up_to([one for one, at in seen_at if at > forgotten_at], end)))
+        answered = list(_up_to([one for one, at in seen_at if at > forgotten_at], end))
+        return replace(log, final=_without_replaced(answered, final))
 
     @property
     def longest_s(self) -> float:
         """From the first entry that was lost at once to the last."""
         return max((max(times) - min(times) for times in self.entries.values()), default=0.0)
+
+
+def _without_replaced(entries: Sequence[LogEntry], final: set[str]) -> list[LogEntry]:
+    """Without what an earlier loss had taken, and was then written again: the first of two entries of one position."""
+    least: dict[int, int] = {}
+    kept: list[LogEntry] = []
+    for one in reversed(entries):
+        runs = one.event.get("output", ())
+        replaced = any(run["position"] >= least.get(run["choice"], run["position"] + 1) for run in runs)
+        if not replaced or one.id in final:
+            kept.append(one)
+            least |= {run["choice"]: min(run["position"], least.get(run["choice"], run["position"])) for run in runs}
+    return kept[::-1]
 
 
 def _up_to(entries: Sequence[LogEntry], last: LogEntry) -> Iterator[LogEntry]:

@@ -17,10 +17,9 @@ class Proxy:
         self._num_to_cut = {"commands": 0, "replies": 0}
 
     async def listen(self) -> None:
-        """Take connections; nothing more where it does."""
-        if self._server is not None:
-            return
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        """Take connections, as it may do already."""
+        if self._server is None:
+            self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
 
     async def refuse(self) -> None:
         """Cut all connections, and refuse new ones until `listen`."""

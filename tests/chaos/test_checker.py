@@ -149,6 +149,19 @@ def test_what_redis_lost_and_a_worker_wrote_again_is_no_violation() -> None:
     }
 
 
+def test_of_two_losses_the_second_may_take_the_end_of_what_was_written_again() -> None:
+    again = [entry("2-0", "started"), finished("2-1", 4, (1, [6, 7, 8]))]
+    watched = [STARTED, entry("1-1", "tokens", (0, [5])), entry("1-2", "tokens", (1, [6])), *again]
+    seen = Seen(
+        "r", "redis", {}, frozenset({"finished"}), posted_at=0.0, accepted_at=0.0, ended="finished", ended_at=9.0
+    )
+    seen.tokens = {0: ANSWER}
+    checker = Checker(Undisturbed([ANSWER], str), [], losses=[Loss(1.5, 3.0), Loss(8.0, 9.5)])
+    final = [*watched[:2], entry("3-0", "started"), finished("3-1", 4, (1, [6, 7, 8]))]
+    checker.check(seen, Log(watched, [0.0, 1.0, 2.0, 8.1, 8.5], final))
+    assert not checker.findings.violations
+
+
 def test_who_was_told_of_a_loss_may_have_read_something_else() -> None:
     again = [*WHOLE[:1], entry("2-0", "started"), finished("2-1", 4, (0, ANSWER))]
     checker = check_after_loss(again, ended="reply_conflict", tokens=[9, 6], times=[0.0, 2.0, 2.5])
