@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from demo.prompts import LONG_COUNT
 from schemas.errors import ErrorCode
 from schemas.keys import Keys
+from tests.chaos.patches import pace
 from tests.path.gateway_process import GatewayProcess
 from tests.path.stream import Stream
 from tests.redis_cluster import RedisCluster
@@ -21,6 +23,8 @@ pytestmark = one_server("system")
 PROMPT, ANSWER = LONG_COUNT
 BODY = {"model": MODEL, "prompt": PROMPT, "max_tokens": 2000, "temperature": 0, "timeout": 120}
 KEYS = Keys(MODEL)
+_PAUSE_S = 0.005
+"""Before each iteration: a client that lags on a busy machine still sees an answer begin before it has ended."""
 
 
 class Site:
@@ -36,7 +40,12 @@ class Site:
         """Start everything and wait until it serves."""
         self.redis.start()
         started = [
-            WorkerProcess(self.redis.url, self.directory / f"worker{one}.log", queue_lanes=queue_lanes)
+            WorkerProcess(
+                self.redis.url,
+                self.directory / f"worker{one}.log",
+                patch=partial(pace, _PAUSE_S),
+                queue_lanes=queue_lanes,
+            )
             for one in range(workers)
         ]
         self.gateways = [
