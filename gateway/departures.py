@@ -27,7 +27,8 @@ class Departures:
     """Looks for requests, of whatever gateway, whose client counts as gone, and cancels them.
 
     While Redis is away no client can come back, so the grace stands still: nothing is cancelled before Redis has
-    answered for as long as the grace. A gateway that stops cancels nothing: stopping is not cancelling.
+    answered for as long as the grace and, once it was away, for as long as another gateway may need to find it again and
+    still counts as alive: a client may have come back there. A gateway that stops cancels nothing: stopping is not cancelling.
     """
 
     def __init__(self, gateway: "Gateway", attendance: Attendance) -> None:
@@ -62,7 +63,11 @@ class Departures:
 
     def may_cancel(self) -> bool:
         """Whether Redis has been there for so long that who was not heard of is gone."""
-        return self._gateway.readers.settled_s >= self._gateway.settings.disconnect_grace_s + _MARGIN_S
+        settings, readers = self._gateway.settings, self._gateway.readers
+        least_s = settings.disconnect_grace_s
+        if readers.was_away:
+            least_s = max(least_s, settings.gateway_lease_s)
+        return readers.settled_s >= least_s + _MARGIN_S
 
     async def cancel_due(self) -> None:
         """One look. Raises LinkLost, Unwritable, ResponseError."""

@@ -38,6 +38,7 @@ class Readers:
         self._news = asyncio.Event()
         self._told_at = float("-inf")
         self._settled_at: float | None = None
+        self._first_settled_at: float | None = None
 
     def attach(self, request_id: str, *, accepted: bool) -> None:
         """Someone reads `request_id` here; `accepted` for a client whose loss cancels the request."""
@@ -61,6 +62,12 @@ class Readers:
         if self._settled_at is None:
             return 0.0
         return asyncio.get_running_loop().time() - max(self._settled_at, self._redis.opened_at)
+
+    @property
+    def was_away(self) -> bool:
+        """Whether what `settled_s` tells began after Redis had been away, and not with this process."""
+        first = self._first_settled_at
+        return first is not None and max(self._settled_at or first, self._redis.opened_at) > first
 
     def unsettle(self) -> None:
         """Redis was away, so that nobody could tell it anything: times begin again."""
@@ -112,6 +119,7 @@ class Readers:
     def _renewed(self, now: float) -> None:
         if self._settled_at is None or now - self._told_at > BEAT_S + _LATE_S:
             self._settled_at = now
+            self._first_settled_at = self._first_settled_at or now
         self._told_at = now
 
     def _reading(self, request_id: str) -> Reading:

@@ -156,6 +156,16 @@ async def test_after_a_break_the_grace_begins_again(stage: Stage) -> None:
     assert not gateway.departures.may_cancel()
 
 
+async def test_after_a_break_the_other_gateways_get_their_time(stage: Stage) -> None:
+    """A client may be back at one that has not found Redis again."""
+    served = await stage.gateway(disconnect_grace_s=0.1, gateway_lease_s=3)
+    await departed(served)
+    await (await served.gateway.redis.get()).close()
+    await eventually(lambda: settled(served, 1.5))
+    assert not served.gateway.departures.may_cancel()
+    await departed(served)
+
+
 async def test_who_comes_back_while_redis_refuses_writes_keeps_the_request(
     own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage]
 ) -> None:
@@ -181,6 +191,12 @@ async def test_who_comes_back_while_redis_refuses_writes_keeps_the_request(
 async def told(served: Served) -> bool:
     """Has the gateway written all marks?"""
     return not served.gateway.readers._changed
+
+
+async def settled(served: Served, seconds: float) -> bool:
+    """Has Redis answered the gateway on one connection for so long?"""
+    await served.gateway.redis.get()
+    return served.gateway.readers.settled_s > seconds
 
 
 async def unsettled(served: Served) -> bool:
