@@ -27,8 +27,9 @@ class Departures:
     """Looks for requests, of whatever gateway, whose client counts as gone, and cancels them.
 
     While Redis is away no client can come back, so the grace stands still: nothing is cancelled before Redis has
-    answered for as long as the grace and, once it was away, for as long as another gateway may need to find it again and
-    still counts as alive: a client may have come back there. A gateway that stops cancels nothing: stopping is not cancelling.
+    answered for as long as the grace and, once it was away, for as long as another gateway may take to find it again
+    and still counts as alive: a client may be back there. A gateway that stops cancels nothing: stopping is not
+    cancelling.
     """
 
     def __init__(self, gateway: "Gateway", attendance: Attendance) -> None:

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from broker.errors import LinkLost
-from gateway.redis_link import RedisLink
+from broker.redis_link import RedisLink
 from tests.ports import free_port
 from tests.redis_server import RedisServer
 
