@@ -103,6 +103,9 @@ class Checker:
         for kind, detail in seen.problems:
             if not (told and kind == "lost"):
                 self.findings.add(kind, self._subject(seen), detail)
+        if seen.posted_again and not self.losses.concern(seen):
+            what = "its entry was gone and its log had no end, though Redis had lost nothing"
+            self.findings.add("missing_terminal", self._subject(seen), what)
         if seen.accepted_at is None:
             return
         self._check_watched(seen, log)

@@ -48,6 +48,8 @@ class Seen:
     ended_at: float | None = None
     problems: list[tuple[str, str]] = field(default_factory=list)
     """What the client itself found wrong: kind and detail."""
+    posted_again: bool = False
+    """Its producer found neither the entry nor an end in the log, and wrote the entry anew."""
     cancelled_at: float | None = None
     """When its cancel was confirmed."""
     events_at_cancel: int | None = None

@@ -83,7 +83,7 @@ class RedisClient:
                 if answer:
                     look_at, missing = time.monotonic() + _LOOK_S, False
                 elif time.monotonic() > look_at and seen.id in self._posted:
-                    look_at, missing = time.monotonic() + _LOOK_S, await self._look(seen.id, again=missing)
+                    look_at, missing = time.monotonic() + _LOOK_S, await self._look(seen, again=missing)
             except AWAY:
                 cursor = b"0-0"
                 await asyncio.sleep(_RETRY_S)
@@ -99,12 +99,12 @@ class RedisClient:
         if seen.ended is None:
             seen.end("gave up")
 
-    async def _look(self, request_id: str, *, again: bool) -> bool:
+    async def _look(self, seen: Seen, *, again: bool) -> bool:
         """Whether Redis has lost the request; where it had already when we looked before, it is posted `again`."""
-        posted = self._posted[request_id]
+        request_id, posted = seen.id, self._posted[seen.id]
         stream = self._queue.requests(posted.priority_class, request_id)
-        seen = await self._redis.get(self._queue.seen(request_id))
-        named = seen.split(b" ")[:2] if seen is not None else [posted.priority_class.encode(), posted.entry_id]
+        mark = await self._redis.get(self._queue.seen(request_id))
+        named = mark.split(b" ")[:2] if mark is not None else [posted.priority_class.encode(), posted.entry_id]
         for key, entry_id in (
             (stream, posted.entry_id),
             (self._queue.requests(named[0].decode(), request_id), named[1]),
@@ -115,6 +115,7 @@ class RedisClient:
         if newest and LogEntry.read(*newest[0]).is_terminal:
             return False
         if again:
+            seen.posted_again = True
             posted.entry_id = await self._redis.xadd(stream, posted.fields)
         return not again
 

@@ -43,7 +43,7 @@ def test_two_minutes_of_faults_break_no_promise(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("mode", "fault"), [("sentinel", "replica-promoted"), ("everysec", "machine-lost")])
 def test_what_redis_itself_loses_is_made_good_or_told(tmp_path: Path, mode: str, fault: str) -> None:
-    done, figures = run_chaos(tmp_path, mode=mode, faults=fault, minutes=0.6, faults_per_minute=10, settle=60)
+    done, figures = run_chaos(tmp_path, mode=mode, faults=fault, minutes=0.4, faults_per_minute=14, settle=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert figures["losses"]["times"] > 0
     assert figures["requests"] > 20
@@ -53,7 +53,7 @@ def test_what_redis_itself_loses_is_made_good_or_told(tmp_path: Path, mode: str,
 @pytest.mark.timeout(600)
 def test_nodes_of_a_cluster_come_and_go(tmp_path: Path) -> None:
     faults = "redis-kill,redis-freeze,redis-refuse,worker-kill"
-    done, figures = run_chaos(tmp_path, mode="cluster", faults=faults, minutes=0.6, faults_per_minute=12, settle=60)
+    done, figures = run_chaos(tmp_path, mode="cluster", faults=faults, minutes=0.4, faults_per_minute=14, settle=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert figures["requests"] > 20
     assert {kind: figures[kind] for kind in KINDS} == dict.fromkeys(KINDS, 0)

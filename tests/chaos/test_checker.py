@@ -48,16 +48,19 @@ def check(
     allowed: Sequence[str] = ("finished",),
     cancelled_after: int | None = None,
     faults: Sequence[Fault] = (),
+    posted_again: bool = False,
+    losses: Sequence[Loss] = (),
 ) -> Findings:
     """One request whose log holds `entries`, which came a second apart, and whose client saw what is given."""
     behaviour = "stay" if text is not None else "redis"
     seen = Seen("r", behaviour, {}, frozenset(allowed), prompt=0, posted_at=0.0, accepted_at=0.0, ended=ended)
     seen.tokens = {0: ANSWER if tokens is None else tokens}
     seen.texts = {0: text or ""}
+    seen.posted_again = posted_again
     if cancelled_after is not None:
         seen.cancelled_at, seen.events_at_cancel = cancelled_after + 0.5, cancelled_after + 1
     times = [float(number) for number in range(len(entries))]
-    checker = Checker(Undisturbed([ANSWER], lambda ids: "".join(f"{one} " for one in ids)), faults)
+    checker = Checker(Undisturbed([ANSWER], lambda ids: "".join(f"{one} " for one in ids)), faults, losses=losses)
     checker.check(seen, Log(list(entries), times, list(entries)))
     return checker.findings
 
@@ -65,6 +68,11 @@ def check(
 def kinds(findings: Findings) -> set[str]:
     """What was found."""
     return {one.kind for one in findings.violations}
+
+
+def test_an_entry_that_goes_without_an_end_is_told_although_its_producer_helps() -> None:
+    assert kinds(check(WHOLE, posted_again=True)) == {"missing_terminal"}
+    assert kinds(check(WHOLE, posted_again=True, losses=[Loss(0.5, 1.0)])) == set()
 
 
 def test_a_right_answer_passes() -> None:

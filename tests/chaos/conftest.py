@@ -1,0 +1,15 @@
+"""When the runs of this suite come among all other tests."""
+
+import pytest
+
+_RUNS = ("test_chaos.py", "test_takeover.py")
+
+
+@pytest.hookimpl(trylast=True)  # behind what selects and sorts
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Runs take minutes and wait for most of them: half of them begin, half come in the middle, where the second of two
+    test processes begins."""
+    runs = [item for item in items if item.path.name in _RUNS]
+    others = [item for item in items if item.path.name not in _RUNS]
+    half, middle = (len(runs) + 1) // 2, len(others) // 2
+    items[:] = [*runs[:half], *others[:middle], *runs[half:], *others[middle:]]
