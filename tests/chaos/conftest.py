@@ -11,5 +11,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     test processes begins."""
     runs = [item for item in items if item.path.name in _RUNS]
     others = [item for item in items if item.path.name not in _RUNS]
-    half, middle = (len(runs) + 1) // 2, len(others) // 2
-    items[:] = [*runs[:half], *others[:middle], *runs[half:], *others[middle:]]
+    middle = len(others) // 2
+    items[:] = [*runs[::2], *others[:middle], *runs[1::2], *others[middle:]]
