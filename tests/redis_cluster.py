@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 from redis.crc import key_slot
 
 from tests.ports import free_port
-from tests.redis_server import RedisServer
+from tests.redis_server import RedisServer, runs_clusters
 
 NUM_SLOTS = 16384
 NODE_TIMEOUT_MS = 1000
@@ -31,6 +32,8 @@ class RedisCluster:
         full_coverage: bool = False,
         options: Callable[[RedisServer], Sequence[str]] = lambda _: (),
     ) -> None:
+        if not runs_clusters(binary):
+            pytest.skip("no redis-server of version 7 found on this machine")
         self.nodes = [RedisServer(binary, directory / f"node{number}", aof=aof) for number in range(num_nodes)]
         for node in self.nodes:
             node.options += ["--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT_MS)]

@@ -30,6 +30,11 @@ def system_binary() -> str | None:
     return shutil.which("redis-server")
 
 
+def runs_clusters(binary: str | None) -> bool:
+    """Whether a server takes what the clusters of the tests are made with."""
+    return binary is not None and _version(binary) >= (7, 0)
+
+
 def valkey_binary() -> str | None:
     """Valkey, where it is installed."""
     return shutil.which("valkey-server")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.checker import KINDS
+from tests.redis_server import runs_clusters, system_binary
 
 _ROOT = Path(__file__).parents[2]
 
@@ -51,6 +52,7 @@ def test_what_redis_itself_loses_is_made_good_or_told(tmp_path: Path, mode: str,
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.skipif(not runs_clusters(system_binary()), reason="no redis-server of version 7 found on this machine")
 def test_nodes_of_a_cluster_come_and_go(tmp_path: Path) -> None:
     faults = "redis-kill,redis-freeze,redis-refuse,worker-kill"
     done, figures = run_chaos(tmp_path, mode="cluster", faults=faults, minutes=0.4, faults_per_minute=14, settle=60)
