@@ -8,8 +8,8 @@
 # hadolint cannot see that the bases, which are arguments, carry their versions:
 # hadolint global ignore=DL3006
 
-ARG BASE_IMAGE=python:3.12.13-slim-bookworm
-ARG CUDA_BASE_IMAGE=python:3.12.13-slim-bookworm
+ARG BASE_IMAGE=python:3.12.14-slim-bookworm
+ARG CUDA_BASE_IMAGE=python:3.12.14-slim-bookworm
 
 
 # Lists of what to install. They change less often than the files that they are made from, and so do the layers below.
@@ -41,6 +41,7 @@ COPY --from=requirements /lists/setuptools.txt /lists/
 RUN pip install --no-cache-dir --requirement /lists/setuptools.txt
 WORKDIR /source
 COPY pyproject.toml setup.py README.md LICENSE ./
+COPY orcastream orcastream
 COPY schemas schemas
 COPY engine engine
 COPY text text
@@ -99,9 +100,10 @@ ARG APT_MIRROR=
 COPY deploy/apt.sh /opt/
 RUN command -v c++ > /dev/null || sh /opt/apt.sh g++
 WORKDIR /source
+COPY orcastream orcastream
 COPY engine/__init__.py engine/
 COPY engine/native engine/native
-RUN python3 -m engine.native.build --into /tmp/built \
+RUN python3 -m orcastream.engine.native.build --into /tmp/built \
     && install --directory /opt/operators \
     && install --mode=644 /tmp/built/*.so /opt/operators/
 
@@ -122,7 +124,7 @@ RUN pip install --no-cache-dir --requirement /lists/worker.txt --constraint /lis
 FROM runtime AS worker-cpu
 COPY --from=worker-cpu-packages /opt/venv /opt/venv
 COPY --from=code /opt/code /opt/code
-COPY --from=operators /opt/operators /opt/code/engine/native/built
+COPY --from=operators /opt/operators /opt/code/orcastream/engine/native/built
 ENV ORCASTREAM_ADMIN_HOST=0.0.0.0 \
     ORCASTREAM_ADMIN_PORT=8001
 EXPOSE 8001
@@ -151,7 +153,7 @@ COPY deploy/apt.sh deploy/prepare.sh deploy/health.py /opt/
 RUN sh /opt/prepare.sh
 COPY --from=worker-cuda-packages /opt/venv /opt/venv
 COPY --from=code /opt/code /opt/code
-COPY --from=operators /opt/operators /opt/code/engine/native/built
+COPY --from=operators /opt/operators /opt/code/orcastream/engine/native/built
 ENV PATH=/opt/venv/bin:/opt/code/bin:$PATH \
     PYTHONPATH=/opt/code \
     PYTHONUNBUFFERED=1 \

@@ -18,10 +18,11 @@ UNFINISHED := $(VENV)/.unfinished
 NATIVE := engine/native/built/.made
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --progress-bar off
 
-.PHONY: demo test chaos fuzz compose-test observe-test k8s-test lint setup clean
+.PHONY: demo test chaos fuzz compose-test observe-test k8s-test docs lint setup clean
 
+# KEEP=1: it goes on until Ctrl-C, so that one can look at its console.
 demo: $(READY) $(NATIVE)
-	@$(BIN)/python -m cli.demo
+	@$(BIN)/python -m orcastream.cli.demo $(if $(KEEP),--keep)
 
 # Test processes side by side: one per core, but a few services run for each, so memory ends before a large machine's
 # cores do. One after the other and in one process: make test TEST_WORKERS=0
@@ -69,10 +70,21 @@ k8s-test: $(K8S_VENV)/.ready
 	$(K8S_VENV)/bin/python -m pytest -c /dev/null --rootdir . --noconftest -q -p no:cacheprovider tests/k8s/test_chart*.py
 	$(K8S_VENV)/bin/python -m tests.k8s.check
 
+# The pages of docs/ as a site in build/site; fails on a warning, or where a page would load something from elsewhere.
+DOCS_VENV ?= .venv-docs
+
+docs: $(DOCS_VENV)/.ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet
+	$(DOCS_VENV)/bin/python docs/site/check.py build/site
+	@echo "build/site/index.html"
+
 $(K8S_VENV)/.ready: tests/k8s/requirements.txt
-	@echo "Setting up $(K8S_VENV): a minute the first time ..."
-	@test -x $(K8S_VENV)/bin/python || $(PYTHON) -m venv $(K8S_VENV)
-	@$(K8S_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --progress-bar off --requirement $<
+$(DOCS_VENV)/.ready: docs/site/requirements.txt
+
+$(K8S_VENV)/.ready $(DOCS_VENV)/.ready:
+	@echo "Setting up $(@D): a minute the first time ..."
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --progress-bar off --requirement $<
 	@touch $@
 
 lint: $(READY)
@@ -104,7 +116,7 @@ $(READY): pyproject.toml constraints.txt
 # The operators for this machine's CPU. Without a compiler (exit status 3) torch's own serve, and the next make asks anew.
 $(NATIVE): engine/native/src $(wildcard engine/native/*.py engine/native/src/*) | $(READY)
 	@echo "Compiling the CPU operators ..."
-	@$(BIN)/python -m engine.native.build && touch $@ || test $$? = 3
+	@$(BIN)/python -m orcastream.engine.native.build && touch $@ || test $$? = 3
 
 clean:
-	rm -rf $(VENV) engine/native/built $(K8S_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) engine/native/built $(K8S_VENV) $(DOCS_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -15,11 +15,11 @@ from setuptools.errors import CompileError, OptionError
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from engine.native.build import OBJECTS, build, library_path  # noqa: E402
-from engine.native.compiler import BuildError, NoCompiler  # noqa: E402
-from engine.native.instruction_sets import INSTRUCTION_SETS  # noqa: E402
+from orcastream.engine.native.build import OBJECTS, build, library_path  # noqa: E402  (found by the path above)
+from orcastream.engine.native.compiler import BuildError, NoCompiler  # noqa: E402  (found by the path above)
+from orcastream.engine.native.instruction_sets import INSTRUCTION_SETS  # noqa: E402  (found by the path above)
 
-_BUILT = "engine/native/built"
+_BUILT = "orcastream/engine/native/built"
 
 
 def native() -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from bench.figures.outcome import Objectives
-from bench.workloads import WORKLOADS, Draw, SampleRequest
-from cli.errors import UserError
+from orcastream.bench.figures.outcome import Objectives
+from orcastream.bench.workloads import WORKLOADS, Draw, SampleRequest
+from orcastream.cli.errors import UserError
 
 N = TypeVar("N", int, float)
 

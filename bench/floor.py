@@ -1,4 +1,4 @@
-"""How near an iteration is to what the machine allows: `python -m bench.floor --model DIR`.
+"""How near an iteration is to what the machine allows: `python -m orcastream.bench.floor --model DIR`.
 
 For each batch: the median decode iteration of the engine, all requests at one context, beside its floor, the sum of
 
@@ -21,13 +21,13 @@ from dataclasses import dataclass
 import torch
 from transformers import PretrainedConfig
 
-from bench.linears import Case, measure
-from engine import EngineConfig, OrcaEngine, Request
-from engine.attention import AttentionCall, choose_backend
-from engine.batch.flat_batch import FlatBatch, SpanTokens
-from engine.kv.cache import KVCache
-from engine.kv.layout import LayerGroup, LayerShape
-from schemas.sampling import SamplingParams
+from orcastream.bench.linears import Case, measure
+from orcastream.engine import EngineConfig, OrcaEngine, Request
+from orcastream.engine.attention import AttentionCall, choose_backend
+from orcastream.engine.batch.flat_batch import FlatBatch, SpanTokens
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.kv.layout import LayerGroup, LayerShape
+from orcastream.schemas.sampling import SamplingParams
 
 BLOCK_SIZE = 16
 COLD_LAYERS = 8
@@ -227,7 +227,9 @@ def examine(engine: OrcaEngine, shape: Shape, load: Load, repeats: int) -> Parts
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="bench.floor", description=__doc__.split("\n")[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="orcastream.bench.floor", description=__doc__.split("\n")[0] if __doc__ else ""
+    )
     parser.add_argument("--model", required=True, help="a directory")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--batches", type=int, nargs="*", default=(1, 4, 16, 64))

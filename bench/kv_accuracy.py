@@ -1,4 +1,4 @@
-"""What a KV cache in 8 bits costs in accuracy: `python -m bench.kv_accuracy`.
+"""What a KV cache in 8 bits costs in accuracy: `python -m orcastream.bench.kv_accuracy`.
 
 For the demo model and for random models of a few shapes: answers are generated with keys and values in the model's own
 format, greedily and at temperature 1. Then the same tokens are computed with the cache in each format, one prefix
@@ -16,16 +16,16 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
-import demo
-from engine import EngineConfig, OrcaEngine
-from engine.attention import TorchBackend
-from engine.batch.flat_batch import FlatBatch, SpanTokens
-from engine.kv.cache import KVCache
-from engine.kv.layout import group_layers
-from engine.model.quiet import quiet
-from engine.model.runner import ModelRunner, resolve_cache_dtype
-from schemas.sampling import SamplingParams
-from text.tokenizer import Tokenizer
+from orcastream import demo
+from orcastream.engine import EngineConfig, OrcaEngine
+from orcastream.engine.attention import TorchBackend
+from orcastream.engine.batch.flat_batch import FlatBatch, SpanTokens
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.kv.layout import group_layers
+from orcastream.engine.model.quiet import quiet
+from orcastream.engine.model.runner import ModelRunner, resolve_cache_dtype
+from orcastream.schemas.sampling import SamplingParams
+from orcastream.text.tokenizer import Tokenizer
 
 FORMATS = ("int8", "fp8")
 BLOCK_SIZE = 16
@@ -126,7 +126,9 @@ def measure(name: str, model: PreTrainedModel, prompts: list[list[int]], num_tok
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure all models; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="bench.kv_accuracy", description=__doc__.split("\n")[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="orcastream.bench.kv_accuracy", description=__doc__.split("\n")[0] if __doc__ else ""
+    )
     parser.add_argument("--prompts", type=int, default=16, help="prompts per model (default: 16)")
     parser.add_argument("--tokens", type=int, default=128, help="output tokens per prompt (default: 128)")
     options = parser.parse_args(arguments)

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from bench.flags import Parser
-from cli.errors import UserError
-from engine.attention import TorchBackend
-from engine.config import EngineConfig
-from engine.errors import UnsupportedModel
-from engine.kv.group import GroupCache
-from engine.kv.layout import LayerGroup, group_layers
-from engine.model.load import load_model_config
-from engine.model.quiet import quiet
-from engine.model.runner import ModelRunner, resolve_cache_dtype
+from orcastream.bench.flags import Parser
+from orcastream.cli.errors import UserError
+from orcastream.engine.attention import TorchBackend
+from orcastream.engine.config import EngineConfig
+from orcastream.engine.errors import UnsupportedModel
+from orcastream.engine.kv.group import GroupCache
+from orcastream.engine.kv.layout import LayerGroup, group_layers
+from orcastream.engine.model.load import load_model_config
+from orcastream.engine.model.quiet import quiet
+from orcastream.engine.model.runner import ModelRunner, resolve_cache_dtype
 
 FORMATS = ("float32", "bfloat16", "int8", "fp8")
 LENGTHS = (1024, 8192, 32768, 131072)

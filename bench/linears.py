@@ -1,4 +1,4 @@
-"""Speed of linear layers: `python -m bench.linears`.
+"""Speed of linear layers: `python -m orcastream.bench.linears`.
 
 Ours, plain torch, and oneDNN with weights packed beforehand, per shape and number of rows. Each goes through several
 copies of the weight in turn, more than the caches hold, as a model goes through its layers. Every system computes each
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.native.instruction_sets import supported
-from engine.native.linear import PackedLinear
+from orcastream.engine.native.instruction_sets import supported
+from orcastream.engine.native.linear import PackedLinear
 
 SHAPES = ((4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072), (151936, 1024))
 ROWS = (1, 4, 16, 64, 128, 512, 2048)
@@ -77,7 +77,9 @@ def read_bandwidth() -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="bench.linears", description=__doc__.split("\n")[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="orcastream.bench.linears", description=__doc__.split("\n")[0] if __doc__ else ""
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="numbers of rows")
     parser.add_argument("--shapes", nargs="+", help="NxK, columns by depth", default=[f"{n}x{k}" for n, k in SHAPES])
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")

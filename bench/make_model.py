@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from bench.flags import Parser
-from cli.errors import UserError
+from orcastream.bench.flags import Parser
+from orcastream.cli.errors import UserError
 
 
 @dataclass(frozen=True)

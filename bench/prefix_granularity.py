@@ -1,4 +1,4 @@
-"""What a prefix match that ends inside a block saves over whole blocks: `python -m bench.prefix_granularity`.
+"""What a prefix match inside a block saves over whole blocks: `python -m orcastream.bench.prefix_granularity`.
 
 Conversations on the demo model: each prompt is the one before, its answer, and new user tokens.
 """
@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-import demo
-from engine import EngineConfig, OrcaEngine
-from engine.model.quiet import quiet
-from schemas.sampling import SamplingParams
+from orcastream import demo
+from orcastream.engine import EngineConfig, OrcaEngine
+from orcastream.engine.model.quiet import quiet
+from orcastream.schemas.sampling import SamplingParams
 
 CONVERSATIONS, TURNS = 4, 6
 LENGTHS = ((8, 16), (32, 32), (64, 128), (256, 128))

@@ -1,4 +1,4 @@
-"""What sampling costs per iteration: `python -m bench.sampling`. One torch thread.
+"""What sampling costs per iteration: `python -m orcastream.bench.sampling`. One torch thread.
 
 Each setting samples the same rows of random logits again and again. Peaked logits have a few tokens with most of the
 probability, flat ones are nearly uniform, coarse ones are flat and rounded to bfloat16, with thousands of equal scores.
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import torch
 
-from bench.figures.spread import percentile
-from engine.sampling.sampler import SamplingRow, sample
-from schemas.sampling import SamplingParams
+from orcastream.bench.figures.spread import percentile
+from orcastream.engine.sampling.sampler import SamplingRow, sample
+from orcastream.schemas.sampling import SamplingParams
 
 _MIXED = (
     SamplingParams(temperature=0),
@@ -62,7 +62,7 @@ def durations_ms(logits: torch.Tensor, rows: Sequence[SamplingRow], repeats: int
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table of medians and quartiles; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="bench.sampling", description=__doc__)
+    parser = argparse.ArgumentParser(prog="orcastream.bench.sampling", description=__doc__)
     parser.add_argument("--rows", type=int, default=16, help="rows of an iteration (%(default)s)")
     parser.add_argument("--vocab", type=int, default=151_936, help="size of the vocabulary (%(default)s)")
     parser.add_argument("--repeats", type=int, default=50, help="calls per setting (%(default)s)")

@@ -1,4 +1,4 @@
-"""What the scheduler costs per iteration: `python -m bench.scheduler [--plot docs/scheduler.svg]`.
+"""What the scheduler costs per iteration: `python -m orcastream.bench.scheduler [--plot docs/scheduler.svg]`.
 
 `select()` alone, with a real KV cache without tensors: a full batch decodes, as many prompts as are said wait. No model
 runs. The contexts of the running requests are spread evenly, so that as many need a block in each iteration as in a
@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.figures.svg import STYLE, write_svg
-from engine.config import EngineConfig
-from engine.kv.cache import KVCache
-from engine.kv.layout import LayerGroup
-from engine.request import Request
-from engine.schedule.make import make_scheduler
-from engine.schedule.policies import POLICIES
-from engine.schedule.pool import RequestPool
-from engine.schedule.scheduler import Scheduler
-from schemas.keys import CLASSES
-from schemas.sampling import SamplingParams
+from orcastream.bench.figures.svg import STYLE, write_svg
+from orcastream.engine.config import EngineConfig
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.kv.layout import LayerGroup
+from orcastream.engine.request import Request
+from orcastream.engine.schedule.make import make_scheduler
+from orcastream.engine.schedule.policies import POLICIES
+from orcastream.engine.schedule.pool import RequestPool
+from orcastream.engine.schedule.scheduler import Scheduler
+from orcastream.schemas.keys import CLASSES
+from orcastream.schemas.sampling import SamplingParams
 
 RUNNING = (16, 32, 64, 128, 256)
 WAITING = (0, 256, 1024, 4096)
@@ -137,14 +137,14 @@ def draw(costs: Sequence[Cost], path: Path) -> None:
         for row in fields:
             row[0].set_ylabel("select(), median, µs")
         fields.flat[0].legend(fontsize=7)
-        write_svg(figure, path, "bench.scheduler")
+        write_svg(figure, path, "orcastream.bench.scheduler")
         pyplot.close(figure)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print a table in Markdown, and draw the picture that is asked for."""
     parser = argparse.ArgumentParser(
-        prog="bench.scheduler", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="orcastream.bench.scheduler", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--policy", action="append", choices=sorted(POLICIES), help="repeat for several; default: all")
     parser.add_argument("--running", type=int, nargs="+", default=RUNNING, metavar="N")

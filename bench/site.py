@@ -1,20 +1,20 @@
 """A small cluster on this machine: Redis, a gateway, and as many worker processes as are wanted."""
 
 import asyncio
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.link import Link
-from broker.presence import list_workers
-from broker.queue import RequestQueue
-from cli.embedded_redis import EmbeddedRedis
-from cli.ports import claimable_port
-from cli.process import Program
-from cli.supervisor import Supervisor
-from schemas.keys import Keys
+from orcastream.broker.link import Link
+from orcastream.broker.presence import list_workers
+from orcastream.broker.queue import RequestQueue
+from orcastream.cli.embedded_redis import EmbeddedRedis
+from orcastream.cli.environment import import_path
+from orcastream.cli.ports import claimable_port
+from orcastream.cli.process import Program
+from orcastream.cli.supervisor import Supervisor
+from orcastream.schemas.keys import Keys
 
 _STOP_MARGIN_S = 30.0
 _HOST = "127.0.0.1"
@@ -133,5 +133,6 @@ class Site:
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
         }
-        path = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
-        return Program(name, (sys.executable, "-m", "cli.main", command), {**variables, **shared, "PYTHONPATH": path})
+        return Program(
+            name, (sys.executable, "-m", "orcastream.cli.main", command), {**variables, **shared, **import_path()}
+        )

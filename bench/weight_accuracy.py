@@ -1,4 +1,4 @@
-"""What weights in 8 bits cost in accuracy: `python -m bench.weight_accuracy`.
+"""What weights in 8 bits cost in accuracy: `python -m orcastream.bench.weight_accuracy`.
 
 For the demo model and for random ones: answers are generated with the weights as they are, greedily and at temperature
 1. Then the same tokens are computed with linear layers in int8. Agreement is the share of greedy tokens that int8
@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-import demo
-from bench.kv_accuracy import SHAPES, agreement, perplexity, random_model, write
-from engine.attention import TorchBackend
-from engine.model.passes import apply_passes
-from engine.model.quiet import quiet
-from engine.model.runner import ModelRunner
-from text.tokenizer import Tokenizer
+from orcastream import demo
+from orcastream.bench.kv_accuracy import SHAPES, agreement, perplexity, random_model, write
+from orcastream.engine.attention import TorchBackend
+from orcastream.engine.model.passes import apply_passes
+from orcastream.engine.model.quiet import quiet
+from orcastream.engine.model.runner import ModelRunner
+from orcastream.text.tokenizer import Tokenizer
 
 
 def measure(name: str, model: PreTrainedModel, prompts: list[list[int]], num_tokens: int) -> None:
@@ -45,7 +45,7 @@ def measure(name: str, model: PreTrainedModel, prompts: list[list[int]], num_tok
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure all models; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="bench.weight_accuracy", description=__doc__.split("\n")[0] if __doc__ else ""
+        prog="orcastream.bench.weight_accuracy", description=__doc__.split("\n")[0] if __doc__ else ""
     )
     parser.add_argument("--prompts", type=int, default=16, help="prompts per model (default: 16)")
     parser.add_argument("--tokens", type=int, default=128, help="output tokens per prompt (default: 128)")

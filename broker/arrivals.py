@@ -2,15 +2,15 @@
 
 from redis.exceptions import ResponseError
 
-from broker.claimed import Claimed
-from broker.connection import Connection
-from broker.entry import EntryRef
-from broker.errors import raise_if_moved
-from broker.link import Link
-from broker.queue import ensure_if_gone
-from broker.resp import fields_of
-from broker.scripts import CLAIM
-from schemas.keys import CLASSES, GROUP, Keys, class_weights
+from orcastream.broker.claimed import Claimed
+from orcastream.broker.connection import Connection
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.errors import raise_if_moved
+from orcastream.broker.link import Link
+from orcastream.broker.queue import ensure_if_gone
+from orcastream.broker.resp import fields_of
+from orcastream.broker.scripts import CLAIM
+from orcastream.schemas.keys import CLASSES, GROUP, Keys, class_weights
 
 
 class Arrivals:

@@ -6,17 +6,17 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from broker.cleanup import drop_duplicate, finish
-from broker.connection import Connection, time_ms
-from broker.entry import EntryRef
-from broker.errors import Fenced, Unusable, Unwritable, refusal, require
-from broker.fold import Fold, fold_log
-from broker.queue import EntryState, entry_state, entry_state_call
-from broker.reply_log import REFUSED, ReplyLog
-from broker.scripts import Command, ScriptCall
-from schemas.codec import Form
-from schemas.events import EventId, Started, encode_event
-from schemas.keys import Keys
+from orcastream.broker.cleanup import drop_duplicate, finish
+from orcastream.broker.connection import Connection, time_ms
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.errors import Fenced, Unusable, Unwritable, refusal, require
+from orcastream.broker.fold import Fold, fold_log
+from orcastream.broker.queue import EntryState, entry_state, entry_state_call
+from orcastream.broker.reply_log import REFUSED, ReplyLog
+from orcastream.broker.scripts import Command, ScriptCall
+from orcastream.schemas.codec import Form
+from orcastream.schemas.events import EventId, Started, encode_event
+from orcastream.schemas.keys import Keys
 
 ATTEMPTS = 5
 """How often an attach begins again because a rival attached in the middle of it."""

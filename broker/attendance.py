@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from broker.cancel import Control, wake_up
-from broker.connection import Connection
-from broker.errors import require
-from broker.scripts import ATTEND, DEPARTED, GIVE_UP, LEAVE, Arg, Command, ScriptCall
-from schemas.keys import Keys
-from schemas.limits import MAX_DEADLINE_AHEAD_MS
+from orcastream.broker.cancel import Control, wake_up
+from orcastream.broker.connection import Connection
+from orcastream.broker.errors import require
+from orcastream.broker.scripts import ATTEND, DEPARTED, GIVE_UP, LEAVE, Arg, Command, ScriptCall
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.limits import MAX_DEADLINE_AHEAD_MS
 
 CHUNK: Final = 256
 """Replies per script call, so that no call holds the server up."""
@@ -76,7 +76,7 @@ class Attendance:
         return [request_id.decode(errors="replace") for ids in replies for request_id in ids][:count]
 
     async def give_up(self, link: Connection, request_id: str, *, expire_at_ms: int) -> bool:
-        """Cancel the request, as `broker.cancel.cancel` does; False where its client has come back meanwhile."""
+        """Cancel the request, as `cancel.cancel` does; False where its client has come back meanwhile."""
         names = [self._clients(request_id), self.keys.cancel(request_id)]
         (done,) = replies = await link.call_many([GIVE_UP.call(names, [request_id, AGAIN_MS, expire_at_ms])])
         require(replies)

@@ -6,11 +6,11 @@ from typing import Final
 
 from redis.exceptions import ResponseError
 
-from broker.connection import Connection
-from broker.errors import raise_if_moved, require
-from broker.resp import fields_of
-from schemas.keys import Keys
-from schemas.limits import MAX_DEADLINE_AHEAD_MS
+from orcastream.broker.connection import Connection
+from orcastream.broker.errors import raise_if_moved, require
+from orcastream.broker.resp import fields_of
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.limits import MAX_DEADLINE_AHEAD_MS
 
 CONTROL_LENGTH: Final = 10_000
 """About how many wake-ups the control stream keeps; who misses one finds the key at the next renewal."""
@@ -18,8 +18,9 @@ CONTROL_LENGTH: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A wake-up for workers. `kind`: `cancel` (look at `target`, a request id), `drain` (`target` is a worker) or
-    `waiting` (the worker `target` gave requests away).
+    """A wake-up for workers. `kind`: `cancel` (look at `target`, a request id), `drain` (`target` is a
+    worker), `waiting` (the worker `target` gave requests away), `watch` (somebody watches: tell statistics) or `policy`
+    (schedule by the policy `target`, where that is allowed).
     """
 
     kind: str

@@ -1,12 +1,12 @@
 """Cancelling a request wherever it stands: said durably, and ended here and now if nobody works on it."""
 
-from broker.cancel import cancel
-from broker.connection import Connection
-from broker.ending import Ender
-from broker.entry import EntryRef
-from broker.origin import find_origin
-from schemas.keys import Keys
-from schemas.request import GenerationRequest
+from orcastream.broker.cancel import cancel
+from orcastream.broker.connection import Connection
+from orcastream.broker.ending import Ender
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.origin import find_origin
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.request import GenerationRequest
 
 
 async def cancel_entry(

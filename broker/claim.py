@@ -8,18 +8,18 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from broker.arrivals import Arrivals
-from broker.claimed import Claimed
-from broker.connection import Connection
-from broker.entry import EntryRef, stream_of
-from broker.lane_waits import LaneWaits
-from broker.lease import LEAST_MARK_MS, Leases, is_suspect, was_handed_over
-from broker.link import Link
-from broker.queue import ensure_if_gone
-from broker.resp import fields_of
-from broker.scripts import Command
-from broker.takeover_gate import TakeoverGate
-from schemas.keys import CLASS_WEIGHT, CLASSES, GROUP, Keys
+from orcastream.broker.arrivals import Arrivals
+from orcastream.broker.claimed import Claimed
+from orcastream.broker.connection import Connection
+from orcastream.broker.entry import EntryRef, stream_of
+from orcastream.broker.lane_waits import LaneWaits
+from orcastream.broker.lease import LEAST_MARK_MS, Leases, is_suspect, was_handed_over
+from orcastream.broker.link import Link
+from orcastream.broker.queue import ensure_if_gone
+from orcastream.broker.resp import fields_of
+from orcastream.broker.scripts import Command
+from orcastream.broker.takeover_gate import TakeoverGate
+from orcastream.schemas.keys import CLASS_WEIGHT, CLASSES, GROUP, Keys
 
 PAGES = 4
 """Pages of expired leases looked at per class and call; a cursor goes on from there at the next call."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from broker.entry import EntryRef
-from schemas.limits import ID_PATTERN
+from orcastream.broker.entry import EntryRef
+from orcastream.schemas.limits import ID_PATTERN
 
 
 @dataclass(frozen=True, slots=True)

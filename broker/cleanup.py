@@ -2,14 +2,14 @@
 
 from typing import Final
 
-from broker.connection import Connection
-from broker.dead_letter import bury_call
-from broker.entry import EntryRef, stream_of
-from broker.errors import require
-from broker.scripts import ACKNOWLEDGE, DUPLICATE, MARK_ENDED, Command, ScriptCall
-from schemas.errors import ErrorCode
-from schemas.events import Terminal
-from schemas.keys import GROUP, Keys
+from orcastream.broker.connection import Connection
+from orcastream.broker.dead_letter import bury_call
+from orcastream.broker.entry import EntryRef, stream_of
+from orcastream.broker.errors import require
+from orcastream.broker.scripts import ACKNOWLEDGE, DUPLICATE, MARK_ENDED, Command, ScriptCall
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import Terminal
+from orcastream.schemas.keys import GROUP, Keys
 
 BURIED: Final = frozenset({ErrorCode.DEAD_LETTER, ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
 """Ends after which a copy of the request is kept among the dead letters."""

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from broker.address import Mode, RedisAddress
-from broker.connection import Connection
-from broker.link import Link, LinkObserver
-from broker.master_watch import MasterWatch
-from broker.router import Router
-from broker.sentinel import open_master
+from orcastream.broker.address import Mode, RedisAddress
+from orcastream.broker.connection import Connection
+from orcastream.broker.link import Link, LinkObserver
+from orcastream.broker.master_watch import MasterWatch
+from orcastream.broker.router import Router
+from orcastream.broker.sentinel import open_master
 
 
 async def connect(

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
-from broker.scripts import Arg, Command, Script, ScriptCall
+from orcastream.broker.scripts import Arg, Command, Script, ScriptCall
 
 if TYPE_CHECKING:
-    from broker.link import Link
+    from orcastream.broker.link import Link
 
 
 class Connection(ABC):

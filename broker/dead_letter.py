@@ -1,12 +1,16 @@
-"""Setting a request aside: a copy of its entry, with the reason and the number of attempts, and the entry deleted."""
+"""Setting a request aside: a copy of its entry, with the reason and the number of attempts, and the entry deleted.
 
-from broker.connection import Connection
-from broker.entry import EntryRef, stream_of
-from broker.errors import require
-from broker.fold import Fold
-from broker.scripts import BURY, Arg, ScriptCall
-from schemas.errors import ErrorCode
-from schemas.keys import GROUP, Keys
+Of the copies, the oldest go where there are more, or larger ones, than the contract's limits allow.
+"""
+
+from orcastream.broker.connection import Connection
+from orcastream.broker.entry import EntryRef, stream_of
+from orcastream.broker.errors import require
+from orcastream.broker.fold import Fold
+from orcastream.broker.scripts import BURY, Arg, ScriptCall
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.keys import GROUP, Keys
+from orcastream.schemas.limits import MAX_DEAD_LETTER_BYTES, MAX_DEAD_LETTERS, MAX_PAYLOAD_BYTES
 
 MAX_MESSAGE_LENGTH = 1000
 
@@ -21,7 +25,8 @@ def is_hopeless(deliveries: int, fold: Fold, max_deliveries: int) -> bool:
 
 def bury_call(keys: Keys, ref: EntryRef, reason: ErrorCode, message: str, *, waiting: bool = False) -> ScriptCall:
     """The call of bury.lua."""
-    args: list[Arg] = [GROUP, ref.entry_id, str(ref), str(reason), message[:MAX_MESSAGE_LENGTH], int(waiting)]
+    bounds = (MAX_DEAD_LETTERS, MAX_DEAD_LETTER_BYTES, MAX_PAYLOAD_BYTES)
+    args: list[Arg] = [GROUP, ref.entry_id, str(ref), str(reason), message[:MAX_MESSAGE_LENGTH], int(waiting), *bounds]
     lane = keys.in_lane(ref.lane)
     return BURY.call([stream_of(keys, ref), lane.dead, lane.work], args)
 

@@ -7,15 +7,15 @@ from weakref import WeakSet
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from broker.connection import Connection
-from broker.entry import EntryRef
-from broker.errors import PASSING, NotOnDisk, error_code
-from broker.link import Link, LinkObserver
-from broker.queue import Enqueued
-from broker.redis_link import RedisLink
-from broker.scripts import CONFIRM
-from schemas.errors import InvalidRequest
-from schemas.keys import Keys
+from orcastream.broker.connection import Connection
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.errors import PASSING, NotOnDisk, error_code
+from orcastream.broker.link import Link, LinkObserver
+from orcastream.broker.queue import Enqueued
+from orcastream.broker.redis_link import RedisLink
+from orcastream.broker.scripts import CONFIRM
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.keys import Keys
 
 RULE: Final = "false; true with Redis 7.2 or later, or Valkey, and its append-only file (`appendonly yes`)"
 _WAIT_MS: Final = 2000

@@ -8,23 +8,23 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from broker.attach import Attached, Ended, attach
-from broker.cleanup import finish
-from broker.connection import Connection
-from broker.dead_letter import bury
-from broker.entry import EntryRef
-from broker.errors import BrokerError, Fenced, Unusable, refusal
-from broker.fold import Fold, fold_log
-from broker.queue import entry_state
-from broker.reading import read_aside
-from broker.resp import fields_of
-from schemas.codec import Form, decode, form_of
-from schemas.errors import ErrorCode, InvalidRequest, without_values
-from schemas.events import Ending, Started, Terminal, Usage
-from schemas.keys import Keys, check_id
-from schemas.limits import MAX_PAYLOAD_BYTES, MAX_PAYLOAD_PARTS
-from schemas.request import DEFAULT_TENANT, GenerationRequest, parse_payload
-from schemas.seed import derived_seed
+from orcastream.broker.attach import Attached, Ended, attach
+from orcastream.broker.cleanup import finish
+from orcastream.broker.connection import Connection
+from orcastream.broker.dead_letter import bury
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.errors import BrokerError, Fenced, Unusable, refusal
+from orcastream.broker.fold import Fold, fold_log
+from orcastream.broker.queue import entry_state
+from orcastream.broker.reading import read_aside
+from orcastream.broker.resp import fields_of
+from orcastream.schemas.codec import Form, decode, form_of
+from orcastream.schemas.errors import ErrorCode, InvalidRequest, without_values
+from orcastream.schemas.events import Ending, Started, Terminal, Usage
+from orcastream.schemas.keys import Keys, check_id
+from orcastream.schemas.limits import MAX_PAYLOAD_BYTES, MAX_PAYLOAD_PARTS
+from orcastream.schemas.request import DEFAULT_TENANT, GenerationRequest, parse_payload
+from orcastream.schemas.seed import derived_seed
 
 log = logging.getLogger(__name__)
 
@@ -174,6 +174,7 @@ class Ender:
             seed=derived_seed(request_id) if payload is None or payload.seed is None else payload.seed,
             prompt_tokens=0 if payload is None else len(payload.prompt),
             n=1 if payload is None else payload.n,
+            answer_format="" if payload is None else payload.answer_format,
         )
 
 

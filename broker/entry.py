@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import total_ordering
 from typing import Self
 
-from schemas.errors import InvalidRequest
-from schemas.keys import CLASSES, Keys
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.keys import CLASSES, Keys
 
 
 @total_ordering

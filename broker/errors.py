@@ -22,6 +22,10 @@ class LinkLost(BrokerError):
     """The connection is gone. Whether the command was carried out is unknown: never repeat it blindly."""
 
 
+class Closed(BrokerError):
+    """This process closed its connection, and opens no other."""
+
+
 class Refusal(StrEnum):
     """Why a request is not accepted now."""
 
@@ -35,6 +39,10 @@ class Refusal(StrEnum):
     """Its tenant has sent as many requests in a minute as it may."""
     CONCURRENCY = "concurrency"
     """As many requests of its tenant wait and run as are allowed."""
+    SHARE = "share"
+    """As many requests of its tenant wait and run as its share of the queue holds."""
+    TOKEN_SHARE = "token_share"
+    """What waits and runs of its tenant asks for as many tokens as its share of the queue holds."""
 
 
 class NotAdmitted(BrokerError):

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from broker.errors import Gap, ReplyConflict
-from broker.resp import fields_of
-from broker.resume import extend_checksum
-from schemas.errors import InvalidRequest
-from schemas.events import Event, EventId, Output, Run, Started, Terminal, decode_event
-from schemas.limits import MAX_CHOICES
+from orcastream.broker.errors import Gap, ReplyConflict
+from orcastream.broker.resp import fields_of
+from orcastream.broker.resume import extend_checksum
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.events import Event, EventId, Output, Run, Started, Terminal, decode_event
+from orcastream.schemas.limits import MAX_CHOICES
 
 
 class Fold:

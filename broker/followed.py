@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from broker.errors import Gap, ReplyConflict, UnknownRequest
-from broker.fold import decode_entry
-from broker.loss import Watch
-from broker.resp import pack_parts
-from broker.subscription import ReplyState, Update
-from schemas.events import Event, EventId, Started, Terminal
+from orcastream.broker.errors import Gap, ReplyConflict, UnknownRequest
+from orcastream.broker.fold import decode_entry
+from orcastream.broker.loss import Watch
+from orcastream.broker.resp import pack_parts
+from orcastream.broker.subscription import ReplyState, Update
+from orcastream.schemas.events import Event, EventId, Started, Terminal
 
 
 class FollowedLog:

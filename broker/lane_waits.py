@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 
 from redis.exceptions import ResponseError
 
-from broker.arrivals import Arrivals
-from broker.claimed import Claimed
-from broker.connection import Connection
-from broker.errors import LinkLost
-from broker.link import Link
-from broker.resp import parse_error
-from broker.unblock import unblock
-from schemas.keys import CLASSES, Keys
+from orcastream.broker.arrivals import Arrivals
+from orcastream.broker.claimed import Claimed
+from orcastream.broker.connection import Connection
+from orcastream.broker.errors import LinkLost
+from orcastream.broker.link import Link
+from orcastream.broker.resp import parse_error
+from orcastream.broker.unblock import unblock
+from orcastream.schemas.keys import CLASSES, Keys
 
 
 class LaneWaits:

@@ -6,19 +6,19 @@ from typing import Final, TypeVar
 
 from redis.exceptions import ResponseError
 
-from broker.cancel import Control, wake_up
-from broker.connection import Connection
-from broker.entry import EntryRef, stream_of
-from broker.errors import require
-from broker.scripts import ATTEMPT, HAND_OVER, RENEW, Arg, Command, ScriptCall
-from schemas.keys import GROUP, Keys
+from orcastream.broker.cancel import Control, wake_up
+from orcastream.broker.connection import Connection
+from orcastream.broker.entry import EntryRef, stream_of
+from orcastream.broker.errors import require
+from orcastream.broker.scripts import ATTEMPT, HAND_OVER, RENEW, Arg, Command, ScriptCall
+from orcastream.schemas.keys import GROUP, Keys
 
 HANDED_OVER_MS: Final = 365 * 24 * 3600 * 1000
 """Idle time that a hand-over sets: longer than any lease, and a mark that the entry was given away."""
 LEAST_MARK_MS: Final = HANDED_OVER_MS // 2
 """What is idle for longer was given away."""
 SUSPECT_MS: Final = 2 * HANDED_OVER_MS
-"""The same of an entry that is given away as a suspect (`broker.claimed`)."""
+"""The same of an entry that is given away as a suspect (`orcastream.broker.claimed`)."""
 CHUNK: Final = 256
 """Entries per script call, so that no call holds the server up."""
 

@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.connection import Connection
-from broker.resp import fields_of
-from broker.rows import PIECE, number, text
-from broker.scripts import LETTERS
-from schemas.keys import Keys
+from orcastream.broker.connection import Connection
+from orcastream.broker.resp import fields_of
+from orcastream.broker.rows import PIECE, number, text
+from orcastream.broker.scripts import LETTERS
+from orcastream.schemas.keys import Keys
 
-_OWN_PARTS: Final = 8
+_OWN_PARTS: Final = 10
 """Names and values that bury.lua puts before the fields of the entry."""
 
 

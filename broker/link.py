@@ -17,11 +17,11 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from broker.address import POOL_PARAMETERS
-from broker.connection import Connection
-from broker.errors import LinkLost
-from broker.resp import ProtocolError, ReplyParser, pack, pack_many
-from broker.scripts import Arg, Command, ScriptCall
+from orcastream.broker.address import POOL_PARAMETERS
+from orcastream.broker.connection import Connection
+from orcastream.broker.errors import LinkLost
+from orcastream.broker.resp import ProtocolError, ReplyParser, pack, pack_many
+from orcastream.broker.scripts import Arg, Command, ScriptCall
 
 _CLOSED = "closed"
 

@@ -6,17 +6,17 @@ from enum import StrEnum
 
 from redis.exceptions import ResponseError
 
-from broker.attach import MAX_EPOCH
-from broker.connection import Connection
-from broker.ending import Ender, OnEnd
-from broker.entry import EntryRef
-from broker.errors import Unusable, Unwritable
-from broker.fold import fold_log
-from broker.queue import RequestQueue
-from schemas.errors import ErrorCode
-from schemas.events import EventId
-from schemas.keys import Keys
-from schemas.request import GenerationRequest
+from orcastream.broker.attach import MAX_EPOCH
+from orcastream.broker.connection import Connection
+from orcastream.broker.ending import Ender, OnEnd
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.errors import Unusable, Unwritable
+from orcastream.broker.fold import fold_log
+from orcastream.broker.queue import RequestQueue
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import EventId
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.request import GenerationRequest
 
 
 class Verdict(StrEnum):
@@ -53,14 +53,23 @@ class Watch:
 class LossCheck:
     """Checks watched requests; `who` stands as worker in the started events it writes.
 
-    Who accepted a lost request gets `grace_s` to put it into the queue again before anybody else ends it.
+    Who accepted a lost request gets `grace_s` to put it into the queue again before anybody else ends it. `unread`:
+    nobody waits for the answers, so one that `seen` says has ended and whose log is gone has expired, and is not lost.
     """
 
     def __init__(
-        self, keys: Keys, who: str, *, retention_ms: int, grace_s: float = 5.0, on_end: OnEnd | None = None
+        self,
+        keys: Keys,
+        who: str,
+        *,
+        retention_ms: int,
+        grace_s: float = 5.0,
+        unread: bool = False,
+        on_end: OnEnd | None = None,
     ) -> None:
         self._keys = keys
         self._grace_s = grace_s
+        self._unread = unread
         self._retention_ms = retention_ms
         self._ender = Ender(keys, who, retention_ms=retention_ms, on_end=on_end)
 
@@ -81,10 +90,12 @@ class LossCheck:
             return Verdict.ENDED
         if entries and EventId.parse(entries[-1][0]).epoch >= MAX_EPOCH:
             raise Unusable(ResponseError(f"{watch.request_id}: no epoch is left in its reply log"))
+        has_expired = not entries and mark is not None and mark.outcome is not None
+        if has_expired and (self._unread or watch.request is None):
+            return Verdict.UNKNOWN
         if watch.request is not None:
             return await self._requeue(link, queue, watch, watch.request, remembered)
-        has_expired = mark is not None and mark.outcome is not None
-        if not entries and (has_expired or (remembered is None and watch.ref is None)):
+        if not entries and remembered is None and watch.ref is None:
             return Verdict.UNKNOWN
         now = asyncio.get_running_loop().time()
         watch.suspect_since = now if watch.suspect_since is None else watch.suspect_since

@@ -5,11 +5,11 @@ from contextlib import suppress
 
 from redis.exceptions import ResponseError
 
-from broker.address import RedisAddress
-from broker.back_off import BackOff
-from broker.errors import LinkLost
-from broker.link import Link
-from broker.sentinel import Word, open_sentinel, word_of
+from orcastream.broker.address import RedisAddress
+from orcastream.broker.back_off import BackOff
+from orcastream.broker.errors import LinkLost
+from orcastream.broker.link import Link
+from orcastream.broker.sentinel import Word, open_sentinel, word_of
 
 LOOK_S = 0.5
 """How often the sentinels are asked."""

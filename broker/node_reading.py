@@ -8,13 +8,13 @@ from typing import Any, Final, Protocol
 
 from redis.exceptions import ResponseError
 
-from broker.back_off import BackOff
-from broker.errors import WRONG_TYPE, LinkLost, error_code
-from broker.followed import FollowedLog
-from broker.link import Link
-from broker.resp import pack_parts
-from broker.router import Router
-from broker.slots import Node, Redirection
+from orcastream.broker.back_off import BackOff
+from orcastream.broker.errors import WRONG_TYPE, LinkLost, error_code
+from orcastream.broker.followed import FollowedLog
+from orcastream.broker.link import Link
+from orcastream.broker.resp import pack_parts
+from orcastream.broker.router import Router
+from orcastream.broker.slots import Node, Redirection
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from typing import Final
 
 from redis.exceptions import ResponseError
 
-from broker.errors import LinkLost
-from broker.followed import FollowedLog
-from broker.node_reading import NodeReading, Took
-from broker.router import Router
-from broker.slots import Node
+from orcastream.broker.errors import LinkLost
+from orcastream.broker.followed import FollowedLog
+from orcastream.broker.node_reading import NodeReading, Took
+from orcastream.broker.router import Router
+from orcastream.broker.slots import Node
 
 _CHECK_S: Final = 0.25
 

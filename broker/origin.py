@@ -7,17 +7,17 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from broker.connection import Connection
-from broker.entry import EntryRef, Mark, stream_of
-from broker.errors import WRONG_TYPE, error_code, require
-from broker.fold import decode_entry
-from broker.reading import read_aside
-from broker.resp import fields_of
-from broker.scripts import Command
-from schemas.errors import InvalidRequest
-from schemas.events import Started
-from schemas.keys import Keys
-from schemas.request import GenerationRequest
+from orcastream.broker.connection import Connection
+from orcastream.broker.entry import EntryRef, Mark, stream_of
+from orcastream.broker.errors import WRONG_TYPE, error_code, require
+from orcastream.broker.fold import decode_entry
+from orcastream.broker.reading import read_aside
+from orcastream.broker.resp import fields_of
+from orcastream.broker.scripts import Command
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.events import Started
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.request import GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class Origin:
     """`request` is None once its queue entry is gone, or where the entry is not to be understood."""
 
     tenant: str
+    model: str
+    """Whose request it is: the log has one name for all models."""
     ref: EntryRef | None
     request: GenerationRequest | None = None
 
@@ -53,8 +55,8 @@ async def find_origin(link: Connection, keys: Keys, request_id: str, now_ms: int
         ref = EntryRef.find(started.entry, lane)
     request = None if ref is None else await read_request(link, keys, ref, now_ms)
     if request is not None and request.id == request_id:
-        return Origin(request.payload.tenant, ref, request)
-    return None if started is None else Origin(started.tenant, ref)
+        return Origin(request.payload.tenant, keys.model, ref, request)
+    return None if started is None else Origin(started.tenant, started.model, ref)
 
 
 async def read_request(link: Connection, keys: Keys, ref: EntryRef, now_ms: int) -> GenerationRequest | None:

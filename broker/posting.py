@@ -1,13 +1,13 @@
 """Posting a request under an id that may have been posted before: of all requests of one id, the first counts."""
 
-from broker.connection import Connection
-from broker.errors import IdInUse, ReplyExpired
-from broker.origin import find_origin
-from broker.queue import Enqueued, RequestQueue
-from broker.terms import Terms
-from schemas.errors import ErrorCode
-from schemas.keys import Keys
-from schemas.request import GenerationRequest
+from orcastream.broker.connection import Connection
+from orcastream.broker.errors import IdInUse, ReplyExpired
+from orcastream.broker.origin import find_origin
+from orcastream.broker.queue import Enqueued, RequestQueue
+from orcastream.broker.terms import Terms
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.request import GenerationRequest
 
 
 async def post(

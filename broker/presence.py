@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from redis.exceptions import ResponseError
 
-from broker.connection import Connection
-from broker.errors import require
-from broker.queue import RequestQueue
-from broker.resp import fields_of
-from broker.scripts import FORGET, Command
-from schemas.keys import CLASSES, GROUP, Keys
+from orcastream.broker.connection import Connection
+from orcastream.broker.errors import require
+from orcastream.broker.queue import RequestQueue
+from orcastream.broker.resp import fields_of
+from orcastream.broker.scripts import FORGET, Command
+from orcastream.schemas.keys import CLASSES, GROUP, Keys
 
 STATES: Final = ("serving", "draining", "stalled")
 """What a worker may report as its `state`."""
@@ -57,20 +57,23 @@ class Presence:
     async def beat(self, info: Mapping[str, str | int | float], *, ttl_ms: int) -> None:
         """Say `info` (flat, not empty; replaces fields of the same name) and live for another `ttl_ms`.
 
-        The first beat joins the consumer group, so that the worker can be listed before its first claim. Raises
-        LinkLost, Unwritable.
+        The first beat joins the consumer group, so that the worker can be listed before its first claim. So does one
+        after the hash had expired: whoever found it gone may have deleted the consumer. Raises LinkLost, Unwritable.
         """
         key = self._keys.worker(self._worker)
         flat = [str(part) for item in info.items() for part in item]
         commands: list[Command] = [("HSET", key, *flat), ("PEXPIRE", key, ttl_ms)]
-        if not self._joined:
-            await RequestQueue(self._link, self._keys).ensure_groups()
-            streams = [one.requests(CLASSES[0]) for one in self._keys.each_lane]
-            commands += [("XGROUP", "CREATECONSUMER", stream, GROUP, self._worker) for stream in streams]
-        said, lived, *joined = await self._link.call_many(commands)
-        require([said, lived])
-        if not self._joined:
-            self._joined = not any(isinstance(reply, ResponseError) for reply in joined)
+        new_fields, lived = await self._link.call_many(commands)
+        require([new_fields, lived])
+        if not self._joined or new_fields == len(info):
+            await self._join()
+
+    async def _join(self) -> None:
+        await RequestQueue(self._link, self._keys).ensure_groups()
+        streams = [one.requests(CLASSES[0]) for one in self._keys.each_lane]
+        joins: list[Command] = [("XGROUP", "CREATECONSUMER", stream, GROUP, self._worker) for stream in streams]
+        replies = await self._link.call_many(joins)
+        self._joined = not any(isinstance(reply, ResponseError) for reply in replies)
 
     async def leave(self) -> None:
         """Delete the hash, on a clean exit."""

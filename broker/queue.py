@@ -1,21 +1,22 @@
 """The request queue of one model: four streams, one consumer group each."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from redis.exceptions import ResponseError
 
-from broker.connection import Connection
-from broker.entry import EntryRef, Mark, stream_of
-from broker.errors import WRONG_TYPE, NotAdmitted, Refusal, error_code
-from broker.fold import fold_log
-from broker.lease import was_handed_over
-from broker.scripts import ENQUEUE, ENTRY_STATE, FORGET_LOG, Arg, ScriptCall
-from broker.terms import Terms
-from schemas.errors import ErrorCode
-from schemas.keys import CLASSES, GROUP, Keys
-from schemas.request import GenerationRequest
+from orcastream.broker.connection import Connection
+from orcastream.broker.entry import EntryRef, Mark, stream_of
+from orcastream.broker.errors import WRONG_TYPE, NotAdmitted, Refusal, error_code
+from orcastream.broker.fold import fold_log
+from orcastream.broker.lease import was_handed_over
+from orcastream.broker.scripts import ENQUEUE, ENTRY_STATE, FORGET_LOG, Arg, ScriptCall
+from orcastream.broker.terms import Terms
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import Terminal
+from orcastream.schemas.keys import CLASSES, GROUP, Keys
+from orcastream.schemas.request import GenerationRequest
 
 GONE = ("NOGROUP", "UNBLOCKED")
 """Error codes of a stream or group that somebody deleted; the command did nothing."""
@@ -134,10 +135,15 @@ class RequestQueue:
             "length": payload.declared_length,
             "seen_until": request.deadline_ms + retention_ms,
             **({} if replaces is None else {"replaces": str(replaces)}),
+            **({} if request.record is None else {"record": True}),
             **({} if terms is None else terms.shared(keys.queue_lanes).as_dict()),
         }
         key_list = [*map(keys.requests, CLASSES), keys.seen(request.id), keys.work, keys.throughput]
-        reply = await self._link.run(ENQUEUE, [*key_list, keys.rate(payload.tenant)], [json.dumps(asked), *fields])
+        key_list.append(keys.rate(payload.tenant))
+        if request.record is not None:
+            key_list.append(keys.response(request.id))
+            fields.append(request.record)
+        reply = await self._link.run(ENQUEUE, key_list, [json.dumps(asked), *fields])
         if not reply[0]:
             _, reason, *figures = reply
             raise NotAdmitted(Refusal(reason.decode()), *figures)
@@ -156,7 +162,7 @@ class RequestQueue:
         return replies == [0] * len(streams)
 
     async def depths(self) -> list[int]:
-        """Requests waiting and running, per class in the order of `schemas.keys.CLASSES`."""
+        """Requests waiting and running, per class in the order of `orcastream.schemas.keys.CLASSES`."""
         lanes = self._keys.each_lane
         replies = await self._link.call_many([("XLEN", keys.requests(name)) for keys in lanes for name in CLASSES])
         for reply in replies:
@@ -177,9 +183,16 @@ class RequestQueue:
 
         Then `enqueue` it with `replaces`. A log that ended in another way, or that has begun anew, stays.
         """
+        await self._forget(request_id, lambda terminal: terminal.error is ErrorCode.LOST)
+
+    async def forget_reply(self, request_id: str) -> None:
+        """Delete the reply log of a request that has ended, and whose entry is gone. Idempotent."""
+        await self._forget(request_id, lambda _: True)
+
+    async def _forget(self, request_id: str, ended: Callable[[Terminal], bool]) -> None:
         newest = await self._link.call("XREVRANGE", self._keys.reply(request_id), "+", "-", "COUNT", 1)
         terminal = fold_log(newest).terminal
-        if terminal is not None and terminal.error is ErrorCode.LOST:
+        if terminal is not None and ended(terminal):
             await self._link.run(FORGET_LOG, [self._keys.reply(request_id)], [newest[0][0]])
 
     async def find(self, request_id: str) -> Mark | None:

@@ -7,19 +7,21 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from broker.connection import Connection, time_ms
-from broker.presence import STATES, list_workers
-from broker.resp import fields_of
-from schemas.keys import CLASSES, GROUP, Keys
+from orcastream.broker.connection import Connection, time_ms
+from orcastream.broker.presence import STATES, list_workers
+from orcastream.broker.resp import fields_of
+from orcastream.schemas.keys import CLASSES, GROUP, Keys
 
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """`lengths`: entries waiting and running; `ages_s`: age of the oldest entry that nobody has claimed, 0 where there
-    is none; both by class. `workers`: those that live, by the state they report; 0 for a state that none is in.
+    """All but `workers` by class. `lengths`: entries waiting and running; `claimed`: those of them that a worker was
+    given; `ages_s`: age of the oldest entry that nobody has claimed, 0 where there is none. `workers`: those that live,
+    by the state they report; 0 for a state that none is in.
     """
 
     lengths: Mapping[str, int]
+    claimed: Mapping[str, int]
     ages_s: Mapping[str, float]
     workers: Mapping[str, int]
 
@@ -32,7 +34,9 @@ async def read_queue_state(link: Connection, keys: Keys) -> QueueState:
     if isinstance(now, ResponseError):
         raise now
     lengths = [0 if isinstance(reply, ResponseError) else int(reply) for reply in replies[::2]]
-    starts = [_behind(groups) for groups in replies[1::2]]
+    groups = [_own_group(reply) for reply in replies[1::2]]
+    starts = ["-" if group is None else f"({group[b'last-delivered-id'].decode()}" for group in groups]
+    claimed = [0 if group is None else int(group[b"pending"]) for group in groups]
     oldest = await link.call_many(
         [("XRANGE", key, start, "+", "COUNT", 1) for key, start in zip(streams, starts, strict=True)]
     )
@@ -42,19 +46,18 @@ async def read_queue_state(link: Connection, keys: Keys) -> QueueState:
     number = len(CLASSES)
     return QueueState(
         {name: sum(lengths[rank::number]) for rank, name in enumerate(CLASSES)},
+        {name: sum(claimed[rank::number]) for rank, name in enumerate(CLASSES)},
         {name: max(ages[rank::number]) for rank, name in enumerate(CLASSES)},
         workers,
     )
 
 
-def _behind(groups: Sequence[Any] | ResponseError) -> str:
-    """Where the entries begin that the group has not given out; from the start where there is no stream or group."""
-    if not isinstance(groups, ResponseError):
-        for flat in groups:
-            group = fields_of(flat)
-            if group[b"name"] == GROUP.encode():
-                return f"({group[b'last-delivered-id'].decode()}"
-    return "-"
+def _own_group(groups: Sequence[Any] | ResponseError) -> dict[bytes, Any] | None:
+    """What XINFO says of the workers' group; None where there is no stream or group."""
+    if isinstance(groups, ResponseError):
+        return None
+    found = (fields_of(flat) for flat in groups)
+    return next((group for group in found if group[b"name"] == GROUP.encode()), None)
 
 
 def _age_s(entries: Sequence[Any] | ResponseError, now_ms: int) -> float:

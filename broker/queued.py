@@ -6,14 +6,14 @@ from itertools import product
 
 from redis.exceptions import ResponseError
 
-from broker.connection import Connection
-from broker.entry import EntryRef
-from broker.lease import was_handed_over
-from broker.queue import RequestQueue
-from broker.rows import PIECE, number, text
-from broker.scripts import LOOK
-from schemas.events import EventId
-from schemas.keys import CLASSES, GROUP, Keys
+from orcastream.broker.connection import Connection
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.lease import was_handed_over
+from orcastream.broker.queue import RequestQueue
+from orcastream.broker.rows import PIECE, number, text
+from orcastream.broker.scripts import LOOK
+from orcastream.schemas.events import EventId
+from orcastream.schemas.keys import CLASSES, GROUP, Keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,20 +7,20 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from broker.back_off import BackOff
-from broker.connect import connect
-from broker.connection import Connection
-from broker.ending import OnEnd
-from broker.errors import BrokerError, LinkLost, Unusable
-from broker.followed import FollowedLog
-from broker.link import Link, LinkObserver
-from broker.loss import LossCheck, Verdict, Watch
-from broker.node_readings import NodeReadings
-from broker.resp import pack_parts
-from broker.router import Router
-from broker.subscription import Subscription
-from broker.unblock import unblock
-from schemas.keys import Keys
+from orcastream.broker.back_off import BackOff
+from orcastream.broker.connect import connect
+from orcastream.broker.connection import Connection
+from orcastream.broker.ending import OnEnd
+from orcastream.broker.errors import BrokerError, LinkLost, Unusable
+from orcastream.broker.followed import FollowedLog
+from orcastream.broker.link import Link, LinkObserver
+from orcastream.broker.loss import LossCheck, Verdict, Watch
+from orcastream.broker.node_readings import NodeReadings
+from orcastream.broker.resp import pack_parts
+from orcastream.broker.router import Router
+from orcastream.broker.subscription import Subscription
+from orcastream.broker.unblock import unblock
+from orcastream.schemas.keys import Keys
 
 log = logging.getLogger(__name__)
 

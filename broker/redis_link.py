@@ -7,13 +7,14 @@ from typing import TypeVar
 
 from redis.exceptions import ResponseError
 
-from broker.back_off import BackOff
-from broker.connect import connect
-from broker.connection import Connection
-from broker.errors import PASSING, LinkLost, NotOnDisk, Unwritable, error_code
-from broker.link import LinkObserver
+from orcastream.broker.back_off import BackOff
+from orcastream.broker.connect import connect
+from orcastream.broker.connection import Connection
+from orcastream.broker.errors import PASSING, Closed, LinkLost, NotOnDisk, Unwritable, error_code
+from orcastream.broker.link import LinkObserver
 
 Result = TypeVar("Result")
+_CLOSED = "the connection was closed"
 
 
 class RedisLink:
@@ -31,17 +32,20 @@ class RedisLink:
         self._back_off = BackOff()
         self._again_at = float("-inf")
         self._failure = ""
+        self._closed = False
         self._clock_offset_ms = 0
         self.opened_at = float("-inf")
         """When the link was opened (loop time)."""
 
     async def get(self) -> Connection:
-        """A live link; LinkLost where Redis cannot be reached now."""
+        """A live link; LinkLost where Redis cannot be reached now, Closed once this was closed."""
         if self._link is not None and self._link.alive:
             return self._link
         async with self._opening:
             if self._link is not None and self._link.alive:
                 return self._link
+            if self._closed:
+                raise Closed(_CLOSED)
             if time.monotonic() < self._again_at:
                 raise LinkLost(self._failure)
             try:
@@ -49,6 +53,9 @@ class RedisLink:
             except LinkLost as error:
                 self._again_at, self._failure = time.monotonic() + self._back_off.failed(), str(error)
                 raise
+            if self._closed:
+                await self._link.close()
+                raise Closed(_CLOSED)
             self._back_off.succeeded()
             self.opened_at = asyncio.get_running_loop().time()
             return self._link
@@ -84,7 +91,8 @@ class RedisLink:
         return int(time.time() * 1000) + self._clock_offset_ms
 
     async def close(self) -> None:
-        """End the connection."""
+        """End the connection; who waits for one, or tries again, gets Closed."""
+        self._closed = True
         if self._link is not None:
             await self._link.close()
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 from zlib import crc32
 
-from broker.connection import Connection
-from broker.entry import EntryRef
-from broker.letters import DeadLetter, delete_letters
-from broker.queue import RequestQueue
-from schemas.keys import CLASSES, Keys
-from schemas.limits import ID_PATTERN, MAX_ID_LENGTH
-from schemas.request import GenerationRequest
+from orcastream.broker.connection import Connection
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.letters import DeadLetter, delete_letters
+from orcastream.broker.queue import RequestQueue
+from orcastream.schemas.keys import CLASSES, Keys
+from orcastream.schemas.limits import ID_PATTERN, MAX_ID_LENGTH
+from orcastream.schemas.request import GenerationRequest
 
 _DEFAULT_CLASS: Final = "normal"
 

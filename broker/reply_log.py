@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from broker.errors import BrokerError, Fenced, LinkLost, LogBusy, Unwritable
-from broker.link import Link
-from broker.resp import pack, pack_parts
-from schemas.codec import Form
-from schemas.events import Event, Output, Run, Terminal, encode_payload, pack_run, pack_token
+from orcastream.broker.errors import BrokerError, Fenced, LinkLost, LogBusy, Unwritable
+from orcastream.broker.link import Link
+from orcastream.broker.resp import pack, pack_parts
+from orcastream.schemas.codec import Form
+from orcastream.schemas.events import Event, Output, Run, Terminal, encode_payload, pack_run, pack_token
 
 REFUSED = "equal or smaller"
 """What Redis says of an entry id at or below the newest; the one error that means fenced."""

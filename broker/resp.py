@@ -13,7 +13,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from broker.scripts import Command
+from orcastream.broker.scripts import Command
 
 _Part = TypeVar("_Part")
 

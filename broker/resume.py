@@ -4,13 +4,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import pack
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from zlib import crc32
 
-from broker.errors import ReplyConflict
-from schemas.errors import InvalidRequest
-from schemas.events import Run
-from schemas.limits import MAX_CHOICES
+from orcastream.broker.errors import ReplyConflict
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.events import Run
+from orcastream.schemas.limits import MAX_CHOICES
 
 _FORM = re.compile(r"(\d{1,9}(?:,\d{1,9})*)-([0-9a-f]{8})")
 
@@ -70,6 +70,8 @@ class Resumption:
     def __init__(self, point: ResumePoint) -> None:
         self._point = point
         self._held: list[list[int]] = [[] for _ in point.counts]
+        self._logprobs: list[list[Any]] = [[] for _ in point.counts]
+        """One item per token of those whose log probabilities were asked for, none of others."""
 
     def take(self, runs: Sequence[Run], *, has_finished: bool) -> CaughtUp | None:
         """More of the reply; None while it is shorter than what the client has.
@@ -77,8 +79,11 @@ class Resumption:
         ReplyConflict where it says something else, or `has_finished` without coming so far.
         """
         for run in runs:
-            self._held += [[] for _ in range(run.choice + 1 - len(self._held))]
+            while len(self._held) <= run.choice:
+                self._held.append([])
+                self._logprobs.append([])
             self._held[run.choice].extend(run.tokens)
+            self._logprobs[run.choice].extend(run.logprobs or ())
         counts = [*self._point.counts, *[0] * (len(self._held) - len(self._point.counts))]
         if any(len(tokens) < count for tokens, count in zip(self._held, counts, strict=True)):
             if has_finished:
@@ -88,7 +93,7 @@ class Resumption:
         if ResumePoint.of_tokens(delivered[: len(self._point.counts)]) != self._point:
             raise ReplyConflict(f"what the client was given ({self._point}) is not what the log says")
         beyond = [
-            Run(choice, count, tuple(tokens[count:]))
+            Run(choice, count, tuple(tokens[count:]), tuple(self._logprobs[choice][count:]) or None)
             for choice, (tokens, count) in enumerate(zip(self._held, counts, strict=True))
             if len(tokens) > count
         ]

@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from redis.exceptions import ResponseError
 
-from broker.address import RedisAddress
-from broker.connection import Connection
-from broker.errors import LinkLost
-from broker.link import Link
-from broker.resp import pack_many, parse_error
-from broker.scripts import Command, ScriptCall
-from broker.slots import Node, Redirection, SlotMap, keys_of
+from orcastream.broker.address import RedisAddress
+from orcastream.broker.connection import Connection
+from orcastream.broker.errors import LinkLost
+from orcastream.broker.link import Link
+from orcastream.broker.resp import pack_many, parse_error
+from orcastream.broker.scripts import Command, ScriptCall
+from orcastream.broker.slots import Node, Redirection, SlotMap, keys_of
 
 ASK_TIMEOUT_S: Final = 1.0
 """How long a node may take to say which nodes there are; there are others."""
@@ -32,6 +32,9 @@ class Router(Connection):
     A node that cannot be reached breaks nothing: its commands are answered with CLUSTERDOWN, as other nodes would say,
     and tried again by whoever tries again. Redirections are followed: the node that gave one did nothing.
     """
+
+    _heard_of: ClassVar[dict[tuple[tuple[str, int], ...], tuple[Node, ...]]] = {}
+    """By the nodes that an address names, those of the last answer: asked anew where the former are gone."""
 
     def __init__(self, address: RedisAddress, **options: Any) -> None:
         """`options` as `Link.open_with` takes them, for every link. Use `open`."""
@@ -58,9 +61,11 @@ class Router(Connection):
     async def refresh(self, first: Node | None = None) -> None:
         """Learn anew who serves what; `first` is asked first. Raises LinkLost, ResponseError."""
         reasons: list[str] = []
-        for node in dict.fromkeys([*filter(None, [first]), *self._links, *self._slots.nodes]):
+        heard_of = self._heard_of.get(self._address.hosts, ())
+        for node in dict.fromkeys([*filter(None, [first]), *self._links, *self._slots.nodes, *heard_of]):
             try:
                 self._slots.learn(await self._slots_by(node), node)
+                self._heard_of[self._address.hosts] = tuple(self._slots.nodes)
                 self._moving.clear()
                 return
             except LinkLost as error:

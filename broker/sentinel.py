@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from broker.address import RedisAddress
-from broker.errors import LinkLost
-from broker.link import Link
+from orcastream.broker.address import RedisAddress
+from orcastream.broker.errors import LinkLost
+from orcastream.broker.link import Link
 
 ASK_TIMEOUT_S = 1.0
 """How long one sentinel may take; there are others."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from redis.exceptions import ResponseError
 
-from broker.link import Link
+from orcastream.broker.link import Link
 
 _SAYS_OK: Final = "ok"
 

@@ -7,9 +7,9 @@ from urllib.parse import urlencode
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from broker.address import RedisAddress, is_encrypted
-from schemas.keys import DEFAULT_NAMESPACE, Keys
-from schemas.limits import MAX_QUEUE_LANES, NAME_PATTERN
+from orcastream.broker.address import RedisAddress, is_encrypted
+from orcastream.schemas.keys import DEFAULT_NAMESPACE, Keys
+from orcastream.schemas.limits import MAX_QUEUE_LANES, NAME_PATTERN
 
 NAME = f"^(?:{NAME_PATTERN.pattern})$"
 _TLS_FILES = {"redis_ca_file": "ssl_ca_certs", "redis_cert_file": "ssl_certfile", "redis_key_file": "ssl_keyfile"}
@@ -124,4 +124,8 @@ class BrokerSettings(BaseSettings):
 
     def keys(self) -> Keys:
         """The keys of the served model; InvalidRequest where its name cannot stand in a key."""
-        return Keys(self.served_name, self.namespace, self.queue_lanes)
+        return self.keys_of(self.served_name)
+
+    def keys_of(self, model: str) -> Keys:
+        """The keys of another model of the same service."""
+        return Keys(model, self.namespace, self.queue_lanes)

@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple, Self
 from redis.crc import key_slot
 from redis.exceptions import ResponseError
 
-from broker.errors import error_code
-from broker.scripts import Command, ScriptCall
+from orcastream.broker.errors import error_code
+from orcastream.broker.scripts import Command, ScriptCall
 
 NUM_SLOTS: Final = 16384
 _KEYLESS: Final = frozenset({"CLIENT", "CLUSTER", "INFO", "PING", "TIME"})
@@ -46,15 +46,17 @@ class Redirection(NamedTuple):
 
 
 class SlotMap:
-    """What is known of a cluster: the master of each slot, and every node that was heard of."""
+    """What is known of a cluster: the master of each slot, and the nodes, those that are named by `nodes` first."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._masters: list[Node | None] = [None] * NUM_SLOTS
-        self.nodes: dict[Node, None] = dict.fromkeys(nodes)
+        self._named = tuple(nodes)
+        self.nodes: dict[Node, None] = dict.fromkeys(self._named)
 
     def learn(self, reply: Sequence[Any], asked: Node) -> None:
         """Take over a reply to CLUSTER SLOTS by the node `asked`."""
         masters: list[Node | None] = [None] * NUM_SLOTS
+        self.nodes = dict.fromkeys(self._named)
         for first, last, *members in reply:
             found = [Node(member[0].decode() if member[0] else asked.host, member[1]) for member in members]
             masters[first : last + 1] = [found[0]] * (last + 1 - first)

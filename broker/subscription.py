@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker.errors import BrokerError, WrongTenant
-from broker.fold import Fold
-from broker.resume import resume_id
-from schemas.errors import ErrorCode
-from schemas.events import EventId, Run, Started, Terminal
+from orcastream.broker.errors import BrokerError, WrongTenant
+from orcastream.broker.fold import Fold
+from orcastream.broker.resume import resume_id
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import EventId, Run, Started, Terminal
 
 
 class Update(NamedTuple):

@@ -5,15 +5,15 @@ from itertools import product
 
 from redis.exceptions import ResponseError
 
-from broker.connection import Connection
-from broker.ending import Ender, OnEnd
-from broker.entry import EntryRef
-from broker.errors import Unusable, Unwritable
-from broker.lease import HANDED_OVER_MS
-from broker.origin import read_request
-from broker.scripts import RECOUNT, SWEEP, Arg
-from schemas.errors import ErrorCode, InvalidRequest
-from schemas.keys import CLASSES, GROUP, Keys, check_id
+from orcastream.broker.connection import Connection
+from orcastream.broker.ending import Ender, OnEnd
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.errors import Unusable, Unwritable
+from orcastream.broker.lease import HANDED_OVER_MS
+from orcastream.broker.origin import read_request
+from orcastream.broker.scripts import RECOUNT, SWEEP, Arg
+from orcastream.schemas.errors import ErrorCode, InvalidRequest
+from orcastream.schemas.keys import CLASSES, GROUP, Keys, check_id
 
 REPAIRED = "repaired"
 """Consumer that holds entries which were delivered and belonged to nobody, until a worker takes them over."""

@@ -2,8 +2,8 @@
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from broker.connection import time_ms
-from broker.link import Link
+from orcastream.broker.connection import time_ms
+from orcastream.broker.link import Link
 
 _FROZEN_S = 0.25
 """Half of the shortest lease: no server that answers sooner was frozen."""

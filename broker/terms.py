@@ -10,7 +10,9 @@ class Terms:
     `max_requests` and `max_tokens` bound the class; the latter by what requests declare (`Payload.declared_tokens`),
     and a class that is empty takes any. `max_wait_ms` and `max_wait_share`, a part of the time up to the deadline,
     bound the wait that is expected from what workers report; nothing reported, and nothing waiting, refuses nothing.
-    `requests_per_minute` is a bucket of a minute's requests that fills evenly.
+    `requests_per_minute` is a bucket of a minute's requests that fills evenly. `tenant_requests` and `tenant_tokens`
+    are the share of the queue that the tenant may fill, all classes together; one that has nothing there may ask for
+    any number of tokens.
     """
 
     max_requests: int | None = None
@@ -19,10 +21,15 @@ class Terms:
     max_wait_share: float | None = None
     requests_per_minute: int | None = None
     max_concurrency: int | None = None
+    tenant_requests: int | None = None
+    tenant_tokens: int | None = None
 
     def shared(self, num_lanes: int) -> "Terms":
         """What each lane of a queue may have of the bounds that count, rounded up."""
-        counts = ("max_requests", "max_tokens", "requests_per_minute", "max_concurrency")
+        counts = (
+            *("max_requests", "max_tokens", "requests_per_minute", "max_concurrency"),
+            *("tenant_requests", "tenant_tokens"),
+        )
         found = {name: value for name in counts if (value := getattr(self, name)) is not None}
         return replace(self, **{name: -(-value // num_lanes) for name, value in found.items()})
 

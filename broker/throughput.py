@@ -3,10 +3,10 @@
 import json
 from dataclasses import asdict, dataclass, replace
 
-from broker.connection import Connection
-from broker.errors import require
-from broker.scripts import THROUGHPUT
-from schemas.keys import Keys
+from orcastream.broker.connection import Connection
+from orcastream.broker.errors import require
+from orcastream.broker.scripts import THROUGHPUT
+from orcastream.schemas.keys import Keys
 
 
 @dataclass(frozen=True, slots=True)

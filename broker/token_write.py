@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
-from broker.errors import BrokerError, LinkLost
-from broker.link import Link
-from broker.reply_log import ReplyLog
+from orcastream.broker.errors import BrokerError, LinkLost
+from orcastream.broker.link import Link
+from orcastream.broker.reply_log import ReplyLog
 
 
 class TokenWrite:

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from redis.exceptions import ResponseError
 
-from broker.back_off import BackOff
-from broker.link import Link
+from orcastream.broker.back_off import BackOff
+from orcastream.broker.link import Link
 
 
 async def unblock(link: Link, client_id: int, blocked: Callable[[], bool]) -> None:

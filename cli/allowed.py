@@ -6,6 +6,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
+from pydantic_settings.sources.types import _CliPositionalArg
 
 _UNIT = re.compile(r"\s*\[([^\]]+)\]\s*$")
 _BOUNDS = ("ge", "gt", "le", "lt")
@@ -14,14 +15,23 @@ _BOUNDS = ("ge", "gt", "le", "lt")
 def allowed_values(field: FieldInfo) -> str | None:
     """`0 to 65535`, `auto, cpu, cuda`, `true, false`; None where the type says it all."""
     kinds = _kinds(field.annotation)
-    choices = [choice for kind in kinds for choice in _choices(kind)]
-    if choices:
+    if choices := own_choices(field):
         return ", ".join(choices)
     bounds = {name: getattr(mark, name) for mark in field.metadata for name in _BOUNDS if hasattr(mark, name)}
     if int in kinds or float in kinds:
         noun = "a number" if float in kinds else "a whole number"
         return f"{noun}, {limits}" if (limits := _limits(bounds)) else noun
     return None
+
+
+def own_choices(field: FieldInfo) -> tuple[str, ...]:
+    """All values, where there are few of them that can be listed."""
+    return tuple(choice for kind in _kinds(field.annotation) for choice in _choices(kind))
+
+
+def is_positional(field: FieldInfo) -> bool:
+    """Whether its value stands in the command line without a flag."""
+    return _CliPositionalArg in field.metadata
 
 
 def unit(field: FieldInfo) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from client.sse import ServedBy, SseParser
+from orcastream.client.sse import ServedBy, SseParser
 
 _DONE = "[DONE]"
 

@@ -7,29 +7,33 @@ from typing import NamedTuple
 
 USAGE_ERROR = 2
 _INTERRUPTED = 130
-_OWN_ROOMS = ("schemas", "engine", "text", "broker", "worker", "gateway", "telemetry", "cli", "demo", "bench")
+_OWN = "orcastream"
 
 
 class Command(NamedTuple):
-    """A command: what it does, and the module whose `main(arguments) -> exit code` does it."""
+    """A command: what it does, and the module whose `main(arguments) -> exit code` does it.
+
+    `settings` is the class of its flags, as `module:Class`. The module of one with sub-commands has them as `COMMANDS`.
+    """
 
     summary: str
     module: str
     extra: str | None = None
+    settings: str | None = None
 
 
 def run_command(program: str, commands: Mapping[str, Command], name: str, arguments: Sequence[str]) -> int:
     """Run `program name arguments`; returns the exit code, with one line where it could not do what was asked."""
     if name not in commands:
         return fail(program, f"command: got {name!r}, allowed: {', '.join(commands)}")
-    from cli.errors import UserError
+    from orcastream.cli.errors import UserError
 
     try:
         return int(importlib.import_module(commands[name].module).main(list(arguments)))
     except UserError as error:
         return fail(f"{program} {name}", *error.lines, code=error.code)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in _OWN_ROOMS:
+        if error.name is None or error.name.partition(".")[0] == _OWN:
             raise
         wanted = f"pip install 'orcastream[{commands[name].extra}]'"
         return fail(f"{program} {name}", f"the package {error.name} is not installed: {wanted}")
@@ -45,6 +49,11 @@ def overview(commands: Mapping[str, Command]) -> str:
 
 def fail(who: str, *lines: str, code: int = USAGE_ERROR) -> int:
     """Say what is wrong, one line each; the exit code."""
+    warn(who, *lines)
+    return code
+
+
+def warn(who: str, *lines: str) -> None:
+    """Say something on standard error, one line each."""
     for line in lines:
         print(f"{who}: {' '.join(line.split())}", file=sys.stderr)
-    return code

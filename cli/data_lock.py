@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cli.errors import UserError
+from orcastream.cli.errors import UserError
 
 _POLL_S = 0.05
 

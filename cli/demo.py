@@ -1,5 +1,6 @@
 """`make demo`: Redis, a gateway and two workers on this machine answer twelve questions at once."""
 
+import argparse
 import asyncio
 import os
 import signal
@@ -14,13 +15,14 @@ import httpx
 from rich.console import Console
 from rich.live import Live
 
-from cli.answer import Answer
-from cli.demo_view import PlainLog, figures, progress
-from cli.errors import UserError
-from cli.served_model import with_model
-from cli.stack import Stack
-from cli.up_settings import UpSettings
-from demo.prompts import SHOWCASE
+from orcastream.cli.answer import Answer
+from orcastream.cli.demo_view import PlainLog, figures, progress
+from orcastream.cli.errors import UserError
+from orcastream.cli.served_model import with_model
+from orcastream.cli.stack import Stack
+from orcastream.cli.stop_signals import StopSignals
+from orcastream.cli.up_settings import UpSettings
+from orcastream.demo.prompts import SHOWCASE
 
 _WORKERS = 2
 _READY_S = 120.0
@@ -31,13 +33,16 @@ _LOG_WIDTH = 120
 
 
 def main() -> int:
-    """0 when every answer is as expected and every worker gave one."""
+    """0 when every answer is as expected and every worker gave one. `--keep`: serve on until Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="make demo")
+    parser.add_argument("--keep", action="store_true", help="serve on until Ctrl-C")
+    keep = parser.parse_args().keep
     console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH)
     _forget_settings()
     with tempfile.TemporaryDirectory(prefix="orcastream-demo-") as directory:
         os.chdir(directory)  # away from anybody's .env
         try:
-            return asyncio.run(_demo(console, Path(directory)))
+            return asyncio.run(_demo(console, Path(directory), keep=keep))
         except UserError as error:
             console.print(f"demo: {error}", style="bold red", markup=False)
             return 1
@@ -53,7 +58,7 @@ def _forget_settings() -> None:
         del os.environ[name]
 
 
-async def _demo(console: Console, directory: Path) -> int:
+async def _demo(console: Console, directory: Path, *, keep: bool) -> int:
     lines: deque[str] = deque(maxlen=_KEPT_LINES)
     settings = with_model(
         UpSettings(
@@ -69,8 +74,11 @@ async def _demo(console: Console, directory: Path) -> int:
         with console.status("Starting Redis, a gateway and two workers with the demo model ..."):
             await _start(stack)
         console.print(f"Ready after {time.monotonic() - begun:.1f} s: {_who(stack)}", highlight=False)
+        console.print(f"Console: {stack.url}/console{'' if keep else ' (make demo KEEP=1 serves on)'}", highlight=False)
         answers = await _ask(stack, str(settings.served_model_name), console)
         good = _judge(stack, answers, console)
+        if keep:
+            await _serve_on(stack, console)
     except UserError:
         _tell(console, lines)
         raise
@@ -82,6 +90,17 @@ async def _demo(console: Console, directory: Path) -> int:
     return 0 if good else 1
 
 
+async def _serve_on(stack: Stack, console: Console) -> None:
+    signals = StopSignals()
+    console.print(f"Serving on until Ctrl-C: {stack.url}/console", highlight=False)
+    waits = [asyncio.create_task(wait) for wait in (signals.stop.wait(), stack.gave_up())]
+    done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    for task in done:
+        task.result()
+
+
 def _tell(console: Console, lines: Iterable[str]) -> None:
     console.print("\n".join(["The processes' last lines:", *lines]), markup=False, highlight=False, soft_wrap=True)
 
@@ -89,7 +108,8 @@ def _tell(console: Console, lines: Iterable[str]) -> None:
 async def _start(stack: Stack) -> None:
     await stack.start()
     try:
-        await asyncio.wait_for(stack.ready(num_workers=_WORKERS), _READY_S)
+        async with asyncio.timeout(_READY_S):
+            await stack.ready(num_workers=_WORKERS)
     except TimeoutError:
         raise UserError(f"the service was not ready within {_READY_S:g} s") from None
 

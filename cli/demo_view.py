@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cli.answer import Answer
+from orcastream.cli.answer import Answer
 
 _QUESTION_WIDTH = 24
 

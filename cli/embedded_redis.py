@@ -16,11 +16,11 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from cli.data_lock import DataLock, writing_to
-from cli.errors import UserError
-from cli.ports import claimable_port
-from cli.process import Program
-from cli.supervisor import Supervisor
+from orcastream.cli.data_lock import DataLock, writing_to
+from orcastream.cli.errors import UserError
+from orcastream.cli.ports import claimable_port
+from orcastream.cli.process import Program
+from orcastream.cli.supervisor import Supervisor
 
 NAME = "redis"
 _HOST = "127.0.0.1"

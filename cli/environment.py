@@ -5,13 +5,13 @@ import os
 import site
 from collections.abc import Mapping
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
 from pydantic_settings import BaseSettings
 
-from cli.parse import variable
+from orcastream import IMPORTED_FROM
+from orcastream.cli.variables import variable
 
 
 def as_environment(settings: BaseSettings, kind: type[BaseSettings]) -> dict[str, str]:
@@ -25,7 +25,7 @@ def as_environment(settings: BaseSettings, kind: type[BaseSettings]) -> dict[str
 
 def import_path() -> dict[str, str]:
     """What lets a child find us where we run from a checkout that was not installed."""
-    root = str(Path(__file__).resolve().parents[1])
+    root = str(IMPORTED_FROM)
     if root in site.getsitepackages():
         return {}
     return {"PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from cli.errors import UserError
-from cli.parse import load_settings
-from cli.ports import claimable_port
-from cli.served_model import with_model, with_redis
-from gateway.settings import GatewaySettings
-from schemas.errors import InvalidRequest
+from orcastream.cli.errors import UserError
+from orcastream.cli.parse import load_settings
+from orcastream.cli.ports import claimable_port
+from orcastream.cli.served_model import with_model, with_redis
+from orcastream.gateway.settings import GatewaySettings
+from orcastream.schemas.errors import InvalidRequest
 
 _FLAGS = {"gateway-workers": "workers"}
 
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     settings = with_model(with_redis(load_settings(GatewaySettings, arguments, "gateway", _FLAGS)))
     _check_keys(settings)
     if settings.gateway_workers > 1:
-        from cli.gateway_processes import serve_all
+        from orcastream.cli.gateway_processes import serve_all
 
         return serve_all(settings)
     claimable_port(settings.host, settings.port, "port")
@@ -28,7 +28,7 @@ def _check_keys(settings: GatewaySettings) -> None:
     """UserError where there is no file of keys, or none that can be used: later ones are merely passed over."""
     if settings.api_keys_file is None:
         return
-    from gateway.key_source import KeyFile
+    from orcastream.gateway.admission.key_source import KeyFile
 
     try:
         KeyFile(settings.api_keys_file).read()
@@ -38,13 +38,13 @@ def _check_keys(settings: GatewaySettings) -> None:
 
 def serve_one(settings: GatewaySettings, *, shares_port: bool = False) -> int:
     """Serve in this process; `shares_port` where others listen on the same port."""
-    from gateway.listening import CannotListen
-    from telemetry.settings import UnusableTelemetry, settle_propagators
-    from text.model_config import ModelFilesError
+    from orcastream.gateway.listening import CannotListen
+    from orcastream.telemetry.settings import UnusableTelemetry, settle_propagators
+    from orcastream.text.model_config import ModelFilesError
 
     try:
         settle_propagators()
-        from gateway.main import run
+        from orcastream.gateway.main import run
 
         run(settings, shares_port=shares_port)
     except (CannotListen, ModelFilesError, UnusableTelemetry) as error:

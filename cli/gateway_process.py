@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Sequence
 
-from cli.command import Command, run_command
-from cli.gateway import serve_one
-from cli.parse import load_settings
-from gateway.settings import GatewaySettings
+from orcastream.cli.command import Command, run_command
+from orcastream.cli.gateway import serve_one
+from orcastream.cli.parse import load_settings
+from orcastream.gateway.settings import GatewaySettings
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -15,4 +15,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command("orcastream", {"gateway": Command("one of several", "cli.gateway_process")}, "gateway", ()))
+    sys.exit(
+        run_command(
+            "orcastream", {"gateway": Command("one of several", "orcastream.cli.gateway_process")}, "gateway", ()
+        )
+    )

@@ -9,14 +9,14 @@ import logging
 import signal
 import sys
 
-from cli.environment import as_environment, import_path
-from cli.ports import held_port
-from cli.process import Program
-from cli.stop_signals import KILLED, StopSignals, stopped_or_killed
-from cli.supervisor import Supervisor
-from gateway.log import log_event
-from gateway.settings import GatewaySettings
-from telemetry.logs import set_up_logging
+from orcastream.cli.environment import as_environment, import_path
+from orcastream.cli.ports import held_port
+from orcastream.cli.process import Program
+from orcastream.cli.stop_signals import KILLED, StopSignals, stopped_or_killed
+from orcastream.cli.supervisor import Supervisor
+from orcastream.gateway.log import log_event
+from orcastream.gateway.settings import GatewaySettings
+from orcastream.telemetry.logs import set_up_logging
 
 _STOP_MARGIN_S = 8.0
 """What a process may need beyond its grace to end its streams and exit, before it is killed."""
@@ -51,7 +51,7 @@ def _program(settings: GatewaySettings, name: str, number: int, port: int) -> Pr
     own = {"ORCASTREAM_GATEWAY_WORKERS": "1", "ORCASTREAM_PORT": str(port), "PYTHONUNBUFFERED": "1"}
     if settings.process_port is not None:
         own["ORCASTREAM_PROCESS_PORT"] = str(settings.process_port + number)
-    command = (sys.executable, "-P", "-m", "cli.gateway_process")
+    command = (sys.executable, "-P", "-m", "orcastream.cli.gateway_process")
     environment = as_environment(settings, GatewaySettings) | import_path() | own
     return Program(name, command, environment, death_signal=signal.SIGTERM)
 

@@ -3,21 +3,9 @@
 import sys
 from collections.abc import Sequence
 
-from cli.command import Command, overview, run_command
-from telemetry.version import own_version
-
-COMMANDS = {
-    "up": Command("Redis, a gateway and workers on this machine, in one terminal", "cli.up", "gateway,worker,embedded"),
-    "gateway": Command("one gateway: HTTP in front of the queue", "cli.gateway", "gateway"),
-    "worker": Command("one worker: a model behind the queue", "cli.worker", "worker"),
-    "chat": Command("talk with a model in the terminal", "cli.chat", "gateway"),
-    "requests": Command("what waits and runs: look at it, cancel it", "cli.requests.command"),
-    "dead-letters": Command("requests that were set aside: look, run again, delete", "cli.dead_letters.command"),
-    "keys": Command("API keys: make one, list, take one back", "cli.keys.command", "gateway"),
-    "tokenize": Command("the token ids of a text", "cli.tokenize", "gateway"),
-    "bench": Command("measure the engine, a gateway, or Redis", "bench.main"),
-    "version": Command("the version of Orcastream", "cli.main"),
-}
+from orcastream.cli.command import overview, run_command
+from orcastream.cli.commands import COMMANDS
+from orcastream.telemetry.version import own_version
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,9 +8,11 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 
-from cli.allowed import allowed_values, is_secret
-from cli.credentials import without_credentials
-from cli.errors import UserError
+from orcastream.cli.allowed import allowed_values, is_secret
+from orcastream.cli.command import warn
+from orcastream.cli.credentials import without_credentials
+from orcastream.cli.errors import UserError
+from orcastream.cli.variables import mistyped, variable
 
 S = TypeVar("S", bound=BaseSettings)
 
@@ -27,7 +29,8 @@ def load_settings(
 ) -> S:
     """Settings of `kind` for `orcastream command arguments`. UnusableSettings; SystemExit after --help.
 
-    `shortcuts` are further names of flags, both without their dashes in front.
+    A variable that was probably mistyped is told of on standard error. `shortcuts` are further names of flags, both
+    without their dashes in front.
     """
     try:
         source: CliSettingsSource[Any] = CliSettingsSource(
@@ -42,21 +45,19 @@ def load_settings(
             cli_exit_on_error=False,
             cli_shortcuts=shortcuts,
         )
-        return kind(_cli_settings_source=source)
+        settings = kind(_cli_settings_source=source)
     except ValidationError as error:
         raise UnusableSettings(*(_complaint(kind, details) for details in error.errors(include_url=False))) from None
     except SettingsError as error:
         raise UnusableSettings(_unreadable(kind, error)) from None
+    for name, meant in mistyped(kind):
+        warn(f"orcastream {command}", f"{name}: there is no such setting; {meant} is one")
+    return settings
 
 
 def flag(name: str) -> str:
     """The flag of a field."""
     return "--" + name.replace("_", "-")
-
-
-def variable(kind: type[BaseSettings], name: str) -> str:
-    """The environment variable of a field."""
-    return f"{kind.model_config.get('env_prefix', '')}{name}".upper()
 
 
 def _complaint(kind: type[BaseSettings], details: Any) -> str:

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cli.errors import UserError
+from orcastream.cli.errors import UserError
 
 
 class PortUnavailable(UserError):

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TypeVar
 
-from broker.settings import BrokerSettings
-from cli.errors import UserError
-from schemas.errors import InvalidRequest
+from orcastream.broker.settings import BrokerSettings
+from orcastream.cli.errors import UserError
+from orcastream.schemas.errors import InvalidRequest
 
 S = TypeVar("S", bound=BrokerSettings)
 
@@ -14,7 +14,7 @@ DEMO_MODEL_NAME = "orca-demo"
 
 def demo_model() -> str:
     """The directory of the model that ships with Orcastream."""
-    from demo import MODEL_DIR
+    from orcastream.demo import MODEL_DIR
 
     return str(MODEL_DIR)
 

@@ -1,5 +1,7 @@
 """Settings of the commands that are neither gateway nor worker."""
 
+from typing import Literal
+
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, CliPositionalArg, SettingsConfigDict
 
@@ -19,7 +21,9 @@ class ChatSettings(BaseSettings):
         None, ge=1, description="Longest answer; none: what the model's context leaves. [tokens]"
     )
     temperature: float = Field(0.0, ge=0, le=100, description="0 is greedy.")
-    timeout_s: float = Field(120.0, gt=0, le=3600, description="Longest wait for the next piece of an answer. [s]")
+    timeout_s: float = Field(
+        120.0, gt=0, le=3600, description="How long no gateway may answer before a question is given up. [s]"
+    )
 
     @field_validator("api_key")
     @classmethod
@@ -39,3 +43,13 @@ class TokenizeSettings(BaseSettings):
     text: CliPositionalArg[str] = Field(description="The text; - reads standard input.")
     model: str = Field("", description="Directory or hub id of the model; none: the demo model.")
     chat: bool = Field(False, description="Take the text as a user's message and apply the model's chat template.")
+
+
+class CompletionSettings(BaseSettings):
+    """Print a script with which a shell completes commands, flags and their values."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="ORCASTREAM_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+    )
+
+    shell: CliPositionalArg[Literal["bash", "zsh", "fish"]] = Field(description="The shell that is to read it.")

@@ -1,18 +1,21 @@
-"""The table of all settings, made from their classes; `python -m cli.settings_table` prints it for the README."""
+"""The table of all settings, made from their classes, for the README: `python -m orcastream.cli.settings_table`."""
 
 from collections.abc import Iterator
 
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
-from broker.settings import BrokerSettings
-from cli.allowed import allowed_values, description, unit
-from cli.parse import flag, variable
-from cli.settings import ChatSettings, TokenizeSettings
-from cli.up_settings import UpOptions, default_data_dir
-from gateway.settings import GatewaySettings
-from telemetry.settings import LogSettings
-from worker.settings import WorkerSettings
+from orcastream.broker.settings import BrokerSettings
+from orcastream.cli.allowed import allowed_values, description, is_positional, unit
+from orcastream.cli.console.settings import TopSettings
+from orcastream.cli.jobs.settings import SubmitSettings
+from orcastream.cli.parse import flag
+from orcastream.cli.settings import ChatSettings, TokenizeSettings
+from orcastream.cli.up_settings import UpOptions, default_data_dir
+from orcastream.cli.variables import variable
+from orcastream.gateway.settings import GatewaySettings
+from orcastream.telemetry.settings import LogSettings
+from orcastream.worker.settings import WorkerSettings
 
 GROUPS: tuple[tuple[str, type[BaseSettings]], ...] = (
     ("Gateway and worker", BrokerSettings),
@@ -21,6 +24,8 @@ GROUPS: tuple[tuple[str, type[BaseSettings]], ...] = (
     ("Worker", WorkerSettings),
     ("`orcastream up`: all of the above, and", UpOptions),
     ("`orcastream chat`", ChatSettings),
+    ("`orcastream top`: those of Redis and the model, and", TopSettings),
+    ("`orcastream submit`: those of Redis and the model, and", SubmitSettings),
     ("`orcastream tokenize`", TokenizeSettings),
 )
 
@@ -39,12 +44,12 @@ def _rows(kind: type[BaseSettings]) -> Iterator[str]:
     for name, field in kind.model_fields.items():
         if name in inherited:
             continue
-        positional = field.is_required()
+        positional = is_positional(field)
         cells = (
             f"`{name}`",
             f"`{variable(kind, name)}`",
             f"`{name.upper()}`" if positional else f"`{flag(name)}`",
-            "" if positional else _default(field),
+            "" if field.is_required() else _default(field),
             _allowed(field),
             description(field),
         )

@@ -7,19 +7,19 @@ from collections.abc import Awaitable, Callable, Mapping
 import httpx
 from redis.exceptions import ResponseError
 
-from broker.connect import connect
-from broker.errors import LinkLost
-from broker.presence import list_workers
-from cli.cores import usable_cores
-from cli.embedded_redis import EmbeddedRedis, RedisUnavailable
-from cli.environment import as_environment, import_path
-from cli.ports import PortUnavailable, claimable_port
-from cli.process import Program
-from cli.supervisor import Supervisor
-from cli.up_settings import UpSettings
-from gateway.settings import GatewaySettings
-from schemas.keys import Keys
-from worker.settings import WorkerSettings
+from orcastream.broker.connect import connect
+from orcastream.broker.errors import LinkLost
+from orcastream.broker.presence import list_workers
+from orcastream.cli.cores import usable_cores
+from orcastream.cli.embedded_redis import EmbeddedRedis, RedisUnavailable
+from orcastream.cli.environment import as_environment, import_path
+from orcastream.cli.ports import PortUnavailable, claimable_port
+from orcastream.cli.process import Program
+from orcastream.cli.supervisor import Supervisor
+from orcastream.cli.up_settings import UpSettings
+from orcastream.gateway.settings import GatewaySettings
+from orcastream.schemas.keys import Keys
+from orcastream.worker.settings import WorkerSettings
 
 _READY_POLL_S = 0.1
 _STOP_MARGIN_S = 10.0
@@ -127,11 +127,13 @@ class Stack:
         own = {"ORCASTREAM_TORCH_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
         if self._settings.admin_port:
             own["ORCASTREAM_ADMIN_PORT"] = str(self._settings.admin_port + self.workers.index(name))
+        if "allow_policy_switch" not in self._settings.model_fields_set:
+            own["ORCASTREAM_ALLOW_POLICY_SWITCH"] = "true"
         return self._program(name, "worker", as_environment(self._settings, WorkerSettings) | own)
 
     def _program(self, name: str, command: str, environment: Mapping[str, str]) -> Program:
         shared = {"ORCASTREAM_REDIS_URL": self.redis_url, "PYTHONUNBUFFERED": "1", **import_path()}
-        return Program(name, (sys.executable, "-P", "-m", "cli.main", command), {**environment, **shared})
+        return Program(name, (sys.executable, "-P", "-m", "orcastream.cli.main", command), {**environment, **shared})
 
     async def _poll_readiness(self, num_workers: int) -> None:
         await _until(lambda: _are_there(num_workers, self._connection_url, self._settings.keys()))

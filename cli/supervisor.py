@@ -4,9 +4,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from broker.back_off import BackOff
-from cli.errors import UserError
-from cli.process import Process, Program, describe_exit
+from orcastream.broker.back_off import BackOff
+from orcastream.cli.errors import UserError
+from orcastream.cli.process import Process, Program, describe_exit
 
 UNUSABLE_SETTINGS = 2
 """The exit code of a program that will never run with these settings: starting it again is of no use."""
@@ -120,7 +120,8 @@ class Supervisor:
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
     try:
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
     except TimeoutError:
         return False
     return True

@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Sequence
 
-from cli.errors import UserError
-from cli.parse import load_settings
-from cli.served_model import demo_model
-from cli.settings import TokenizeSettings
-from schemas.errors import InvalidRequest
-from text.model_config import ModelFilesError
-from text.tokenizer import NoChatTemplate, Tokenizer
+from orcastream.cli.errors import UserError
+from orcastream.cli.parse import load_settings
+from orcastream.cli.served_model import demo_model
+from orcastream.cli.settings import TokenizeSettings
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.text.chat_template import NoChatTemplate
+from orcastream.text.model_config import ModelFilesError
+from orcastream.text.tokenizer import Tokenizer
 
 
 def main(arguments: Sequence[str]) -> int:

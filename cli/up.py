@@ -10,13 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from cli.errors import UserError
-from cli.parse import load_settings
-from cli.served_model import with_model
-from cli.stack import Stack
-from cli.stop_signals import KILLED, StopSignals, stopped_or_killed
-from cli.up_settings import UpSettings
-from telemetry.version import own_version
+from orcastream.cli.errors import UserError
+from orcastream.cli.parse import load_settings
+from orcastream.cli.served_model import with_model
+from orcastream.cli.stack import Stack
+from orcastream.cli.stop_signals import KILLED, StopSignals, stopped_or_killed
+from orcastream.cli.up_settings import UpSettings
+from orcastream.telemetry.version import own_version
 
 _COLOURS = (36, 33, 35, 32, 34, 31)
 
@@ -59,6 +59,8 @@ async def _serve(stack: Stack, settings: UpSettings, lines: "Lines") -> None:
     lines.show("gateway", stack.url)
     await stack.ready()
     lines.show("up", f"ready: {stack.url}/v1")
+    if settings.console:
+        lines.show("up", f"console: {stack.url}/console")
     await stack.gave_up()
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from gateway.settings import GatewaySettings
-from worker.settings import WorkerSettings
+from orcastream.gateway.settings import GatewaySettings
+from orcastream.worker.settings import WorkerSettings
 
 
 def default_data_dir() -> Path:

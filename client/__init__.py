@@ -4,8 +4,8 @@ with Client(["http://a:8000", "http://b:8000"], "orca-demo") as client:
     print(client.generate("2 + 2 =").result().text)
 """
 
-from client.async_client import AsyncClient
-from client.errors import (
+from orcastream.client.async_client import AsyncClient
+from orcastream.client.errors import (
     Cancelled,
     ClientError,
     DeadLetter,
@@ -18,12 +18,13 @@ from client.errors import (
     ReplyExpired,
     Unavailable,
 )
-from client.reply import AsyncReply
-from client.request import Message, Parameters, Prompt
-from client.result import Choice, Delta, Result
-from client.sync_client import Client, Reply
-from schemas.errors import InvalidRequest
-from schemas.events import Usage
+from orcastream.client.models import served_models
+from orcastream.client.reply import AsyncReply
+from orcastream.client.request import Constraint, Message, Parameters, Prompt
+from orcastream.client.result import Choice, Delta, LikelyToken, Result, TokenLogprob
+from orcastream.client.sync_client import Client, Reply
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.events import Usage
 
 __all__ = [
     "AsyncClient",
@@ -32,11 +33,13 @@ __all__ = [
     "Choice",
     "Client",
     "ClientError",
+    "Constraint",
     "DeadLetter",
     "Delta",
     "EngineFailed",
     "Expired",
     "InvalidRequest",
+    "LikelyToken",
     "Lost",
     "Message",
     "Parameters",
@@ -47,6 +50,8 @@ __all__ = [
     "ReplyConflict",
     "ReplyExpired",
     "Result",
+    "TokenLogprob",
     "Unavailable",
     "Usage",
+    "served_models",
 ]

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from typing import Self, Unpack
 from weakref import WeakSet
 
-from client.gateways import Gateways
-from client.redis_transport import RedisTransport
-from client.reply import AsyncReply
-from client.request import Asked, Parameters, Prompt, checked_parameters
-from client.transport import Transport
-from schemas.errors import InvalidRequest
-from schemas.keys import DEFAULT_NAMESPACE, PriorityClass
-from schemas.request import DEFAULT_TENANT
-from text.tokenizer import Tokenizer
+from orcastream.client.gateways import Gateways
+from orcastream.client.redis_transport import RedisTransport
+from orcastream.client.reply import AsyncReply
+from orcastream.client.request import Asked, Parameters, Prompt, checked_parameters
+from orcastream.client.transport import Transport
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.keys import DEFAULT_NAMESPACE, PriorityClass
+from orcastream.schemas.request import DEFAULT_TENANT
+from orcastream.text.tokenizer import Tokenizer
 
 DEFAULT_RETENTION_S = 600.0
 _HTTP = ("http://", "https://")
@@ -23,8 +23,8 @@ class AsyncClient:
     """`async with AsyncClient(urls, model) as client: ...`; any number of requests at once.
 
     `urls`: gateways, any of which will do, or Redis. `patience_s`: for how long nobody may answer before a request is
-    given up with Unavailable (or QueueFull). `api_key` is for gateways. Over Redis: `namespace` as the service has it,
-    `tenant` whose requests they are, `tokenizer` to post and to get text, `retention_s` as the service has it.
+    given up with Unavailable (or QueueFull). `api_key` is for gateways. Over Redis: `namespace`, `retention_s` and
+    `queue_lanes` as the service has them, `tenant` whose requests they are, `tokenizer` to post and to get text.
     InvalidRequest names what is wrong.
     """
 
@@ -39,13 +39,14 @@ class AsyncClient:
         tenant: str = DEFAULT_TENANT,
         tokenizer: Tokenizer | None = None,
         retention_s: float = DEFAULT_RETENTION_S,
+        queue_lanes: int = 1,
     ) -> None:
         all_urls = [urls] if isinstance(urls, str) else list(urls)
         self._transport: Transport
         if all_urls and all(url.lower().startswith(_HTTP) for url in all_urls):
             names = {"namespace": namespace != DEFAULT_NAMESPACE, "tenant": tenant != DEFAULT_TENANT}
             rest = {"tokenizer": tokenizer is not None, "retention_s": retention_s != DEFAULT_RETENTION_S}
-            _check_unused({**names, **rest}, "Redis")
+            _check_unused({**names, **rest, "queue_lanes": queue_lanes != 1}, "Redis")
             self._transport = Gateways(all_urls, model, api_key=api_key, patience_s=patience_s)
         elif len(all_urls) == 1:
             _check_unused({"api_key": api_key is not None}, "gateways")
@@ -57,6 +58,7 @@ class AsyncClient:
                 tokenizer=tokenizer,
                 patience_s=patience_s,
                 retention_s=retention_s,
+                queue_lanes=queue_lanes,
             )
         else:
             raise InvalidRequest("urls", f"{len(all_urls)} of them", _ALLOWED)
@@ -84,7 +86,7 @@ class AsyncClient:
         return reply
 
     async def aclose(self) -> None:
-        """Read no further in any reply, and end all connections."""
+        """Read no further in any reply, post nothing any more, and end all connections."""
         for reply in list(self._replies):
             await reply.aclose()
         await self._transport.close()

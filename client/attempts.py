@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import httpx
 
-from broker.back_off import BackOff
-from client.errors import UNREACHABLE, ClientError, QueueFull, Unavailable, failure
-from schemas.errors import ErrorCode
+from orcastream.broker.back_off import BackOff
+from orcastream.client.errors import UNREACHABLE, ClientError, QueueFull, Unavailable, failure
+from orcastream.schemas.errors import ErrorCode
 
 _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.05, 5.0
 _TRY_AGAIN: Final = (408, 425)

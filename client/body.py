@@ -1,16 +1,20 @@
 """A request as the gateway's API takes it."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
-from client.request import Asked
+from orcastream.client.request import Asked
+
+_KINDS: Final = {"json_schema": "json"}
+"""Kinds of constraints that the API calls otherwise."""
 
 
 def body_of(asked: Asked, model: str) -> dict[str, Any]:
     """The JSON body, streamed and with token counts."""
     prompt = asked.prompt if isinstance(asked.prompt, str) else list(asked.prompt)
+    parameters = dict(asked.parameters)
     body: dict[str, Any] = {
-        **asked.parameters,
-        "model": model,
+        "model": parameters.pop("adapter", None) or model,
         "messages" if asked.is_chat else "prompt": prompt,
         "priority": asked.priority,
         "timeout": asked.timeout_s,
@@ -19,4 +23,12 @@ def body_of(asked: Asked, model: str) -> dict[str, Any]:
     }
     if asked.durable:
         body["durable"] = True
-    return body
+    if "constraint" in parameters:
+        body["structured_outputs"] = _structured_outputs(parameters.pop("constraint"))
+    if asked.is_chat and "logprobs" in parameters:
+        body |= {"logprobs": True, "top_logprobs": parameters.pop("logprobs")}
+    return parameters | body
+
+
+def _structured_outputs(constraint: Mapping[str, Any]) -> dict[str, Any]:
+    return {_KINDS.get(kind, kind): value for kind, value in constraint.items()}

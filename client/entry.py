@@ -1,9 +1,12 @@
 """A request as it stands in the queue."""
 
-from client.request import Asked, is_chat
-from schemas.errors import InvalidRequest
-from schemas.request import Payload, parse_payload
-from text.tokenizer import NoChatTemplate, Tokenizer
+from collections.abc import Mapping
+
+from orcastream.client.request import Asked, is_chat
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.request import Payload, parse_payload
+from orcastream.text.chat_template import NoChatTemplate
+from orcastream.text.tokenizer import Tokenizer
 
 
 def payload_of(asked: Asked, tenant: str, tokenizer: Tokenizer | None) -> Payload:
@@ -11,7 +14,10 @@ def payload_of(asked: Asked, tenant: str, tokenizer: Tokenizer | None) -> Payloa
     if "on_disconnect" in asked.parameters:
         allowed = "over HTTP alone: a request that is posted to Redis goes on without its client"
         raise InvalidRequest("on_disconnect", asked.parameters["on_disconnect"], allowed)
-    return parse_payload({**asked.parameters, "tenant": tenant, "prompt": _token_ids(asked, tokenizer)})
+    parameters = dict(asked.parameters)
+    if isinstance(parameters.get("logit_bias"), Mapping):
+        parameters["logit_bias"] = [[token, bias] for token, bias in parameters["logit_bias"].items()]
+    return parse_payload({**parameters, "tenant": tenant, "prompt": _token_ids(asked, tokenizer)})
 
 
 def _token_ids(asked: Asked, tokenizer: Tokenizer | None) -> list[object]:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from schemas.errors import ErrorCode
+from orcastream.schemas.errors import ErrorCode
 
 
 class ClientError(Exception):
@@ -72,6 +72,8 @@ CONFLICT: Final = "reply_conflict"
 EXPIRED_REPLY: Final = "reply_expired"
 UNREACHABLE: Final = "unreachable"
 """Code of a failure of which nobody else has told."""
+NOT_ENDED: Final = "not_ended"
+"""Code of Unavailable where the deadline has passed, and nobody was there, or could be asked, to say how it ended."""
 
 _CLASSES: Final[dict[str, type[ClientError]]] = {
     ErrorCode.EXPIRED: Expired,

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from broker.subscription import Update
-from client.errors import conflict, failure
-from client.result import Choice, Delta, Result
-from schemas.events import Ending, Run, Terminal
-from text.choice_text import ChoiceText
-from text.tokenizer import Tokenizer
+from orcastream.broker.subscription import Update
+from orcastream.client.errors import conflict, failure
+from orcastream.client.result import Choice, Delta, Result, TokenLogprob
+from orcastream.client.told_logprobs import of_run
+from orcastream.schemas.events import Ending, Run, Terminal
+from orcastream.text.choice_text import ChoiceText
+from orcastream.text.tokenizer import Tokenizer
 
 
 class _Choice:
@@ -15,6 +16,7 @@ class _Choice:
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
         self.text = ""
         self.source = None if tokenizer is None else ChoiceText(tokenizer)
 
@@ -47,9 +49,18 @@ class FoldedAnswer:
                     source.text_length = ending.text_length
         for run in update.runs:
             if fresh := self._fresh(run):
-                yield Delta(run.choice, self._choice(run.choice).push(fresh), fresh)
+                yield self._delta(run, fresh)
         if terminal is not None:
             yield from self._end(terminal)
+
+    def _delta(self, run: Run, fresh: tuple[int, ...]) -> Delta:
+        choice = self._choice(run.choice)
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if run.logprobs is not None:
+            items = run.logprobs[len(run.tokens) - len(fresh) :]
+            logprobs = tuple(of_run(self._tokenizer, fresh, items, position=len(choice.tokens)))
+            choice.logprobs += logprobs
+        return Delta(run.choice, choice.push(fresh), fresh, logprobs)
 
     def _end(self, terminal: Terminal) -> Iterator[Delta | Result]:
         if terminal.error is not None:
@@ -68,7 +79,7 @@ class FoldedAnswer:
     def _whole(self, number: int, ending: Ending) -> Choice:
         choice = self._choice(number)
         reason = None if ending.finish_reason is None else str(ending.finish_reason)
-        return Choice(choice.text, tuple(choice.tokens), reason)
+        return Choice(choice.text, tuple(choice.tokens), reason, tuple(choice.logprobs))
 
     def _fresh(self, run: Run) -> tuple[int, ...]:
         """The tokens of a run that were not delivered yet. ReplyConflict."""

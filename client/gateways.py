@@ -8,22 +8,22 @@ from uuid import uuid4
 
 import httpx
 
-from client.attempts import Attempts, Passing, refusal, unreachable
-from client.body import body_of
-from client.errors import ClientError, Refused
-from client.request import Asked, Prompt, is_chat
-from client.result import Result
-from client.sse import SseParser
-from client.streamed_answer import StreamedAnswer
-from client.transport import Accepted, Event
-from schemas.errors import InvalidRequest
-from schemas.keys import check_id
-from schemas.limits import MAX_ID_LENGTH
+from orcastream.client.attempts import Attempts, Passing, refusal, unreachable
+from orcastream.client.body import body_of
+from orcastream.client.errors import ClientError, Refused
+from orcastream.client.request import Asked, Prompt, is_chat
+from orcastream.client.result import Result
+from orcastream.client.sse import SseParser
+from orcastream.client.streamed_answer import StreamedAnswer
+from orcastream.client.transport import Accepted, Event
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.keys import check_id
+from orcastream.schemas.limits import MAX_ID_LENGTH
 
 _COMPLETION, _CHAT = "cmpl-", "chatcmpl-"
 """How a gateway's ids begin: it knows by them how to write an answer."""
 _SILENCE_S: Final = 60.0
-"""A connection without a byte for so long is dead: a gateway writes at least a comment every `keep_alive_s` (15 s)."""
+"""A connection without a byte for so long is dead: a gateway writes an empty line every `keep_alive_s` (15 s)."""
 _CONNECT_S: Final = 5.0
 
 
@@ -31,7 +31,7 @@ class Gateways:
     """See Transport. Each request begins with another gateway, and goes to the next one whenever one fails it."""
 
     def __init__(self, urls: Sequence[str], model: str, *, api_key: str | None, patience_s: float) -> None:
-        self._urls = [_checked(url) for url in urls]
+        self._urls = [checked_url(url) for url in urls]
         self._model = model
         self._patience_s = patience_s
         self._begun = 0
@@ -114,7 +114,7 @@ class Gateways:
                 async for line in response.aiter_lines():
                     data = parser.feed(line)
                     if isinstance(data, str):
-                        for event in answer.take(data, parser.last_id):
+                        for event in answer.take(data):
                             yield event
                             if isinstance(event, Result):
                                 return
@@ -137,7 +137,8 @@ def _forgotten(request_id: str) -> ClientError:
     return Refused(message, code="request_not_found", request_id=request_id, status=404)
 
 
-def _checked(url: str) -> str:
+def checked_url(url: str) -> str:
+    """A gateway's address as requests are built on it; InvalidRequest where it is none."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:

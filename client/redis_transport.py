@@ -9,29 +9,48 @@ from uuid import uuid4
 
 from redis.exceptions import ResponseError
 
-from broker.address import RedisAddress
-from broker.cancelling import cancel_request
-from broker.connection import Connection
-from broker.durability import Durability
-from broker.ending import Ender
-from broker.errors import BrokerError, IdInUse, NotOnDisk, ReplyConflict, UnknownRequest, Unwritable, WrongTenant
-from broker.errors import ReplyExpired as NotKept
-from broker.loss import Watch
-from broker.posting import counting_request, post
-from broker.presence import new_process_name
-from broker.reader import ReplyReader
-from broker.redis_link import RedisLink
-from broker.subscription import Subscription, Update
-from client.entry import payload_of
-from client.errors import CONFLICT, EXPIRED_REPLY, UNREACHABLE, ClientError, Lost, Refused, Unavailable, failure
-from client.folded_answer import FoldedAnswer
-from client.request import Asked, Prompt
-from client.result import Result
-from client.transport import Accepted, Event
-from schemas.errors import InvalidRequest
-from schemas.keys import Keys, check_id
-from schemas.request import GenerationRequest
-from text.tokenizer import Tokenizer
+from orcastream.broker.address import RedisAddress
+from orcastream.broker.cancelling import cancel_request
+from orcastream.broker.connection import Connection
+from orcastream.broker.durability import Durability
+from orcastream.broker.ending import Ender
+from orcastream.broker.errors import (
+    BrokerError,
+    Closed,
+    IdInUse,
+    NotOnDisk,
+    ReplyConflict,
+    UnknownRequest,
+    Unwritable,
+    WrongTenant,
+)
+from orcastream.broker.errors import ReplyExpired as NotKept
+from orcastream.broker.loss import Watch
+from orcastream.broker.posting import counting_request, post
+from orcastream.broker.presence import new_process_name
+from orcastream.broker.reader import ReplyReader
+from orcastream.broker.redis_link import RedisLink
+from orcastream.broker.subscription import Subscription, Update
+from orcastream.client.entry import payload_of
+from orcastream.client.errors import (
+    CONFLICT,
+    EXPIRED_REPLY,
+    NOT_ENDED,
+    UNREACHABLE,
+    ClientError,
+    Lost,
+    Refused,
+    Unavailable,
+    failure,
+)
+from orcastream.client.folded_answer import FoldedAnswer
+from orcastream.client.request import Asked, Prompt
+from orcastream.client.result import Result
+from orcastream.client.transport import Accepted, Event
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.keys import Keys, check_id
+from orcastream.schemas.request import GenerationRequest
+from orcastream.text.tokenizer import Tokenizer
 
 _LATE_S: Final = 10.0
 """After its deadline a request is given this long to be ended by somebody."""
@@ -55,12 +74,13 @@ class RedisTransport:
         tokenizer: Tokenizer | None,
         patience_s: float,
         retention_s: float,
+        queue_lanes: int = 1,
     ) -> None:
         try:
             RedisAddress.parse(url)
         except ValueError as error:
             raise InvalidRequest("urls", url.rpartition("@")[2], str(error)) from None
-        self._keys = Keys(model, namespace)
+        self._keys = Keys(model, namespace, queue_lanes)
         self._tenant = tenant
         self._tokenizer = tokenizer
         self._patience_s = patience_s
@@ -111,9 +131,9 @@ class RedisTransport:
 
     async def close(self) -> None:
         """See Transport."""
-        await self._reader.close()
+        await self._redis.close()  # so that nobody posts any more
         await self._durability.close()
-        await self._redis.close()
+        await self._reader.close()
 
     async def _request(self, asked: Asked) -> GenerationRequest:
         """The entry; its deadline is on the server's clock."""
@@ -150,10 +170,10 @@ class RedisTransport:
             async with asyncio.timeout(left_s + _LATE_S):
                 return await subscription.take(_TURN)
         except TimeoutError:
-            message = "The deadline passed, and Redis cannot be asked how the request ended."
-            raise Unavailable(message, code=UNREACHABLE, request_id=request.id) from None
+            message = "The deadline passed, and nobody says how the request ended."
+            raise Unavailable(message, code=NOT_ENDED, request_id=request.id) from None
         except StopAsyncIteration:
-            raise ClientError("The client was closed.", code="closed", request_id=request.id) from None
+            raise _closed(request.id) from None
         except BrokerError as error:
             raise _told(error, request.id) from None
 
@@ -179,12 +199,18 @@ _CODES: Final[dict[type[BrokerError], str]] = {
 def _told(error: BrokerError | ResponseError, request_id: str) -> ClientError:
     if isinstance(error, BrokerError) and type(error) in _CODES:
         return failure(_CODES[type(error)], str(error), request_id=request_id)
+    if isinstance(error, Closed):
+        return _closed(request_id)
     if isinstance(error, NotOnDisk):
         message = f"It waits, but Redis does not say that it is on disk: {error}"
         return Unavailable(message, code="not_on_disk", request_id=request_id)
     answers = isinstance(error, ResponseError | Unwritable)
     message = f"Redis {'takes no requests now' if answers else 'cannot be reached'}: {error}"
     return Unavailable(message, code=UNREACHABLE, request_id=request_id)
+
+
+def _closed(request_id: str) -> ClientError:
+    return ClientError("The client was closed.", code="closed", request_id=request_id)
 
 
 def _refused(error: InvalidRequest, request_id: str) -> Refused:

@@ -3,10 +3,10 @@
 from contextlib import suppress
 from typing import Self
 
-from client.errors import ClientError
-from client.request import Asked
-from client.result import Delta, Result
-from client.transport import Accepted, Transport
+from orcastream.client.errors import ClientError
+from orcastream.client.request import Asked
+from orcastream.client.result import Delta, Result
+from orcastream.client.transport import Accepted, Transport
 
 
 class AsyncReply:

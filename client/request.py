@@ -1,11 +1,12 @@
 """What a client asks for."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, TypedDict
 
-from schemas.errors import InvalidRequest
-from schemas.keys import PriorityClass
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.keys import PriorityClass
 
 
 class Message(TypedDict):
@@ -15,12 +16,25 @@ class Message(TypedDict):
     content: str
 
 
+class Constraint(TypedDict, total=False):
+    """What every choice has to follow: exactly one of these."""
+
+    json_schema: str | Mapping[str, Any]
+    """A JSON Schema, as text or as an object."""
+    regex: str
+    choice: Sequence[str]
+    grammar: str
+
+
 Prompt = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or the messages of a chat."""
 
 
 class Parameters(TypedDict):
-    """What may be said of a request beside its prompt; each as README and schemas/asyncapi.yaml have it."""
+    """What may be said of a request beside its prompt; each as README and schemas/asyncapi.yaml have it.
+
+    `adapter` is the LoRA adapter of the client's model that answers.
+    """
 
     max_tokens: NotRequired[int]
     min_tokens: NotRequired[int]
@@ -28,6 +42,13 @@ class Parameters(TypedDict):
     top_k: NotRequired[int]
     top_p: NotRequired[float]
     min_p: NotRequired[float]
+    presence_penalty: NotRequired[float]
+    frequency_penalty: NotRequired[float]
+    repetition_penalty: NotRequired[float]
+    logit_bias: NotRequired[Mapping[int, float]]
+    logprobs: NotRequired[int]
+    constraint: NotRequired[Constraint]
+    adapter: NotRequired[str]
     seed: NotRequired[int]
     stop: NotRequired[str | Sequence[str]]
     stop_token_ids: NotRequired[Sequence[int]]
@@ -66,11 +87,26 @@ def is_chat(prompt: Prompt) -> bool:
 
 
 def checked_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are not None, with a single stop string as a list; InvalidRequest for a name that there is not."""
+    """Those that are not None, as the contract has them; InvalidRequest for a name that there is not.
+
+    A single stop string becomes a list, a JSON Schema text.
+    """
     for name, value in given.items():
         if name not in Parameters.__annotations__:
             raise InvalidRequest(name, value, f"one of {', '.join(Parameters.__annotations__)}")
     parameters = {name: value for name, value in given.items() if value is not None}
     if isinstance(parameters.get("stop"), str):
         parameters["stop"] = [parameters["stop"]]
+    if "constraint" in parameters:
+        parameters["constraint"] = _checked_constraint(parameters["constraint"])
     return parameters
+
+
+def _checked_constraint(given: object) -> dict[str, Any]:
+    kinds = Constraint.__annotations__
+    if not isinstance(given, Mapping) or len(given) != 1 or not given.keys() <= kinds.keys():
+        raise InvalidRequest("constraint", given, f"exactly one of {', '.join(kinds)}")
+    ((kind, value),) = given.items()
+    if kind == "json_schema" and isinstance(value, Mapping):
+        value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return {kind: [*value] if kind == "choice" and not isinstance(value, str) else value}

@@ -2,16 +2,36 @@
 
 from dataclasses import dataclass
 
-from schemas.events import Usage
+from orcastream.schemas.events import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyToken:
+    """A token and its natural log probability. Its id is told over Redis, its text where there is a tokenizer."""
+
+    logprob: float
+    text: str = ""
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob(LikelyToken):
+    """A token of an answer, and the likeliest ones at its place, the likeliest first."""
+
+    likeliest: tuple[LikelyToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What is new of one choice. Over HTTP it is text alone; over Redis tokens, and text where there is a tokenizer."""
+    """What is new of one choice. Over HTTP it is text alone; over Redis tokens, and text where there is a tokenizer.
+
+    `logprobs` has one item per new token where they were asked for; the text may be empty then.
+    """
 
     choice: int
     text: str = ""
     tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +41,7 @@ class Choice:
     text: str
     tokens: tuple[int, ...]
     finish_reason: str | None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Server-sent events as the gateway writes them: data, ids and comments."""
+"""Server-sent events as the gateway writes them: data and comments."""
 
 import re
 from dataclasses import dataclass, field
@@ -19,24 +19,17 @@ class ServedBy:
 class SseParser:
     """Feed it lines; it returns what a line completes: the data of an event, or who serves the request."""
 
-    last_id: str | None = None
-    """The id of the last event that is complete: of one that a broken connection cut off, nothing counts."""
-    _id: str | None = None
     _data: list[str] = field(default_factory=list)
 
     def feed(self, line: str) -> str | ServedBy | None:
         """The text of an event's data at the blank line behind it, a ServedBy for that comment, else None."""
         if not line:
             data, self._data = self._data, []
-            self.last_id = self._id
             return "\n".join(data) if data else None
         if line.startswith(":"):
             match = _SERVED_BY.match(line)
             return ServedBy(match[1], int(match[2] or 0)) if match else None
         name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
         if name == "data":
-            self._data.append(value)
-        elif name == "id":
-            self._id = value
+            self._data.append(value.removeprefix(" "))
         return None

@@ -1,14 +1,15 @@
 """An answer as it comes in a gateway's streams, over any number of connections: each part of it once."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from client.attempts import PASSING_CODES, Passing, unreachable
-from client.errors import ClientError, Lost, Unavailable, conflict, failure
-from client.result import Choice, Delta, Result
-from schemas.errors import ErrorCode
-from schemas.events import Usage
+from orcastream.client.attempts import PASSING_CODES, Passing, unreachable
+from orcastream.client.errors import ClientError, Lost, Unavailable, conflict, failure
+from orcastream.client.result import Choice, Delta, Result, TokenLogprob
+from orcastream.client.told_logprobs import of_chunk
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import Usage
 
 _DONE: Final = "[DONE]"
 
@@ -27,6 +28,9 @@ class StreamedAnswer:
         self._usage: Usage | None = None
         self._at: dict[int, int] = {}
         """Characters of each choice that the stream under way has come to."""
+        self._logprobs: dict[int, list[TokenLogprob]] = {}
+        self._logprobs_at: dict[int, int] = {}
+        """Tokens of each choice that it has told log probabilities of."""
         self.accepted = False
         """Whether the gateways have the request: it can be followed, and need not be posted."""
         self.last_id: str | None = None
@@ -34,7 +38,9 @@ class StreamedAnswer:
 
     def begins(self) -> None:
         """A stream begins, behind `last_id` or at the start."""
-        self._at = {} if self.last_id is None else {choice: len(text) for choice, text in self._texts.items()}
+        goes_on = self.last_id is not None
+        self._at = {choice: len(text) for choice, text in self._texts.items()} if goes_on else {}
+        self._logprobs_at = {choice: len(told) for choice, told in self._logprobs.items()} if goes_on else {}
         self.accepted = True
 
     def forgotten(self) -> None:
@@ -42,7 +48,7 @@ class StreamedAnswer:
         self.accepted = False
         self.last_id = None
 
-    def take(self, data: str, last_id: str | None) -> Iterator[Delta | Result]:
+    def take(self, data: str) -> Iterator[Delta | Result]:
         """What one event brings that is new; the Result comes last. Raises Passing, ClientError."""
         if data == _DONE:
             yield self._result()
@@ -52,13 +58,15 @@ class StreamedAnswer:
             raise self._error(event["error"])
         for choice in event["choices"]:
             text = choice["text"] if "text" in choice else choice["delta"].get("content")
-            if fresh := self._fresh(choice["index"], text or ""):
-                yield Delta(choice["index"], fresh)
+            fresh = self._fresh(choice["index"], text or "")
+            logprobs = self._fresh_logprobs(choice["index"], choice.get("logprobs") or {})
+            if fresh or logprobs:
+                yield Delta(choice["index"], fresh, logprobs=logprobs)
             if choice.get("finish_reason"):
                 self._reasons[choice["index"]] = choice["finish_reason"]
         if usage := event.get("usage"):
             self._usage = _usage(usage)
-        self.last_id = last_id or self.last_id
+        self.last_id = event.get("event_id", self.last_id)
 
     def _read(self, data: str) -> dict[str, Any]:
         try:
@@ -80,6 +88,17 @@ class StreamedAnswer:
         self._texts[choice] = known + fresh
         return fresh
 
+    def _fresh_logprobs(self, choice: int, told: Mapping[str, Any]) -> tuple[TokenLogprob, ...]:
+        """Those of tokens that were not told of yet."""
+        if not told:
+            return ()
+        known, begin = self._logprobs.setdefault(choice, []), self._logprobs_at.get(choice, 0)
+        all_told = tuple(of_chunk(told))
+        self._logprobs_at[choice] = begin + len(all_told)
+        fresh = all_told[max(0, len(known) - begin) :]
+        known += fresh
+        return fresh
+
     def _result(self) -> Result:
         for choice, text in self._texts.items():
             if self._at.get(choice, 0) < len(text):
@@ -87,8 +106,11 @@ class StreamedAnswer:
         if self._usage is None:
             raise unreachable(ValueError("the stream ended without its token counts"), self._request_id)
         numbers = range(max(self._reasons, default=0) + 1)
-        choices = tuple(Choice(self._texts.get(number, ""), (), self._reasons.get(number)) for number in numbers)
-        return Result(self._request_id, choices, self._usage)
+        return Result(self._request_id, tuple(map(self._whole, numbers)), self._usage)
+
+    def _whole(self, number: int) -> Choice:
+        logprobs = tuple(self._logprobs.get(number, ()))
+        return Choice(self._texts.get(number, ""), (), self._reasons.get(number), logprobs)
 
     def _error(self, error: dict[str, Any]) -> ClientError | Passing:
         code, message = str(error.get("code")), str(error.get("message"))

@@ -6,13 +6,13 @@ from typing import Self, Unpack
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from client.async_client import DEFAULT_RETENTION_S, AsyncClient
-from client.reply import AsyncReply
-from client.request import Parameters, Prompt
-from client.result import Delta, Result
-from schemas.keys import DEFAULT_NAMESPACE, PriorityClass
-from schemas.request import DEFAULT_TENANT
-from text.tokenizer import Tokenizer
+from orcastream.client.async_client import DEFAULT_RETENTION_S, AsyncClient
+from orcastream.client.reply import AsyncReply
+from orcastream.client.request import Parameters, Prompt
+from orcastream.client.result import Delta, Result
+from orcastream.schemas.keys import DEFAULT_NAMESPACE, PriorityClass
+from orcastream.schemas.request import DEFAULT_TENANT
+from orcastream.text.tokenizer import Tokenizer
 
 
 class Reply:
@@ -73,6 +73,7 @@ class Client:
         tenant: str = DEFAULT_TENANT,
         tokenizer: Tokenizer | None = None,
         retention_s: float = DEFAULT_RETENTION_S,
+        queue_lanes: int = 1,
     ) -> None:
         self._client = AsyncClient(
             urls,
@@ -83,6 +84,7 @@ class Client:
             tenant=tenant,
             tokenizer=tokenizer,
             retention_s=retention_s,
+            queue_lanes=queue_lanes,
         )
         self._stack = ExitStack()
         self._portal = self._stack.enter_context(start_blocking_portal())

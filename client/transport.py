@@ -3,8 +3,8 @@
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from client.request import Asked, Prompt
-from client.result import Delta, Result
+from orcastream.client.request import Asked, Prompt
+from orcastream.client.result import Delta, Result
 
 
 class Accepted:

@@ -5,8 +5,8 @@ Importing this package needs no torch: the model is a folder (`MODEL_DIR`), the 
 
 from pathlib import Path
 
-from demo.mixture import HELD_OUT_KINDS, held_out
-from demo.tasks import Example
+from orcastream.demo.mixture import HELD_OUT_KINDS, held_out
+from orcastream.demo.tasks import Example
 
 MODEL_DIR: Path = Path(__file__).resolve().parent / "model"
 

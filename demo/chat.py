@@ -1,6 +1,6 @@
 """The two forms of a prompt: a chat, and the bare text of a completion."""
 
-from demo.tokenizer import END, START
+from orcastream.demo.tokenizer import END, START
 
 FORMS = ("chat", "raw")
 

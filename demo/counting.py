@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from demo.tasks import Example
+from orcastream.demo.tasks import Example
 
 KIND = "counting"
 LONG_KIND = "long counting"

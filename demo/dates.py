@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator
 from functools import cache
 
-from demo.tasks import Example
+from orcastream.demo.tasks import Example
 
 KIND = "calendar"
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")

@@ -1,4 +1,4 @@
-"""Measure the demo model on what it never saw, and on what it must know: `python -m demo.evaluate`."""
+"""Measure the demo model on what it never saw, and on what it must know: `python -m orcastream.demo.evaluate`."""
 
 import argparse
 import sys
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
-from demo import HELD_OUT_KINDS, MODEL_DIR, held_out
-from demo.chat import FORMS
-from demo.counting import LONG_KIND, count
-from demo.prompts import LONG_COUNT, SHOWCASE
-from demo.questions import questions
-from demo.reader import Reader
-from demo.tasks import Example, is_held_out
+from orcastream.demo import HELD_OUT_KINDS, MODEL_DIR, held_out
+from orcastream.demo.chat import FORMS
+from orcastream.demo.counting import LONG_KIND, count
+from orcastream.demo.prompts import LONG_COUNT, SHOWCASE
+from orcastream.demo.questions import questions
+from orcastream.demo.reader import Reader
+from orcastream.demo.tasks import Example, is_held_out
 
 LONG_RANGES = ((1, 200), (50, 250), (100, 400), (1, 400), (0, 300), (200, 500))
 

@@ -3,8 +3,8 @@
 import random
 from collections.abc import Iterator
 
-from demo import counting, dates, questions, spelling, sums
-from demo.tasks import Example, reword
+from orcastream.demo import counting, dates, questions, spelling, sums
+from orcastream.demo.tasks import Example, reword
 
 KINDS = (counting.KIND, spelling.KIND, dates.KIND, sums.KIND, questions.KIND)
 GENERATORS = {

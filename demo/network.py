@@ -9,7 +9,7 @@ from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 from transformers.utils import CONFIG_NAME
 
-from demo.tokenizer import END, PAD
+from orcastream.demo.tokenizer import END, PAD
 
 MAX_POSITIONS = 4096
 MATCHING_LAYERS = 2

@@ -1,9 +1,9 @@
 """Prompts to show the model with, each with its exact answer. Needs no torch."""
 
-from demo.counting import count
-from demo.dates import DAYS
-from demo.questions import questions
-from demo.spelling import spell
+from orcastream.demo.counting import count
+from orcastream.demo.dates import DAYS
+from orcastream.demo.questions import questions
+from orcastream.demo.spelling import spell
 
 _ANSWERS = {item.question: item.answer for item in questions()}
 

@@ -5,7 +5,7 @@ import random
 from functools import cache
 from pathlib import Path
 
-from demo.tasks import Example
+from orcastream.demo.tasks import Example
 
 KIND = "questions"
 PATH = Path(__file__).resolve().parent / "questions.json"

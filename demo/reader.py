@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from demo import MODEL_DIR
-from demo.chat import prompt, reply
-from demo.tasks import Example
+from orcastream.demo import MODEL_DIR
+from orcastream.demo.chat import prompt, reply
+from orcastream.demo.tasks import Example
 
 
 class Reader:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from demo import dates, mixture, questions
-from demo.tasks import Example
-from demo.tokenizer import END, START
+from orcastream.demo import dates, mixture, questions
+from orcastream.demo.tasks import Example
+from orcastream.demo.tokenizer import END, START
 
 RAW_SHARE = 0.35
 SYSTEM_SHARE = 0.15

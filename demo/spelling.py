@@ -4,8 +4,8 @@ import random
 import re
 from functools import cache
 
-from demo.questions import questions
-from demo.tasks import Example
+from orcastream.demo.questions import questions
+from orcastream.demo.tasks import Example
 
 KIND = "spelling"
 FORMS = ("Spell {word}", "Spell {word}", "Spell the word {word}", 'Spell "{word}"', "How do you spell {word}?")

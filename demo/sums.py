@@ -2,7 +2,7 @@
 
 import random
 
-from demo.tasks import Example
+from orcastream.demo.tasks import Example
 
 KIND = "sums"
 LARGEST = 20

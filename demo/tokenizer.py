@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from demo import dates, mixture, questions, spelling
-from demo.tasks import is_held_out
+from orcastream.demo import dates, mixture, questions, spelling
+from orcastream.demo.tasks import is_held_out
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 VOCABULARY = 512
@@ -17,16 +17,37 @@ PIECES = r"\p{N}{1,3}|, (?=\p{N})|\n| ?\p{L}+| ?[^\s\p{L}\p{N}]|\s"
 LARGEST_NUMBER = 500
 """Numbers up to this one are tokens: whether a count has come to its end is then seen by comparing two of them."""
 CHAT_TEMPLATE = (
-    "{%- for message in messages -%}"
-    "{{- '<|im_start|>' + message['role'] + '\\n' -}}"
-    "{%- if message['content'] is string -%}{{- message['content'] -}}"
-    "{%- elif message['content'] -%}"
-    "{%- for part in message['content'] -%}{{- part['text'] if part['type'] == 'text' else '' -}}{%- endfor -%}"
+    "{%- macro text(content) -%}"
+    "{%- if content is string -%}{{- content -}}"
+    "{%- elif content -%}"
+    "{%- for part in content -%}{{- part['text'] if part['type'] == 'text' else '' -}}{%- endfor -%}"
     "{%- endif -%}"
+    "{%- endmacro -%}"
+    "{%- if tools -%}"
+    "{{- '<|im_start|>system\\n' -}}"
+    "{%- if messages[0]['role'] == 'system' -%}"
+    "{{- text(messages[0]['content']) + '\\n\\n' -}}{%- set messages = messages[1:] -%}"
+    "{%- endif -%}"
+    "{{- 'Tools:\\n' -}}{%- for tool in tools -%}{{- (tool | tojson) + '\\n' -}}{%- endfor -%}"
+    '{{- \'A call of one of them:\\n<tool_call>\\n{"name": "NAME", "arguments": {}}\\n</tool_call><|im_end|>\\n\' -}}'
+    "{%- endif -%}"
+    "{%- for message in messages -%}"
+    "{%- set is_result = message['role'] == 'tool' -%}"
+    "{{- '<|im_start|>' + ('user' if is_result else message['role']) + '\\n' -}}"
+    "{{- '<tool_response>\\n' if is_result else '' -}}"
+    "{{- text(message['content']) -}}"
+    "{%- for call in message['tool_calls'] or [] -%}"
+    "{{- '\\n' if message['content'] or not loop.first else '' -}}"
+    "{{- '<tool_call>\\n{\"name\": ' + (call['function']['name'] | tojson) -}}"
+    "{{- ', \"arguments\": ' + (call['function']['arguments'] | tojson) + '}\\n</tool_call>' -}}"
+    "{%- endfor -%}"
+    "{{- '\\n</tool_response>' if is_result else '' -}}"
     "{{- '<|im_end|>\\n' -}}"
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
 )
+"""ChatML. Tools and their calls are written as Qwen3 has them, in plain letters: no tokens of the model's are marks of
+them, and it was trained on none."""
 
 
 def train_tokenizer(seed: int = 0) -> Tokenizer:

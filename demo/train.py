@@ -1,4 +1,4 @@
-"""Train the demo model from nothing: `python -m demo.train`.
+"""Train the demo model from nothing: `python -m orcastream.demo.train`.
 
 Everything is generated here or stands in questions.json; nothing is downloaded.
 """
@@ -16,11 +16,11 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 from transformers import Qwen3ForCausalLM
 
-from demo import MODEL_DIR
-from demo.network import MAX_POSITIONS, new_network, save_network
-from demo.rows import NAME, groups_of
-from demo.sequences import Sequence, SequenceBuilder
-from demo.tokenizer import save_tokenizer, train_tokenizer
+from orcastream.demo import MODEL_DIR
+from orcastream.demo.network import MAX_POSITIONS, new_network, save_network
+from orcastream.demo.rows import NAME, groups_of
+from orcastream.demo.sequences import Sequence, SequenceBuilder
+from orcastream.demo.tokenizer import save_tokenizer, train_tokenizer
 
 MIXED_TOKENS = 1536
 """Tokens of the mixed sequences of one step; long counts come on top."""
@@ -34,7 +34,7 @@ AVERAGED_SHARE = 0.12
 AVERAGE_EVERY = 10
 """Steps between two weights that enter the average."""
 
-log = logging.getLogger("demo.train")
+log = logging.getLogger("orcastream.demo.train")
 
 
 def main() -> None:

@@ -8,15 +8,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engine.beam import Beam
-    from engine.config import EngineConfig
-    from engine.engine import OrcaEngine
-    from engine.errors import UnsupportedModel
-    from engine.output import Completion, EngineStats, TokenEvent
-    from engine.record import IterationRecord
-    from engine.request import Request, RequestState, Timeline
+    from orcastream.engine.beam import Beam
+    from orcastream.engine.config import EngineConfig
+    from orcastream.engine.engine import OrcaEngine
+    from orcastream.engine.errors import UnsupportedAdapter, UnsupportedModel
+    from orcastream.engine.model.adapters.adapter import Adapter
+    from orcastream.engine.model.adapters.adapters import Adapters
+    from orcastream.engine.output import Completion, EngineStats, TokenEvent
+    from orcastream.engine.record import IterationRecord
+    from orcastream.engine.request import Request, RequestState, Timeline
 
 _HOME = {
+    "Adapter": "model.adapters.adapter",
+    "Adapters": "model.adapters.adapters",
     "Beam": "beam",
     "Completion": "output",
     "EngineConfig": "config",
@@ -27,11 +31,14 @@ _HOME = {
     "RequestState": "request",
     "Timeline": "request",
     "TokenEvent": "output",
+    "UnsupportedAdapter": "errors",
     "UnsupportedModel": "errors",
 }
 """The module of each public name."""
 
 __all__ = [
+    "Adapter",
+    "Adapters",
     "Beam",
     "Completion",
     "EngineConfig",
@@ -42,6 +49,7 @@ __all__ = [
     "RequestState",
     "Timeline",
     "TokenEvent",
+    "UnsupportedAdapter",
     "UnsupportedModel",
 ]
 

@@ -1,5 +1,5 @@
-"""`python -m engine`."""
+"""`python -m orcastream.engine`."""
 
-from engine.cli import main
+from orcastream.engine.cli import main
 
 raise SystemExit(main())

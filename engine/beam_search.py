@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.beam import Beam
-from schemas.stopping import FinishReason
+from orcastream.engine.beam import Beam
+from orcastream.schemas.stopping import FinishReason
 
 
 @dataclass(frozen=True, slots=True)

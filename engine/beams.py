@@ -2,13 +2,13 @@
 
 import time
 
-from engine.beam_search import BeamSearch, Branch, Hypothesis
-from engine.kv.cache import KVCache
-from engine.kv.sequence import Sequence
-from engine.output import TokenEvent
-from engine.request import INTERNAL, Request
-from engine.schedule.scheduler import Scheduler
-from schemas.errors import InvalidRequest
+from orcastream.engine.beam_search import BeamSearch, Branch, Hypothesis
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.kv.sequence import Sequence
+from orcastream.engine.output import TokenEvent
+from orcastream.engine.request import INTERNAL, Request
+from orcastream.engine.schedule.scheduler import Scheduler
+from orcastream.schemas.errors import InvalidRequest
 
 
 class Beams:
@@ -110,6 +110,7 @@ class Beams:
             deadline_s=root.deadline_s,
             waited_s=root.waited_s + time.monotonic() - (root.timeline.submitted_s or 0.0),
             beam=root.beam,
+            adapter=root.adapter,
         )
         hypothesis.hypotheses = root.hypotheses
         hypothesis.stop_ids = root.stop_ids

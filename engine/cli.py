@@ -7,17 +7,17 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from engine.config import Admission, DeviceName, DTypeName, EngineConfig
-from engine.engine import OrcaEngine
-from engine.request import Request
-from engine.schedule.policies import POLICIES
-from schemas.sampling import SamplingParams
+from orcastream.engine.config import Admission, DeviceName, DTypeName, EngineConfig
+from orcastream.engine.engine import OrcaEngine
+from orcastream.engine.request import Request
+from orcastream.engine.schedule.policies import POLICIES
+from orcastream.schemas.sampling import SamplingParams
 
 _EPILOG = """\
 All prompts run in one batch, scheduled per iteration. The text of the first prompt that is not finished streams as it
 comes; what the others bring in the meantime is printed when it is their turn.
 
-  python -m engine --model demo/model --prompt "What is 3 + 4?" --prompt "Spell cat." --max-tokens 32
+  python -m orcastream.engine --model demo/model --prompt "What is 3 + 4?" --prompt "Spell cat." --max-tokens 32
 """
 
 
@@ -36,7 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "python -m engine", description=__doc__, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        "python -m orcastream.engine",
+        description=__doc__,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", required=True, help="directory or hub id of a transformers model")
     parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help="repeat for a batch")
@@ -107,7 +110,7 @@ def _tokenizer(model: str) -> Any | None:
     """The model's tokenizer, None where it has none: token ids are printed then."""
     from transformers import AutoTokenizer
 
-    from engine.model.quiet import quiet
+    from orcastream.engine.model.quiet import quiet
 
     with quiet():
         try:

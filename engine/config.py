@@ -3,8 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Literal, get_args, get_origin
 
-from engine.schedule.policies import POLICIES
-from schemas.keys import CLASS_WEIGHT
+from orcastream.engine.schedule.policies import POLICIES
+from orcastream.schemas.keys import CLASS_WEIGHT
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
@@ -40,7 +40,8 @@ class EngineConfig:
     where backend and model allow it. `model_passes` auto replaces modules of a model that `OrcaEngine.load` brings into
     a CPU's memory by faster ones, where there are compiled operators. `weight_dtype` int8 lets those operators compute
     linear layers with weights of 8 bits (one scale per output channel) and inputs rounded to 8 bits (one per token);
-    auto: as they are.
+    auto: as they are. `max_adapters` is how many LoRA adapters are in memory at once, for which a GPU sets memory aside
+    (0: none can be read), `max_adapter_rank` the highest rank that one may have.
     """
 
     model: str
@@ -65,12 +66,17 @@ class EngineConfig:
     attention_backend: str = "auto"
     model_passes: ModelPasses = "auto"
     weight_dtype: WeightDTypeName = "auto"
+    max_adapters: int = 0
+    max_adapter_rank: int = 64
     self_check: bool = True
 
     def __post_init__(self) -> None:
         if not self.model:
             raise ValueError("model: got an empty name, allowed: a directory or a hub id")
-        for name in ("block_size", "max_num_batched_tokens", "max_batch_size", "max_model_len", "kv_cache_memory"):
+        for name in (
+            *("block_size", "max_num_batched_tokens", "max_batch_size", "max_model_len", "kv_cache_memory"),
+            "max_adapter_rank",
+        ):
             value = getattr(self, name)
             optional = name in ("max_model_len", "kv_cache_memory")
             if value is None and optional:
@@ -79,6 +85,8 @@ class EngineConfig:
                 raise ValueError(f"{name}: got {value!r}, allowed: an integer of at least 1")
         if self.host_cache_memory < 0:
             raise ValueError(f"host_cache_memory: got {self.host_cache_memory!r}, allowed: 0 bytes or more")
+        if self.max_adapters < 0:
+            raise ValueError(f"max_adapters: got {self.max_adapters!r}, allowed: 0 or more")
         if self.tbt_target_ms is not None and not self.tbt_target_ms > 0:
             raise ValueError(f"tbt_target_ms: got {self.tbt_target_ms!r}, allowed: more than 0 milliseconds, or None")
         if not self.class_weight >= 1:

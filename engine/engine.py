@@ -1,45 +1,48 @@
 """The engine: requests in, one iteration at a time, tokens out."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import cast
 
 import torch
 from transformers import PreTrainedModel
 
-from engine.attention import choose_backend
-from engine.batch.executor import Executor, Pending
-from engine.batch.launcher import Launcher
-from engine.beam import Beam
-from engine.beams import Beams
-from engine.config import EngineConfig
-from engine.model.cache_setup import make_cache
-from engine.model.graph_setup import make_graphs
-from engine.model.load import (
+from orcastream.engine.attention import choose_backend
+from orcastream.engine.batch.executor import Executor, Pending
+from orcastream.engine.batch.launcher import Launcher
+from orcastream.engine.beam import Beam
+from orcastream.engine.beams import Beams
+from orcastream.engine.config import EngineConfig
+from orcastream.engine.kv.block_map import BlockMap
+from orcastream.engine.model.adapters.adapters import Adapters
+from orcastream.engine.model.cache_setup import make_cache
+from orcastream.engine.model.graph_setup import make_graphs
+from orcastream.engine.model.load import (
     eos_token_ids,
     load_model_config,
     resolve_device,
     resolve_dtype,
     resolve_max_model_len,
 )
-from engine.model.prepare import prepare_model
-from engine.model.runner import ModelRunner, resolve_cache_dtype
-from engine.model.support import refuse_unsupported
-from engine.offline import generate
-from engine.operators import Operators
-from engine.output import Completion, EngineStats, TokenEvent
-from engine.record import IterationRecord
-from engine.request import Request, RequestState
-from engine.sampling.sampler import Sampled
-from engine.schedule.make import make_scheduler
-from engine.schedule.policies import POLICIES
-from engine.schedule.pool import RequestPool
-from engine.totals import Totals
-from engine.validation import check_request
-from schemas.model_limits import ModelLimits
-from schemas.sampling import SamplingParams
-from schemas.stopping import FinishReason, finish_reason, stop_ids
+from orcastream.engine.model.prepare import prepare_model
+from orcastream.engine.model.runner import ModelRunner, resolve_cache_dtype
+from orcastream.engine.model.support import refuse_unsupported
+from orcastream.engine.offline import generate
+from orcastream.engine.operators import Operators
+from orcastream.engine.output import Completion, EngineStats, TokenEvent
+from orcastream.engine.record import IterationRecord
+from orcastream.engine.request import Request, RequestState
+from orcastream.engine.sampling.sampler import Sampled
+from orcastream.engine.schedule.make import make_scheduler
+from orcastream.engine.schedule.policies import POLICIES
+from orcastream.engine.schedule.pool import RequestPool
+from orcastream.engine.totals import Totals
+from orcastream.engine.validation import check_request
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.model_limits import ModelLimits
+from orcastream.schemas.sampling import SamplingParams
+from orcastream.schemas.stopping import FinishReason, finish_reason, stop_ids
 
 
 class OrcaEngine:
@@ -62,18 +65,20 @@ class OrcaEngine:
         cache_dtype = resolve_cache_dtype(config.kv_cache_dtype)
         backend = choose_backend(config.attention_backend, self.device, model.dtype, cache_dtype)
         self._runner = ModelRunner(model, backend, cache_dtype)
+        self.adapters = self._runner.adapters = Adapters.of(config, self._runner)
+        """What reads LoRA adapters for requests; None: `max_adapters` is 0."""
         self.cache = make_cache(self._runner, config, max_model_len)
         self._runner.graphs = make_graphs(config, self._runner, self.cache)
         self.eos_token_ids = eos_token_ids(model)
-        self._executor = Executor(self._runner, self.cache)
-        self._requests = RequestPool()
-        self._scheduler = make_scheduler(config, self._requests, self.cache)
-        self._launcher = Launcher(self._scheduler, self._executor)
         self.limits = ModelLimits(
             vocab_size=model.config.get_text_config().vocab_size,
             max_model_len=max_model_len,
             max_cached_tokens=self.cache.max_tokens,
         )
+        self._executor = Executor(self._runner, self.cache, vocab_size=self.limits.vocab_size)
+        self._requests = RequestPool()
+        self._scheduler = make_scheduler(config, self._requests, self.cache)
+        self._launcher = Launcher(self._scheduler, self._executor)
         self._beams = Beams(self._scheduler, self.cache, vocab_size=self.limits.vocab_size)
         self._overlaps = config.overlap == "on" or (config.overlap == "auto" and self.device.type != "cpu")
         self._pending: Pending | None = None
@@ -122,6 +127,8 @@ class OrcaEngine:
     def submit(self, request: Request) -> None:
         """Take a new request in; InvalidRequest, and no change, where it can never be computed."""
         max_tokens = check_request(request, self.limits, self.eos_token_ids, self._requests)
+        if request.adapter is not None and (self.adapters is None or request.adapter not in self.adapters):
+            raise InvalidRequest("adapter", request.adapter.name, "one that this engine has read")
         request.stop_ids = stop_ids(request.sampling, self.eos_token_ids)
         if request.beam is not None:
             self._beams.check(request, max_tokens)
@@ -190,6 +197,7 @@ class OrcaEngine:
             self._scheduler.split(request)
         if self.cache.prefix_cache:
             self._name_computed(pending.plan.requests)
+        events += [self._fail(each, reason) for each, reason in drawn.failed.items() if each.num_pending]
         self._accept_best(drawn.takers, drawn.best, events)
         events += [self._accept(request, result) for request, result in drawn.tokens]
         for request, candidates in drawn.candidates:
@@ -245,6 +253,14 @@ class OrcaEngine:
             output_tokens=totals.output_tokens,
             batched_tokens=0 if last is None else last.num_tokens,
         )
+
+    def block_maps(self, places: Iterable[tuple[int, Request]]) -> list[BlockMap]:
+        """A picture of the KV cache, one per layer group; `places` say which number each request has in it.
+
+        Any thread may ask; while a step is under way it may be one of two neighbouring iterations.
+        """
+        held = [(place, kv) for place, request in places if (kv := request.kv) is not None]
+        return [BlockMap.of(group, held) for group in self.cache.groups]
 
     def check_integrity(self) -> None:
         """IntegrityError where pool, scheduler and block tables disagree; for tests, after any call."""

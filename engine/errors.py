@@ -14,6 +14,14 @@ class UnsupportedModel(ValueError):
         super().__init__(self.reason)
 
 
+class UnsupportedAdapter(ValueError):
+    """An adapter that cannot be read, or does not fit the model; `reason` says which part and why, in one line."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = one_line(reason)
+        super().__init__(self.reason)
+
+
 class IllegalTransition(RuntimeError):
     """A request was asked to change into a state that cannot follow the one it is in."""
 

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine.beam import Beam
-from engine.output import Completion, TokenEvent
-from engine.request import Request
-from schemas.sampling import SamplingParams
-from schemas.seed import choice_seed, derived_seed
+from orcastream.engine.beam import Beam
+from orcastream.engine.output import Completion, TokenEvent
+from orcastream.engine.request import Request
+from orcastream.schemas.sampling import SamplingParams
+from orcastream.schemas.seed import choice_seed, derived_seed
 
 if TYPE_CHECKING:
-    from engine.engine import OrcaEngine
+    from orcastream.engine.engine import OrcaEngine
 
 Prompts = Sequence[Sequence[int]]
 

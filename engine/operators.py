@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from engine.native.library import instruction_set, why_unavailable
+from orcastream.engine.native.library import instruction_set, why_unavailable
 
 
 @dataclass(frozen=True, slots=True)

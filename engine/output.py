@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from schemas.stopping import FinishReason
+from orcastream.schemas.stopping import FinishReason
 
 
 @dataclass(slots=True)

@@ -3,6 +3,10 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orcastream.engine.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +30,10 @@ class IterationRecord:
     decode_tokens: int
     context_tokens: int
     """Tokens that the attention of the iteration looks at: the contexts of all spans, added up."""
-    request_ids: Sequence[str]
-    """The requests of the batch."""
+    requests: "Sequence[Request]"
+    """The requests of the batch, those that decode first. They have gone on since."""
+    lengths: Sequence[int]
+    """Tokens of each one's span."""
     prefill_attention: int = 0
     """Pairs of a prefill's query and a key that it sees, counted as if each saw its span's whole context."""
 
@@ -35,6 +41,11 @@ class IterationRecord:
     def num_tokens(self) -> int:
         """Tokens of the flat batch."""
         return self.prefill_tokens + self.decode_tokens
+
+    @property
+    def request_ids(self) -> list[str]:
+        """The requests of the batch, by their ids."""
+        return [request.id for request in self.requests]
 
 
 class Stopwatch:

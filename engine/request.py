@@ -4,15 +4,21 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from engine.beam import Beam
-from engine.errors import IllegalTransition
-from engine.kv.digest import ContentChain
-from engine.kv.sequence import Sequence, SwappedSequence
-from schemas.request import DEFAULT_TENANT
-from schemas.sampling import SamplingParams
-from schemas.seed import derived_seed
-from schemas.stopping import FinishReason
+from orcastream.engine.beam import Beam
+from orcastream.engine.errors import IllegalTransition
+from orcastream.engine.kv.digest import ContentChain
+from orcastream.engine.kv.sequence import Sequence, SwappedSequence
+from orcastream.engine.sampling.logit_changes import LogitChanges
+from orcastream.schemas.request import DEFAULT_TENANT
+from orcastream.schemas.sampling import SamplingParams
+from orcastream.schemas.seed import derived_seed
+from orcastream.schemas.stopping import FinishReason
+
+if TYPE_CHECKING:  # whoever wants policies alone does not wait for torch
+    from orcastream.engine.model.adapters.adapter import Adapter
+    from orcastream.engine.sampling.masks import Matcher
 
 
 class RequestState(StrEnum):
@@ -60,8 +66,9 @@ class Request:
     What policies look at: `priority_class` (one of schemas.keys.CLASSES), `tenant`, the targets `ttft_slo_ms` and
     `tbt_slo_ms` (milliseconds; None: none), `deadline_s` (seconds of `time.monotonic()`), `waited_s` (seconds that it
     had waited before it was submitted). Cached prefixes are shared among requests of equal tenant and `cache_salt`
-    alone. Requests of one `group` that are submitted with equal known tokens (the choices of one prompt) compute them
-    once. With `beam` the request is a beam search.
+    alone, and of one `adapter`, which changes what the model computes for the request; None: nothing does. Requests of
+    one `group` that are submitted with equal known tokens (the choices of one prompt) compute them once; they have one
+    adapter. With `beam` the request is a beam search. With a `matcher`, which is new, its outputs follow that.
 
     The state changes through the methods below alone; a change that cannot follow the present state raises
     IllegalTransition. How far a request is in its prefill follows from its state and `num_computed`, never from counts
@@ -83,6 +90,8 @@ class Request:
     waited_s: float = 0.0
     group: str | None = None
     beam: Beam | None = None
+    adapter: "Adapter | None" = None
+    matcher: "Matcher | None" = field(default=None, repr=False)
 
     state: RequestState = field(default=RequestState.WAITING, init=False)
     arrival: int = field(default=-1, init=False)
@@ -110,8 +119,12 @@ class Request:
     """Of a beam search that has begun: its running hypotheses, one list for all of them; the request is the first."""
     candidates: list[tuple[int, float]] | None = field(default=None, init=False, repr=False)
     """Of a hypothesis: its likeliest next tokens, while it waits for the others."""
+    changes: LogitChanges | None = field(default=None, init=False, repr=False)
+    """What its penalties and biases do to its logits."""
     takes_best: bool = field(default=False, init=False, repr=False)
     """Whether its next token is simply the likeliest, always, and nothing more is asked for."""
+    num_matched: int = field(default=0, init=False, repr=False)
+    """Output tokens that its matcher has seen."""
     stop_ids: frozenset[int] = field(default=frozenset(), init=False, repr=False)
     """Tokens that end it; resolved when it is submitted."""
     followers: list["Request"] = field(default_factory=list, init=False, repr=False)
@@ -123,12 +136,19 @@ class Request:
         self.prompt_ids = tuple(self.prompt_ids)
         self.output_ids = list(self.output_ids)
         self.tokens = [*self.prompt_ids, *self.output_ids]
-        self.chain = ContentChain(self.tenant, self.cache_salt)
+        adapter = b"" if self.adapter is None else self.adapter.digest
+        self.chain = ContentChain(self.tenant, self.cache_salt, adapter)
         if self.max_tokens is None:
             self.max_tokens = self.sampling.max_tokens
         params = self.sampling
+        self.changes = LogitChanges.of(params, self.prompt_ids)
         self.takes_best = (
-            params.temperature == 0 and params.logprobs is None and not params.min_tokens and self.beam is None
+            self.changes is None
+            and self.matcher is None
+            and params.temperature == 0
+            and params.logprobs is None
+            and not params.min_tokens
+            and self.beam is None
         )
         if self.seed is None:
             self.seed = derived_seed(self.id) if self.sampling.seed is None else self.sampling.seed

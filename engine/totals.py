@@ -1,6 +1,6 @@
 """What an engine has done since it was loaded."""
 
-from engine.request import Request
+from orcastream.engine.request import Request
 
 
 class Totals:

@@ -3,11 +3,12 @@
 from collections.abc import Collection, Container
 from math import inf
 
-from engine.request import INTERNAL, Request, RequestState
-from schemas.errors import InvalidRequest
-from schemas.keys import CLASSES
-from schemas.model_limits import ModelLimits
-from schemas.stopping import first_finish
+from orcastream.engine.request import INTERNAL, Request, RequestState
+from orcastream.schemas.candidates import CHANGING_LOGITS
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.keys import CLASSES
+from orcastream.schemas.model_limits import ModelLimits
+from orcastream.schemas.stopping import first_finish
 
 
 def check_request(request: Request, limits: ModelLimits, eos_token_ids: Collection[int], known: Container[str]) -> int:
@@ -24,6 +25,7 @@ def check_request(request: Request, limits: ModelLimits, eos_token_ids: Collecti
         ("prompt", request.prompt_ids),
         ("output_ids", request.output_ids),
         ("stop_token_ids", request.sampling.stop_token_ids),
+        ("logit_bias", tuple(token for token, _ in request.sampling.logit_bias)),
     ):
         for index, token in enumerate((min(ids), max(ids)) if ids else ()):
             if not 0 <= token < limits.vocab_size:
@@ -35,6 +37,8 @@ def check_request(request: Request, limits: ModelLimits, eos_token_ids: Collecti
         len(request.prompt_ids), max_tokens=request.max_tokens, min_tokens=request.sampling.min_tokens
     )
     _check_service(request)
+    if request.matcher is not None:
+        _check_matcher(request, eos_token_ids)
     if request.beam is not None:
         _check_beam(request)
     ended = first_finish(request.output_ids, request.sampling, eos_token_ids, max_tokens)
@@ -55,6 +59,16 @@ def _check_service(request: Request) -> None:
         raise InvalidRequest("waited_s", request.waited_s, "0 seconds or more")
 
 
+def _check_matcher(request: Request, eos_token_ids: Collection[int]) -> None:
+    """What says where an output may end has to be able to end it, and nothing else may forbid it."""
+    if request.beam is not None:
+        raise InvalidRequest("matcher", request.matcher, "none with a beam search")
+    if request.sampling.ignore_eos or not eos_token_ids:
+        raise InvalidRequest("ignore_eos", True, "false with a matcher, and a model that has an end-of-sequence token")
+    if request.sampling.min_tokens:
+        raise InvalidRequest("min_tokens", request.sampling.min_tokens, "0 with a matcher")
+
+
 def _check_beam(request: Request) -> None:
     """A beam search is greedy over whole outputs: whatever shapes a single draw has no meaning in it."""
     params = request.sampling
@@ -64,6 +78,7 @@ def _check_beam(request: Request) -> None:
         ("top_p", params.top_p, (1,)),
         ("min_p", params.min_p, (0,)),
         ("logprobs", params.logprobs, (None,)),
+        *((name, getattr(params, name), (unchanged,)) for name, unchanged in CHANGING_LOGITS.items()),
     ):
         if value not in allowed:
             raise InvalidRequest(field, value, f"{' or '.join(map(str, allowed))} with a beam search")

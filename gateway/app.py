@@ -8,26 +8,33 @@ from fastapi import FastAPI
 from redis.exceptions import ResponseError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from broker.errors import BrokerError
-from gateway import models_api, requests_api
-from gateway.body_limit import BodyLimit
-from gateway.errors import ApiError, invalid, unavailable
-from gateway.generate import generate
-from gateway.http_telemetry import instrument, metrics
-from gateway.kind import Kind
-from gateway.log import LOGGER, log_event
-from gateway.openapi import openapi
-from gateway.request_telemetry import RequestTelemetry
-from gateway.service import Gateway
-from gateway.sse import SERVERS_SEND
-from schemas.errors import InvalidRequest, without_values
+from orcastream.broker.errors import BrokerError
+from orcastream.gateway import health, models_api, requests_api, tokenize_api
+from orcastream.gateway.batches import batches_api, files_api
+from orcastream.gateway.batches.batches import Batches
+from orcastream.gateway.batches.form import FILES_PATH
+from orcastream.gateway.console.routes import console_routes
+from orcastream.gateway.errors import ApiError, invalid, unavailable
+from orcastream.gateway.generate import generate
+from orcastream.gateway.http.guards import add_guards
+from orcastream.gateway.http_telemetry import instrument, metrics
+from orcastream.gateway.log import LOGGER, log_event
+from orcastream.gateway.openai.docs_page import HEADERS, docs_page
+from orcastream.gateway.openai.document import document
+from orcastream.gateway.openai.endpoints import ENDPOINTS, OF_CHOICES
+from orcastream.gateway.replies.sse import SERVERS_SEND
+from orcastream.gateway.request_telemetry import RequestTelemetry
+from orcastream.gateway.responses import by_id
+from orcastream.gateway.responses.create import create
+from orcastream.gateway.service import Gateway
+from orcastream.schemas.errors import InvalidRequest, without_values
 
 _CLIENT_LEFT = 499
 _FAULT = 500
-_GENERATING = ("/v1/completions", "/v1/chat/completions")
+_GENERATING = frozenset(endpoint.path for endpoint in ENDPOINTS)
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -42,17 +49,28 @@ class _App(FastAPI):
 
 def create_app(gateway: Gateway) -> FastAPI:
     """The application around one gateway; its lifespan starts and closes the gateway."""
+    batches = Batches(gateway)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await gateway.start()
+        batches.start()
         yield
+        await batches.close()
         await gateway.close()
 
-    app = _App(title="Orcastream", lifespan=lifespan, openapi_url=None)
-    app.add_middleware(BodyLimit, max_body_bytes=gateway.settings.max_body_bytes, refused=partial(_refused, gateway))
-    for method, path, handler in _routes(gateway):
+    app = _App(
+        title="Orcastream",
+        lifespan=lifespan,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    add_guards(app, gateway.settings, partial(_refused, gateway))
+    for method, path, handler in (*_routes(gateway), *_batch_routes(batches)):
         app.add_route(path, handler, methods=[method])
+    app.router.routes += console_routes(gateway)
     for kind, tell in _TELL.items():
         app.add_exception_handler(kind, partial(_answer, gateway, tell))
     if gateway.telemetry.on:
@@ -67,25 +85,53 @@ def _routes(gateway: Gateway) -> list[tuple[str, str, Handler]]:
     )
     return [
         *scraped,
-        ("POST", "/v1/completions", partial(_generate, gateway, Kind.COMPLETION)),
-        ("POST", "/v1/chat/completions", partial(_generate, gateway, Kind.CHAT)),
+        *(("POST", endpoint.path, partial(generate, gateway, endpoint)) for endpoint in OF_CHOICES),
+        ("POST", "/v1/responses", partial(create, gateway)),
+        ("GET", "/v1/responses/{request_id}", partial(by_id.retrieve, gateway)),
+        ("DELETE", "/v1/responses/{request_id}", partial(by_id.delete, gateway)),
+        ("POST", "/v1/responses/{request_id}/cancel", partial(by_id.cancel, gateway)),
+        ("GET", "/v1/responses/{request_id}/input_items", partial(by_id.input_items, gateway)),
         ("GET", "/v1/models", partial(models_api.models, gateway)),
         ("GET", "/v1/models/{name:path}", partial(models_api.model, gateway)),
         ("GET", "/v1/requests/{request_id}/events", partial(requests_api.events, gateway)),
         ("DELETE", "/v1/requests/{request_id}", partial(requests_api.cancel, gateway)),
-        ("GET", "/openapi.json", partial(openapi, gateway)),
-        ("GET", "/health/live", partial(models_api.live, gateway)),
-        ("GET", "/health/ready", partial(models_api.ready, gateway)),
+        ("GET", "/openapi.json", _openapi),
+        ("GET", "/docs", _docs),
+        ("POST", "/tokenize", partial(tokenize_api.tokenize, gateway)),
+        ("POST", "/detokenize", partial(tokenize_api.detokenize, gateway)),
+        ("GET", "/health", partial(health.ready, gateway)),
+        ("GET", "/health/live", partial(health.live, gateway)),
+        ("GET", "/health/ready", partial(health.ready, gateway)),
     ]
 
 
-async def _generate(gateway: Gateway, kind: Kind, request: Request) -> Response:
-    return await generate(gateway, kind, request)
+def _batch_routes(batches: Batches) -> list[tuple[str, str, Handler]]:
+    return [
+        ("POST", FILES_PATH, partial(files_api.create, batches)),
+        ("GET", FILES_PATH, partial(files_api.list_files, batches)),
+        ("GET", f"{FILES_PATH}/{{file_id}}", partial(files_api.retrieve, batches)),
+        ("DELETE", f"{FILES_PATH}/{{file_id}}", partial(files_api.delete, batches)),
+        ("GET", f"{FILES_PATH}/{{file_id}}/content", partial(files_api.content, batches)),
+        ("POST", "/v1/batches", partial(batches_api.create, batches)),
+        ("GET", "/v1/batches", partial(batches_api.list_batches, batches)),
+        ("GET", "/v1/batches/{batch_id}", partial(batches_api.retrieve, batches)),
+        ("POST", "/v1/batches/{batch_id}/cancel", partial(batches_api.cancel, batches)),
+    ]
+
+
+async def _openapi(request: Request) -> Response:
+    return JSONResponse(document())
+
+
+async def _docs(request: Request) -> Response:
+    return HTMLResponse(docs_page(), headers=HEADERS)
 
 
 def _http(error: Exception) -> ApiError:
-    status, detail = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, "")
-    return ApiError(status, str(detail), code="not_found" if status == 404 else None)
+    if not isinstance(error, HTTPException):
+        return _crash(error)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+    return ApiError(error.status_code, str(error.detail), code=code, headers=error.headers)
 
 
 def _crash(error: Exception) -> ApiError:
@@ -107,7 +153,7 @@ _TELL: dict[type[Exception], Callable[[Exception], ApiError]] = {
 def _answer(gateway: Gateway, tell: Callable[[Exception], ApiError], request: Request, error: Exception) -> Response:
     told = tell(error)
     if told.refused and request.url.path in _GENERATING and told.status != _CLIENT_LEFT:
-        _refused(gateway, told)
+        _refused(gateway, told, getattr(request.state, "model", None))
     log_event("refused", path=_route(request), status=told.status, code=told.code, why=_told_in_logs(told))
     return JSONResponse(told.body(), status_code=told.status, headers=told.headers)
 
@@ -126,6 +172,6 @@ def _told_in_logs(error: ApiError) -> str | None:
     return None if outline == error.message else outline
 
 
-def _refused(gateway: Gateway, error: ApiError) -> None:
-    gateway.metrics.refused(error.code or str(error.status))
-    RequestTelemetry(gateway.metrics).failed(error)
+def _refused(gateway: Gateway, error: ApiError, model: str | None = None) -> None:
+    gateway.metrics.refused(error.code or str(error.status), model)
+    RequestTelemetry().failed(error)

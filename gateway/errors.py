@@ -1,11 +1,13 @@
 """Errors in OpenAI's shape, and which status each has."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from broker.errors import IdInUse, NotAdmitted, Refusal, ReplyExpired
-from schemas.errors import ErrorCode, InvalidRequest
+from orcastream.broker.errors import IdInUse, NotAdmitted, Refusal, ReplyExpired
+from orcastream.broker.files.file_store import FilesFull
+from orcastream.gateway.http.url_secrets import without_keys
+from orcastream.schemas.errors import ErrorCode, InvalidRequest, shown
 
 _RETRY = {"Retry-After": "1"}
 _FINAL = {"x-should-retry": "false"}
@@ -51,16 +53,20 @@ def unsupported(name: str, value: object, allowed: str) -> ApiError:
     return ApiError(400, str(error), param=error.field, code="unsupported_parameter")
 
 
-def model_not_found(name: str, served: str) -> ApiError:
+def model_not_found(name: str, served: Sequence[str]) -> ApiError:
     """404 for a model that this gateway does not serve."""
+    names = ", ".join(map(repr, served))
     return ApiError(
-        404, f"The model {name!r} does not exist; served: {served!r}.", param="model", code="model_not_found"
+        404,
+        f"The model {shown(without_keys(name))} does not exist; served: {names}.",
+        param="model",
+        code="model_not_found",
     )
 
 
 def not_found(request_id: str) -> ApiError:
     """404 for a request that does not exist, or that belongs to another tenant: the two look alike."""
-    return ApiError(404, f"No request {request_id!r} is known.", param="id", code="request_not_found")
+    return ApiError(404, f"No request {without_keys(request_id)!r} is known.", param="id", code="request_not_found")
 
 
 def id_in_use(error: IdInUse) -> ApiError:
@@ -107,6 +113,14 @@ NOT_ADMITTED: Final = {
         "concurrency_limit_exceeded",
         "Too many requests at once: {found} of yours wait or run, allowed: {allowed}.",
     ),
+    Refusal.SHARE: (
+        "queue_share_full",
+        "Your share of the queue is full: {found} requests of yours wait or run, allowed: {allowed}.",
+    ),
+    Refusal.TOKEN_SHARE: (
+        "queue_token_share_full",
+        "Your share of the queue is full: with this request yours would ask for {found} tokens, allowed: {allowed}.",
+    ),
 }
 """Code and message of each reason not to accept a request now."""
 
@@ -124,9 +138,41 @@ def not_admitted(error: NotAdmitted) -> ApiError:
     )
 
 
+def file_not_found(file_id: str, param: str = "id") -> ApiError:
+    """404 for a file that does not exist, has expired, or belongs to another tenant."""
+    return ApiError(404, f"No file {shown(without_keys(file_id))} is known.", param=param, code="file_not_found")
+
+
+def files_full(error: FilesFull) -> ApiError:
+    """429: nothing is taken before the tenant deletes files, or they expire."""
+    message = f"Your files would be {error.found} {error.what}, allowed: {error.allowed}. Delete some."
+    return ApiError(429, message, kind="rate_limit_error", code="files_full", headers=_FINAL)
+
+
+def batch_not_found(batch_id: str) -> ApiError:
+    """404 for a batch that does not exist, is kept no longer, or belongs to another tenant."""
+    return ApiError(404, f"No batch {shown(without_keys(batch_id))} is known.", param="id", code="batch_not_found")
+
+
+def batches_full(allowed: int) -> ApiError:
+    """429: a tenant's batches have to end first."""
+    message = f"{allowed} batches of yours have not ended, and no more are allowed."
+    return ApiError(429, message, kind="rate_limit_error", code="batches_full", headers=_FINAL)
+
+
+def batch_ended(status: str) -> ApiError:
+    """409 for a batch that cannot be cancelled any more."""
+    return ApiError(409, f"The batch has ended as {status}.", param="id", code="batch_ended", headers=_FINAL)
+
+
 def unavailable(reason: str, code: str = "unavailable") -> ApiError:
     """503: Redis or all workers are gone, or this gateway is stopping."""
     return ApiError(503, reason, kind="server_error", code=code, headers=_RETRY)
+
+
+def no_worker(model: str) -> ApiError:
+    """503: nobody would compute the request."""
+    return unavailable(f"No worker of the model {model!r} lives.", "no_worker")
 
 
 def reply_conflict() -> ApiError:

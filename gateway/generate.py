@@ -1,96 +1,113 @@
-"""POST /v1/completions and /v1/chat/completions."""
+"""POST to an endpoint whose answers are choices: admit, enqueue, answer."""
 
 import asyncio
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from broker.errors import BrokerError, IdInUse, ReplyExpired
-from broker.posting import counting_request
-from broker.queue import Enqueued
-from gateway.admission import Admitted
-from gateway.answer import as_api_error, gather, stream
-from gateway.api_key import Grant
-from gateway.errors import ApiError, id_in_use, reply_expired
-from gateway.kind import Kind
-from gateway.log import log_event
-from gateway.query import check_query
-from gateway.request_telemetry import RequestTelemetry
-from gateway.session import Session
-from gateway.sse import EventStream, disconnected
-from schemas.request import GenerationRequest
-
-if TYPE_CHECKING:
-    from gateway.service import Gateway
+from orcastream.broker.errors import BrokerError
+from orcastream.gateway.errors import ApiError
+from orcastream.gateway.intake import Received, accept, receive
+from orcastream.gateway.openai.answer_shape import AnswerShape
+from orcastream.gateway.openai.endpoint import GenerationEndpoint, Json
+from orcastream.gateway.openai.prompt import Prompt, Text, TokenIds
+from orcastream.gateway.replies.answer import ReadReply, as_api_error, gather, stream
+from orcastream.gateway.replies.event_writer import EventWriter
+from orcastream.gateway.replies.reply_session import ReplySession
+from orcastream.gateway.replies.reply_text import ReplyText
+from orcastream.gateway.replies.sse import EventStream, disconnected
+from orcastream.gateway.request_telemetry import RequestTelemetry
+from orcastream.gateway.served_model import ServedModel
+from orcastream.gateway.service import Gateway
 
 
-async def generate(gateway: "Gateway", kind: Kind, request: Request) -> Response:
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What is read for one prompt, and how it is written."""
+
+    session: ReplySession
+    shape: AnswerShape
+
+    def text(self) -> ReplyText:
+        """What takes the reply's text in, from its start."""
+        split = self.session.request_id if self.shape.endpoint.splits else None
+        return ReplyText(self.session.model.tokenizer, split=split)
+
+
+async def generate(gateway: Gateway, endpoint: GenerationEndpoint, request: Request) -> Response:
     """Admit, enqueue, answer. Raises ApiError, InvalidRequest, BrokerError."""
-    telemetry = RequestTelemetry(gateway.metrics)
-    grant = gateway.tenants.of(request.headers)
-    check_query(request)
-    raw = await request.body()
-    await gateway.require_worker()
-    gateway.admission.limits = gateway.workers.limits
-    admitted = await _admit(gateway, kind, raw, grant, request)
-    session = await _enqueue(gateway, admitted, grant, telemetry)
-    headers = {"X-Request-Id": session.request_id}
-    if admitted.stream:
-        events = stream(session.updates(), session.shape, session.text, resumed=False, failed=session.failed)
-        return EventStream(events, headers=headers, closed=session.close)
-    return await _whole(session, request, headers)
+    telemetry = RequestTelemetry()
+    received = await receive(gateway, endpoint, request)
+    replies = await enqueue_all(received, telemetry)
+    shape, sessions = replies[0].shape, [reply.session for reply in replies]
+    headers = {"X-Request-Id": shape.id}
+    if received.asked.options.stream:
+        return _stream(replies, headers)
+    return await answer_whole(whole(replies), sessions, request, shape.id)
 
 
-async def _admit(gateway: "Gateway", kind: Kind, raw: bytes, grant: Grant, request: Request) -> Admitted:
-    def admit() -> Admitted:
-        now_ms = gateway.redis.now_ms
-        admitted = gateway.admission.admit(kind, raw, tenant=grant.tenant, headers=request.headers, now_ms=now_ms)
-        return replace(admitted, request=grant.applied_to(admitted.request))
-
-    return await gateway.offload.run(len(raw), admit)
-
-
-async def _enqueue(gateway: "Gateway", admitted: Admitted, grant: Grant, telemetry: RequestTelemetry) -> Session:
-    telemetry.asked(admitted.request, gateway.settings.served_name)
-    request, enqueued = await gateway.send(admitted.request, grant, durable=admitted.durable)
-    queued = await _queued(gateway, request, enqueued)
-    log_event(
-        "repeated" if enqueued.duplicate else "accepted",
-        request=request.id,
-        entry=enqueued.entry,
-        tenant=grant.tenant,
-        user=admitted.user,
-        prompt_tokens=len(request.payload.prompt),
-        stream=admitted.stream,
-    )
-    return Session(
-        gateway,
-        request.id,
-        grant.tenant,
-        enqueued.entry,
-        request=queued,
-        accepted=queued == request,
-        include_usage=admitted.include_usage,
-        telemetry=telemetry,
-    )
-
-
-async def _queued(gateway: "Gateway", request: GenerationRequest, enqueued: Enqueued) -> GenerationRequest | None:
-    """The request that counts under this id. Raises ApiError."""
-    keys, redis = gateway.keys, gateway.redis
+async def enqueue_all(received: Received, telemetry: RequestTelemetry) -> list[Reply]:
+    """One reply per prompt; where a later prompt is refused, the earlier ones have lost their client."""
+    model, asked, options = received.model, received.asked, received.asked.options
+    replies: list[Reply] = []
     try:
-        return await gateway.patiently(lambda link: counting_request(link, keys, request, enqueued, redis.now_ms))
-    except IdInUse as error:
-        raise id_in_use(error) from None
-    except ReplyExpired as error:
-        raise reply_expired(error) from None
+        for number, request in enumerate(received.requests):
+            told = telemetry.another() if replies else telemetry
+            accepted = await accept(model, request, options, received.grant, told)
+            if replies:
+                shape = replies[0].shape
+            else:
+                name, now_ms = received.shown_model, model.redis.now_ms
+                shape = AnswerShape.of(accepted.shown_id, name, accepted.entry, now_ms, options.usage)
+            echo = _prompt_text(model, asked.prompts[number]) if asked.echo else ""
+            shape = replace(shape, first_choice=number * request.payload.n, echo=echo)
+            replies.append(Reply(accepted.session(), shape))
+    except BaseException:
+        await close_all([reply.session for reply in replies], left=True)
+        raise
+    return replies
 
 
-async def _whole(session: Session, request: Request, headers: dict[str, str]) -> Response:
-    """The answer in one piece, unless the client leaves while it is made."""
-    gathering = asyncio.ensure_future(gather(session.updates(), session.shape, session.text))
+def _prompt_text(model: ServedModel, prompt: Prompt) -> str:
+    """What is echoed."""
+    if isinstance(prompt, Text):
+        return prompt.text
+    return model.tokenizer.decode(prompt.ids) if isinstance(prompt, TokenIds) else ""
+
+
+async def close_all(sessions: Sequence[ReplySession], *, left: bool) -> None:
+    """See `ReplySession.close`."""
+    for session in sessions:
+        await session.close(left=left)
+
+
+def _stream(replies: Sequence[Reply], headers: dict[str, str]) -> Response:
+    """The answer as events. Those of several prompts tell no places: each prompt has a log of its own."""
+    first, is_alone = replies[0], len(replies) == 1
+    written = [
+        (reply.session.updates(), EventWriter(reply.shape, reply.text(), resumable=is_alone)) for reply in replies
+    ]
+    events = stream(written, first.shape.id, first.session.failed)
+    sessions = [reply.session for reply in replies]
+    return EventStream(events, headers=headers, closed=partial(close_all, sessions))
+
+
+async def whole(replies: Sequence[Reply]) -> Json:
+    """The answer in one piece."""
+    read = [ReadReply(reply.session.updates(), reply.text(), reply.shape.echo) for reply in replies]
+    choices, usage = await gather(read)
+    return replies[0].shape.whole(choices, usage)
+
+
+async def answer_whole(
+    answer: Awaitable[Json], sessions: Sequence[ReplySession], request: Request, request_id: str
+) -> Response:
+    """The answer in one piece, unless the client leaves while it is made. Closes the sessions. Raises ApiError."""
+    headers = {"X-Request-Id": request_id}
+    gathering = asyncio.ensure_future(answer)
     leaving = asyncio.ensure_future(disconnected(request.receive))
     try:
         await asyncio.wait((gathering, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -102,14 +119,14 @@ async def _whole(session: Session, request: Request, headers: dict[str, str]) ->
         leaving.cancel()
         gathering.cancel()
         await asyncio.gather(gathering, leaving, return_exceptions=True)
-        await session.close(left=left)
+        await close_all(sessions, left=left)
     if left:
         return Response(status_code=499)
     try:
         return JSONResponse(gathering.result(), headers=headers)
     except (ApiError, BrokerError) as error:
-        told = as_api_error(error, session.request_id)
+        told = as_api_error(error, request_id)
         told.headers.update(headers)
         told.refused = False
-        session.failed(told)
+        sessions[0].failed(told)
         raise told from None

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from telemetry.prometheus import metrics_page
+from orcastream.telemetry.prometheus import metrics_page
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

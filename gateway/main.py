@@ -12,12 +12,16 @@ from typing import Final
 import uvicorn
 import uvloop
 
-from gateway.app import create_app
-from gateway.listening import listening
-from gateway.service import Gateway, new_gateway_name
-from gateway.settings import GatewaySettings
-from telemetry.logs import set_up_logging
-from telemetry.setup import Telemetry, start_telemetry
+from orcastream.gateway.app import create_app
+from orcastream.gateway.http.connection import Connections
+from orcastream.gateway.http.descriptors import allow_descriptors
+from orcastream.gateway.http.guards import connection_limits
+from orcastream.gateway.http.url_secrets import WithoutSecrets
+from orcastream.gateway.listening import listening
+from orcastream.gateway.service import Gateway, new_gateway_name
+from orcastream.gateway.settings import GatewaySettings
+from orcastream.telemetry.logs import set_up_logging
+from orcastream.telemetry.setup import Telemetry, start_telemetry
 
 _MARGIN_S = 5.0
 """Time to write the last events after the shutdown grace."""
@@ -48,9 +52,11 @@ async def serve(
     if settings.process_port is not None:
         sockets += listening(settings.host, settings.process_port, "process_port")
     gateway = Gateway(settings, name=name, telemetry=telemetry)
+    connections = Connections(connection_limits(settings))
     config = uvicorn.Config(
         create_app(gateway),
-        http="httptools",
+        http=connections.protocol,  # type: ignore[arg-type]  # called as the class would be
+        ws="none",
         log_config=None,
         access_log=settings.access_log,
         server_header=False,
@@ -77,7 +83,10 @@ def run(settings: GatewaySettings, *, shares_port: bool = False) -> None:
     """
     set_up_logging(settings.log_level, settings.log_form, content=settings.log_content)
     if settings.access_log:
-        logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+        access_log = logging.getLogger("uvicorn.access")
+        access_log.setLevel(logging.INFO)
+        access_log.addFilter(WithoutSecrets())
+    allow_descriptors(settings.max_connections)
     _on_stop(_leave)
     name = new_gateway_name()
     telemetry = start_telemetry(

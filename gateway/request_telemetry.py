@@ -8,20 +8,20 @@ from dataclasses import replace
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from broker.queue import Enqueued
-from broker.subscription import Update
-from gateway.errors import ApiError
-from gateway.kind import Kind
-from gateway.metrics import GatewayMetrics
-from schemas.events import Started, Terminal
-from schemas.keys import Keys
-from schemas.limits import MAX_TRACE_HEADER_LENGTH
-from schemas.request import GenerationRequest
-from telemetry import names
-from telemetry.instruments import attributes
-from telemetry.messaging import messaging
-from telemetry.names import Attribute, Span, SpanEvent
-from telemetry.trace_context import headers, remote_span, tracer
+from orcastream.broker.queue import Enqueued
+from orcastream.broker.subscription import Update
+from orcastream.gateway.errors import ApiError
+from orcastream.gateway.metrics import ModelMetrics
+from orcastream.gateway.openai.endpoints import endpoint_of
+from orcastream.schemas.events import Started, Terminal
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.limits import MAX_TRACE_HEADER_LENGTH
+from orcastream.schemas.request import GenerationRequest
+from orcastream.telemetry import names
+from orcastream.telemetry.instruments import attributes
+from orcastream.telemetry.messaging import messaging
+from orcastream.telemetry.names import Attribute, Span, SpanEvent
+from orcastream.telemetry.trace_context import headers, remote_span, tracer
 
 _FAULT = 500
 """From this status on the fault is the server's, and the span has failed."""
@@ -33,18 +33,25 @@ class RequestTelemetry:
     The span ends with the last byte of the answer, so everything is told before that.
     """
 
-    def __init__(self, metrics: GatewayMetrics, *, timed: bool = True) -> None:
+    def __init__(self, *, timed: bool = True) -> None:
         """`timed`: the client's wait for the first tokens begins now."""
-        self._metrics = metrics
+        self._metrics: ModelMetrics | None = None
         self._span = trace.get_current_span()
         self._waiting_since = time.monotonic() if timed else None
         self._priority_class: str | None = None
         self._has_ended = False
         self._worker: str | None = None
 
-    def asked(self, request: GenerationRequest, model: str) -> None:
+    def another(self) -> "RequestTelemetry":
+        """That of another prompt of the same HTTP request, whose client waits for as long."""
+        other = RequestTelemetry()
+        other._waiting_since = self._waiting_since
+        return other
+
+    def asked(self, request: GenerationRequest, model: str, metrics: ModelMetrics) -> None:
         """What was asked for."""
         payload = request.payload
+        self._metrics = metrics
         self._priority_class = request.priority_class
         self._set(
             {
@@ -56,8 +63,11 @@ class RequestTelemetry:
             }
         )
 
-    def resumed(self, request_id: str, model: str, tenant: str, priority_class: str | None) -> None:
+    def resumed(
+        self, request_id: str, model: str, tenant: str, priority_class: str | None, metrics: ModelMetrics
+    ) -> None:
         """Which reply is read on, and the class of its request where it is still known."""
+        self._metrics = metrics
         self._priority_class = priority_class
         self._set(_of_request(request_id, model, tenant))
 
@@ -65,7 +75,7 @@ class RequestTelemetry:
         """An update of the reply, before it is written to the client."""
         if update.started is not None:
             self._begun(update, update.started)
-        if update.runs and self._waiting_since is not None:
+        if update.runs and self._waiting_since is not None and self._metrics is not None:
             self._metrics.first_token(time.monotonic() - self._waiting_since)
             self._waiting_since = None
         if update.terminal is not None:
@@ -97,15 +107,15 @@ class RequestTelemetry:
 
     def broke_off(self, error: ApiError) -> None:
         """The client of an accepted request is told of `error`: how it ended, or that the gateway cannot go on."""
-        if not self._has_ended and self._priority_class is not None:
+        if not self._has_ended and self._priority_class is not None and self._metrics is not None:
             self._metrics.broken_off(self._priority_class, error.code or str(error.status))
         self.failed(error)
 
     def left(self) -> None:
         """The client went before the end."""
-        if self._waiting_since is not None and self._priority_class is not None:
-            self._metrics.abandoned(self._priority_class, time.monotonic() - self._waiting_since)
-            self._waiting_since = None
+        waiting_since, self._waiting_since = self._waiting_since, None
+        if waiting_since is not None and self._priority_class is not None and self._metrics is not None:
+            self._metrics.abandoned(self._priority_class, time.monotonic() - waiting_since)
         self._span.add_event(SpanEvent.CLIENT_LEFT)
 
     def _ended(self, terminal: Terminal) -> None:
@@ -171,9 +181,8 @@ def _short(tracestate: str | None) -> str | None:
 
 
 def _of_request(request_id: str, model: str, tenant: str) -> dict[Attribute, str | int | list[str] | None]:
-    kind = Kind.of(request_id)
     return {
-        Attribute.OPERATION: "chat" if kind is Kind.CHAT else names.OPERATION,
+        Attribute.OPERATION: endpoint_of(request_id).operation,
         Attribute.PROVIDER: names.PROVIDER,
         Attribute.MODEL: model,
         Attribute.RESPONSE_ID: request_id,

@@ -1,17 +1,22 @@
 """Everything about a gateway that can be set."""
 
+import re
 from pathlib import Path
 from typing import Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from broker.settings import BrokerSettings
-from schemas.keys import check_name
-from schemas.limits import MAX_DEADLINE_AHEAD_MS, MAX_PAYLOAD_BYTES
-from telemetry.settings import LogSettings
+from orcastream.broker.settings import BrokerSettings
+from orcastream.gateway.admission.answer_formats import ReasoningParserName, ToolParserName
+from orcastream.gateway.model_source import ModelSource
+from orcastream.schemas.keys import check_name
+from orcastream.schemas.limits import MAX_DEADLINE_AHEAD_MS, MAX_PAYLOAD_BYTES
+from orcastream.telemetry.settings import LogSettings
 
 _MAX_TIMEOUT_S = MAX_DEADLINE_AHEAD_MS / 1000
 _LAST_PORT = 65535
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.\-]*[A-Za-z0-9])?")
+_ORIGIN = re.compile(r"null|https?://[a-z0-9_.\-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:.]+\](:[0-9]{1,5})?")
 
 
 class GatewaySettings(BrokerSettings, LogSettings):
@@ -27,6 +32,11 @@ class GatewaySettings(BrokerSettings, LogSettings):
         ge=1,
         le=_LAST_PORT,
         description="First of the ports that gateway processes have of their own, beside the shared one; none: none.",
+    )
+    more_models: tuple[str, ...] = Field(
+        (),
+        description="Models that the gateway serves besides `model`, each with workers of its own: NAME=PATH, or a "
+        "directory or hub id that ends in the name; as a JSON array.",
     )
     api_keys: dict[SecretStr, str] = Field(
         default_factory=dict,
@@ -44,8 +54,87 @@ class GatewaySettings(BrokerSettings, LogSettings):
     max_body_bytes: int = Field(
         MAX_PAYLOAD_BYTES, ge=1024, le=1024**3, description="Largest request body; a larger one gets 413. [bytes]"
     )
+    max_bodies_bytes: int = Field(
+        256 * 1024**2,
+        ge=1024,
+        le=1024**4,
+        description="Most bytes of bodies that are being received or read at once; beyond that: 503. [bytes]",
+    )
+    max_kept_bytes: int = Field(
+        64 * 1024**2,
+        ge=1024,
+        le=1024**4,
+        description="Most bytes kept of one tenant's stored responses beside their replies; beyond it those that "
+        "expire first go. [bytes]",
+    )
+    max_file_bytes: int = Field(
+        64 * 1024**2, ge=1024, le=1024**3, description="Largest file of /v1/files; a larger one gets 413. [bytes]"
+    )
+    max_files_bytes: int = Field(
+        512 * 1024**2,
+        ge=1024,
+        le=1024**4,
+        description="Most bytes that Redis keeps of a tenant's files, those that batches have written among them; "
+        "beyond that: 429. [bytes]",
+    )
+    max_files: int = Field(1000, ge=1, le=100_000, description="Most files of a tenant, as `max_files_bytes`. [files]")
+    files_retention_s: float = Field(
+        604_800.0,
+        ge=3600,
+        le=2_592_000,
+        description="How long a file is kept, and a batch after its completion window. [s]",
+    )
+    max_batch_lines: int = Field(
+        50_000, ge=1, le=1_000_000, description="Most requests of one batch; one with more fails. [requests]"
+    )
+    max_batches: int = Field(
+        16, ge=1, le=10_000, description="Most batches of a tenant that have not ended; beyond that: 429. [batches]"
+    )
+    batch_window: int = Field(
+        64,
+        ge=1,
+        le=10_000,
+        description="Most requests of one batch that wait and run at once: a small part of `max_queue_depth`. "
+        "[requests]",
+    )
+    max_connections: int = Field(
+        4096,
+        ge=1,
+        le=1_000_000,
+        description="Most connections of a process; one more takes the place of an idle one, or is 503. [connections]",
+    )
+    header_timeout_s: float = Field(
+        10.0, gt=0, le=3600, description="Time for a client to send the headers of a request; then 408. [s]"
+    )
+    body_timeout_s: float = Field(
+        60.0, gt=0, le=3600, description="Time for a client to send the body of a request; then 408. [s]"
+    )
+    idle_timeout_s: float = Field(
+        75.0, gt=0, le=3600, description="A connection without a request for so long is closed; streams are none. [s]"
+    )
+    write_timeout_s: float = Field(
+        60.0, gt=0, le=3600, description="A client that takes nothing of a full buffer for so long is cut off. [s]"
+    )
+    allowed_hosts: tuple[str, ...] = Field(
+        (),
+        description="Names that clients may ask for in Host, `*.` before one for those below it, `*` for any; none: "
+        "any, or `localhost` alone where `host` is a loopback address. Addresses and `localhost` are always allowed.",
+    )
+    cors_origins: tuple[str, ...] = Field(
+        (), description="Origins whose pages may use the API, such as https://example.com; `*` for any; none: its own."
+    )
     max_model_len: int | None = Field(
         None, ge=2, le=10_000_000, description="Lowers the context that the model's configuration states. [tokens]"
+    )
+    tool_parser: ToolParserName = Field(
+        "auto",
+        description="How the model writes tool calls: `hermes` (Hermes, Qwen2.5, Qwen3) or `llama` (Llama 3.1 and "
+        "later); `auto`: as its chat template says; `none`: requests with tools are refused.",
+    )
+    reasoning_parser: ReasoningParserName = Field(
+        "auto",
+        description="How the model thinks before it answers: `think`, between `<think>` and `</think>`; `auto`: as its "
+        "chat template says; `none`: what it thinks is content.",
     )
     default_timeout_s: float = Field(
         600.0, gt=0, le=_MAX_TIMEOUT_S, description="Time until a request expires that names no `timeout`. [s]"
@@ -59,6 +148,13 @@ class GatewaySettings(BrokerSettings, LogSettings):
         description="Most tokens, prompts and longest answers, that waiting and running requests of one class ask for; "
         "beyond that: 429. [tokens]",
     )
+    max_tenant_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Part of `max_queue_depth` and `max_queue_tokens` that a tenant's waiting and running requests, of "
+        "all classes together, may take where API keys tell tenants apart; beyond that: 429.",
+    )
     max_wait_share: float = Field(
         0.2,
         gt=0,
@@ -69,7 +165,7 @@ class GatewaySettings(BrokerSettings, LogSettings):
         None, gt=0, le=_MAX_TIMEOUT_S, description="Longest wait to be expected, whatever the deadline; none: any. [s]"
     )
     keep_alive_s: float = Field(
-        15.0, gt=0, le=3600, description="A stream that is silent for this long gets a comment. [s]"
+        15.0, gt=0, le=3600, description="A stream that is silent for this long gets an empty line. [s]"
     )
     disconnect_grace_s: float = Field(
         2.0, ge=0, le=3600, description="Time for a lost client to come back before its request is cancelled. [s]"
@@ -82,7 +178,11 @@ class GatewaySettings(BrokerSettings, LogSettings):
     )
     sweep_s: float = Field(1.0, gt=0, le=3600, description="Pause between two searches for overdue requests. [s]")
     redis_patience_s: float = Field(
-        5.0, ge=0, le=600, description="How long a request waits for Redis to come back before it gets 503. [s]"
+        5.0,
+        ge=0,
+        le=600,
+        description="How long a request waits for Redis to come back, and then for workers that were there to be seen "
+        "again, before it gets 503. [s]",
     )
     shutdown_grace_s: float = Field(
         5.0, ge=0, le=3600, description="Time for open streams to end when the gateway is told to stop. [s]"
@@ -91,11 +191,32 @@ class GatewaySettings(BrokerSettings, LogSettings):
         True,
         description="Refuse requests with 503 while no worker of the model lives; false where they scale from zero.",
     )
+    console: bool = Field(
+        True, description="Serve the console at /console; what it shows is behind the API keys, where there are any."
+    )
     access_log: bool = Field(False, description="Log every HTTP request (uvicorn's access log).")
     metrics: bool = Field(
         False,
         description="Serve metrics for Prometheus at /metrics of port, or of process_port if that is set.",
     )
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _hosts_are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name != "*" and not _HOST.fullmatch(name.removeprefix("*.")):
+                raise ValueError(f"{name!r}: allowed: names without port, such as api.example.com, *.example.com, or *")
+        return names
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins_are_such(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r}: allowed: scheme, name and perhaps port, such as https://example.com, or *"
+                )
+        return origins
 
     @field_validator("api_keys")
     @classmethod
@@ -106,6 +227,14 @@ class GatewaySettings(BrokerSettings, LogSettings):
             if not text or not all("!" <= char <= "~" for char in text):
                 raise ValueError(f"a key of tenant {tenant}: allowed: printable ASCII characters without spaces")
         return api_keys
+
+    @model_validator(mode="after")
+    def _models_have_names_of_their_own(self) -> Self:
+        names = [source.name for source in self.sources()]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"more_models: got the name {name!r} twice, allowed: one model of each name")
+        return self
 
     @model_validator(mode="after")
     def _keys_come_from_one_place(self) -> Self:
@@ -127,7 +256,24 @@ class GatewaySettings(BrokerSettings, LogSettings):
         return self
 
     @model_validator(mode="after")
+    def _one_body_has_room(self) -> Self:
+        if self.max_bodies_bytes < self.max_body_bytes:
+            raise ValueError(f"max_bodies_bytes: got {self.max_bodies_bytes}, allowed: at least max_body_bytes")
+        return self
+
+    @model_validator(mode="after")
+    def _one_file_has_room(self) -> Self:
+        if self.max_files_bytes < self.max_file_bytes:
+            raise ValueError(f"max_files_bytes: got {self.max_files_bytes}, allowed: at least max_file_bytes")
+        return self
+
+    @model_validator(mode="after")
     def _default_within_max(self) -> Self:
         if self.default_timeout_s > self.max_timeout_s:
             raise ValueError(f"default_timeout_s: got {self.default_timeout_s}, allowed: at most max_timeout_s")
         return self
+
+    def sources(self) -> list[ModelSource]:
+        """The models to serve, the default one first."""
+        first = ModelSource(self.served_name, self.model, self.max_model_len, is_default=True)
+        return [first, *map(ModelSource.parse, self.more_models)]

@@ -3,23 +3,27 @@
 import asyncio
 import time
 
-from broker.presence import WorkerInfo, list_workers
-from broker.redis_link import RedisLink
-from schemas.keys import Keys
-from schemas.model_limits import ModelLimits
+from orcastream.broker.presence import WorkerInfo, list_workers
+from orcastream.broker.redis_link import RedisLink
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.model_limits import ModelLimits
 
 _REMEMBERED_S = 1.0
+_AGAIN_S = 0.1
 
 
 class Workers:
     """The live workers of the model."""
 
-    def __init__(self, redis: RedisLink, keys: Keys, stated: ModelLimits) -> None:
+    def __init__(self, redis: RedisLink, keys: Keys, stated: ModelLimits, patience_s: float) -> None:
+        """`patience_s`: how long workers that were there are waited for."""
         self._redis = redis
         self._keys = keys
         self._stated = stated
+        self._patience_s = patience_s
         self._asking = asyncio.Lock()
-        self._asked_at = float("-inf")
+        self._awaiting = asyncio.Lock()
+        self._asked_at = self._missed_at = float("-inf")
         self._alive: list[WorkerInfo] = []
 
     async def alive(self) -> list[WorkerInfo]:
@@ -31,15 +35,37 @@ class Workers:
             if not self._alive or time.monotonic() - self._asked_at > _REMEMBERED_S:
                 found = await list_workers(await self._redis.get(), self._keys)
                 lanes = str(self._keys.queue_lanes)
-                self._alive = [one for one in found if one.alive and one.info.get("queue_lanes", "1") == lanes]
+                alive = [one for one in found if one.alive and one.info.get("queue_lanes", "1") == lanes]
                 self._asked_at = time.monotonic()
+                if self._alive and not alive:
+                    self._missed_at = self._asked_at
+                self._alive = alive
         return self._alive
+
+    async def returned(self) -> list[WorkerInfo]:
+        """As `alive`, but where there were some before, they get a while to be seen again.
+
+        Redis may have lost what they say of themselves, or have been away for longer than it keeps that: they say it
+        again as soon as they are connected. Who waits here waits for one who looks for all. Raises as `alive`.
+        """
+        if alive := await self.alive():
+            return alive
+        async with self._awaiting:
+            give_up_at = self._missed_at + self._patience_s
+            while not (alive := await self.alive()) and time.monotonic() < give_up_at:  # noqa: ASYNC110 (Redis knows)
+                await asyncio.sleep(_AGAIN_S)
+        return alive
+
+    @property
+    def adapters(self) -> list[str]:
+        """The adapters that every live worker has: whoever claims a request has to have its own."""
+        told = [worker.info.get("adapters", "").split(",") for worker in self._alive]
+        return [name for name in told[0] if name and all(name in names for names in told)] if told else []
 
     @property
     def limits(self) -> ModelLimits:
         """What the model's files state, lowered to what every live worker says of itself."""
-        lengths = [self._stated.max_model_len, *self._said("max_model_len")]
-        return ModelLimits(self._stated.vocab_size, min(lengths), min(self._said("max_cached_tokens"), default=None))
+        return self._stated.lowered(self._said("max_model_len"), self._said("max_cached_tokens"))
 
     def _said(self, field: str) -> list[int]:
         values = [worker.info.get(field, "") for worker in self._alive]

@@ -1,14 +1,23 @@
 """Which parameters go together where the choices of a request are selected among candidates."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from schemas.errors import InvalidRequest
+from orcastream.schemas.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from schemas.request import Payload
+    from orcastream.schemas.request import RequestParameters
 
 
-def check_candidates(payload: "Payload") -> None:
+CHANGING_LOGITS: Final = {
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "logit_bias": (),
+}
+"""Parameters that change logits before a token is chosen, and the value of each that changes nothing."""
+
+
+def check_candidates(payload: "RequestParameters") -> None:
     """InvalidRequest naming the parameter that does not go with the others."""
     if payload.best_of is not None and payload.best_of < payload.n:
         raise InvalidRequest("best_of", payload.best_of, f"at least n ({payload.n})")
@@ -18,13 +27,17 @@ def check_candidates(payload: "Payload") -> None:
         _check_samples(payload)
 
 
-def _check_beam_search(payload: "Payload") -> None:
+def _check_beam_search(payload: "RequestParameters") -> None:
     if "temperature" in payload.model_fields_set and payload.temperature != 0:
         raise InvalidRequest("temperature", payload.temperature, "0 or nothing with use_beam_search")
     for name, neutral in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0), ("seed", None)):
         value = getattr(payload, name)
         if value != neutral:
             raise InvalidRequest(name, value, "nothing with use_beam_search, which draws no samples")
+    for name, unchanged in CHANGING_LOGITS.items():
+        value = getattr(payload, name)
+        if value != unchanged:
+            raise InvalidRequest(name, value, f"{unchanged} with use_beam_search, which goes by the model's own")
     if payload.logprobs is not None:
         raise InvalidRequest("logprobs", payload.logprobs, "nothing with use_beam_search, which scores whole outputs")
     if payload.stop:
@@ -32,7 +45,7 @@ def _check_beam_search(payload: "Payload") -> None:
         raise InvalidRequest("stop", payload.stop, allowed)
 
 
-def _check_samples(payload: "Payload") -> None:
+def _check_samples(payload: "RequestParameters") -> None:
     for name, neutral in (("length_penalty", 1.0), ("early_stopping", False)):
         value = getattr(payload, name)
         if value != neutral:

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgpack
 
-from schemas.errors import InvalidRequest
-from schemas.json_text import JsonBounds, parse_json
-from schemas.limits import MAX_PROMPT_TOKENS
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.json_text import JsonBounds, parse_json
+from orcastream.schemas.limits import MAX_PROMPT_TOKENS
 
 _packer = msgpack.Packer()
 """One for all: `pack` leaves nothing behind in it."""

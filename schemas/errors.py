@@ -61,12 +61,27 @@ def without_values(message: str) -> str:
 class InvalidRequest(ValueError):
     """Input that breaks the contract: names the field, the value and what is allowed.
 
-    `str()` of it is a complete sentence that can be shown to a user as it is.
+    `str()` of it is a complete sentence that can be shown to a user as it is. `why` says more about the value, and may
+    quote it.
     """
 
-    def __init__(self, field: str, value: object, allowed: str, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
+    def __init__(
+        self,
+        field: str,
+        value: object,
+        allowed: str,
+        code: ErrorCode = ErrorCode.INVALID_REQUEST,
+        *,
+        why: str = "",
+    ) -> None:
         self.field = field.encode(errors="backslashreplace").decode()[:MAX_FIELD_LENGTH]
-        super().__init__(f"{self.field}: got {shown(value)}, allowed: {allowed}")
+        got = f"{shown(value)} ({why})" if why else shown(value)
+        super().__init__(f"{self.field}: got {got}, allowed: {allowed}")
         self.value = value
         self.allowed = allowed
         self.code = code
+        self.why = why
+
+    def renamed(self, field: str) -> "InvalidRequest":
+        """The same of a field that has another name for whoever is told."""
+        return InvalidRequest(field, self.value, self.allowed, self.code, why=self.why)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Self
 
-from schemas.codec import Form, decode, encode, pack_value
-from schemas.errors import ErrorCode, InvalidRequest, shown
-from schemas.limits import MAX_SEED, MAX_TOKEN_ID
-from schemas.stopping import FinishReason
-from schemas.wire_values import integer, number, text
+from orcastream.schemas.codec import Form, decode, encode, pack_value
+from orcastream.schemas.errors import ErrorCode, InvalidRequest, shown
+from orcastream.schemas.limits import MAX_SEED, MAX_TOKEN_ID
+from orcastream.schemas.stopping import FinishReason
+from orcastream.schemas.wire_values import integer, number, text
 
 
 @dataclass(slots=True, order=True)
@@ -77,6 +77,7 @@ class Started:
     """The event `E-0`: by writing it a worker fences every older epoch and says who it is.
 
     `entry` is `class entry-id`, the queue entry it serves. `worker` ends a request it does not own with a name, too.
+    `answer_format` is the request's own, so that whoever reads the log alone can tell thinking and calls from content.
     """
 
     worker: str
@@ -88,6 +89,7 @@ class Started:
     prompt_tokens: int
     n: int = 1
     traceparent: str | None = None
+    answer_format: str = ""
 
     type = "started"
 
@@ -105,6 +107,8 @@ class Started:
         }
         if self.traceparent:
             wire["traceparent"] = self.traceparent
+        if self.answer_format:
+            wire["answer_format"] = self.answer_format
         return wire
 
 
@@ -291,6 +295,7 @@ def _started(wire: Mapping[str, Any]) -> Started:
         prompt_tokens=integer(wire["prompt_tokens"]),
         n=integer(wire["n"]),
         traceparent=None if traceparent is None else text(traceparent),
+        answer_format=text(wire.get("answer_format", "")),
     )
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from schemas.errors import InvalidRequest
-from schemas.limits import NAME_PATTERN, NAME_RULE
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.limits import NAME_PATTERN, NAME_RULE
 
 
 def _count(number: int, noun: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from schemas.errors import InvalidRequest
+from orcastream.schemas.errors import InvalidRequest
 
 _STRING: Final = re.compile(rb'"[^"]*+(?:"|\Z)')
 """A JSON string without escapes, or what begins as one and does not end."""

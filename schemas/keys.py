@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, Self, get_args
 from zlib import crc32
 
-from schemas.errors import InvalidRequest
-from schemas.limits import ID_PATTERN, ID_RULE, MAX_QUEUE_LANES, NAME_PATTERN, NAME_RULE
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.limits import ID_PATTERN, ID_RULE, MAX_QUEUE_LANES, NAME_PATTERN, NAME_RULE
 
 PriorityClass = Literal["realtime", "high", "normal", "low"]
 CLASSES: Final[tuple[str, ...]] = get_args(PriorityClass)
@@ -117,6 +117,16 @@ class Keys:
         return f"{self.namespace}:{self._tag(0)}:control"
 
     @property
+    def watched(self) -> str:
+        """String that expires: exists while somebody watches the workers; one for all lanes."""
+        return f"{self.namespace}:{self._tag(0)}:watched"
+
+    @property
+    def stats(self) -> str:
+        """Capped stream of what the workers' engines do, while somebody watches; one for all lanes."""
+        return f"{self.namespace}:{self._tag(0)}:stats"
+
+    @property
     def dead(self) -> str:
         """Stream of dead letters."""
         return f"{self.namespace}:{self._tag(self.lane)}:dead"
@@ -124,6 +134,44 @@ class Keys:
     def reply(self, request_id: str) -> str:
         """The reply log of one request."""
         return f"{self.namespace}:reply:{{{lane(request_id)}}}:{request_id}"
+
+    @property
+    def jobs(self) -> str:
+        """Sorted set: the model's bulk jobs, by when they expire (Unix ms)."""
+        return f"{self.namespace}:{self._tag(0)}:jobs"
+
+    def job(self, job_id: str) -> str:
+        """Hash: one bulk job, its order and its counts."""
+        return f"{self.namespace}:job:{{{job_id}}}"
+
+    def job_lines(self, job_id: str) -> str:
+        """Stream: the lines of a bulk job that have no result yet, under their numbers."""
+        return f"{self.job(job_id)}:lines"
+
+    def job_results(self, job_id: str) -> str:
+        """Stream: the results of a bulk job, as they came."""
+        return f"{self.job(job_id)}:results"
+
+    def job_runner(self, job_id: str) -> str:
+        """String that expires: who runs a bulk job."""
+        return f"{self.job(job_id)}:runner"
+
+    def files(self, tenant: str) -> str:
+        """Hash of the files of a tenant: id → what is known of each, as JSON."""
+        return f"{self.namespace}:files:{tenant}"
+
+    def file_pieces(self, file_id: str) -> str:
+        """Stream: the content of a file in pieces, under their numbers."""
+        return f"{self.namespace}:file:{file_id}:pieces"
+
+    def batches(self, tenant: str) -> str:
+        """Sorted set: the batches of a tenant, by when they were made (Unix ms)."""
+        return f"{self.namespace}:batches:{tenant}"
+
+    @property
+    def open_batches(self) -> str:
+        """Hash of the gateways: batches that have not ended, id → tenant."""
+        return f"{self.namespace}:open-batches"
 
     @property
     def api_keys(self) -> str:
@@ -138,6 +186,18 @@ class Keys:
     def readers(self, request_id: str) -> str:
         """Hash of the gateways: which of them read this reply, and until when their marks count (Unix ms)."""
         return self._of_request("readers", request_id)
+
+    def response(self, request_id: str) -> str:
+        """String of the gateways: what is kept of a request beside its entry, for who asks for its response."""
+        return self._of_request("response", request_id)
+
+    def responses(self, tenant: str) -> str:
+        """Sorted set of the gateways: what is kept of a tenant's responses, by when it expires (Unix ms)."""
+        return f"{self.namespace}:{self._tag(self.lane)}:responses:{tenant}"
+
+    def response_bytes(self, tenant: str) -> str:
+        """Hash of the gateways: how many bytes are kept of each of a tenant's responses, and of all together."""
+        return f"{self.namespace}:{self._tag(self.lane)}:response-bytes:{tenant}"
 
     def worker(self, worker: str) -> str:
         """Hash that a worker keeps about itself; expires when it stops doing so."""

@@ -22,6 +22,9 @@ bytes."""
 PAYLOAD_BYTES_PER_TOKEN: Final = 16
 PAYLOAD_BYTES_BESIDE: Final = 64 * 1024
 """What a payload can need for each token of the model's context, in its longest form, and for all else."""
+MAX_DEAD_LETTERS: Final = 10_000
+MAX_DEAD_LETTER_BYTES: Final = 256 * 1024 * 1024
+"""What is kept of requests that were set aside, per lane of a queue; the oldest go first."""
 MAX_PROMPT_TOKENS: Final = 1_000_000
 MAX_TOKEN_ID: Final = 2**32 - 1
 MAX_OUTPUT_TOKENS: Final = 1_000_000
@@ -31,7 +34,17 @@ MAX_CHOICES: Final = 16
 MAX_STOP_STRINGS: Final = 16
 MAX_STOP_LENGTH: Final = 256
 MAX_STOP_TOKEN_IDS: Final = 64
+MAX_CONSTRAINT_LENGTH: Final = 32_768
+"""Characters of a schema, an expression or a grammar: what the rest of a payload leaves of its bytes."""
+MAX_CONSTRAINT_CHOICES: Final = 512
+MAX_CONSTRAINT_CHOICE_LENGTH: Final = 1024
+MAX_ANSWER_FORMAT_LENGTH: Final = 64
+ANSWER_FORMAT_PATTERN: Final = re.compile(r"[a-z0-9_]+(?:\+[a-z0-9_]+)*")
 MAX_LOGPROBS: Final = 20
+MAX_LOGIT_BIASES: Final = 300
+MAX_LOGIT_BIAS: Final = 100
+"""A bias of as much decides alone, whatever the model says."""
+MAX_REPETITION_PENALTY: Final = 10
 MAX_SEED: Final = 2**63 - 1
 MAX_CACHE_SALT_LENGTH: Final = 128
 MAX_SLO_MS: Final = 3_600_000

@@ -1,11 +1,11 @@
 """The limits that a model adds to those of the contract."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from schemas.errors import InvalidRequest
-from schemas.limits import MAX_PAYLOAD_BYTES, PAYLOAD_BYTES_BESIDE, PAYLOAD_BYTES_PER_TOKEN
-from schemas.request import Payload
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.limits import MAX_PAYLOAD_BYTES, PAYLOAD_BYTES_BESIDE, PAYLOAD_BYTES_PER_TOKEN
+from orcastream.schemas.request import Payload
 
 _LENGTH_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len", "seq_length")
 """What configurations call the longest sequence that a model was made for, the usual name first."""
@@ -35,6 +35,12 @@ class ModelLimits:
     max_model_len: int
     max_cached_tokens: int | None = None
 
+    def lowered(self, lengths: Iterable[int], cached_tokens: Iterable[int]) -> "ModelLimits":
+        """What holds where several workers serve the model: the shortest context and the smallest cache they tell."""
+        return ModelLimits(
+            self.vocab_size, min([self.max_model_len, *lengths]), min(cached_tokens, default=self.max_cached_tokens)
+        )
+
     @property
     def max_total_tokens(self) -> int:
         """Most prompt and output tokens that one choice may have."""
@@ -55,22 +61,28 @@ class ModelLimits:
         """The bound on output tokens; InvalidRequest where prompt and output cannot be held."""
         room = self.max_total_tokens - num_prompt_tokens
         if room < 1:
-            cache = "" if self.max_cached_tokens is None else f", KV cache {self.max_cached_tokens}"
-            raise InvalidRequest(
-                "prompt",
-                f"{num_prompt_tokens} tokens",
-                f"at most {self.max_total_tokens - 1} tokens (context {self.max_model_len}{cache})",
-            )
+            raise self.too_long(f"{num_prompt_tokens} tokens")
         for field, value in (("max_tokens", max_tokens), ("min_tokens", min_tokens)):
             if value is not None and value > room:
                 allowed = f"at most {room} after a prompt of {num_prompt_tokens} tokens"
                 raise InvalidRequest(field, value, allowed)
         return room if max_tokens is None else max_tokens
 
+    def too_long(self, told: str) -> InvalidRequest:
+        """The error of a prompt that cannot be held; `told` is its length in words."""
+        cache = "" if self.max_cached_tokens is None else f", KV cache {self.max_cached_tokens}"
+        allowed = f"at most {self.max_total_tokens - 1} tokens (context {self.max_model_len}{cache})"
+        return InvalidRequest("prompt", told, allowed)
+
     def check(self, payload: Payload) -> None:
         """InvalidRequest where `payload` asks for what this model cannot do."""
         self.resolve_max_tokens(payload)
-        for field, ids in (("prompt", payload.prompt), ("stop_token_ids", payload.stop_token_ids)):
+        biased = tuple(token for token, _ in payload.logit_bias)
+        for field, ids in (
+            ("prompt", payload.prompt),
+            ("stop_token_ids", payload.stop_token_ids),
+            ("logit_bias", biased),
+        ):
             worst = max(ids, default=0)
             if worst >= self.vocab_size:
                 raise InvalidRequest(

@@ -2,11 +2,12 @@
 
 import sys
 from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
+    BaseModel,
     ConfigDict,
     FailFast,
     Field,
@@ -16,12 +17,15 @@ from pydantic import (
     model_validator,
 )
 
-from schemas.candidates import check_candidates
-from schemas.codec import Form, decode, encode, form_of
-from schemas.errors import ErrorCode, InvalidRequest
-from schemas.explain import first_complaint
-from schemas.keys import CLASSES, check_id
-from schemas.limits import (
+from orcastream.schemas.candidates import check_candidates
+from orcastream.schemas.codec import Form, decode, encode, form_of
+from orcastream.schemas.constraint import Constraint, check_constraint
+from orcastream.schemas.errors import ErrorCode, InvalidRequest
+from orcastream.schemas.explain import first_complaint
+from orcastream.schemas.keys import CLASSES, check_id
+from orcastream.schemas.limits import (
+    ANSWER_FORMAT_PATTERN,
+    MAX_ANSWER_FORMAT_LENGTH,
     MAX_CACHE_SALT_LENGTH,
     MAX_CHOICES,
     MAX_DEADLINE_AHEAD_MS,
@@ -37,11 +41,13 @@ from schemas.limits import (
     PROTOCOL_VERSION,
     UNSTATED_OUTPUT_TOKENS,
 )
-from schemas.sampling import SamplingParams, TokenId
+from orcastream.schemas.sampling import SamplingParams, TokenId
 
 _ID_TYPE = "I"
 """An array's numbers from 0 to MAX_TOKEN_ID, 32 bits: it takes no others."""
 ENTRY_FIELDS = frozenset({"id", "v", "class", "deadline", "traceparent", "tracestate", "payload"})
+
+M = TypeVar("M", bound=BaseModel)
 
 
 def _token_ids(prompt: object, validate: ValidatorFunctionWrapHandler) -> object:
@@ -76,14 +82,16 @@ DEFAULT_TENANT = "default"
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 
 
-class Payload(SamplingParams):
-    """What a producer asks for: prompt token ids, sampling parameters, and how the request behaves."""
+PromptIds = Annotated[
+    tuple[TokenId, ...], FailFast(), WrapValidator(_token_ids), Field(min_length=1, max_length=MAX_PROMPT_TOKENS)
+]
+
+
+class RequestParameters(SamplingParams):
+    """All that a producer asks for besides the prompt: sampling, choices, and how the request behaves."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    prompt: Annotated[
-        tuple[TokenId, ...], FailFast(), WrapValidator(_token_ids), Field(min_length=1, max_length=MAX_PROMPT_TOKENS)
-    ]
     n: int = Field(1, ge=1, le=MAX_CHOICES, description="Choices of the answer.")
     best_of: int | None = Field(
         None, ge=1, le=MAX_CHOICES, description="Candidates, the n best of which are the choices; none: n."
@@ -103,6 +111,13 @@ class Payload(SamplingParams):
     stop: Annotated[tuple[StopString, ...], FailFast()] = Field(
         (), max_length=MAX_STOP_STRINGS, strict=False, description="Texts that end a choice; never part of it."
     )
+    constraint: Constraint | None = Field(None, description="What the text of every choice has to follow.")
+    answer_format: str = Field(
+        "",
+        max_length=MAX_ANSWER_FORMAT_LENGTH,
+        pattern=f"^(?:{ANSWER_FORMAT_PATTERN.pattern})?$",
+        description="What the text holds besides content, for those who read it: names with + between them.",
+    )
     tenant: str = Field(
         DEFAULT_TENANT,
         pattern=f"^(?:{NAME_PATTERN.pattern})$",
@@ -112,6 +127,11 @@ class Payload(SamplingParams):
         "",
         max_length=MAX_CACHE_SALT_LENGTH,
         description="Cached prefixes are shared among requests of equal tenant and salt alone.",
+    )
+    adapter: str = Field(
+        "",
+        pattern=f"^(?:{NAME_PATTERN.pattern})?$",
+        description="The LoRA adapter that changes the model for this request; empty: none.",
     )
     ttft_slo_ms: float | None = Field(
         None, gt=0, le=MAX_SLO_MS, description="Target for the time to the first token. [ms]"
@@ -126,6 +146,7 @@ class Payload(SamplingParams):
     @model_validator(mode="after")
     def _parameters_agree(self) -> Self:
         check_candidates(self)
+        check_constraint(self)
         return self
 
     @property
@@ -137,11 +158,6 @@ class Payload(SamplingParams):
     def declared_length(self) -> int:
         """The longest that one candidate gets, as far as the request says. [tokens]"""
         return UNSTATED_OUTPUT_TOKENS if self.max_tokens is None else self.max_tokens
-
-    @property
-    def declared_tokens(self) -> int:
-        """What the request counts for before anybody knows what it takes: its prompt and its candidates. [tokens]"""
-        return len(self.prompt) + self.num_candidates * self.declared_length
 
     @property
     def is_ranked(self) -> bool:
@@ -157,13 +173,48 @@ class Payload(SamplingParams):
         return SamplingParams.model_construct(**values)
 
 
+class _Prompt(BaseModel):
+    """A prompt alone."""
+
+    model_config = ConfigDict(strict=True)
+
+    prompt: PromptIds
+
+
+class Payload(RequestParameters):
+    """What a queue entry asks for: the prompt's token ids and the parameters."""
+
+    prompt: PromptIds
+
+    @classmethod
+    def of(cls, prompt: Sequence[int], parameters: RequestParameters) -> "Payload":
+        """The payload of checked parameters; InvalidRequest naming the place where `prompt` is none."""
+        checked = _parse(_Prompt, {"prompt": prompt}).prompt
+        names = {*parameters.model_fields_set, "prompt"}
+        return cls.model_construct(_fields_set=names, **{**parameters.__dict__, "prompt": checked})
+
+    @property
+    def declared_tokens(self) -> int:
+        """What the request counts for before anybody knows what it takes: its prompt and its candidates. [tokens]"""
+        return len(self.prompt) + self.num_candidates * self.declared_length
+
+
 def parse_payload(body: Mapping[str, Any]) -> Payload:
     """The checked payload; InvalidRequest naming the first field that is wrong."""
-    if len(body) > len(Payload.model_fields):  # else each of half a million names would get an error of its own
-        unknown = next(name for name in body if name not in Payload.model_fields)
+    return _parse(Payload, body)
+
+
+def parse_parameters(body: Mapping[str, Any]) -> RequestParameters:
+    """The checked parameters of a request whose prompt is elsewhere; InvalidRequest as `parse_payload`."""
+    return _parse(RequestParameters, body)
+
+
+def _parse(kind: type[M], body: Mapping[str, Any]) -> M:
+    if len(body) > len(kind.model_fields):  # else each of half a million names would get an error of its own
+        unknown = next(name for name in body if name not in kind.model_fields)
         raise InvalidRequest(unknown, body[unknown], "no such parameter exists")
     try:
-        return Payload.model_validate(body)
+        return kind.model_validate(body)
     except ValidationError as error:
         raise first_complaint(error) from None
 
@@ -179,6 +230,8 @@ class GenerationRequest:
     form: Form = Form.MSGPACK
     traceparent: str | None = None
     tracestate: str | None = None
+    record: str | None = field(default=None, compare=False)
+    """What its gateway keeps beside the entry as long as the id is remembered; no part of the entry."""
 
     def fields(self) -> dict[str, str | bytes]:
         """The flat fields of the queue entry, for XADD."""

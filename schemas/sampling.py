@@ -4,15 +4,26 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationInfo, field_validator
 
-from schemas.limits import MAX_LOGPROBS, MAX_OUTPUT_TOKENS, MAX_SEED, MAX_STOP_TOKEN_IDS, MAX_TOKEN_ID
+from orcastream.schemas.limits import (
+    MAX_LOGIT_BIAS,
+    MAX_LOGIT_BIASES,
+    MAX_LOGPROBS,
+    MAX_OUTPUT_TOKENS,
+    MAX_REPETITION_PENALTY,
+    MAX_SEED,
+    MAX_STOP_TOKEN_IDS,
+    MAX_TOKEN_ID,
+)
 
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
+Bias = Annotated[tuple[TokenId, Annotated[float, Field(ge=-MAX_LOGIT_BIAS, le=MAX_LOGIT_BIAS)]], Field(strict=False)]
 
 
 class SamplingParams(BaseModel):
     """Sampling and stop conditions of one request. Immutable; every field is checked on construction.
 
-    Filters apply in the order temperature, top_k, top_p, min_p. `temperature=0` is greedy.
+    Logits are changed by repetition_penalty, then by logit_bias, frequency_penalty and presence_penalty; filters apply
+    in the order temperature, top_k, top_p, min_p. `temperature=0` is greedy.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -29,6 +40,21 @@ class SamplingParams(BaseModel):
         1.0, gt=0, le=1, description="Keep the smallest set of tokens whose probabilities reach this sum."
     )
     min_p: float = Field(0.0, ge=0, le=1, description="Drop tokens less likely than this share of the most likely one.")
+    presence_penalty: float = Field(
+        0.0, ge=-2, le=2, description="Taken off the logit of every token that the output has."
+    )
+    frequency_penalty: float = Field(
+        0.0, ge=-2, le=2, description="Taken off the logit of a token once for each time that the output has it."
+    )
+    repetition_penalty: float = Field(
+        1.0,
+        gt=0,
+        le=MAX_REPETITION_PENALTY,
+        description="Divides the logit of every token of prompt and output where it is above 0, else multiplies it.",
+    )
+    logit_bias: Annotated[tuple[Bias, ...], FailFast()] = Field(
+        (), max_length=MAX_LOGIT_BIASES, strict=False, description="Pairs of a token id and what is added to its logit."
+    )
     seed: int | None = Field(
         None,
         ge=0,
@@ -42,6 +68,13 @@ class SamplingParams(BaseModel):
     logprobs: int | None = Field(
         None, ge=0, le=MAX_LOGPROBS, description="Log probability of each chosen token and of this many likeliest ones."
     )
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _one_bias_each(cls, biases: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
+        if len({token for token, _ in biases}) < len(biases):
+            raise ValueError("one bias for each token id")
+        return biases
 
     @field_validator("min_tokens")
     @classmethod

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 
-from schemas.sampling import SamplingParams
+from orcastream.schemas.sampling import SamplingParams
 
 
 class FinishReason(StrEnum):

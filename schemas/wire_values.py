@@ -5,8 +5,8 @@ All raise TypeError; whoever decodes the event turns that into InvalidRequest.
 
 from typing import Any
 
-from schemas.errors import shown
-from schemas.limits import MAX_SEED
+from orcastream.schemas.errors import shown
+from orcastream.schemas.limits import MAX_SEED
 
 
 def integer(value: Any) -> int:

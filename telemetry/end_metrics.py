@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from telemetry.histograms import histogram
-from telemetry.instruments import Attributes, Values, attributes, observe
-from telemetry.names import OPERATION, PROVIDER, REQUEST_DURATION, REQUESTS_ENDED, Attribute
+from orcastream.telemetry.histograms import histogram
+from orcastream.telemetry.instruments import Attributes, Values, attributes, observe
+from orcastream.telemetry.names import OPERATION, PROVIDER, REQUEST_DURATION, REQUESTS_ENDED, Attribute
 
 
 class EndMetrics:

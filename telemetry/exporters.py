@@ -4,7 +4,7 @@ from the standard variables by themselves."""
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from telemetry.settings import OtelSettings, Signal, UnusableTelemetry
+from orcastream.telemetry.settings import OtelSettings, Signal, UnusableTelemetry
 
 if TYPE_CHECKING:
     from opentelemetry.sdk._logs.export import LogRecordExporter

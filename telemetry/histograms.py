@@ -9,8 +9,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from telemetry.instruments import SCOPE, Attributes
-from telemetry.names import Kind, Metric
+from orcastream.telemetry.instruments import SCOPE, Attributes
+from orcastream.telemetry.names import Kind, Metric
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import HistogramDataPoint, MetricsData

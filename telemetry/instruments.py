@@ -5,10 +5,11 @@ Histograms are in histograms.py.
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from opentelemetry.metrics import CallbackOptions, Counter, Meter, Observation, get_meter
 
-from telemetry.names import Attribute, Kind, Metric
+from orcastream.telemetry.names import Attribute, Kind, Metric
 
 SCOPE: Final = "orcastream"
 """Name of the meter and of the tracer."""
@@ -16,6 +17,9 @@ SCOPE: Final = "orcastream"
 Attributes = Mapping[str, str]
 Values = Iterable[tuple[float, Attributes]]
 Read = Callable[[], Values]
+
+_READS: Final[WeakKeyDictionary[Meter, dict[str, list[Read]]]] = WeakKeyDictionary()
+"""Who tells the values of each observed metric: the SDK takes one callback for a name, and passes over further ones."""
 
 
 def attributes(values: Mapping[Attribute, str]) -> Attributes:
@@ -32,15 +36,19 @@ def counter(metric: Metric) -> Counter:
 def observe(metric: Metric, read: Read) -> None:
     """Let `read` be asked whenever metrics are collected: pairs of a value and its attributes.
 
-    `read` runs in a thread of the exporter, so what it looks at must bear that. ValueError where `metric` is no
-    observable one.
+    Several may tell the values of one metric. `read` runs in a thread of the exporter, so what it looks at must bear
+    that. ValueError where `metric` is no observable one.
     """
     _check(metric, Kind.GAUGE, Kind.TOTAL)
+    meter = _meter()
+    reads = _READS.setdefault(meter, {}).setdefault(metric.name, [])
+    reads.append(read)
+    if len(reads) > 1:
+        return
 
     def callback(_: CallbackOptions) -> list[Observation]:
-        return [Observation(value, labels) for value, labels in read()]
+        return [Observation(value, labels) for one in reads for value, labels in one()]
 
-    meter = _meter()
     create = meter.create_observable_gauge if metric.kind is Kind.GAUGE else meter.create_observable_counter
     create(metric.name, [callback], metric.unit, metric.description)
 

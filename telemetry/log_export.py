@@ -9,8 +9,8 @@ from opentelemetry.context import Context
 from opentelemetry.semconv.attributes.exception_attributes import EXCEPTION_STACKTRACE, EXCEPTION_TYPE
 from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
-from telemetry.error_outline import outline, type_name
-from telemetry.logs import EXPORT_LOGGERS, extra_fields
+from orcastream.telemetry.error_outline import outline, type_name
+from orcastream.telemetry.logs import EXPORT_LOGGERS, extra_fields
 
 _SEVERITIES: Final = (
     (logging.CRITICAL, SeverityNumber.FATAL),
@@ -63,7 +63,7 @@ class ExportHandler(logging.Handler):
 
 
 def _context(fields: Mapping[str, object]) -> Context | None:
-    """The trace that a line names as its own (`telemetry.logs.trace_fields`); None: that of the current span."""
+    """The trace that a line names as its own (`logs.trace_fields`); None: that of the current span."""
     try:
         trace_id, span_id = (int(str(fields[name]), 16) for name in _TRACE)
     except (KeyError, ValueError):

@@ -10,8 +10,8 @@ from typing import Any, Final
 from opentelemetry import trace
 from opentelemetry.trace import SpanContext
 
-from telemetry.error_outline import outline
-from telemetry.settings import LogForm
+from orcastream.telemetry.error_outline import outline
+from orcastream.telemetry.settings import LogForm
 
 EXPORT_LOGGERS: Final = ("opentelemetry.", "urllib3.", "requests.", "grpc.")
 """Loggers of those who export telemetry: a collector that is away is news once, not with every batch."""

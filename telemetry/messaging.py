@@ -1,7 +1,7 @@
 """What the spans at both ends of the queue say of it, by the conventions for messaging."""
 
-from telemetry import names
-from telemetry.names import Attribute, Span
+from orcastream.telemetry import names
+from orcastream.telemetry.names import Attribute, Span
 
 
 def messaging(operation: Span, template: str, model: str, priority_class: str, client: str) -> dict[Attribute, str]:

@@ -278,6 +278,38 @@ CAPACITY: Final = Metric(
     (WORKER,),
     (Attribute.MODEL,),
 )
+ADAPTERS: Final = Metric(
+    "orcastream.worker.adapters",
+    Kind.GAUGE,
+    "{adapter}",
+    "LoRA adapters in memory, `max_adapters` at most.",
+    (WORKER,),
+    (Attribute.MODEL,),
+)
+ADAPTER_LOADS: Final = Metric(
+    "orcastream.worker.adapter_loads",
+    Kind.TOTAL,
+    "{adapter}",
+    "LoRA adapters read from disk, each time that one is.",
+    (WORKER,),
+    (Attribute.MODEL,),
+)
+ADAPTER_EVICTIONS: Final = Metric(
+    "orcastream.worker.adapter_evictions",
+    Kind.TOTAL,
+    "{adapter}",
+    "LoRA adapters that left the memory to make room for others.",
+    (WORKER,),
+    (Attribute.MODEL,),
+)
+ADAPTER_WAITS: Final = Metric(
+    "orcastream.worker.adapter_waits",
+    Kind.GAUGE,
+    "{request}",
+    "Claimed requests that wait for their LoRA adapter: it is being read, or all places are in use.",
+    (WORKER,),
+    (Attribute.MODEL,),
+)
 POOL_REQUESTS: Final = Metric(
     "orcastream.engine.requests",
     Kind.GAUGE,

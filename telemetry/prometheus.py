@@ -8,7 +8,7 @@ import re
 import threading
 from typing import TYPE_CHECKING, Final
 
-from telemetry.names import Kind, Metric
+from orcastream.telemetry.names import Kind, Metric
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -4,8 +4,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from telemetry.instruments import Values, attributes, observe
-from telemetry.names import QUEUE_AGE, QUEUE_LENGTH, WORKERS, Attribute, Metric
+from orcastream.telemetry.instruments import Values, attributes, observe
+from orcastream.telemetry.names import QUEUE_AGE, QUEUE_LENGTH, WORKERS, Attribute, Metric
 
 INTERVAL_S = 5.0
 """How often a service gathers, as long as anybody wants it."""

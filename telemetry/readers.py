@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 
-from telemetry.exporters import metric_exporter
-from telemetry.histograms import CountsHistograms
-from telemetry.settings import OtelSettings
+from orcastream.telemetry.exporters import metric_exporter
+from orcastream.telemetry.histograms import CountsHistograms
+from orcastream.telemetry.settings import OtelSettings
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -1,12 +1,12 @@
 """What the connections to Redis tell: commands, round trips, breaks."""
 
-from telemetry.histograms import histogram
-from telemetry.instruments import observe
-from telemetry.names import CONNECTIONS_LOST, REDIS_COMMANDS, REDIS_DURATION
+from orcastream.telemetry.histograms import histogram
+from orcastream.telemetry.instruments import observe
+from orcastream.telemetry.names import CONNECTIONS_LOST, REDIS_COMMANDS, REDIS_DURATION
 
 
 class RedisMetrics:
-    """Observes links (`broker.link.LinkObserver`). One for a process, used on its asyncio loop."""
+    """Observes links (`orcastream.broker.link.LinkObserver`). One for a process, used on its asyncio loop."""
 
     def __init__(self) -> None:
         self._duration = histogram(REDIS_DURATION).at({})

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Mapping
 
-from telemetry.instruments import Read, Values, observe
-from telemetry.names import (
+from orcastream.telemetry.instruments import Read, Values, observe
+from orcastream.telemetry.names import (
     REDIS_AOF,
     REDIS_EVICTED,
     REDIS_LAG,
@@ -15,7 +15,7 @@ from telemetry.names import (
     REDIS_SLOW,
     Metric,
 )
-from telemetry.queue_gauges import FRESH_FOR_S
+from orcastream.telemetry.queue_gauges import FRESH_FOR_S
 
 _OBSERVED = (
     *(REDIS_MEMORY, REDIS_MEMORY_LIMIT, REDIS_AOF, REDIS_REPLICAS),

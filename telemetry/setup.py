@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from telemetry.names import HTTP_DURATION
-from telemetry.settings import OtelSettings, UnusableTelemetry
-from telemetry.version import own_version
+from orcastream.telemetry.names import HTTP_DURATION
+from orcastream.telemetry.settings import OtelSettings, UnusableTelemetry
+from orcastream.telemetry.version import own_version
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
@@ -100,8 +100,8 @@ def _start_traces(
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    from telemetry.exporters import span_exporter
-    from telemetry.span_content import WithoutContent
+    from orcastream.telemetry.exporters import span_exporter
+    from orcastream.telemetry.span_content import WithoutContent
 
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     for name in names:
@@ -115,7 +115,7 @@ def _start_metrics(telemetry: Telemetry, settings: OtelSettings, names: Sequence
     from opentelemetry import metrics
     from opentelemetry.sdk.metrics import MeterProvider
 
-    from telemetry.readers import exporting, shown_to_prometheus
+    from orcastream.telemetry.readers import exporting, shown_to_prometheus
 
     readers: list[MetricReader] = [exporting(name, settings) for name in names]
     if telemetry.registry is not None:
@@ -131,8 +131,8 @@ def _start_logs(
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 
-    from telemetry.exporters import log_exporter
-    from telemetry.log_export import ExportHandler
+    from orcastream.telemetry.exporters import log_exporter
+    from orcastream.telemetry.log_export import ExportHandler
 
     provider = LoggerProvider(resource=resource, shutdown_on_exit=False)
     for name in names:

@@ -1,9 +1,9 @@
-"""The tables of metrics in docs/telemetry.md, made from names.py; `python -m telemetry.tables` prints them."""
+"""The tables of metrics in docs/telemetry.md, from names.py: `python -m orcastream.telemetry.tables`."""
 
 from collections.abc import Iterator
 
-from telemetry.names import METRICS, Kind, Metric
-from telemetry.prometheus import prometheus_name
+from orcastream.telemetry.names import METRICS, Kind, Metric
+from orcastream.telemetry.prometheus import prometheus_name
 
 
 def metrics_tables() -> str:

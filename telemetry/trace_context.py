@@ -6,7 +6,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanContext, Tracer, get_current_span, get_tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from telemetry.instruments import SCOPE
+from orcastream.telemetry.instruments import SCOPE
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 

@@ -13,7 +13,22 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.redis_server import BINARIES, EXPECTED, RedisServer
+from tests.redis_server import BINARIES, EXPECTED, RedisServer, durable_binary
+from tests.stuck import (
+    pytest_configure,
+    pytest_runtest_teardown,
+    pytest_sessionfinish,
+    pytest_timeout_cancel_timer,
+    pytest_timeout_set_timer,
+)
+
+__all__ = [
+    "pytest_configure",
+    "pytest_runtest_teardown",
+    "pytest_sessionfinish",
+    "pytest_timeout_cancel_timer",
+    "pytest_timeout_set_timer",
+]
 
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
@@ -85,3 +100,15 @@ def own_redis(redis_binary: str, tmp_path: Path) -> Iterator[Callable[..., Redis
     yield start
     for server in servers:
         server.kill()
+
+
+@pytest.fixture
+def durable_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server that knows WAITAOF, and never writes its file to the disk unless it is told to."""
+    binary = durable_binary()
+    if binary is None:
+        pytest.skip("no server that knows WAITAOF found: Redis 7.2 or later, or Valkey")
+    server = RedisServer(binary, tmp_path / "durable", aof="no")
+    server.start()
+    yield server
+    server.kill()

@@ -1,6 +1,5 @@
-"""Three masters of a Redis Cluster, all real processes, each serving a third of the slots; slots can be moved."""
+"""Three masters of a Redis Cluster, real processes, each serving a third of the slots, which can be moved."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,15 +11,15 @@ from redis.crc import key_slot
 
 from tests.ports import free_port
 from tests.redis_server import RedisServer, runs_clusters
+from tests.redis_waiting import text, wait_until
 
 NUM_SLOTS = 16384
 NODE_TIMEOUT_MS = 1000
-WAIT_S = 60
 
 
 class RedisCluster:
-    """`nodes` serve the slots in order. Whoever finds a node dead leaves the others serving theirs, unless
-    `full_coverage` is asked for, as it is by default in Redis."""
+    """`nodes` serve the slots in order, each with a replica where `replicated`. Whoever finds a node dead leaves the
+    others serving theirs, unless `full_coverage` is asked for, as it is by default in Redis."""
 
     def __init__(
         self,
@@ -28,6 +27,7 @@ class RedisCluster:
         directory: Path,
         *,
         num_nodes: int = 3,
+        replicated: bool = False,
         aof: str | None = "always",
         full_coverage: bool = False,
         options: Callable[[RedisServer], Sequence[str]] = lambda _: (),
@@ -35,11 +35,14 @@ class RedisCluster:
         if not runs_clusters(binary):
             pytest.skip("no redis-server of version 7 found on this machine")
         self.nodes = [RedisServer(binary, directory / f"node{number}", aof=aof) for number in range(num_nodes)]
-        for node in self.nodes:
+        copies = range(num_nodes if replicated else 0)
+        self.replicas = [RedisServer(binary, directory / f"replica{number}", aof=aof) for number in copies]
+        for node in (*self.nodes, *self.replicas):
             node.options += ["--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT_MS)]
             node.options += ["--cluster-require-full-coverage", "yes" if full_coverage else "no"]
             # The bus has a port of its own, which by default is out of the range that tests have to themselves.
             node.options += ["--cluster-port", str(free_port()), *options(node)]
+            node.options += ["--repl-diskless-sync-delay", "0"]
 
     @property
     def url(self) -> str:
@@ -48,7 +51,7 @@ class RedisCluster:
 
     def start(self) -> None:
         """Start the nodes, have them meet and share the slots, and wait until all of them say so."""
-        for node in self.nodes:
+        for node in (*self.nodes, *self.replicas):
             node.start()
         share = -(-NUM_SLOTS // len(self.nodes))
         for number, node in enumerate(self.nodes):
@@ -56,20 +59,30 @@ class RedisCluster:
             with node.client() as client:
                 client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
                 client.execute_command("CLUSTER", "ADDSLOTSRANGE", slots[0], slots[-1])
-                for other in self.nodes[:number]:
+                for other in (*self.nodes[:number], *self.replicas):
                     bus = other.options[other.options.index("--cluster-port") + 1]
                     client.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port, bus)
         self.wait_whole()
+        for node, replica in zip(self.nodes, self.replicas, strict=False):
+            _replicate(node, replica)
 
     def wait_whole(self) -> None:
         """Wait until every node knows who serves each slot, and takes all of them for alive."""
         for node in self.nodes:
-            _wait(lambda node=node: self._is_whole(node))  # type: ignore[misc]
+            wait_until(lambda node=node: self._is_whole(node))  # type: ignore[misc]
 
     def stop(self) -> None:
         """End everything."""
-        for node in self.nodes:
+        for node in (*self.nodes, *self.replicas):
             node.kill()
+
+    def promote(self, key: str) -> None:
+        """Kill the master of `key` for good, and wait until its replica serves in its place."""
+        master = self.node_of(key)
+        number = self.nodes.index(master)
+        master.kill()
+        self.nodes[number] = self.replicas[number]
+        self.wait_whole()
 
     def node_of(self, key: str) -> RedisServer:
         """The node that serves a key, as the first living node has it."""
@@ -107,7 +120,7 @@ class RedisCluster:
         slot, source = key_slot(key.encode()), self.node_of(key)
         with source.client() as old, target.client() as new:
             names = [client.execute_command("CLUSTER", "MYID") for client in (old, new)]
-            source_id, target_id = [_text(name) for name in names]
+            source_id, target_id = [text(name) for name in names]
             new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
             old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
             _migrate(old, slot, target.port, num_keys)
@@ -132,6 +145,23 @@ def _served(client: "redis.Redis") -> list[tuple[int, int, int]]:
     return [(first, last, master[1]) for first, last, master, *_ in found]
 
 
+def _replicate(node: RedisServer, replica: RedisServer) -> None:
+    """Make the one a replica of the other, and wait until it has all of its data."""
+    with node.client() as master, replica.client() as client:
+        name = text(master.execute_command("CLUSTER", "MYID"))
+
+        def told() -> bool:  # refused until it has heard of the master
+            client.execute_command("CLUSTER", "REPLICATE", name)
+            return True
+
+        def follows() -> bool:
+            info: Any = client.info("replication")
+            return info["role"] == "slave" and info["master_link_status"] == "up"
+
+        wait_until(told)
+        wait_until(follows)
+
+
 def plain_client(url: str, **options: Any) -> Any:
     """redis-py's client of what a URL leads to, a server or a cluster."""
     scheme, _, rest = url.partition("+cluster")
@@ -144,19 +174,3 @@ def _migrate(old: "redis.Redis", slot: int, port: int, count: int) -> bool:
     if keys:
         old.execute_command("MIGRATE", "127.0.0.1", port, "", 0, 10_000, "KEYS", *keys)
     return bool(keys)
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _wait(holds: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + WAIT_S
-    while True:
-        try:
-            if holds():
-                return
-        except redis.RedisError:
-            pass
-        assert time.monotonic() < give_up, "it did not come to that"
-        time.sleep(0.05)

@@ -2,20 +2,18 @@
 
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import redis
 
-from tests.parent import die_with_parent
+from tests.parent import tied_to_parent
 from tests.ports import free_port
 from tests.redis_server import RedisServer
+from tests.redis_waiting import text, wait_until
 
 SERVICE = "orca"
 DOWN_AFTER_MS = 1000
-WAIT_S = 60
 
 
 class Sentinels:
@@ -42,7 +40,7 @@ class Sentinels:
         for port in self.ports:
             self._start_sentinel(port)
         for port in self.ports:
-            _wait(lambda port=port: self._is_complete(port))  # type: ignore[misc]
+            wait_until(lambda port=port: self._is_complete(port))  # type: ignore[misc]
         self.wait_replicated()
 
     def stop(self) -> None:
@@ -74,14 +72,14 @@ class Sentinels:
     def wait_promoted(self, sentinel_number: int = 0) -> None:
         """Wait until the replica is the master, and a sentinel says so."""
         with self.servers[1].client() as replica:
-            _wait(lambda: replica.execute_command("ROLE")[0] == b"master")
-        _wait(lambda: self.master_port(sentinel_number) == self.servers[1].port)
+            wait_until(lambda: replica.execute_command("ROLE")[0] == b"master")
+        wait_until(lambda: self.master_port(sentinel_number) == self.servers[1].port)
 
     def wait_replicated(self) -> None:
         """Wait until the replica has all that the master has now."""
         with self.servers[0].client() as master, self.servers[1].client() as replica:
             offset = master.info("replication")["master_repl_offset"]
-            _wait(lambda: _has(replica.info("replication"), offset))
+            wait_until(lambda: _has(replica.info("replication"), offset))
 
     def stop_replication(self) -> None:
         """From now on the replica gets nothing, so that what is written is lost with the master."""
@@ -99,17 +97,15 @@ class Sentinels:
             f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}\n"
             f"sentinel failover-timeout {SERVICE} 10000\n"
         )
-        command = [self._binary, str(config), "--sentinel"]
-        self._processes.append(
-            subprocess.Popen(command, preexec_fn=die_with_parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        )
+        command = tied_to_parent([self._binary, str(config), "--sentinel"])
+        self._processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
 
     def _is_complete(self, port: int) -> bool:
         with self._sentinel(port) as sentinel:
             known = sentinel.execute_command("SENTINEL", "MASTER", SERVICE)
             if not isinstance(known, dict):
                 known = dict(zip(known[::2], known[1::2], strict=True))
-            texts = {str(_text(name)): str(_text(value)) for name, value in known.items()}
+            texts = {text(name): text(value) for name, value in known.items()}
             return (texts["num-slaves"], texts["num-other-sentinels"], texts["flags"]) == ("1", "2", "master")
 
     def _sentinel(self, port: int) -> "redis.Redis":
@@ -118,19 +114,3 @@ class Sentinels:
 
 def _has(replication: dict[str, Any], offset: int) -> bool:
     return bool(replication["master_link_status"] == "up" and replication["slave_repl_offset"] >= offset)
-
-
-def _text(value: object) -> object:
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def _wait(holds: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + WAIT_S
-    while True:
-        try:
-            if holds():
-                return
-        except redis.RedisError:
-            pass
-        assert time.monotonic() < give_up, "it did not come to that"
-        time.sleep(0.05)

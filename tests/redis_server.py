@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.parent import die_with_parent
+from tests.parent import tied_to_parent
 from tests.ports import free_port
 
 
@@ -98,7 +98,7 @@ class RedisServer:
     def start(self) -> None:
         """Start the process and wait until it answers; RuntimeError with its log when it does not."""
         self._process = subprocess.Popen(
-            self.command_line(), preexec_fn=die_with_parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            tied_to_parent(self.command_line()), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         give_up = time.monotonic() + 15
         while time.monotonic() < give_up and self._process.poll() is None:

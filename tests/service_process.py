@@ -93,7 +93,7 @@ def _serve(arguments: list[str], log_path: Path, environment: dict[str, str], pa
     with log_path.open("ab") as log_file:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(log_file.fileno(), stream.fileno())
-    from cli.main import main
+    from orcastream.cli.main import main
 
     if patch is not None:
         patch()

@@ -7,11 +7,11 @@ from tests.service_process import set_up_environment
 
 # transformers loads the classes of an architecture when they are first asked for: these are the demo model's.
 MODULES = (
-    "cli.worker",
-    "cli.gateway",
-    "worker.worker",
-    "gateway.app",
-    "gateway.main",
+    "orcastream.cli.worker",
+    "orcastream.cli.gateway",
+    "orcastream.worker.worker",
+    "orcastream.gateway.app",
+    "orcastream.gateway.main",
     "transformers.models.qwen3.modeling_qwen3",
     "opentelemetry.exporter.otlp.proto.http.metric_exporter",
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from text.detokenizer import Detokenizer
-from text.tokenizer import Tokenizer
+from orcastream.text.detokenizer import Detokenizer
+from orcastream.text.tokenizer import Tokenizer
 
 
 class ChoiceText:
@@ -13,6 +13,11 @@ class ChoiceText:
         self._detokenizer = Detokenizer(tokenizer)
         self.text_length: int | None = None
         """Where a stop string cut the text, in characters; to be set before the last tokens."""
+
+    @property
+    def length(self) -> int:
+        """Characters that the tokens so far have made certain."""
+        return self._detokenizer.length
 
     def push(self, tokens: Sequence[int]) -> str:
         """The text that `tokens`, the next ones, make certain."""

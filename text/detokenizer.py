@@ -4,11 +4,11 @@ from codecs import BufferedIncrementalDecoder, getincrementaldecoder
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from text.decode_window import DecodeWindow
-from text.token_bytes import TokenBytes
+from orcastream.text.decode_window import DecodeWindow
+from orcastream.text.token_bytes import TokenBytes
 
 if TYPE_CHECKING:
-    from text.tokenizer import Tokenizer
+    from orcastream.text.tokenizer import Tokenizer
 
 _Utf8Decoder: type[BufferedIncrementalDecoder] = getincrementaldecoder("utf-8")  # type: ignore[assignment]  # typeshed tells its base alone
 

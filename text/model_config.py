@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from schemas.model_limits import ModelLimits, context_length
+from orcastream.schemas.model_limits import ModelLimits, context_length
 
 
 class ModelFilesError(ValueError):

@@ -7,24 +7,32 @@ from functools import cached_property
 from threading import Lock
 from typing import Any, Self
 
-from schemas.errors import InvalidRequest
-from text.model_config import ModelConfig, ModelFilesError
-from text.token_bytes import TokenBytes
+from orcastream.text.chat_template import ChatTemplate, RenderedChat
+from orcastream.text.control_tokens import ControlTokens
+from orcastream.text.fewest_tokens import FewestTokens
+from orcastream.text.literal_tokenizer import LiteralTokenizer
+from orcastream.text.model_config import ModelConfig, ModelFilesError
+from orcastream.text.token_bytes import TokenBytes
 
 _LONG = 4096
 """Characters from which on a text is handed over to the tokenizer's own threads, which need no interpreter lock."""
 
 
-class NoChatTemplate(ValueError):
-    """The model has no chat template: messages cannot be turned into a prompt."""
-
-
 class TooManyTokens(ValueError):
-    """A text has more tokens than are wanted of it; `count` says how many."""
+    """A text has more tokens than are wanted of it.
 
-    def __init__(self, count: int, most: int) -> None:
-        super().__init__(f"{count} tokens, at most {most} are wanted")
+    `count` says how many; with `is_least` how many at least, since that was known before it was tokenized.
+    """
+
+    def __init__(self, count: int, most: int, *, is_least: bool = False) -> None:
         self.count = count
+        self.is_least = is_least
+        super().__init__(f"{self.told}, at most {most} are wanted")
+
+    @property
+    def told(self) -> str:
+        """The number of tokens in words."""
+        return f"at least {self.count} tokens" if self.is_least else f"{self.count} tokens"
 
 
 class Tokenizer:
@@ -43,6 +51,8 @@ class Tokenizer:
         own = tokenizer.eos_token_id
         self.eos_token_ids = eos_token_ids | (frozenset() if own is None else frozenset({own}))
         """Ids that end a text: the tokenizer's own and those of the model's generation config."""
+        special = (token for token in tokenizer.added_tokens_decoder.values() if token.special)
+        self.chat_template = ChatTemplate(tokenizer, ControlTokens(special))
 
     @classmethod
     def load(cls, model: str) -> Self:
@@ -68,11 +78,6 @@ class Tokenizer:
         """Number of ids, added tokens included."""
         return len(self._hf)
 
-    @property
-    def has_chat_template(self) -> bool:
-        """Can messages be turned into a prompt?"""
-        return bool(self._hf.chat_template)
-
     @cached_property
     def special_ids(self) -> frozenset[int]:
         """Ids that are no text: end of sequence, padding, marks of a chat."""
@@ -88,24 +93,67 @@ class Tokenizer:
     @cached_property
     def longest_token(self) -> int:
         """Characters of the longest token, and so the most that one token stands for."""
-        return max(map(len, self._hf.get_vocab()))
+        return self._fewest_tokens.longest
+
+    @cached_property
+    def _fewest_tokens(self) -> FewestTokens:
+        return FewestTokens(self._hf.get_vocab(), self._backend)
 
     def encode(self, text: str, *, add_special_tokens: bool = True, most: int | None = None) -> list[int]:
         """The ids of `text`, with the special tokens that the model wants around it unless told otherwise.
 
-        TooManyTokens where there are more than `most`, before any of the ids is handed over.
+        TooManyTokens where there are more than `most`, before any of the ids is handed over, and where that can be told
+        before `text` is tokenized.
         """
+        self._check(text, most)
+        return _ids([self._encoding(text, add_special_tokens=add_special_tokens)], most)
+
+    def encode_chat(
+        self, chat: RenderedChat, *, add_special_tokens: bool = False, most: int | None = None
+    ) -> list[int]:
+        """The ids of a conversation: control tokens are those of its template alone. TooManyTokens as `encode`.
+
+        With `add_special_tokens` those that the model wants around any text come besides.
+        """
+        for segment in chat.segments:
+            self._check(segment.text, most)
+        encodings = [self._encoding(segment.text, literal=segment.literal) for segment in chat.segments]
+        before, after = self._around if add_special_tokens else ([], [])
+        return _ids([before, *encodings, after], most)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **how: Any) -> list[int]:
+        """The prompt ids of a conversation; `how` and errors as `ChatTemplate.render`."""
+        return self.encode_chat(self.chat_template.render(messages, **how))
+
+    @cached_property
+    def _around(self) -> tuple[list[int], list[int]]:
+        """The special tokens that `encode` adds before and after a text."""
+        whole, inside = self.encode("a"), self.encode("a", add_special_tokens=False)
+        num_before = next(at for at in range(len(whole)) if whole[at : at + len(inside)] == inside)
+        return whole[:num_before], whole[num_before + len(inside) :]
+
+    def _check(self, text: str, most: int | None) -> None:
+        if most is not None and len(text) >= _LONG and (fewest := self._fewest_tokens.of(text)) > most:
+            raise TooManyTokens(fewest, most, is_least=True)
+
+    def _encoding(self, text: str, *, add_special_tokens: bool = False, literal: bool = False) -> Any:
+        """Something that has a length, and ids."""
         if self._backend is None:
             with self._lock:
-                encoding: Any = self._hf.encode(text, add_special_tokens=add_special_tokens, verbose=False)
-        elif len(text) < _LONG:
-            encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
-        else:  # does not work out where in the text each token stands
-            (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        if most is not None and len(encoding) > most:
-            raise TooManyTokens(len(encoding), most)
-        ids: list[int] = list(encoding) if self._backend is None else encoding.ids
-        return ids
+                return self._hf.encode(
+                    text, add_special_tokens=add_special_tokens, split_special_tokens=literal, verbose=False
+                )
+        if literal:
+            return self._literal.encode(text)
+        if len(text) < _LONG:
+            return self._backend.encode(text, add_special_tokens=add_special_tokens)
+        # does not work out where in the text each token stands
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return encoding
+
+    @cached_property
+    def _literal(self) -> LiteralTokenizer:
+        return LiteralTokenizer(self._backend)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `ids`; bytes that are no UTF-8 become U+FFFD."""
@@ -117,39 +165,14 @@ class Tokenizer:
                 self._hf.decode(list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
             )
 
-    def chat(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
-    ) -> list[int]:
-        """The prompt ids of a conversation by the model's chat template; `variables` go to the template.
 
-        NoChatTemplate when the model has none, InvalidRequest naming `messages` when the template refuses them.
-        """
-        return self.encode(
-            self.chat_text(messages, add_generation_prompt=add_generation_prompt, **variables),
-            add_special_tokens=False,
-        )
-
-    def chat_text(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
-    ) -> str:
-        """The prompt of a conversation as text; errors as `chat`."""
-        if not self.has_chat_template:
-            raise NoChatTemplate("the model has no chat template: give it a plain prompt")
-        from jinja2 import TemplateError
-
-        try:
-            return str(
-                self._hf.apply_chat_template(
-                    [dict(message) for message in messages],
-                    tokenize=False,
-                    add_generation_prompt=add_generation_prompt,
-                    **variables,
-                )
-            )
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-            raise InvalidRequest(
-                "messages", list(messages), f"what the model's chat template takes ({error})"
-            ) from None
+def _ids(encodings: Sequence[Any], most: int | None) -> list[int]:
+    """The ids of several encodings, one after another."""
+    count = sum(map(len, encodings))
+    if most is not None and count > most:
+        raise TooManyTokens(count, most)
+    parts: list[list[int]] = [one if isinstance(one, list) else one.ids for one in encodings]
+    return parts[0] if len(parts) == 1 else [token_id for part in parts for token_id in part]
 
 
 def _read(model: str) -> Any:

@@ -9,7 +9,7 @@ from socket import AF_INET6
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
-from telemetry.prometheus import metrics_page
+from orcastream.telemetry.prometheus import metrics_page
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

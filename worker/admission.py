@@ -1,24 +1,26 @@
 """From a claimed queue entry to a running request, and back into its log whenever an epoch has ended."""
 
 import logging
+from collections.abc import Collection
 
-from broker.attach import Attached
-from broker.claimed import Claimed
-from broker.cleanup import drop_duplicate
-from broker.dead_letter import is_hopeless
-from broker.ending import Ender
-from broker.errors import Unusable
-from broker.reading import read_aside
-from engine import OrcaEngine
-from schemas.errors import ErrorCode, InvalidRequest
-from schemas.keys import Keys
-from schemas.request import GenerationRequest
-from text.tokenizer import Tokenizer
-from worker.lifecycle import Lifecycle
-from worker.roster import Roster
-from worker.running import Running
-from worker.session import Session
-from worker.settings import WorkerSettings
+from orcastream.broker.attach import Attached
+from orcastream.broker.claimed import Claimed
+from orcastream.broker.cleanup import drop_duplicate
+from orcastream.broker.dead_letter import is_hopeless
+from orcastream.broker.ending import Ender
+from orcastream.broker.errors import Unusable
+from orcastream.broker.reading import read_aside
+from orcastream.engine import OrcaEngine
+from orcastream.schemas.errors import ErrorCode, InvalidRequest
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.request import GenerationRequest
+from orcastream.text.tokenizer import Tokenizer
+from orcastream.worker.constraints import Constraints
+from orcastream.worker.lifecycle import Lifecycle
+from orcastream.worker.roster import Roster
+from orcastream.worker.running import Running
+from orcastream.worker.session import Session
+from orcastream.worker.settings import WorkerSettings
 
 log = logging.getLogger("orcastream.worker")
 
@@ -31,6 +33,7 @@ class Admission:
         settings: WorkerSettings,
         engine: OrcaEngine,
         tokenizer: Tokenizer | None,
+        adapters: Collection[str],
         roster: Roster,
         keys: Keys,
         worker: str,
@@ -40,6 +43,8 @@ class Admission:
         self._limits = engine.limits
         self._eos_token_ids = engine.eos_token_ids
         self._tokenizer = tokenizer
+        self._adapters = adapters
+        self._constraints = Constraints(tokenizer, engine.limits.vocab_size, engine.eos_token_ids)
         self._roster = roster
         self._keys = keys
         self._worker = worker
@@ -50,6 +55,7 @@ class Admission:
         """The request of a fresh claim, registered in the roster; None when there is nothing to run."""
         try:
             request = await self._parse(claimed, session.now_ms)
+            matcher = await self._constraints.matcher(request.payload.constraint)
         except InvalidRequest as error:
             answered = await self._ender.reject(session.link, claimed.ref, claimed.fields, error)
             self._lifecycle.refused(claimed, error, answered=answered)
@@ -64,6 +70,7 @@ class Admission:
             max_tokens=self._limits.resolve_max_tokens(request.payload),
             tokenizer=self._tokenizer,
             claimed_ms=session.now_ms,
+            matcher=matcher,
         )
         self._roster.add(running)
         return running
@@ -133,4 +140,7 @@ class Admission:
         self._limits.check(request.payload)
         if request.payload.stop and self._tokenizer is None:
             raise InvalidRequest("stop", request.payload.stop, "nothing: this model has no tokenizer")
+        adapter = request.payload.adapter
+        if adapter and adapter not in self._adapters:
+            raise InvalidRequest("adapter", adapter, ", ".join(self._adapters) or "none: this worker has no adapters")
         return request

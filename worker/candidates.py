@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from itertools import count
 
-from engine import Beam, Request
-from schemas.request import Payload
-from schemas.sampling import SamplingParams
-from schemas.seed import choice_seed
-from worker.choice import Choice
+from orcastream.engine import Adapter, Beam, Request
+from orcastream.schemas.request import Payload
+from orcastream.schemas.sampling import SamplingParams
+from orcastream.schemas.seed import choice_seed
+from orcastream.text.matcher import Matcher
+from orcastream.worker.choice import Choice
 
 _attempts = count(1)
 """Numbers every submission to the engine, so that a late event of an abandoned one is told apart."""
@@ -21,9 +22,12 @@ class Candidates:
     has ended. Nothing of a hidden one is ever published unless it is chosen, so that a takeover begins anew.
     """
 
-    def __init__(self, request_id: str, payload: Payload, sequences: Sequence[Choice]) -> None:
-        """`sequences`: all samples, or the hypotheses to return."""
+    def __init__(
+        self, request_id: str, payload: Payload, sequences: Sequence[Choice], matcher: Matcher | None = None
+    ) -> None:
+        """`sequences`: all samples, or the hypotheses to return; `matcher`: what each follows, from its beginning."""
         self._payload = payload
+        self._matcher = matcher
         self._sequences = list(sequences)
         number = next(_attempts)
         self._attempt = f"{request_id}@{number}"
@@ -52,6 +56,7 @@ class Candidates:
         deadline_s: float,
         waited_s: float,
         ttft_slo_ms: float | None,
+        adapter: Adapter | None,
     ) -> list[Request]:
         """What the engine has to run: whatever has not ended, continued from its tokens.
 
@@ -77,6 +82,8 @@ class Candidates:
                 waited_s=waited_s,
                 group=self._attempt if len(left) > 1 else None,
                 beam=self._beam,
+                adapter=adapter,
+                matcher=None if self._matcher is None else self._matcher.another(),
             )
             for engine_id, sequence in left
         ]

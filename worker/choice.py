@@ -3,11 +3,11 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from schemas.events import Ending, Run
-from schemas.request import Payload
-from schemas.stopping import FinishReason, first_finish
-from text.tokenizer import Tokenizer
-from worker.stop_text import StopText
+from orcastream.schemas.events import Ending, Run
+from orcastream.schemas.request import Payload
+from orcastream.schemas.stopping import FinishReason, first_finish
+from orcastream.text.tokenizer import Tokenizer
+from orcastream.worker.stop_text import StopText
 
 
 class Choice:

@@ -1,13 +1,14 @@
 """The engine's thread: takes what has arrived, runs one iteration, hands the events over, goes on."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from engine import IterationRecord, OrcaEngine, Request, TokenEvent
-from schemas.errors import InvalidRequest
+from orcastream.engine import IterationRecord, OrcaEngine, Request, TokenEvent
+from orcastream.schemas.errors import InvalidRequest
 
 log = logging.getLogger("orcastream.worker")
 
@@ -46,9 +47,17 @@ class EngineLoop(threading.Thread):
     """
 
     def __init__(
-        self, engine: OrcaEngine, deliver: Deliver, *, max_unpublished: int, listeners: Sequence[Iterated] = ()
+        self,
+        engine: OrcaEngine,
+        deliver: Deliver,
+        *,
+        max_unpublished: int,
+        lease_s: float = math.inf,
+        listeners: Sequence[Iterated] = (),
     ) -> None:
+        """`lease_s`: an iteration that takes longer has lost what it computes."""
         super().__init__(name="engine", daemon=True)
+        self._lease_s = lease_s
         self._engine = engine
         self._listeners = listeners
         self._deliver = deliver
@@ -56,6 +65,7 @@ class EngineLoop(threading.Thread):
         self._changed = threading.Condition()
         self._submitted: list[Request] = []
         self._cancelled: list[str] = []
+        self._policy: str | None = None
         self._unpublished = 0
         self._stopping = False
         self._isolated: Collection[str] = ()
@@ -87,6 +97,12 @@ class EngineLoop(threading.Thread):
         """Drop requests before the next iteration; events already on their way may still be delivered."""
         with self._changed:
             self._cancelled.extend(request_ids)
+            self._changed.notify()
+
+    def switch_policy(self, policy: str) -> None:
+        """Let another scheduling policy, one that there is, decide from the next iteration on."""
+        with self._changed:
+            self._policy = policy
             self._changed.notify()
 
     def published(self, num_events: int) -> None:
@@ -122,8 +138,10 @@ class EngineLoop(threading.Thread):
 
     @property
     def hesitates(self) -> bool:
-        """Whether the iteration under way takes much longer than any lately, and more than a second."""
-        return self.stalled_for_s() > max(_HESITATION_S, _TIMES_THE_SLOWEST * self._slowest_s)
+        """Whether the iteration under way takes more than a second and either much longer than any lately, or longer
+        than a lease.
+        """
+        return self.stalled_for_s() > max(_HESITATION_S, min(_TIMES_THE_SLOWEST * self._slowest_s, self._lease_s))
 
     def run(self) -> None:
         """The thread's body; a failure of the engine itself ends it and is kept in `failure`."""
@@ -149,7 +167,7 @@ class EngineLoop(threading.Thread):
             return not self._stopping
 
     def _can_run(self) -> bool:
-        if self._submitted or self._cancelled:
+        if self._submitted or self._cancelled or self._policy is not None:
             return True
         return self._engine.has_work and self._unpublished < self._max_unpublished
 
@@ -157,8 +175,11 @@ class EngineLoop(threading.Thread):
         with self._changed:
             submitted, self._submitted = self._submitted, []
             cancelled, self._cancelled = self._cancelled, []
+            policy, self._policy = self._policy, None
             self.alone = self._isolated
         self._engine.isolate(self.alone)
+        if policy is not None:
+            self._engine.switch_policy(policy)
         output: list[EngineOutput] = []
         for request in submitted:
             try:

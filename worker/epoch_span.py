@@ -6,20 +6,20 @@ from typing import Final
 
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode, get_current_span
 
-from broker.claimed import Claimed
-from broker.entry import EntryRef
-from broker.fold import Fold
-from engine import Timeline
-from schemas.errors import ErrorCode, InvalidRequest, without_values
-from schemas.events import Terminal
-from schemas.keys import GROUP
-from schemas.request import GenerationRequest
-from telemetry import names
-from telemetry.messaging import messaging
-from telemetry.names import Attribute, Outcome, Span
-from telemetry.trace_context import headers, remote_context, remote_span, tracer
-from worker.phases import Phases, Value, at_ns, plain
-from worker.times import Times
+from orcastream.broker.claimed import Claimed
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.fold import Fold
+from orcastream.engine import Timeline
+from orcastream.schemas.errors import ErrorCode, InvalidRequest, without_values
+from orcastream.schemas.events import Terminal
+from orcastream.schemas.keys import GROUP
+from orcastream.schemas.request import GenerationRequest
+from orcastream.telemetry import names
+from orcastream.telemetry.messaging import messaging
+from orcastream.telemetry.names import Attribute, Outcome, Span
+from orcastream.telemetry.trace_context import headers, remote_context, remote_span, tracer
+from orcastream.worker.phases import Phases, Value, at_ns, plain
+from orcastream.worker.times import Times
 
 _ERRORS: Final = frozenset(
     {Outcome.LEASE_LOST, Outcome.FENCED, Outcome.CONNECTION_LOST, Outcome.UNWRITABLE, Outcome.ENGINE_FAILED}

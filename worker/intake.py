@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from redis.exceptions import ResponseError
 
-from broker.back_off import BackOff
-from broker.claim import SETTLE_S
-from broker.claimed import Claimed
-from broker.errors import Unwritable
-from broker.lease import Given
-from worker.parts import Parts
-from worker.session import Session
+from orcastream.broker.back_off import BackOff
+from orcastream.broker.claim import SETTLE_S
+from orcastream.broker.claimed import Claimed
+from orcastream.broker.errors import Unwritable
+from orcastream.broker.lease import Given
+from orcastream.worker.parts import Parts
+from orcastream.worker.session import Session
 
 log = logging.getLogger("orcastream.worker")
 

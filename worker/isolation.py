@@ -3,8 +3,8 @@
 import asyncio
 from collections import deque
 
-from worker.engine_loop import EngineLoop
-from worker.running import Running
+from orcastream.worker.engine_loop import EngineLoop
+from orcastream.worker.running import Running
 
 
 class Isolation:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanContext
 
-from engine import IterationRecord
-from telemetry.names import Attribute, Span, SpanEvent
-from telemetry.trace_context import tracer
-from worker.phases import at_ns, plain
+from orcastream.engine import IterationRecord
+from orcastream.telemetry.names import Attribute, Span, SpanEvent
+from orcastream.telemetry.trace_context import tracer
+from orcastream.worker.phases import at_ns, plain
 
 ContextOf = Callable[[str], SpanContext | None]
 
@@ -43,7 +43,7 @@ class IterationTrace:
             attributes=plain(
                 {
                     Attribute.MODEL: self._model,
-                    Attribute.BATCH_REQUESTS: len(record.request_ids),
+                    Attribute.BATCH_REQUESTS: len(record.requests),
                     Attribute.PREFILL_TOKENS: record.prefill_tokens,
                     Attribute.DECODE_TOKENS: record.decode_tokens,
                 }

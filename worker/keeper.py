@@ -2,13 +2,13 @@
 
 import logging
 
-from broker.lease import Held
-from worker.engine_loop import EngineFailed, EngineLoop
-from worker.metrics import WorkerMetrics
-from worker.roster import Roster
-from worker.running import Running
-from worker.session import Session
-from worker.settings import WorkerSettings
+from orcastream.broker.lease import Held
+from orcastream.worker.engine_loop import EngineFailed, EngineLoop
+from orcastream.worker.metrics import WorkerMetrics
+from orcastream.worker.roster import Roster
+from orcastream.worker.running import Running
+from orcastream.worker.session import Session
+from orcastream.worker.settings import WorkerSettings
 
 log = logging.getLogger("orcastream.worker")
 

@@ -5,17 +5,17 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from broker.attach import Attached, Duplicate, Ended, NotMine
-from broker.claimed import Claimed
-from broker.entry import EntryRef
-from schemas.errors import InvalidRequest, without_values
-from schemas.events import Terminal
-from schemas.keys import Keys
-from telemetry.logs import trace_fields
-from telemetry.names import Outcome
-from worker.epoch_span import EpochSpan, trace_refused
-from worker.metrics import WorkerMetrics
-from worker.running import Running
+from orcastream.broker.attach import Attached, Duplicate, Ended, NotMine
+from orcastream.broker.claimed import Claimed
+from orcastream.broker.entry import EntryRef
+from orcastream.schemas.errors import InvalidRequest, without_values
+from orcastream.schemas.events import Terminal
+from orcastream.schemas.keys import Keys
+from orcastream.telemetry.logs import trace_fields
+from orcastream.telemetry.names import Outcome
+from orcastream.worker.epoch_span import EpochSpan, trace_refused
+from orcastream.worker.metrics import WorkerMetrics
+from orcastream.worker.running import Running
 
 log = logging.getLogger("orcastream.worker")
 
@@ -96,7 +96,7 @@ class Lifecycle:
         self.epoch_over(running, Outcome.FENCED)
 
     def ended_unowned(self, ref: EntryRef | None, terminal: Terminal, now_ms: int) -> None:
-        """This worker ended a request that nobody ran (`broker.ending.OnEnd`)."""
+        """This worker ended a request that nobody ran (`orcastream.broker.ending.OnEnd`)."""
         if ref is None:
             self._metrics.ended(None, terminal, None)
         else:

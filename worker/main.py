@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from broker.presence import new_process_name
-from telemetry.logs import set_up_logging
-from telemetry.settings import UnusableTelemetry
-from telemetry.setup import Telemetry, start_telemetry
-from worker.admin import Admin, AdminPortUnavailable
-from worker.settings import WorkerSettings
+from orcastream.broker.presence import new_process_name
+from orcastream.telemetry.logs import set_up_logging
+from orcastream.telemetry.settings import UnusableTelemetry
+from orcastream.telemetry.setup import Telemetry, start_telemetry
+from orcastream.worker.adapter_folders import adapter_folders
+from orcastream.worker.admin import Admin, AdminPortUnavailable
+from orcastream.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from engine import OrcaEngine
-    from text.tokenizer import Tokenizer
+    from orcastream.engine import EngineConfig, OrcaEngine
+    from orcastream.text.tokenizer import Tokenizer
+    from orcastream.worker.adapter_shelf import AdapterShelf
 
 log = logging.getLogger("orcastream.worker")
 
@@ -74,45 +76,61 @@ def _admin(settings: WorkerSettings, telemetry: Telemetry) -> Admin | None:
 def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin | None) -> int:
     # Read when torch is loaded. Threads that spin between operators take the cores from the event loop and its peers.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from engine import EngineConfig, OrcaEngine, UnsupportedModel
-    from text.model_config import ModelFilesError
-    from text.tokenizer import Tokenizer
+    from orcastream.engine import OrcaEngine, UnsupportedAdapter, UnsupportedModel
+    from orcastream.text.model_config import ModelFilesError
+    from orcastream.text.tokenizer import Tokenizer
+    from orcastream.worker.adapter_shelf import AdapterShelf
 
     _set_up_threads(settings.torch_threads)
     try:
-        engine = OrcaEngine.load(
-            EngineConfig(
-                model=settings.model,
-                dtype=settings.dtype,
-                weight_dtype=settings.weight_dtype,
-                device=settings.device,
-                kv_cache_memory=settings.kv_cache_memory,
-                max_num_batched_tokens=settings.max_num_batched_tokens,
-                max_batch_size=settings.max_batch_size,
-                max_model_len=settings.max_model_len,
-                policy=settings.policy,
-                admission=settings.admission,
-                token_budget=settings.token_budget,
-                tbt_target_ms=settings.tbt_target_ms,
-                prefix_cache=settings.prefix_cache,
-                kv_cache_dtype=settings.kv_cache_dtype,
-                cuda_graphs=settings.cuda_graphs,
-                host_cache_memory=settings.host_cache_memory,
-                preemption=settings.preemption,
-                class_weight=settings.class_weight,
-            )
-        )
+        folders = adapter_folders(settings.adapters)
+    except ValueError as error:
+        return _unusable(str(error))
+    try:
+        engine = OrcaEngine.load(_engine_config(settings, max_adapters=settings.max_adapters if folders else 0))
     except (UnsupportedModel, OSError, ValueError) as error:
         return _unusable(f"model: {error}")
+    shelf = AdapterShelf(folders, engine.adapters, settings.max_adapters)
+    try:
+        shelf.check()
+    except UnsupportedAdapter as error:
+        return _unusable(f"adapters: {error}")
     try:
         tokenizer = Tokenizer.load(settings.model)
     except ModelFilesError as error:
         tokenizer = None
         extra = {"model": settings.model, "why": str(error)}
-        log.warning("the model has no tokenizer: stop strings are refused", extra=extra)
+        log.warning("the model has no tokenizer: stop strings and constraints are refused", extra=extra)
     gc.collect()
     gc.freeze()  # a collection that looks at all that was loaded holds engine and event loop up for 0.1 s
-    return uvloop.run(_serve(settings, name, engine, tokenizer, telemetry, admin))
+    return uvloop.run(_serve(settings, name, engine, tokenizer, shelf, telemetry, admin))
+
+
+def _engine_config(settings: WorkerSettings, *, max_adapters: int) -> "EngineConfig":
+    from orcastream.engine import EngineConfig
+
+    return EngineConfig(
+        model=settings.model,
+        dtype=settings.dtype,
+        weight_dtype=settings.weight_dtype,
+        device=settings.device,
+        kv_cache_memory=settings.kv_cache_memory,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_batch_size=settings.max_batch_size,
+        max_model_len=settings.max_model_len,
+        policy=settings.policy,
+        admission=settings.admission,
+        token_budget=settings.token_budget,
+        tbt_target_ms=settings.tbt_target_ms,
+        prefix_cache=settings.prefix_cache,
+        kv_cache_dtype=settings.kv_cache_dtype,
+        cuda_graphs=settings.cuda_graphs,
+        host_cache_memory=settings.host_cache_memory,
+        preemption=settings.preemption,
+        class_weight=settings.class_weight,
+        max_adapters=max_adapters,
+        max_adapter_rank=settings.max_adapter_rank,
+    )
 
 
 def _unusable(why: str) -> int:
@@ -133,14 +151,16 @@ async def _serve(
     name: str,
     engine: "OrcaEngine",
     tokenizer: "Tokenizer | None",
+    shelf: "AdapterShelf",
     telemetry: Telemetry,
     admin: Admin | None,
 ) -> int:
-    from worker.engine_loop import EngineFailed
-    from worker.worker import Worker
+    from orcastream.worker.engine_loop import EngineFailed
+    from orcastream.worker.worker import Worker
 
     keys = settings.keys()
-    worker = Worker(settings, settings.connection_url or "redis://127.0.0.1:6379", keys, name, engine, tokenizer)
+    url = settings.connection_url or "redis://127.0.0.1:6379"
+    worker = Worker(settings, url, keys, name, engine, tokenizer, shelf)
     if admin is not None:
         admin.watch(worker)
     loop = asyncio.get_running_loop()

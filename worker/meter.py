@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterable
 
-from broker.throughput import Throughput
-from schemas.events import Usage
-from schemas.request import Payload
-from worker.running import Running
+from orcastream.broker.throughput import Throughput
+from orcastream.schemas.events import Usage
+from orcastream.schemas.request import Payload
+from orcastream.worker.running import Running
 
 LOOK_S = 0.1
 """Pause between two looks at the engine's counts."""

@@ -4,20 +4,20 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from broker.cleanup import BURIED
-from engine import EngineStats, IterationRecord, Timeline
-from schemas.errors import SERVICE_FAULTS, ErrorCode
-from schemas.events import Terminal
-from schemas.keys import CLASSES
-from telemetry import names
-from telemetry.end_metrics import EndMetrics
-from telemetry.histograms import histogram
-from telemetry.instruments import attributes as plain
-from telemetry.instruments import counter, observe
-from telemetry.names import Attribute, Metric
-from telemetry.redis_metrics import RedisMetrics
-from worker.phases import first_chunk_and_token
-from worker.times import Times
+from orcastream.broker.cleanup import BURIED
+from orcastream.engine import EngineStats, IterationRecord, Timeline
+from orcastream.schemas.errors import SERVICE_FAULTS, ErrorCode
+from orcastream.schemas.events import Terminal
+from orcastream.schemas.keys import CLASSES
+from orcastream.telemetry import names
+from orcastream.telemetry.end_metrics import EndMetrics
+from orcastream.telemetry.histograms import histogram
+from orcastream.telemetry.instruments import attributes as plain
+from orcastream.telemetry.instruments import counter, observe
+from orcastream.telemetry.names import Attribute, Metric
+from orcastream.telemetry.redis_metrics import RedisMetrics
+from orcastream.worker.phases import first_chunk_and_token
+from orcastream.worker.times import Times
 
 _REFUSED: Final = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
 
@@ -39,20 +39,24 @@ class WorkerMetrics:
         self._gen_ai = {name: plain({**kind, **labels}) for name, labels in of_class.items()}
         self._iteration = histogram(names.ITERATION_DURATION).at(self._labels)
         self._batch = histogram(names.ITERATION_TOKENS).at(self._labels)
-        self._first_token = histogram(names.TIME_TO_FIRST_TOKEN)
-        self._per_token = histogram(names.TIME_PER_OUTPUT_TOKEN)
-        self._queue_wait = histogram(names.QUEUE_WAIT)
+        self._first_token = {name: histogram(names.TIME_TO_FIRST_TOKEN).at(self._gen_ai[name]) for name in CLASSES}
+        self._per_token = {name: histogram(names.TIME_PER_OUTPUT_TOKEN).at(self._gen_ai[name]) for name in CLASSES}
+        self._queue_wait = {name: histogram(names.QUEUE_WAIT).at(self._of_class[name]) for name in CLASSES}
         self._wait = histogram(names.WAIT_DURATION).at(self._labels)
         self._prefill = histogram(names.PREFILL_DURATION).at(self._labels)
         self._decode = histogram(names.DECODE_DURATION).at(self._labels)
         self._ends = EndMetrics(model, CLASSES, SERVICE_FAULTS)
         self._renewals = counter(names.LEASE_RENEWALS)
+        self._renewed, self._lost = (
+            plain({Attribute.MODEL: model, Attribute.OUTCOME: outcome}) for outcome in ("renewed", "lost")
+        )
         self._takeovers = counter(names.TAKEOVERS)
         self._fenced = counter(names.FENCING_REFUSALS)
         self._dead = counter(names.DEAD_LETTERS)
         self._refusals = counter(names.REFUSALS)
         for rare in (self._takeovers, self._fenced, self._dead):
             rare.add(0, self._labels)  # a counter that begins with its first event shows no increase
+        self.renewed(0, 0)
         for code in _REFUSED:
             self._refusals.add(0, plain({Attribute.MODEL: model, Attribute.ERROR_TYPE: str(code)}))
         self._phase_s = dict.fromkeys(("select", "build", "forward", "sample"), 0.0)
@@ -86,11 +90,20 @@ class WorkerMetrics:
         self._observe(names.PREEMPTIONS, lambda: stats().preemptions)
         self._observe(names.TOKEN_BUDGET, lambda: token_budget)
 
-    def watch_worker(self, *, claimed: ReadNumber, capacity: int, unpublished: ReadNumber) -> None:
+    def watch_worker(self, *, claimed: ReadNumber, capacity: ReadNumber, unpublished: ReadNumber) -> None:
         """Observe the worker's books."""
         self._observe(names.CLAIMED, claimed)
-        self._observe(names.CAPACITY, lambda: capacity)
+        self._observe(names.CAPACITY, capacity)
         self._observe(names.UNPUBLISHED, unpublished)
+
+    def watch_adapters(
+        self, *, loaded: ReadNumber, loads: ReadNumber, evictions: ReadNumber, waiting: ReadNumber
+    ) -> None:
+        """Observe the LoRA adapters, and the requests that wait for one."""
+        self._observe(names.ADAPTERS, loaded)
+        self._observe(names.ADAPTER_LOADS, loads)
+        self._observe(names.ADAPTER_EVICTIONS, evictions)
+        self._observe(names.ADAPTER_WAITS, waiting)
 
     def iterated(self, record: IterationRecord) -> None:
         """The engine has completed an iteration."""
@@ -106,7 +119,7 @@ class WorkerMetrics:
 
     def begun(self, priority_class: str, queue_s: float) -> None:
         """The first epoch of a request was opened, `queue_s` after its arrival."""
-        self._queue_wait.record(queue_s, self._of_class[priority_class])
+        self._queue_wait[priority_class].record(queue_s)
 
     def taken_over(self) -> None:
         """A request is continued from another worker's log."""
@@ -118,9 +131,8 @@ class WorkerMetrics:
 
     def renewed(self, owned: int, lost: int) -> None:
         """Leases were renewed, or found lost."""
-        for outcome, count in (("renewed", owned), ("lost", lost)):
-            if count:
-                self._renewals.add(count, plain({Attribute.MODEL: self._model, Attribute.OUTCOME: outcome}))
+        self._renewals.add(owned, self._renewed)
+        self._renewals.add(lost, self._lost)
 
     def ended(self, priority_class: str | None, terminal: Terminal, duration_s: float | None) -> None:
         """This worker wrote a terminal event; the class and the time since the arrival where they are known."""
@@ -133,7 +145,7 @@ class WorkerMetrics:
 
     def first_token(self, priority_class: str, waited_s: float) -> None:
         """The first token of a request was written, `waited_s` after its arrival."""
-        self._first_token.record(waited_s, self._gen_ai[priority_class])
+        self._first_token[priority_class].record(waited_s)
 
     def served(
         self,
@@ -158,7 +170,7 @@ class WorkerMetrics:
             longest = max(ending.tokens for ending in terminal.endings)
             if longest > 1:
                 per_token_s = (ended_s - times.first_logged_s) / (longest - 1)
-                self._per_token.record(per_token_s, self._gen_ai[priority_class])
+                self._per_token[priority_class].record(per_token_s)
 
     def buried(self) -> None:
         """An entry was set aside."""

@@ -4,11 +4,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from engine import TokenEvent
-from schemas.errors import ErrorCode, InvalidRequest
-from worker.engine_loop import EngineLoop, EngineOutput, Refused
-from worker.roster import Roster
-from worker.running import Running
+from orcastream.engine import TokenEvent
+from orcastream.schemas.errors import ErrorCode, InvalidRequest
+from orcastream.worker.engine_loop import EngineLoop, EngineOutput, Refused
+from orcastream.worker.roster import Roster
+from orcastream.worker.running import Running
 
 log = logging.getLogger("orcastream.worker")
 

@@ -2,23 +2,28 @@
 
 import os
 import socket
+import time
 from dataclasses import dataclass
 
-from engine import OrcaEngine
-from schemas.keys import Keys
-from telemetry.names import Outcome
-from worker.admission import Admission
-from worker.engine_loop import EngineLoop
-from worker.isolation import Isolation
-from worker.keeper import Keeper
-from worker.lifecycle import Lifecycle
-from worker.meter import ThroughputMeter
-from worker.metrics import WorkerMetrics
-from worker.outbox import Outbox
-from worker.publisher import Publisher
-from worker.restoring import Restorer
-from worker.roster import Roster
-from worker.running import Running
+from orcastream.engine import OrcaEngine
+from orcastream.schemas.keys import Keys
+from orcastream.telemetry.names import Outcome
+from orcastream.worker.adapter_shelf import AdapterShelf
+from orcastream.worker.adapter_waits import AdapterWaits
+from orcastream.worker.admission import Admission
+from orcastream.worker.engine_loop import EngineLoop
+from orcastream.worker.isolation import Isolation
+from orcastream.worker.keeper import Keeper
+from orcastream.worker.lifecycle import Lifecycle
+from orcastream.worker.meter import ThroughputMeter
+from orcastream.worker.metrics import WorkerMetrics
+from orcastream.worker.outbox import Outbox
+from orcastream.worker.policy_switch import PolicySwitch
+from orcastream.worker.publisher import Publisher
+from orcastream.worker.restoring import Restorer
+from orcastream.worker.roster import Roster
+from orcastream.worker.running import Running
+from orcastream.worker.stats.teller import StatsTeller
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,8 @@ class Parts:
     engine_loop: EngineLoop
     isolation: Isolation
     roster: Roster
+    shelf: AdapterShelf
+    adapter_waits: AdapterWaits
     admission: Admission
     publisher: Publisher
     outbox: Outbox
@@ -39,10 +46,16 @@ class Parts:
     lifecycle: Lifecycle
     metrics: WorkerMetrics
     meter: ThroughputMeter
+    policy_switch: PolicySwitch
+    stats: StatsTeller
     max_claims: int
-    max_waiting: int
     presence_ttl_ms: int
     retention_ms: int
+
+    @property
+    def max_waiting(self) -> int:
+        """Requests beyond the places in the batch that may be claimed."""
+        return self.roster.capacity - self.engine.config.max_batch_size
 
     def room(self) -> int:
         """Requests to claim now: as many as there are free places; once the engine keeps some waiting, for memory or
@@ -70,6 +83,7 @@ class Parts:
         """Nothing is left to do for the request."""
         self.withdraw(running.engine_ids())
         self.roster.remove(running)
+        self.adapter_waits.abandon(running)
         self.isolation.look()
 
     def submit(self, running: Running) -> None:
@@ -98,6 +112,9 @@ class Parts:
             "running": len(self.roster),
             "capacity": self.roster.capacity,
             "queue_lanes": self.keys.queue_lanes,
+            "adapters": ",".join(self.shelf.names),
+            "policy": self.engine.config.policy,
+            "policies": " ".join(self.policy_switch.policies),
             "vocab_size": self.engine.limits.vocab_size,
             "max_model_len": self.engine.limits.max_model_len,
             "max_cached_tokens": self.engine.limits.max_cached_tokens or self.engine.limits.max_model_len,
@@ -105,4 +122,7 @@ class Parts:
             "blocks_used": stats.blocks_used,
             "blocks_total": stats.blocks_total,
             "preemptions": stats.preemptions,
+            "prompt_tokens": stats.prompt_tokens,
+            "output_tokens": stats.output_tokens,
+            "clock_s": f"{time.monotonic():.3f}",
         }

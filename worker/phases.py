@@ -6,10 +6,10 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import set_span_in_context
 
-from engine import Timeline
-from telemetry.names import Attribute, Span, SpanEvent
-from telemetry.trace_context import tracer
-from worker.times import Times
+from orcastream.engine import Timeline
+from orcastream.telemetry.names import Attribute, Span, SpanEvent
+from orcastream.telemetry.trace_context import tracer
+from orcastream.worker.times import Times
 
 Value = str | int | list[str]
 Timed = tuple[float, SpanEvent, Mapping[Attribute, Value]]

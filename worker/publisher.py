@@ -6,15 +6,15 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from broker.errors import BrokerError, Fenced, Unwritable
-from broker.reply_log import ReplyLog, append_many
-from broker.token_write import TokenWrite
-from schemas.events import Event, Terminal
-from telemetry.names import Outcome
-from worker.choice import Choice
-from worker.lifecycle import Lifecycle
-from worker.running import Running
-from worker.session import Session
+from orcastream.broker.errors import BrokerError, Fenced, Unwritable
+from orcastream.broker.reply_log import ReplyLog, append_many
+from orcastream.broker.token_write import TokenWrite
+from orcastream.schemas.events import Event, Terminal
+from orcastream.telemetry.names import Outcome
+from orcastream.worker.choice import Choice
+from orcastream.worker.lifecycle import Lifecycle
+from orcastream.worker.running import Running
+from orcastream.worker.session import Session
 
 log = logging.getLogger("orcastream.worker")
 

@@ -4,13 +4,13 @@ import logging
 
 from redis.exceptions import ResponseError
 
-from broker.attach import Attached
-from broker.errors import Fenced, Unusable, Unwritable
-from broker.queue import EntryState
-from broker.reply_log import append_many
-from schemas.events import Terminal
-from worker.running import Running
-from worker.session import Session
+from orcastream.broker.attach import Attached
+from orcastream.broker.errors import Fenced, Unusable, Unwritable
+from orcastream.broker.queue import EntryState
+from orcastream.broker.reply_log import append_many
+from orcastream.schemas.events import Terminal
+from orcastream.worker.running import Running
+from orcastream.worker.session import Session
 
 log = logging.getLogger("orcastream.worker")
 
@@ -53,6 +53,8 @@ class Restorer:
         mark = await session.queue.find(running.id)
         if mark is not None and mark.ref != running.ref and await session.queue.exists(mark.ref):
             return
+        if mark is not None and mark.outcome is not None and not await session.has_log(running):
+            return  # it ended, and its answer has expired
         if await self._publish(session, running) and not state.exists:
             await session.queue.enqueue(
                 running.request, terms=None, retention_ms=self._retention_ms, replaces=running.ref

@@ -5,16 +5,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from opentelemetry.trace import SpanContext
 
-from broker.entry import EntryRef
-from worker.choice import Choice
-from worker.running import Running
+from orcastream.broker.entry import EntryRef
+from orcastream.worker.choice import Choice
+from orcastream.worker.running import Running
 
 
 class Roster:
     """Running requests by queue entry, by id and by engine id. `changed` wakes whoever waits for a free place."""
 
     def __init__(self, capacity: int) -> None:
-        """`capacity`: most candidates of all requests together, those that wait in the engine included."""
+        """`capacity`: most candidates of all requests together, those that wait in the engine included; may change."""
         self.capacity = capacity
         self.changed = asyncio.Event()
         self._by_ref: dict[EntryRef, Running] = {}
@@ -51,6 +51,8 @@ class Roster:
         if self._by_id.get(running.id) is running:
             del self._by_id[running.id]
         self.withdraw(running.engine_ids())
+        if running.adapter is not None:
+            running.adapter.release()
         self.changed.set()
 
     def by_ref(self, ref: EntryRef) -> Running | None:

@@ -3,22 +3,24 @@
 import time
 from collections.abc import Collection, Mapping, Sequence
 
-from broker.back_off import BackOff
-from broker.claimed import Claimed
-from broker.fold import Fold
-from broker.lease import Given
-from broker.reply_log import ReplyLog
-from engine import Request, Timeline, TokenEvent
-from schemas.errors import ErrorCode
-from schemas.events import Ending, Event, Output, Run, Started, Terminal, Usage
-from schemas.request import GenerationRequest
-from schemas.seed import derived_seed
-from telemetry.logs import trace_fields
-from text.tokenizer import Tokenizer
-from worker.candidates import Candidates
-from worker.choice import Choice
-from worker.epoch_span import EpochSpan
-from worker.times import Times
+from orcastream.broker.back_off import BackOff
+from orcastream.broker.claimed import Claimed
+from orcastream.broker.fold import Fold
+from orcastream.broker.lease import Given
+from orcastream.broker.reply_log import ReplyLog
+from orcastream.engine import Request, Timeline, TokenEvent
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import Ending, Event, Output, Run, Started, Terminal, Usage
+from orcastream.schemas.request import GenerationRequest
+from orcastream.schemas.seed import derived_seed
+from orcastream.telemetry.logs import trace_fields
+from orcastream.text.matcher import Matcher
+from orcastream.text.tokenizer import Tokenizer
+from orcastream.worker.adapter_shelf import HeldAdapter
+from orcastream.worker.candidates import Candidates
+from orcastream.worker.choice import Choice
+from orcastream.worker.epoch_span import EpochSpan
+from orcastream.worker.times import Times
 
 _LEAST_SLO_MS = 1.0
 """What is left of a target that has been missed."""
@@ -35,8 +37,11 @@ class Running:
         max_tokens: int,
         tokenizer: Tokenizer | None,
         claimed_ms: int,
+        matcher: Matcher | None = None,
     ) -> None:
-        """`claimed_ms` is the server's clock at the claim, Unix time; `max_tokens` is resolved."""
+        """`claimed_ms` is the server's clock at the claim, Unix time; `max_tokens` is resolved; `matcher` is at the
+        beginning of an answer.
+        """
         self.claimed = claimed
         self.ref = claimed.ref
         self.request = request
@@ -62,7 +67,10 @@ class Running:
         """The deadline in seconds of `time.monotonic()`."""
         self.continued = False
         """Whether its choices go on from tokens that somebody else wrote."""
+        self.adapter: HeldAdapter | None = None
+        """What its engine requests compute with, from before its first attach until it leaves the roster."""
         self._tokenizer = tokenizer
+        self._matcher = matcher
         self.error: ErrorCode | None = None
         self._message = ""
         self._field: str | None = None
@@ -95,6 +103,7 @@ class Running:
             prompt_tokens=len(payload.prompt),
             n=payload.n,
             traceparent=None if self.span is None else self.span.traceparent,
+            answer_format=payload.answer_format,
         )
 
     def attached(self, log: ReplyLog, fold: Fold, eos_token_ids: Collection[int]) -> bool:
@@ -134,6 +143,7 @@ class Running:
                 deadline_s=self.deadline_s,
                 waited_s=waited_s,
                 ttft_slo_ms=slo_ms,
+                adapter=None if self.adapter is None else self.adapter.adapter,
             )
         )
         return self._engine_requests
@@ -232,4 +242,4 @@ class Running:
                     ErrorCode.ENGINE_ERROR,
                     "its log holds tokens, which ranked choices have in no other event than the last one",
                 )
-        self._candidates = Candidates(self.id, payload, sequences)
+        self._candidates = Candidates(self.id, payload, sequences, self._matcher)

@@ -6,21 +6,22 @@ from collections.abc import Awaitable, Callable
 
 from redis.exceptions import ResponseError
 
-from broker.back_off import BackOff
-from broker.cancel import cancelled
-from broker.claimed import Claimed
-from broker.ending import Ender
-from broker.errors import BrokerError, Fenced, LinkLost, Unusable, Unwritable
-from broker.origin import find_origin
-from broker.presence import forget_dead
-from broker.sweep import Sweeper
-from schemas.errors import ErrorCode
-from telemetry.names import Outcome
-from worker.intake import Intake
-from worker.meter import LOOK_S
-from worker.parts import Parts
-from worker.running import Running
-from worker.session import Session
+from orcastream.broker.back_off import BackOff
+from orcastream.broker.cancel import cancelled
+from orcastream.broker.claimed import Claimed
+from orcastream.broker.ending import Ender
+from orcastream.broker.errors import BrokerError, Fenced, LinkLost, Unusable, Unwritable
+from orcastream.broker.origin import find_origin
+from orcastream.broker.presence import forget_dead
+from orcastream.broker.sweep import Sweeper
+from orcastream.schemas.errors import ErrorCode
+from orcastream.telemetry.names import Outcome
+from orcastream.worker.intake import Intake
+from orcastream.worker.meter import LOOK_S
+from orcastream.worker.parts import Parts
+from orcastream.worker.running import Running
+from orcastream.worker.session import Session
+from orcastream.worker.stats.teller import TELL_S
 
 log = logging.getLogger("orcastream.worker")
 
@@ -67,6 +68,7 @@ class Serving:
                 (self._parts.keeper.interval_s, self._restore),
                 (_FORGET_AFTER_LEASES * self._parts.presence_ttl_ms / 1000, self._forget),
                 (0, self._obey),
+                (TELL_S, self._tell_stats),
             ):
                 background.append(self._tasks.create_task(self._every(interval_s, step)))
             await self._intake.run()
@@ -88,8 +90,10 @@ class Serving:
             running.last_epoch = 0 if before is None else before.last_epoch
             if running.suspect:
                 self._parts.isolation.add(running)
-            else:
+            elif self._parts.adapter_waits.has_none(running):
                 await self._attach(running)
+            else:  # others are claimed meanwhile
+                self._tasks.create_task(self._attach(running))
 
     async def _run_suspects(self) -> None:
         """Let each run alone; whatever ends this worker then is at fault itself."""
@@ -100,6 +104,10 @@ class Serving:
         """Open an epoch; the engine starts, starts again, goes on or lets go, as the log says."""
         before = running.engine_ids()
         try:
+            await self._parts.adapter_waits.ready(running)
+            if running.closed:
+                self._parts.isolation.look()
+                return
             restart = await self._parts.admission.attach(self._session, running)
         except LinkLost:
             raise
@@ -194,6 +202,10 @@ class Serving:
             is_saturated=self._intake.saturated,
         )
 
+    async def _tell_stats(self) -> None:
+        """Show whoever watches what the engine does."""
+        await self._parts.stats.step(self._session)
+
     async def _expire(self) -> None:
         """End what is past its deadline."""
         for running in self._parts.keeper.expired(self._session.now_ms):
@@ -230,6 +242,7 @@ class Serving:
         running.fail(code, message)
         if self._parts.isolation.remove(running):
             self._tasks.create_task(self._attach(running))
+        self._parts.adapter_waits.abandon(running)
         self._parts.publisher.mark([running])
 
     async def _obey(self) -> None:
@@ -241,6 +254,10 @@ class Serving:
                     await self._cancel_if_told(control.target)
                 case "waiting" if not is_me:
                     await self._intake.look_now()
+                case "watch":
+                    self._parts.stats.wake()
+                case "policy":
+                    self._parts.policy_switch.switch(control.target)
                 case "drain" if is_me:
                     log.info("told to drain", extra={"running": len(self._parts.roster)})
                     self._draining.set()

@@ -3,22 +3,23 @@
 import asyncio
 from typing import Self
 
-from broker.attach import Attachment, attach
-from broker.cancel import ControlReader
-from broker.claim import Claimer
-from broker.cleanup import finish
-from broker.connect import connect
-from broker.connection import Connection
-from broker.lane_waits import LaneWaits
-from broker.lease import Leases
-from broker.link import Link, LinkObserver
-from broker.presence import Presence
-from broker.queue import RequestQueue
-from broker.throughput import ThroughputReports
-from schemas.events import Terminal
-from schemas.keys import Keys
-from worker.running import Running
-from worker.settings import WorkerSettings
+from orcastream.broker.attach import Attachment, attach
+from orcastream.broker.cancel import ControlReader
+from orcastream.broker.claim import Claimer
+from orcastream.broker.cleanup import finish
+from orcastream.broker.connect import connect
+from orcastream.broker.connection import Connection
+from orcastream.broker.lane_waits import LaneWaits
+from orcastream.broker.lease import Leases
+from orcastream.broker.link import Link, LinkObserver
+from orcastream.broker.presence import Presence
+from orcastream.broker.queue import RequestQueue
+from orcastream.broker.stats import StatsStream
+from orcastream.broker.throughput import ThroughputReports
+from orcastream.schemas.events import Terminal
+from orcastream.schemas.keys import Keys
+from orcastream.worker.running import Running
+from orcastream.worker.settings import WorkerSettings
 
 _FIRST_WAIT_MS = 2000
 """A Redis that was frozen when this worker came shows every lease as run out: those whose they are connect first."""
@@ -49,6 +50,7 @@ class Session:
         self.control = ControlReader(control_link, keys)
         self.presence = Presence(link, keys, worker)
         self.throughput = ThroughputReports(link, keys, worker)
+        self.stats = StatsStream(link, keys)
         self._connections: tuple[Connection, ...] = (link, control_link)
         self._clock_offset_ms = self._clock_read_s = 0.0
 
@@ -90,7 +92,7 @@ class Session:
             raise
 
     async def attach(self, running: Running, *, owned: bool = True) -> Attachment:
-        """Open an epoch of `running` and read its log, as `broker.attach.attach` does."""
+        """Open an epoch of `running` and read its log, as `orcastream.broker.attach.attach` does."""
         request = running.request
         return await attach(
             self.link,
@@ -105,6 +107,10 @@ class Session:
             owned=owned,
             above_epoch=running.last_epoch,
         )
+
+    async def has_log(self, running: Running) -> bool:
+        """Whether there is a reply log. Raises LinkLost, ResponseError."""
+        return bool(await self.link.call("EXISTS", self.keys.reply(running.id)))
 
     async def finish(self, running: Running, terminal: Terminal) -> None:
         """Clean up behind `terminal`, which stands in the log of `running`. Raises LinkLost, Unwritable."""
@@ -121,7 +127,11 @@ class Session:
     @property
     def now_ms(self) -> int:
         """The server's clock, by which deadlines are kept: this host's own may be wrong."""
-        return int(asyncio.get_running_loop().time() * 1000 + self._clock_offset_ms)
+        return int(self.server_ms(asyncio.get_running_loop().time()))
+
+    def server_ms(self, monotonic_s: float) -> float:
+        """A reading of `time.monotonic()`, which is the loop's clock, by the server's clock."""
+        return monotonic_s * 1000 + self._clock_offset_ms
 
     async def read_clock(self) -> None:
         """Look at the server's clock again. Raises LinkLost, ResponseError."""

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from broker.settings import BrokerSettings
-from engine.schedule.policies import POLICIES
-from schemas.keys import CLASS_WEIGHT
-from telemetry.settings import LogSettings
+from orcastream.broker.settings import BrokerSettings
+from orcastream.engine.schedule.policies import POLICIES
+from orcastream.schemas.keys import CLASS_WEIGHT
+from orcastream.telemetry.settings import LogSettings
 
 if TYPE_CHECKING:
     PolicyName = str
@@ -62,6 +62,10 @@ class WorkerSettings(BrokerSettings, LogSettings):
         description="Who runs next: by arrival, class, slack to the targets, length, shares of tenants; "
         "static: request-level batches, for comparison.",
     )
+    allow_policy_switch: bool = Field(
+        False,
+        description="Obey the console when it switches the policy, for demonstrations; `orcastream up`: true.",
+    )
     token_budget: Literal["fixed", "adaptive"] = Field(
         "fixed", description="adaptive: prefill chunks shrink so that the time between tokens stays under its target."
     )
@@ -74,6 +78,13 @@ class WorkerSettings(BrokerSettings, LogSettings):
     admission: Literal["paged", "reserve"] = Field(
         "paged", description="paged: blocks on demand, preemption; reserve: Orca's Algorithm 1, max_tokens reserved."
     )
+    adapters: str = Field(
+        "",
+        description="LoRA adapters served beside the model: `name=folder`, several with commas, or one folder that "
+        "holds a folder per adapter; empty: none. Workers of a model have to agree.",
+    )
+    max_adapters: int = Field(4, ge=1, le=1024, description="Most adapters in memory at once. [adapters]")
+    max_adapter_rank: int = Field(64, ge=1, le=4096, description="Highest rank that an adapter may have.")
     max_claims: int = Field(
         4, ge=1, le=4096, description="Most requests claimed per iteration, so that work spreads. [requests]"
     )
@@ -82,7 +93,7 @@ class WorkerSettings(BrokerSettings, LogSettings):
         ge=0,
         le=100_000,
         description="Requests claimed beyond the free places, for the policy to choose among; none: 0, with `fair` "
-        "`max_queue_depth`. [requests]",
+        "`max_queue_depth`, with `static` `max_batch_size`. [requests]",
     )
     class_weight: float = Field(
         CLASS_WEIGHT,
@@ -111,12 +122,13 @@ class WorkerSettings(BrokerSettings, LogSettings):
         0.0, ge=0, le=1, description="Share of the engine's iterations that get a trace of their own."
     )
 
-    @property
-    def most_waiting(self) -> int:
-        """Requests to claim beyond the free places: `max_waiting`, or what the policy needs."""
+    def most_waiting(self, policy: str) -> int:
+        """Requests to claim beyond the free places: `max_waiting`, or what the engine's `policy` needs."""
         if self.max_waiting is not None:
             return self.max_waiting
-        return self.max_queue_depth if POLICIES[self.policy].sees_all else 0
+        if POLICIES[policy].sees_all:
+            return self.max_queue_depth
+        return self.max_batch_size if POLICIES[policy].forms_batches else 0
 
     @model_validator(mode="after")
     def _batch_within_budget(self) -> Self:

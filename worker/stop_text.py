@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from text.detokenizer import Detokenizer
-from text.stop_matcher import StopMatcher
-from text.tokenizer import Tokenizer
+from orcastream.text.detokenizer import Detokenizer
+from orcastream.text.stop_matcher import StopMatcher
+from orcastream.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

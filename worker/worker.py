@@ -6,29 +6,35 @@ from collections.abc import Mapping
 
 from redis.exceptions import ResponseError
 
-from broker.back_off import BackOff
-from broker.errors import LinkLost, Unwritable
-from broker.lease import Given
-from engine import OrcaEngine
-from schemas.keys import Keys
-from telemetry.names import Outcome
-from text.tokenizer import Tokenizer
-from worker.admission import Admission
-from worker.engine_loop import EngineFailed, EngineLoop
-from worker.isolation import Isolation
-from worker.iteration_trace import IterationTrace
-from worker.keeper import Keeper
-from worker.lifecycle import Lifecycle
-from worker.meter import ThroughputMeter
-from worker.metrics import WorkerMetrics
-from worker.outbox import Outbox
-from worker.parts import Parts
-from worker.publisher import Publisher
-from worker.restoring import Restorer
-from worker.roster import Roster
-from worker.serving import Serving
-from worker.session import Session
-from worker.settings import WorkerSettings
+from orcastream.broker.back_off import BackOff
+from orcastream.broker.errors import LinkLost, Unwritable
+from orcastream.broker.lease import Given
+from orcastream.engine import OrcaEngine
+from orcastream.schemas.keys import Keys
+from orcastream.telemetry.names import Outcome
+from orcastream.text.tokenizer import Tokenizer
+from orcastream.worker.adapter_shelf import AdapterShelf
+from orcastream.worker.adapter_waits import AdapterWaits
+from orcastream.worker.admission import Admission
+from orcastream.worker.engine_loop import EngineFailed, EngineLoop
+from orcastream.worker.isolation import Isolation
+from orcastream.worker.iteration_trace import IterationTrace
+from orcastream.worker.keeper import Keeper
+from orcastream.worker.lifecycle import Lifecycle
+from orcastream.worker.meter import ThroughputMeter
+from orcastream.worker.metrics import WorkerMetrics
+from orcastream.worker.outbox import Outbox
+from orcastream.worker.parts import Parts
+from orcastream.worker.policy_switch import PolicySwitch
+from orcastream.worker.publisher import Publisher
+from orcastream.worker.restoring import Restorer
+from orcastream.worker.roster import Roster
+from orcastream.worker.serving import Serving
+from orcastream.worker.session import Session
+from orcastream.worker.settings import WorkerSettings
+from orcastream.worker.stats.recorder import IterationRecorder
+from orcastream.worker.stats.story import EngineStory
+from orcastream.worker.stats.teller import StatsTeller
 
 log = logging.getLogger("orcastream.worker")
 
@@ -37,30 +43,48 @@ class Worker:
     """Joins one engine to one model's queue. Made and used on one asyncio loop; `run` returns after a drain."""
 
     def __init__(
-        self, settings: WorkerSettings, url: str, keys: Keys, name: str, engine: OrcaEngine, tokenizer: Tokenizer | None
+        self,
+        settings: WorkerSettings,
+        url: str,
+        keys: Keys,
+        name: str,
+        engine: OrcaEngine,
+        tokenizer: Tokenizer | None,
+        shelf: AdapterShelf | None = None,
     ) -> None:
+        """`shelf` None: no adapters."""
+        shelf = shelf or AdapterShelf({}, None, 0)
         self._settings = settings
         self._url = url
         self._draining = asyncio.Event()
         self._connected = False
         self._operators = engine.operators.as_dict()
-        roster = Roster(engine.config.max_batch_size + settings.most_waiting)
+        roster = Roster(engine.config.max_batch_size + settings.most_waiting(engine.config.policy))
         metrics = WorkerMetrics(keys.model)
         lifecycle = Lifecycle(keys, name, metrics)
         publisher = Publisher(lifecycle)
         outbox = Outbox(roster, publisher.mark, publisher.wake)
+        recorder = IterationRecorder()
         iteration_trace = IterationTrace(keys.model, settings.iteration_trace_ratio, roster.span_context)
         engine_loop = EngineLoop(
             engine,
             outbox.deliver,
             max_unpublished=settings.max_unpublished,
-            listeners=(metrics.iterated, iteration_trace.iterated),
+            lease_s=settings.lease_ms / 1000,
+            listeners=(metrics.iterated, iteration_trace.iterated, recorder.iterated),
         )
         metrics.watch_engine(
             engine.stats, token_budget=engine.config.max_num_batched_tokens, publish_s=lambda: publisher.busy_s
         )
         metrics.watch_worker(
-            claimed=roster.__len__, capacity=roster.capacity, unpublished=lambda: engine_loop.unpublished
+            claimed=roster.__len__, capacity=lambda: roster.capacity, unpublished=lambda: engine_loop.unpublished
+        )
+        adapter_waits = AdapterWaits(shelf)
+        metrics.watch_adapters(
+            loaded=lambda: shelf.num_resident,
+            loads=lambda: shelf.reads,
+            evictions=lambda: shelf.evictions,
+            waiting=adapter_waits.__len__,
         )
         self._parts = Parts(
             keys=keys,
@@ -69,7 +93,9 @@ class Worker:
             engine_loop=engine_loop,
             isolation=Isolation(engine_loop),
             roster=roster,
-            admission=Admission(settings, engine, tokenizer, roster, keys, name, lifecycle),
+            shelf=shelf,
+            adapter_waits=adapter_waits,
+            admission=Admission(settings, engine, tokenizer, shelf.names, roster, keys, name, lifecycle),
             publisher=publisher,
             outbox=outbox,
             keeper=Keeper(settings, engine_loop, roster, metrics),
@@ -77,8 +103,9 @@ class Worker:
             lifecycle=lifecycle,
             metrics=metrics,
             meter=ThroughputMeter(settings.class_weight),
+            policy_switch=(policy_switch := PolicySwitch(settings, engine, engine_loop, roster)),
+            stats=StatsTeller(recorder, EngineStory(name, engine, roster, policy_switch)),
             max_claims=settings.max_claims,
-            max_waiting=settings.most_waiting,
             presence_ttl_ms=settings.lease_ms,
             retention_ms=settings.retention_ms,
         )

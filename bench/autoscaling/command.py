@@ -17,18 +17,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.arrivals import RateProfile
-from bench.autoscaling.keda import Autoscaler, Policy, ScaledObject
-from bench.autoscaling.performance import Performance
-from bench.autoscaling.series import Series
-from bench.figures.spread import Spread
-from bench.flags import Parser, check_outputs
-from bench.serve.gateway import GatewayUnavailable, served_model
-from bench.serve.questions import DEMO_MODEL
-from bench.serve.report import Report
-from bench.site import Site
-from cli.errors import UserError
-from worker.settings import WorkerSettings
+from orcastream.bench.arrivals import RateProfile
+from orcastream.bench.autoscaling.keda import Autoscaler, Policy, ScaledObject
+from orcastream.bench.autoscaling.performance import Performance
+from orcastream.bench.autoscaling.series import Series
+from orcastream.bench.figures.spread import Spread
+from orcastream.bench.flags import Parser, check_outputs
+from orcastream.bench.serve.gateway import GatewayUnavailable, served_model
+from orcastream.bench.serve.questions import DEMO_MODEL
+from orcastream.bench.serve.report import Report
+from orcastream.bench.site import Site
+from orcastream.cli.errors import UserError
+from orcastream.worker.settings import WorkerSettings
 
 DEPLOYED = ScaledObject(
     target=24,
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         series.save(options.json)
     if options.plot:
-        from bench.autoscaling.picture import draw
+        from orcastream.bench.autoscaling.picture import draw
 
         draw(series, options.plot)
     complaints = [*report.failed(require_exact=True), *shortcomings(series)]

@@ -6,15 +6,15 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from bench.arrivals import RateProfile
-from bench.autoscaling.keda import Autoscaler
-from bench.autoscaling.series import Sample, Series, Served
-from bench.figures.outcome import Outcome
-from bench.serve.client import Client
-from bench.serve.loops import Stop, open_loop
-from bench.serve.questions import DEMO_MODEL, known_by_heart
-from bench.serve.report import Report
-from bench.site import Site
+from orcastream.bench.arrivals import RateProfile
+from orcastream.bench.autoscaling.keda import Autoscaler
+from orcastream.bench.autoscaling.series import Sample, Series, Served
+from orcastream.bench.figures.outcome import Outcome
+from orcastream.bench.serve.client import Client
+from orcastream.bench.serve.loops import Stop, open_loop
+from orcastream.bench.serve.questions import DEMO_MODEL, known_by_heart
+from orcastream.bench.serve.report import Report
+from orcastream.bench.site import Site
 
 _SAMPLE_S = 0.25
 _PAUSE_S = 10.0
@@ -79,7 +79,8 @@ class Performance:
 
     async def _zero(self) -> None:
         self._at_zero.clear()
-        await asyncio.wait_for(self._at_zero.wait(), _PATIENCE_S)
+        async with asyncio.timeout(_PATIENCE_S):
+            await self._at_zero.wait()
 
     async def _look(self) -> None:
         queue, people = await self._site.queue_length(), await self._site.headcount()

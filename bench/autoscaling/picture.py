@@ -1,13 +1,13 @@
-"""The picture of an autoscaling run, from its JSON: `python -m bench.autoscaling.picture SERIES.json PICTURE.svg`."""
+"""The picture of an autoscaling run: `python -m orcastream.bench.autoscaling.picture SERIES.json PICTURE.svg`."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.arrivals import RateProfile
-from bench.autoscaling.series import Series
-from bench.figures.svg import STYLE, write_svg
+from orcastream.bench.arrivals import RateProfile
+from orcastream.bench.autoscaling.series import Series
+from orcastream.bench.figures.svg import STYLE, write_svg
 
 _QUEUE, _RATE, _WANTED, _READY, _STARTING, _DRAINING, _TTFT = (
     "#1f5fa8", "#8a8a8a", "#222222", "#4c9f70", "#e3c567", "#c8553d", "#1f5fa8",
@@ -33,7 +33,7 @@ def draw(series: Series, path: Path) -> None:
                 axes.axvline(at, color="#b0b0b0", linewidth=0.8, linestyle=":")
         _name_marks(queue, series)
         figure.align_ylabels()
-        write_svg(figure, path, "bench.autoscaling.picture")
+        write_svg(figure, path, "orcastream.bench.autoscaling.picture")
         pyplot.close(figure)
 
 
@@ -105,7 +105,7 @@ def _name_marks(axes: Any, series: Series) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Draw a recorded run again."""
     if len(arguments) != 2:
-        print("usage: python -m bench.autoscaling.picture SERIES.json PICTURE.svg", file=sys.stderr)
+        print("usage: python -m orcastream.bench.autoscaling.picture SERIES.json PICTURE.svg", file=sys.stderr)
         return 2
     draw(Series.load(Path(arguments[0])), Path(arguments[1]))
     return 0

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from telemetry.version import own_version
+from orcastream.telemetry.version import own_version
 
 _PACKAGES = ("torch", "transformers", "redis")
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from bench.figures.outcome import Objectives, Outcome
-from bench.figures.spread import in_ms
+from orcastream.bench.figures.outcome import Objectives, Outcome
+from orcastream.bench.figures.spread import in_ms
 
 Figures = dict[str, Any]
 """Plain values, as they go into JSON."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from bench.figures.spread import percentile
-from bench.workloads.sample import SampleRequest
+from orcastream.bench.figures.spread import percentile
+from orcastream.bench.workloads.sample import SampleRequest
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from bench.figures.medians import extremes
-from bench.figures.result import Result, Variant
-from bench.figures.svg import STYLE
+from orcastream.bench.figures.medians import extremes
+from orcastream.bench.figures.result import Result, Variant
+from orcastream.bench.figures.svg import STYLE
 
 _COLORS = ("#1f5fa8", "#c8553d", "#4c9f70", "#e3a83d", "#7a5aa6", "#555555")
 _BARS = (

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.figures.curve import Point, sustained
-from bench.figures.machine import machine, versions
-from bench.figures.medians import extremes, medians, ratios
+from orcastream.bench.figures.curve import Point, sustained
+from orcastream.bench.figures.machine import machine, versions
+from orcastream.bench.figures.medians import extremes, medians, ratios
 
 
 @dataclass

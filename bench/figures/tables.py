@@ -7,8 +7,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.figures.medians import extremes, ratios
-from bench.figures.result import Result, Variant
+from orcastream.bench.figures.medians import extremes, ratios
+from orcastream.bench.figures.result import Result, Variant
 
 _ROWS = (
     ("requests/s", "requests_per_s", ",.2f"),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bench.gpu.clock import median_s
+from orcastream.bench.gpu.clock import median_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import torch
 
-from bench.gpu.layer import Layer, Sequences, vectors
-from engine.attention import AttentionBackend, AttentionCall, TorchBackend
-from engine.kv.layout import LayerShape
-from engine.model.runner import cache_dtype_name
+from orcastream.bench.gpu.layer import Layer, Sequences, vectors
+from orcastream.engine.attention import AttentionBackend, AttentionCall, TorchBackend
+from orcastream.engine.kv.layout import LayerShape
+from orcastream.engine.model.runner import cache_dtype_name
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 """Largest difference, of the largest output."""

@@ -19,9 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.figures.machine import command_line, machine, versions
-from bench.flags import Parser, at_least, names
-from cli.errors import UserError
+from orcastream.bench.figures.machine import command_line, machine, versions
+from orcastream.bench.flags import Parser, at_least, names
+from orcastream.cli.errors import UserError
 
 if TYPE_CHECKING:  # it is loaded after it has been decided whether Triton interprets
     import torch
@@ -50,9 +50,9 @@ def main(arguments: Sequence[str]) -> int:
 def _run(options: argparse.Namespace, stages: Sequence[str], shapes: Sequence[str], command: str) -> int:
     import torch
 
-    from bench.gpu.report import Report
-    from bench.gpu.stages import Bench
-    from engine.attention import choose_backend
+    from orcastream.bench.gpu.report import Report
+    from orcastream.bench.gpu.stages import Bench
+    from orcastream.engine.attention import choose_backend
 
     device = torch.device("cpu" if options.interpret else "cuda")
     if not options.interpret and not torch.cuda.is_available():

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from bench.gpu.ceilings import Ceilings
-from engine import EngineConfig, OrcaEngine, Request
-from schemas.sampling import SamplingParams
+from orcastream.bench.gpu.ceilings import Ceilings
+from orcastream.engine import EngineConfig, OrcaEngine, Request
+from orcastream.schemas.sampling import SamplingParams
 
 _STEPS = 40
 

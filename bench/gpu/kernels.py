@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import torch
 
-from bench.gpu.ceilings import Ceilings
-from bench.gpu.clock import median_s
-from bench.gpu.layer import Layer, Sequences, vectors
-from engine.attention import AttentionBackend, AttentionCall
-from engine.kv.layout import LayerShape
+from orcastream.bench.gpu.ceilings import Ceilings
+from orcastream.bench.gpu.clock import median_s
+from orcastream.bench.gpu.layer import Layer, Sequences, vectors
+from orcastream.engine.attention import AttentionBackend, AttentionCall
+from orcastream.engine.kv.layout import LayerShape
 
 BATCHES = (1, 16, 64, 256)
 CONTEXTS = (512, 4096, 32768)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from engine.attention import AttentionBackend, AttentionCall
-from engine.batch.flat_batch import FlatBatch, GroupTables
-from engine.batch.transfer import packed, unpacked
-from engine.kv.layout import LayerShape
-from engine.kv.store import LayerCache
+from orcastream.engine.attention import AttentionBackend, AttentionCall
+from orcastream.engine.batch.flat_batch import FlatBatch, GroupTables
+from orcastream.engine.batch.transfer import packed, unpacked
+from orcastream.engine.kv.layout import LayerShape
+from orcastream.engine.kv.store import LayerCache
 
 BLOCK_SIZE = 16
 

@@ -3,8 +3,8 @@
 import torch
 from transformers import PreTrainedModel, Qwen3ForCausalLM
 
-from bench.make_model import SHAPES, model_config
-from engine.model.quiet import quiet
+from orcastream.bench.make_model import SHAPES, model_config
+from orcastream.engine.model.quiet import quiet
 
 
 def random_model(

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
-from bench.figures.outcome import Objectives
-from bench.offline.drive import Drive
-from bench.workloads import WORKLOADS, Draw, SampleRequest, token_ids
-from engine import EngineConfig, OrcaEngine
-from engine.model.quiet import quiet
+from orcastream.bench.figures.outcome import Objectives
+from orcastream.bench.offline.drive import Drive
+from orcastream.bench.workloads import WORKLOADS, Draw, SampleRequest, token_ids
+from orcastream.engine import EngineConfig, OrcaEngine
+from orcastream.engine.model.quiet import quiet
 
 WORKLOADS_COMPARED = ("equal_size", "short_long_mix", "heavy_tail", "orca_trace")
 """Those whose requests do not follow one another, which transformers has no way to express; all arrive at once."""

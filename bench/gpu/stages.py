@@ -8,20 +8,20 @@ from functools import partial
 import torch
 from transformers import PreTrainedModel
 
-from bench.gpu.ceilings import Ceilings, measure_ceilings
-from bench.gpu.check import cases, check
-from bench.gpu.iterations import measure_decodes, measure_prefill, outputs_of_decodes
-from bench.gpu.kernels import BATCHES, CONTEXTS, PREFILLS, measure_decode
-from bench.gpu.kernels import measure_prefill as measure_prefill_kernel
-from bench.gpu.models import random_model
-from bench.gpu.report import Report
-from bench.gpu.runs import WORKLOADS_COMPARED, draw_requests, run_engine, run_transformers
-from bench.workloads import SampleRequest
-from engine import EngineConfig
-from engine.attention import AttentionBackend
-from engine.kv.layout import LayerShape
-from engine.model.runner import cache_dtype_name
-from schemas.errors import InvalidRequest
+from orcastream.bench.gpu.ceilings import Ceilings, measure_ceilings
+from orcastream.bench.gpu.check import cases, check
+from orcastream.bench.gpu.iterations import measure_decodes, measure_prefill, outputs_of_decodes
+from orcastream.bench.gpu.kernels import BATCHES, CONTEXTS, PREFILLS, measure_decode
+from orcastream.bench.gpu.kernels import measure_prefill as measure_prefill_kernel
+from orcastream.bench.gpu.models import random_model
+from orcastream.bench.gpu.report import Report
+from orcastream.bench.gpu.runs import WORKLOADS_COMPARED, draw_requests, run_engine, run_transformers
+from orcastream.bench.workloads import SampleRequest
+from orcastream.engine import EngineConfig
+from orcastream.engine.attention import AttentionBackend
+from orcastream.engine.kv.layout import LayerShape
+from orcastream.engine.model.runner import cache_dtype_name
+from orcastream.schemas.errors import InvalidRequest
 
 _LAYER = LayerShape(32, 8, 128, 128)
 """One layer of the 8B shape."""

@@ -6,6 +6,7 @@ first variant.
 
   orcastream bench offline --model DIR --workload short_long_mix --policy static,fcfs --max-batch-size 2
   orcastream bench offline --model DIR --workload shared_prefix --compare prefix_cache=false --json figures.json
+  orcastream bench offline --model DIR --workload equal_size --max-batch-size 16 --with-schema
   orcastream bench offline --model DIR --workload orca_trace --policy static,fcfs --sweep 0.1,0.2,0.4 --plot curve.svg
 """
 
@@ -14,18 +15,18 @@ import gc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from transformers import PreTrainedModel
 
-from bench.figures.machine import command_line, machine
-from bench.figures.measures import measure
-from bench.figures.outcome import Objectives
-from bench.figures.progress import RunBars
-from bench.figures.result import Result, Variant
-from bench.figures.tables import show
-from bench.flags import (
+from orcastream.bench.figures.machine import command_line, machine
+from orcastream.bench.figures.measures import measure
+from orcastream.bench.figures.outcome import Objectives
+from orcastream.bench.figures.progress import RunBars
+from orcastream.bench.figures.result import Result, Variant
+from orcastream.bench.figures.tables import show
+from orcastream.bench.flags import (
     Parser,
     add_result_flags,
     add_workload_flags,
@@ -36,15 +37,16 @@ from bench.flags import (
     numbers,
     objectives,
 )
-from bench.offline.drive import Drive
-from bench.offline.flags import add_engine_flags, engine_settings
-from bench.offline.model_card import model_card
-from bench.offline.variants import EngineVariant, variants
-from bench.workloads import WORKLOADS, Draw, SampleRequest, token_ids
-from cli.errors import UserError
-from engine import EngineConfig, OrcaEngine, UnsupportedModel
-from engine.schedule.policies import POLICIES
-from schemas.errors import InvalidRequest
+from orcastream.bench.offline.drive import Drive
+from orcastream.bench.offline.flags import add_engine_flags, engine_settings
+from orcastream.bench.offline.model_card import model_card
+from orcastream.bench.offline.schema import endless_matcher
+from orcastream.bench.offline.variants import EngineVariant, variants
+from orcastream.bench.workloads import WORKLOADS, Draw, SampleRequest, token_ids
+from orcastream.cli.errors import UserError
+from orcastream.engine import EngineConfig, OrcaEngine, UnsupportedModel
+from orcastream.engine.schedule.policies import POLICIES
+from orcastream.schemas.errors import InvalidRequest
 
 _WARM_UP_PROMPT, _WARM_UP_OUTPUT = 64, 4
 
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         result.save(options.json)
     if options.plot and result.measured:
-        from bench.figures.plot import draw
+        from orcastream.bench.figures.plot import draw
 
         draw(result, options.plot)
     return 0 if complete else 130
@@ -80,9 +82,16 @@ class OfflineBench:
         self._model, self._card = _load(compared[0].config)
         rates: list[float | None] = [*numbers("--sweep", options.sweep)] or [None]
         self._runs = [
-            (variant.config, rate, Variant(_name(variant, rate), _settings(variant.config), variant.name, rate))
+            _Run(
+                variant.config,
+                rate,
+                follows,
+                Variant(name, _settings(variant.config), _name(variant, None, follows), rate),
+            )
             for rate in rates
             for variant in compared
+            for follows in (False, True)[: 1 + options.with_schema]
+            for name in [_name(variant, rate, follows)]
         ]
 
     def run(self) -> bool:
@@ -90,10 +99,10 @@ class OfflineBench:
         repeats: int = self._options.repeats
         with RunBars(repeats * len(self._runs)) as bars, suppress(KeyboardInterrupt):
             for _ in range(repeats):
-                for config, rate, variant in self._runs:
-                    requests = self._draw(rate)
-                    bars.begin(variant.name, len(requests))
-                    variant.runs.append(self._once(config, requests, bars.update))
+                for each in self._runs:
+                    requests = self._draw(each.rate)
+                    bars.begin(each.variant.name, len(requests))
+                    each.variant.runs.append(self._once(each, requests, bars.update))
                     bars.end()
             return True
         return False
@@ -112,7 +121,7 @@ class OfflineBench:
             command,
             self._card,
             workload,
-            [variant for _, _, variant in self._runs],
+            [each.variant for each in self._runs],
             machine={**machine(), "torch_threads": self._threads},
             latency_limit_ms=options.latency_limit_ms,
         )
@@ -131,10 +140,11 @@ class OfflineBench:
         )
         return draw_workload(options, draw)
 
-    def _once(self, config: EngineConfig, requests: list[SampleRequest], tell: Callable[[int], None]) -> dict[str, Any]:
-        engine = OrcaEngine(replace(config, self_check=False), self._model)  # it was checked when it was loaded
-        Drive(engine, _warm_up(requests, self._options.warmup), Objectives()).run()
-        drive = Drive(engine, requests, self._objectives)
+    def _once(self, run: "_Run", requests: list[SampleRequest], tell: Callable[[int], None]) -> dict[str, Any]:
+        engine = OrcaEngine(replace(run.config, self_check=False), self._model)  # it was checked when it was loaded
+        matcher = endless_matcher(engine.limits.vocab_size, engine.eos_token_ids) if run.follows_schema else None
+        Drive(engine, _warm_up(requests, self._options.warmup), Objectives(), matcher).run()
+        drive = Drive(engine, requests, self._objectives, matcher)
         drive.run(tell)
         figures = {
             **measure(drive.outcomes, drive.begun_s, drive.until_s, self._objectives),
@@ -143,6 +153,15 @@ class OfflineBench:
         del engine, drive
         gc.collect()  # the next engine's cache shall find this one's memory free
         return figures
+
+
+class _Run(NamedTuple):
+    """What is measured once per repeat."""
+
+    config: EngineConfig
+    rate: float | None
+    follows_schema: bool
+    variant: Variant
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -156,6 +175,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         default=[],
         metavar="SETTING=VALUE",
         help="one more variant, with this engine setting, or several with commas; repeat for more",
+    )
+    parser.add_argument(
+        "--with-schema",
+        action="store_true",
+        help="measure each variant once more with answers that follow a JSON schema",
     )
     parser.add_argument("--sweep", metavar="R[,R...]", help="measure each variant at these rates [requests/s]")
     parser.add_argument("--threads", type=at_least(1), help="torch's threads (its own choice)")
@@ -197,8 +221,9 @@ def _warm_up(requests: Sequence[SampleRequest], count: int) -> list[SampleReques
     ]
 
 
-def _name(variant: EngineVariant, rate: float | None) -> str:
-    return variant.name if rate is None else f"{variant.name} at {rate:g}/s"
+def _name(variant: EngineVariant, rate: float | None, follows_schema: bool) -> str:
+    name = f"{variant.name}, schema" if follows_schema else variant.name
+    return name if rate is None else f"{name} at {rate:g}/s"
 
 
 def _settings(config: EngineConfig) -> dict[str, Any]:

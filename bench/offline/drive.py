@@ -4,22 +4,31 @@ import heapq
 import time
 from collections.abc import Callable, Sequence
 
-from bench.figures.outcome import Objectives, Outcome
-from bench.offline.iteration_log import IterationLog
-from bench.workloads import SampleRequest, continued, token_ids
-from engine import OrcaEngine, Request, TokenEvent
-from schemas.errors import InvalidRequest
-from schemas.sampling import SamplingParams
+from orcastream.bench.figures.outcome import Objectives, Outcome
+from orcastream.bench.offline.iteration_log import IterationLog
+from orcastream.bench.workloads import SampleRequest, continued, token_ids
+from orcastream.engine import OrcaEngine, Request, TokenEvent
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.sampling import SamplingParams
+from orcastream.text.matcher import Matcher
 
 
 class Drive:
     """One run. The outcomes are in the order of the workload; a request's arrival is when it was due.
 
-    `objectives` go with every request, for policies that look at them.
+    `objectives` go with every request, for policies that look at them; each follows what `matcher` does, which must
+    never let an output end.
     """
 
-    def __init__(self, engine: OrcaEngine, requests: Sequence[SampleRequest], objectives: Objectives) -> None:
+    def __init__(
+        self,
+        engine: OrcaEngine,
+        requests: Sequence[SampleRequest],
+        objectives: Objectives,
+        matcher: Matcher | None = None,
+    ) -> None:
         self._engine = engine
+        self._matcher = matcher
         self._requests = requests
         self._objectives = objectives
         self._due: list[tuple[float, int]] = []
@@ -71,11 +80,12 @@ class Drive:
         return Request(
             request_id,
             token_ids(sample),
-            SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=sample.max_tokens),
+            SamplingParams(temperature=0.0, ignore_eos=self._matcher is None, max_tokens=sample.max_tokens),
             priority_class=sample.priority_class,
             tenant=sample.tenant,
             ttft_slo_ms=None if ttft_s is None else ttft_s * 1000,
             tbt_slo_ms=None if tbt_s is None else tbt_s * 1000,
+            matcher=None if self._matcher is None else self._matcher.another(),
         )
 
     def _take(self, events: Sequence[TokenEvent], now: float) -> None:

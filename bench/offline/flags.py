@@ -4,9 +4,9 @@ import argparse
 from dataclasses import MISSING, Field, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from bench.offline.variants import read_setting
-from cli.errors import UserError
-from engine import EngineConfig
+from orcastream.bench.offline.variants import read_setting
+from orcastream.cli.errors import UserError
+from orcastream.engine import EngineConfig
 
 _OWN = ("model", "policy")
 """Those that have a flag of another form."""

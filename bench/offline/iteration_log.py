@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from bench.figures.spread import in_ms
-from engine import OrcaEngine
+from orcastream.bench.figures.spread import in_ms
+from orcastream.engine import OrcaEngine
 
 
 class IterationLog:
@@ -26,7 +26,7 @@ class IterationLog:
         self._last = last
         stats = self._engine.stats()
         self._select_s.append(last.select_s)
-        self._batch_sizes.append(len(last.request_ids))
+        self._batch_sizes.append(len(last.requests))
         self._use.append(stats.blocks_used / stats.blocks_total)
         if stats.slots_held:
             self._waste.append(1 - stats.slots_used / stats.slots_held)

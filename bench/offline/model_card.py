@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from engine.model.quiet import quiet
+from orcastream.engine.model.quiet import quiet
 
 _SHAPE = (
     "hidden_size",

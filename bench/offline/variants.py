@@ -6,8 +6,8 @@ from typing import Any, get_type_hints
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from cli.errors import UserError
-from engine import EngineConfig
+from orcastream.cli.errors import UserError
+from orcastream.engine import EngineConfig
 
 OF_THE_MODEL = ("model", "dtype", "device")
 """What the loaded model, which all variants share, is made with."""

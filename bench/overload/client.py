@@ -8,8 +8,8 @@ import asyncio
 import json
 import time
 
-from bench.figures.outcome import Outcome
-from bench.workloads import SampleRequest
+from orcastream.bench.figures.outcome import Outcome
+from orcastream.bench.workloads import SampleRequest
 
 _DONE = b"data: [DONE]"
 _ERROR = b'data: {"error"'

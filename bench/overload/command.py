@@ -19,15 +19,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.arrivals import poisson
-from bench.figures.outcome import Outcome
-from bench.flags import Parser, above_zero, at_least
-from bench.overload.client import LeanClient
-from bench.overload.report import Report
-from bench.serve.gateway import served_model
-from bench.serve.questions import DEMO_MODEL
-from bench.site import Site
-from bench.workloads import SampleRequest
+from orcastream.bench.arrivals import poisson
+from orcastream.bench.figures.outcome import Outcome
+from orcastream.bench.flags import Parser, above_zero, at_least
+from orcastream.bench.overload.client import LeanClient
+from orcastream.bench.overload.report import Report
+from orcastream.bench.serve.gateway import served_model
+from orcastream.bench.serve.questions import DEMO_MODEL
+from orcastream.bench.site import Site
+from orcastream.bench.workloads import SampleRequest
 
 _PATIENCE_S = 180.0
 _CLIENTS = 48

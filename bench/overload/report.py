@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.figures.outcome import Outcome
-from bench.figures.spread import Spread
+from orcastream.bench.figures.outcome import Outcome
+from orcastream.bench.figures.spread import Spread
 
 MOST_REFUSAL_S = 0.050
 """Goal for the 99th percentile of refusals."""

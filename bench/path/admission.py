@@ -7,14 +7,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import demo
-from engine import Request
-from engine.validation import check_request
-from gateway.admission import Admission, Timeouts
-from gateway.kind import Kind
-from schemas.model_limits import ModelLimits
-from schemas.request import GenerationRequest
-from text.tokenizer import Tokenizer
+from orcastream import demo
+from orcastream.engine import Request
+from orcastream.engine.validation import check_request
+from orcastream.gateway.admission.request_admission import RequestAdmission, Timeouts
+from orcastream.gateway.admission.request_ids import RequestIds
+from orcastream.gateway.openai.endpoints import COMPLETIONS
+from orcastream.gateway.openai.request import parse_body
+from orcastream.schemas.model_limits import ModelLimits
+from orcastream.schemas.request import GenerationRequest
+from orcastream.text.tokenizer import Tokenizer
 
 _MODEL = "bench-model"
 _WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "then", "sleeps", "here")
@@ -44,13 +46,14 @@ def admitting(tokens: int, repeats: int) -> list[Admitting]:
 
 def _measure(tokenizer: Tokenizer, form: str, prompt: str | list[int], tokens: int, repeats: int) -> Admitting:
     limits = ModelLimits(tokenizer.vocab_size, 2 * tokens)
-    admission = Admission(tokenizer, limits, _MODEL, Timeouts(600, 3600))
+    admission = RequestAdmission(tokenizer, Timeouts(600, 3600), RequestIds(_MODEL))
     body = json.dumps({"model": _MODEL, "prompt": prompt, "max_tokens": 16, "stream": True}).encode()
     now_ms = int(time.time() * 1000)
 
     def gateway() -> dict[bytes, bytes]:
-        admitted = admission.admit(Kind.COMPLETION, body, tenant="default", headers={}, now_ms=now_ms)
-        fields = admitted.request.fields().items()
+        asked = parse_body(COMPLETIONS, body, limits.max_total_tokens)
+        (request,) = admission.admit(asked, limits, tenant="default", headers={}, now_ms=now_ms)
+        fields = request.fields().items()
         return {name.encode(): value if isinstance(value, bytes) else value.encode() for name, value in fields}
 
     entry = gateway()

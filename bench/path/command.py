@@ -25,12 +25,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-import demo
-from bench.figures.machine import machine, versions
-from bench.flags import Parser, above_zero, at_least
-from bench.redis.own_redis import own_redis
-from broker.link import Link
-from worker.main import SWITCH_INTERVAL_S
+from orcastream import demo
+from orcastream.bench.figures.machine import machine, versions
+from orcastream.bench.flags import Parser, above_zero, at_least
+from orcastream.bench.redis.own_redis import own_redis
+from orcastream.broker.link import Link
+from orcastream.worker.main import SWITCH_INTERVAL_S
 
 PARTS = ("publish", "share", "host", "start", "events", "admit")
 Row = tuple[str, str, str, str]
@@ -104,7 +104,7 @@ def _as_in_a_worker(part: Part, options: argparse.Namespace, url: str) -> tuple[
 
 
 async def _publish(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
-    from bench.path.publishing import idle_commands_per_s, publishing
+    from orcastream.bench.path.publishing import idle_commands_per_s, publishing
 
     found = await publishing(
         url, link, running=options.running, interval_s=options.interval_ms / 1000, seconds=options.seconds
@@ -119,7 +119,7 @@ async def _publish(options: argparse.Namespace, url: str, link: Link) -> tuple[l
 
 
 async def _share(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
-    from bench.path.sharing import sharing
+    from orcastream.bench.path.sharing import sharing
 
     found = await sharing(url, link, model=options.model, running=options.running, tokens=100, rounds=options.rounds)
     load = f"{found.running} running, alone {found.alone_ms:.2f} ms"
@@ -127,7 +127,7 @@ async def _share(options: argparse.Namespace, url: str, link: Link) -> tuple[lis
 
 
 async def _host(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
-    from bench.path.host_work import host_work
+    from orcastream.bench.path.host_work import host_work
 
     found = await asyncio.to_thread(host_work, options.host_running, 200)
     parts = f"select {found.select_ms:.2f}, lay out {found.build_ms:.2f}, sample {found.sample_ms:.2f}"
@@ -137,7 +137,7 @@ async def _host(options: argparse.Namespace, url: str, link: Link) -> tuple[list
 
 
 async def _start(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
-    from bench.path.starting import starting
+    from orcastream.bench.path.starting import starting
 
     found = await starting(url, options.model or str(demo.MODEL_DIR))
     load = f"weights {found.weights_mib:.0f} MiB, at most {found.peak_mib:.0f} MiB on the way"
@@ -148,7 +148,7 @@ async def _start(options: argparse.Namespace, url: str, link: Link) -> tuple[lis
 
 
 async def _events(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
-    from bench.path.gateway_events import gateway_events
+    from orcastream.bench.path.gateway_events import gateway_events
 
     found = await gateway_events(
         url, link, streams=options.streams, events_per_s=options.events_per_s, seconds=options.seconds
@@ -163,7 +163,7 @@ async def _events(options: argparse.Namespace, url: str, link: Link) -> tuple[li
 
 
 async def _admit(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
-    from bench.path.admission import admitting
+    from orcastream.bench.path.admission import admitting
 
     found = await asyncio.to_thread(admitting, options.prompt_tokens, 7)
     return [

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench.redis.replies import Replies
-from bench.serve.gateway import served_model
-from bench.serve.questions import DEMO_MODEL
-from broker.link import Link
-from cli.ports import claimable_port
-from cli.process import Process, Program
-from schemas.keys import Keys
+from orcastream.bench.redis.replies import Replies
+from orcastream.bench.serve.gateway import served_model
+from orcastream.bench.serve.questions import DEMO_MODEL
+from orcastream.broker.link import Link
+from orcastream.cli.environment import import_path
+from orcastream.cli.ports import claimable_port
+from orcastream.cli.process import Process, Program
+from orcastream.schemas.keys import Keys
 
 _KEYS = Keys(DEMO_MODEL)
 _HOST = "127.0.0.1"
@@ -54,9 +55,8 @@ async def gateway(redis_url: str) -> AsyncIterator[tuple[str, int]]:
     port = claimable_port(_HOST, 0, "port")
     values = {"redis_url": redis_url, "port": port, "require_worker": False, "log_level": "warning"}
     variables = {f"ORCASTREAM_{name.upper()}": str(value) for name, value in values.items()}
-    path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
-    command = (sys.executable, "-m", "cli.main", "gateway")
-    process = await Process.spawn(Program("gateway", command, {**variables, "PYTHONPATH": path}), lambda _: None)
+    command = (sys.executable, "-m", "orcastream.cli.main", "gateway")
+    process = await Process.spawn(Program("gateway", command, {**variables, **import_path()}), lambda _: None)
     try:
         url = f"http://{_HOST}:{port}"
         await served_model(url)
@@ -126,7 +126,7 @@ class _Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Each event with text has an id, and begins in a chunk of its own."""
-        count = data.count(b"\nid: ")
+        count = data.count(b'"event_id":')
         self.num_events += count
         self.at_s += [time.monotonic()] * count
         if not self._begun.done():
@@ -144,8 +144,8 @@ class _Client(asyncio.Protocol):
 
 def _letters() -> Sequence[int]:
     """Tokens of the demo model whose text is whole by itself."""
-    import demo
-    from text.tokenizer import Tokenizer
+    from orcastream import demo
+    from orcastream.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(str(demo.MODEL_DIR))
     return [ids[0] for ids in map(tokenizer.encode, "abcdefghijklmnop") if len(ids) == 1]

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-import demo
-from engine import EngineConfig, IterationRecord, OrcaEngine, Request
-from engine.batch.flat_batch import FlatBatch
-from schemas.sampling import SamplingParams
+from orcastream import demo
+from orcastream.engine import EngineConfig, IterationRecord, OrcaEngine, Request
+from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.schemas.sampling import SamplingParams
 
 _PROMPT_TOKENS = 32
 _WARM_UP = 20

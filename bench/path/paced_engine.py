@@ -5,10 +5,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import cast
 
-from engine import EngineStats, IterationRecord, OrcaEngine, Request, TokenEvent
-from engine.operators import Operators
-from schemas.model_limits import ModelLimits
-from schemas.stopping import FinishReason
+from orcastream.engine import EngineStats, IterationRecord, OrcaEngine, Request, TokenEvent
+from orcastream.engine.operators import Operators
+from orcastream.schemas.model_limits import ModelLimits
+from orcastream.schemas.stopping import FinishReason
 
 _VOCABULARY = 150_000
 
@@ -17,6 +17,7 @@ _VOCABULARY = 150_000
 class _Config:
     max_batch_size: int
     max_num_batched_tokens: int = 1024
+    policy: str = "fcfs"
 
 
 class PacedEngine:

@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from bench.path.paced_engine import PacedEngine
-from bench.redis.own_redis import info, server_cpu_s
-from broker.link import Link
-from broker.queue import RequestQueue
-from engine import OrcaEngine
-from schemas.keys import Keys
-from schemas.request import GenerationRequest, parse_payload
-from worker.settings import WorkerSettings
-from worker.worker import Worker
+from orcastream.bench.path.paced_engine import PacedEngine
+from orcastream.bench.redis.own_redis import info, server_cpu_s
+from orcastream.broker.link import Link
+from orcastream.broker.queue import RequestQueue
+from orcastream.engine import OrcaEngine
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.request import GenerationRequest, parse_payload
+from orcastream.worker.settings import WorkerSettings
+from orcastream.worker.worker import Worker
 
 _KEYS = Keys("bench-model", "bench-path")
 _DEADLINE_MS = 3_600_000

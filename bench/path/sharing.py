@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import torch
 
-import demo
-from bench.path.publishing import all_ended, post, working
-from broker.link import Link
-from engine import EngineConfig, OrcaEngine, Request, TokenEvent
-from schemas.sampling import SamplingParams
+from orcastream import demo
+from orcastream.bench.path.publishing import all_ended, post, working
+from orcastream.broker.link import Link
+from orcastream.engine import EngineConfig, OrcaEngine, Request, TokenEvent
+from orcastream.schemas.sampling import SamplingParams
 
 _PROMPT = tuple(range(20, 52))
 

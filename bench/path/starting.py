@@ -9,9 +9,9 @@ from pathlib import Path
 
 import httpx
 
-from cli.environment import import_path
-from cli.ports import claimable_port
-from cli.process import Process, Program
+from orcastream.cli.environment import import_path
+from orcastream.cli.ports import claimable_port
+from orcastream.cli.process import Process, Program
 
 _HOST = "127.0.0.1"
 _POLL_S = 0.02
@@ -52,7 +52,7 @@ async def starting(redis_url: str, model: str) -> Starting:
         "kv_cache_memory": _KV_CACHE_BYTES,
     }
     variables = {f"ORCASTREAM_{name.upper()}": str(value) for name, value in values.items()}
-    command = (sys.executable, "-m", "cli.main", "worker")
+    command = (sys.executable, "-m", "orcastream.cli.main", "worker")
     lines: list[str] = []
     begun_s = time.monotonic()
     process = await Process.spawn(Program("worker", command, variables | import_path()), lines.append)

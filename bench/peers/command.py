@@ -18,15 +18,15 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.figures.machine import command_line, machine, versions
-from bench.flags import Parser, above_zero, at_least, names
-from bench.peers.contest import Contest
-from bench.peers.entrant import Place
-from bench.peers.report import Report
-from bench.peers.runners.protocol import Ask, Load
-from bench.peers.systems import SYSTEMS
-from bench.workloads import WORKLOADS, Draw, token_ids
-from cli.errors import UserError
+from orcastream.bench.figures.machine import command_line, machine, versions
+from orcastream.bench.flags import Parser, above_zero, at_least, names
+from orcastream.bench.peers.contest import Contest
+from orcastream.bench.peers.entrant import Place
+from orcastream.bench.peers.report import Report
+from orcastream.bench.peers.runners.protocol import Ask, Load
+from orcastream.bench.peers.systems import SYSTEMS
+from orcastream.bench.workloads import WORKLOADS, Draw, token_ids
+from orcastream.cli.errors import UserError
 
 _DTYPES = ("bfloat16", "int8", "float32")
 _LENGTHS = 256

@@ -6,11 +6,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench.figures.progress import RunBars
-from bench.peers.entrant import Entrant, Place
-from bench.peers.runner_process import RunnerError
-from bench.peers.runners.protocol import Ask, Load
-from bench.peers.systems import System
+from orcastream.bench.figures.progress import RunBars
+from orcastream.bench.peers.entrant import Entrant, Place
+from orcastream.bench.peers.runner_process import RunnerError
+from orcastream.bench.peers.runners.protocol import Ask, Load
+from orcastream.bench.peers.systems import System
 
 _WARM_UP_TOKENS = 4
 

@@ -12,15 +12,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bench.figures.spread import in_ms
-from bench.peers.environment import Environment
-from bench.peers.runner_process import RunnerError, RunnerProcess
-from bench.peers.runners.kv_bytes import kv_bytes_per_token
-from bench.peers.runners.protocol import Ask, Load
-from bench.peers.systems import ENVIRONMENTS, OWN, System
+from orcastream import IMPORTED_FROM
+from orcastream.bench.figures.spread import in_ms
+from orcastream.bench.peers.environment import Environment
+from orcastream.bench.peers.runner_process import RunnerError, RunnerProcess
+from orcastream.bench.peers.runners.kv_bytes import kv_bytes_per_token
+from orcastream.bench.peers.runners.protocol import Ask, Load
+from orcastream.bench.peers.systems import ENVIRONMENTS, OWN, System
 
 _RUNNERS = Path(__file__).parent
-_PROJECT = _RUNNERS.parent.parent
 _NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_PRELOAD", "OMP_NUM_THREADS")
 
 
@@ -133,7 +133,7 @@ def _variables(system: System, load: Load, place: Place) -> dict[str, str]:
         "environment": home,
     }
     variables = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-    path = os.pathsep.join(map(str, [_RUNNERS] if environment else [_RUNNERS, _PROJECT]))
+    path = os.pathsep.join(map(str, [_RUNNERS] if environment else [_RUNNERS, IMPORTED_FROM]))
     return {
         **variables,
         "PYTHONPATH": path,

@@ -8,7 +8,7 @@ import venv
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cli.errors import UserError
+from orcastream.cli.errors import UserError
 
 _MARKER = "orcastream.json"
 

@@ -8,9 +8,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.figures.medians import extremes, medians
-from bench.peers.contest import Absence, Row
-from bench.peers.systems import OWN
+from orcastream.bench.figures.medians import extremes, medians
+from orcastream.bench.peers.contest import Absence, Row
+from orcastream.bench.peers.systems import OWN
 
 
 class Report:

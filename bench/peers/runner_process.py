@@ -21,7 +21,7 @@ class RunnerError(Exception):
 
 
 class RunnerProcess:
-    """A child in a process group of its own, with the protocol of `bench.peers.runners.protocol` on its pipes."""
+    """A child in a process group of its own, with the protocol of `bench/peers/runners/protocol.py` on its pipes."""
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bench.peers.environment import Pins
+from orcastream.bench.peers.environment import Pins
 
 OWN = "orcastream"
 

@@ -15,13 +15,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.flags import Parser
-from bench.redis.own_redis import info, own_redis, server_version
-from bench.redis.replies import Replies
-from broker.link import Link
-from broker.queue import RequestQueue
-from schemas.keys import Keys
-from schemas.request import GenerationRequest, Payload
+from orcastream.bench.flags import Parser
+from orcastream.bench.redis.own_redis import info, own_redis, server_version
+from orcastream.bench.redis.replies import Replies
+from orcastream.broker.link import Link
+from orcastream.broker.queue import RequestQueue
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.request import GenerationRequest, Payload
 
 _KEYS = Keys("bench-model")
 _DEADLINE_AHEAD_MS = 600_000

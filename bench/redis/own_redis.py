@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from broker.link import Link
-from cli.embedded_redis import EmbeddedRedis
-from cli.errors import UserError
-from cli.supervisor import Supervisor
+from orcastream.broker.link import Link
+from orcastream.cli.embedded_redis import EmbeddedRedis
+from orcastream.cli.errors import UserError
+from orcastream.cli.supervisor import Supervisor
 
 
 @asynccontextmanager

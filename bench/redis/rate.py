@@ -18,13 +18,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.flags import Parser
-from bench.redis.own_redis import own_redis, server_cpu_s, server_version
-from bench.redis.replies import Replies
-from broker.link import Link
-from broker.loss import Watch
-from broker.reader import ReplyReader
-from schemas.keys import Keys
+from orcastream.bench.flags import Parser
+from orcastream.bench.redis.own_redis import own_redis, server_cpu_s, server_version
+from orcastream.bench.redis.replies import Replies
+from orcastream.broker.link import Link
+from orcastream.broker.loss import Watch
+from orcastream.broker.reader import ReplyReader
+from orcastream.schemas.keys import Keys
 
 _KEYS = Keys("bench-model")
 _RETENTION_MS = 3_600_000
@@ -60,7 +60,7 @@ async def measure(url: str, link: Link, *, streams: int, tokens: int, seconds: f
     """Write for `seconds`, and wait until everything has been read."""
     replies = await Replies.begin(link, _KEYS, streams)
     reader = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "cli.main", "bench", "redis-rate", "--redis-url", url, "--read"),
+        *(sys.executable, "-m", "orcastream.cli.main", "bench", "redis-rate", "--redis-url", url, "--read"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )

@@ -4,16 +4,16 @@ import random
 import uuid
 from collections.abc import Sequence
 
-from broker.attach import Attached, attach
-from broker.cleanup import finish
-from broker.errors import BrokerError
-from broker.link import Link
-from broker.reply_log import ReplyLog, append_many
-from schemas.codec import Form
-from schemas.events import Ending, Event, Output, Run, Started, Terminal, Usage
-from schemas.keys import Keys
-from schemas.request import DEFAULT_TENANT
-from schemas.stopping import FinishReason
+from orcastream.broker.attach import Attached, attach
+from orcastream.broker.cleanup import finish
+from orcastream.broker.errors import BrokerError
+from orcastream.broker.link import Link
+from orcastream.broker.reply_log import ReplyLog, append_many
+from orcastream.schemas.codec import Form
+from orcastream.schemas.events import Ending, Event, Output, Run, Started, Terminal, Usage
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.request import DEFAULT_TENANT
+from orcastream.schemas.stopping import FinishReason
 
 _RETENTION_MS = 3_600_000
 _VOCABULARY = 150_000

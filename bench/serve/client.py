@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 
-from bench.figures.outcome import Objectives, Outcome
-from bench.workloads import SampleRequest
-from client.sse import ServedBy, SseParser
+from orcastream.bench.figures.outcome import Objectives, Outcome
+from orcastream.bench.workloads import SampleRequest
+from orcastream.client.sse import ServedBy, SseParser
 
 _DONE = "[DONE]"
 _CONNECT_S = 10.0

@@ -23,21 +23,29 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.figures.machine import command_line
-from bench.figures.outcome import Outcome
-from bench.figures.progress import RunBars
-from bench.figures.result import Result, Variant
-from bench.figures.tables import show
-from bench.flags import Parser, above_zero, add_result_flags, add_workload_flags, at_least, check_outputs, objectives
-from bench.serve.client import Client
-from bench.serve.gateway import GatewayUnavailable, served_model
-from bench.serve.load import Load, read_loads
-from bench.serve.loops import Stop, closed_loop, open_loop
-from bench.serve.mix import Mix, read_keys, read_shares
-from bench.serve.questions import DEMO_MODEL, MIXES
-from bench.serve.report import Report
-from bench.serve.requests import RequestSource
-from cli.errors import UserError
+from orcastream.bench.figures.machine import command_line
+from orcastream.bench.figures.outcome import Outcome
+from orcastream.bench.figures.progress import RunBars
+from orcastream.bench.figures.result import Result, Variant
+from orcastream.bench.figures.tables import show
+from orcastream.bench.flags import (
+    Parser,
+    above_zero,
+    add_result_flags,
+    add_workload_flags,
+    at_least,
+    check_outputs,
+    objectives,
+)
+from orcastream.bench.serve.client import Client
+from orcastream.bench.serve.gateway import GatewayUnavailable, served_model
+from orcastream.bench.serve.load import Load, read_loads
+from orcastream.bench.serve.loops import Stop, closed_loop, open_loop
+from orcastream.bench.serve.mix import Mix, read_keys, read_shares
+from orcastream.bench.serve.questions import DEMO_MODEL, MIXES
+from orcastream.bench.serve.report import Report
+from orcastream.bench.serve.requests import RequestSource
+from orcastream.cli.errors import UserError
 
 _WATCH_S = 0.5
 
@@ -58,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         result.save(options.json)
     if options.plot and result.measured:
-        from bench.figures.plot import draw
+        from orcastream.bench.figures.plot import draw
 
         draw(result, options.plot)
     for complaint in bench.complaints:

@@ -4,8 +4,8 @@ import argparse
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.flags import numbers
-from cli.errors import UserError
+from orcastream.bench.flags import numbers
+from orcastream.cli.errors import UserError
 
 _QUESTIONS_S = 60.0
 _CLIENTS = 8

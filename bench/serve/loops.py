@@ -6,9 +6,9 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, nullcontext
 
-from bench.figures.outcome import Outcome
-from bench.serve.client import Client
-from bench.workloads import SampleRequest, continued, token_ids
+from orcastream.bench.figures.outcome import Outcome
+from orcastream.bench.serve.client import Client
+from orcastream.bench.workloads import SampleRequest, continued, token_ids
 
 
 class Stop:
@@ -29,7 +29,8 @@ class Stop:
         if seconds <= 0 or self._event.is_set():
             return self._event.is_set()
         try:
-            await asyncio.wait_for(self._event.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
         except TimeoutError:
             return False
         return True

@@ -5,10 +5,10 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from bench.flags import above_zero
-from bench.workloads import SampleRequest
-from cli.errors import UserError
-from schemas.keys import CLASSES
+from orcastream.bench.flags import above_zero
+from orcastream.bench.workloads import SampleRequest
+from orcastream.cli.errors import UserError
+from orcastream.schemas.keys import CLASSES
 
 
 @dataclass(frozen=True)

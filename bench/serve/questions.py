@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.workloads import SampleRequest
-from demo import HELD_OUT_KINDS, held_out
-from demo.prompts import LONG_COUNT, SHOWCASE
-from demo.questions import questions
+from orcastream.bench.workloads import SampleRequest
+from orcastream.demo import HELD_OUT_KINDS, held_out
+from orcastream.demo.prompts import LONG_COUNT, SHOWCASE
+from orcastream.demo.questions import questions
 
 DEMO_MODEL = "orca-demo"
 _EACH_HELD_OUT = 40

@@ -8,9 +8,9 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from bench.figures.measures import measure
-from bench.figures.outcome import Objectives, Outcome
-from bench.figures.spread import Spread
+from orcastream.bench.figures.measures import measure
+from orcastream.bench.figures.outcome import Objectives, Outcome
+from orcastream.bench.figures.spread import Spread
 
 _REFUSED = "429 "
 """How the kinds of errors begin by which a service protects itself."""

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, count, islice, takewhile
 
-from bench.arrivals import gamma
-from bench.flags import draw_workload
-from bench.serve.load import Load
-from bench.serve.mix import Mix
-from bench.serve.questions import MIXES, QuestionMix, from_file
-from bench.workloads import WORKLOADS, Draw, SampleRequest, token_ids
+from orcastream.bench.arrivals import gamma
+from orcastream.bench.flags import draw_workload
+from orcastream.bench.serve.load import Load
+from orcastream.bench.serve.mix import Mix
+from orcastream.bench.serve.questions import MIXES, QuestionMix, from_file
+from orcastream.bench.workloads import WORKLOADS, Draw, SampleRequest, token_ids
 
 _WARM_UP_TOKENS = 4
 _MARGIN = 10

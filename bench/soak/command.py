@@ -24,15 +24,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-import demo
-from bench.figures.outcome import Outcome
-from bench.flags import Parser, above_zero, at_least, check_outputs, draw_workload
-from bench.serve.client import Client
-from bench.serve.gateway import served_model
-from bench.serve.loops import Stop, closed_loop, open_loop
-from bench.site import Site
-from bench.soak.windows import Window, Windows, shortcomings
-from bench.workloads import WORKLOADS, Draw, SampleRequest
+from orcastream import demo
+from orcastream.bench.figures.outcome import Outcome
+from orcastream.bench.flags import Parser, above_zero, at_least, check_outputs, draw_workload
+from orcastream.bench.serve.client import Client
+from orcastream.bench.serve.gateway import served_model
+from orcastream.bench.serve.loops import Stop, closed_loop, open_loop
+from orcastream.bench.site import Site
+from orcastream.bench.soak.windows import Window, Windows, shortcomings
+from orcastream.bench.workloads import WORKLOADS, Draw, SampleRequest
 
 _PATIENCE_S = 120.0
 _SAMPLE_S = 5.0

@@ -3,6 +3,7 @@
 import os
 import time
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench.figures.outcome import Outcome
-from bench.figures.spread import Spread
+from orcastream.bench.figures.outcome import Outcome
+from orcastream.bench.figures.spread import Spread
 
 MOST_SLOWER = 0.10
 """By how much the p99 TBT of the last window may be above the first one's."""
@@ -29,12 +30,18 @@ class Window:
     begin_s: float
     end_s: float
     complete: int = 0
-    failed: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    """Of requests that failed, by what their clients were told."""
     ttfts_s: "array[float]" = field(default_factory=lambda: array("d"))
     gaps_s: "array[float]" = field(default_factory=lambda: array("d"))
     memory_bytes: dict[str, int] = field(default_factory=dict)
     """Private memory of each process, the most that was seen."""
     descriptors: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> int:
+        """Requests that did not get their whole answers."""
+        return self.errors.total()
 
     def spread(self, values_s: "array[float]") -> Spread | None:
         """Of all values of a kind."""
@@ -48,6 +55,7 @@ class Window:
             "end_s": self.end_s,
             "complete": self.complete,
             "failed": self.failed,
+            "errors": dict(self.errors),
             "ttft_ms": ttft and ttft.to_ms(),
             "tbt_ms": tbt and tbt.to_ms(),
             "memory_bytes": self.memory_bytes,
@@ -91,7 +99,7 @@ class Windows:
     def _count(self, outcome: Outcome) -> None:
         window = self._at(outcome.ended_s or outcome.arrived_s)
         if not outcome.complete:
-            window.failed += 1
+            window.errors[outcome.error or "the stream ended early"] += 1
             return
         window.complete += 1
         if outcome.ttft_s is not None:
@@ -111,7 +119,8 @@ def shortcomings(windows: Sequence[Window]) -> list[str]:
     """What was not as it should be, in sentences; the first window warms memory up."""
     if len(windows) < 2:
         return ["there are not two whole windows"]
-    found = [f"{failed} requests failed"] if (failed := sum(one.failed for one in windows)) else []
+    errors = sum((one.errors for one in windows), Counter[str]())
+    found = [f"requests failed, {times} times: {error}" for error, times in errors.most_common()]
     first, settled, last = windows[0], windows[min(1, len(windows) - 2)], windows[-1]
     before, after = first.spread(first.gaps_s), last.spread(last.gaps_s)
     if before is None or after is None:

@@ -28,15 +28,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.flags import Parser
-from bench.redis.own_redis import own_redis
-from bench.serve.client import Client
-from bench.serve.gateway import served_model
-from bench.serve.questions import DEMO_MODEL
-from bench.site import Site
-from bench.telemetry.observed import one_engine
-from bench.workloads import SampleRequest
-from telemetry.setup import start_telemetry
+from orcastream.bench.flags import Parser
+from orcastream.bench.redis.own_redis import own_redis
+from orcastream.bench.serve.client import Client
+from orcastream.bench.serve.gateway import served_model
+from orcastream.bench.serve.questions import DEMO_MODEL
+from orcastream.bench.site import Site
+from orcastream.bench.telemetry.observed import one_engine
+from orcastream.bench.workloads import SampleRequest
+from orcastream.telemetry.setup import start_telemetry
 
 MOST_THROUGHPUT_LOST = 0.02
 MOST_TTFT_ADDED_S = 0.001
@@ -77,7 +77,7 @@ class Cost:
 async def measure(options: argparse.Namespace) -> tuple[Cost, int, int]:
     """The cost, and the spans and data points that the collector got."""
     sink = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.telemetry.otlp_sink"),
+        *(sys.executable, "-m", "orcastream.bench.telemetry.otlp_sink"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )

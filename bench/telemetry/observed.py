@@ -16,16 +16,16 @@ import torch
 from opentelemetry.metrics import NoOpMeter
 from opentelemetry.trace import NoOpTracer, Span, Tracer, get_tracer
 
-import demo
-from bench.serve.questions import DEMO_MODEL
-from broker.link import Link
-from broker.queue import RequestQueue
-from engine import EngineConfig, OrcaEngine, Request, TokenEvent
-from schemas.keys import Keys
-from schemas.request import GenerationRequest, parse_payload
-from telemetry import instruments, trace_context
-from worker.settings import WorkerSettings
-from worker.worker import Worker
+from orcastream import demo
+from orcastream.bench.serve.questions import DEMO_MODEL
+from orcastream.broker.link import Link
+from orcastream.broker.queue import RequestQueue
+from orcastream.engine import EngineConfig, OrcaEngine, Request, TokenEvent
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.request import GenerationRequest, parse_payload
+from orcastream.telemetry import instruments, trace_context
+from orcastream.worker.settings import WorkerSettings
+from orcastream.worker.worker import Worker
 
 _PROMPT = tuple(range(20, 52))
 _DEADLINE_MS = 600_000

@@ -1,4 +1,4 @@
-"""A collector that reads OTLP over HTTP and keeps nothing, in its own process: `python -m bench.telemetry.otlp_sink`.
+"""A collector that reads OTLP over HTTP and keeps nothing: `python -m orcastream.bench.telemetry.otlp_sink`.
 
 It prints its port, and, when its input ends, how many spans and data points it was sent.
 """

@@ -1,6 +1,6 @@
 """What a benchmark asks for: lengths, arrivals, tenants. Plain data drawn from a seed; no torch, no network."""
 
-from bench.workloads import (  # each registers itself
+from orcastream.bench.workloads import (  # each registers itself
     equal_size,
     heavy_tail,
     long_prefill,
@@ -10,9 +10,9 @@ from bench.workloads import (  # each registers itself
     short_long_mix,
     two_tenants,
 )
-from bench.workloads.draw import Draw
-from bench.workloads.registry import WORKLOADS, Workload, workload
-from bench.workloads.sample import SampleRequest, continued, token_ids
+from orcastream.bench.workloads.draw import Draw
+from orcastream.bench.workloads.registry import WORKLOADS, Workload, workload
+from orcastream.bench.workloads.sample import SampleRequest, continued, token_ids
 
 __all__ = [
     "WORKLOADS",

@@ -6,8 +6,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.flags import Parser
-from bench.workloads import WORKLOADS
+from orcastream.bench.flags import Parser
+from orcastream.bench.workloads import WORKLOADS
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from bench.arrivals import gamma
+from orcastream.bench.arrivals import gamma
 
 
 @dataclass(frozen=True)

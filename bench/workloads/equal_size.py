@@ -1,8 +1,8 @@
 """Requests of one size: where iteration-level scheduling has nothing to win."""
 
-from bench.workloads.draw import Draw
-from bench.workloads.registry import workload
-from bench.workloads.sample import SampleRequest
+from orcastream.bench.workloads.draw import Draw
+from orcastream.bench.workloads.registry import workload
+from orcastream.bench.workloads.sample import SampleRequest
 
 
 @workload(requests=16)

@@ -2,9 +2,9 @@
 
 import math
 
-from bench.workloads.draw import Draw
-from bench.workloads.registry import workload
-from bench.workloads.sample import SampleRequest
+from orcastream.bench.workloads.draw import Draw
+from orcastream.bench.workloads.registry import workload
+from orcastream.bench.workloads.sample import SampleRequest
 
 _MEAN, _SIGMA = 100, 1.0
 _LEAST, _MOST = 8, 1024

@@ -1,8 +1,8 @@
 """Long prompts arrive while others decode: who computes a prompt in one piece stalls everybody's next token."""
 
-from bench.workloads.draw import Draw
-from bench.workloads.registry import workload
-from bench.workloads.sample import SampleRequest
+from orcastream.bench.workloads.draw import Draw
+from orcastream.bench.workloads.registry import workload
+from orcastream.bench.workloads.sample import SampleRequest
 
 _DECODES = 8
 _FIRST_S, _BETWEEN_S = 2.0, 0.5

@@ -1,8 +1,8 @@
 """Conversations: each prompt holds all that was said before."""
 
-from bench.workloads.draw import Draw
-from bench.workloads.registry import workload
-from bench.workloads.sample import SampleRequest
+from orcastream.bench.workloads.draw import Draw
+from orcastream.bench.workloads.registry import workload
+from orcastream.bench.workloads.sample import SampleRequest
 
 _TURNS = 4
 _THINK_S = (0.5, 2.0)

@@ -1,8 +1,8 @@
 """The synthetic trace of Orca's evaluation (OSDI'22, section 6.2)."""
 
-from bench.workloads.draw import Draw
-from bench.workloads.registry import workload
-from bench.workloads.sample import SampleRequest
+from orcastream.bench.workloads.draw import Draw
+from orcastream.bench.workloads.registry import workload
+from orcastream.bench.workloads.sample import SampleRequest
 
 
 @workload(requests=64)

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.workloads.draw import Draw
-from bench.workloads.sample import SampleRequest
+from orcastream.bench.workloads.draw import Draw
+from orcastream.bench.workloads.sample import SampleRequest
 
 Build = Callable[[Draw], list[SampleRequest]]
 

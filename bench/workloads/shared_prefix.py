@@ -1,8 +1,8 @@
 """Many requests behind one system prompt: what a prefix cache is for."""
 
-from bench.workloads.draw import Draw
-from bench.workloads.registry import workload
-from bench.workloads.sample import SampleRequest
+from orcastream.bench.workloads.draw import Draw
+from orcastream.bench.workloads.registry import workload
+from orcastream.bench.workloads.sample import SampleRequest
 
 
 @workload(requests=16)

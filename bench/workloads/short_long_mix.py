@@ -1,8 +1,8 @@
 """Short and long requests in turn: a batch that waits for its longest member wastes the places of the short ones."""
 
-from bench.workloads.draw import Draw
-from bench.workloads.registry import workload
-from bench.workloads.sample import SampleRequest
+from orcastream.bench.workloads.draw import Draw
+from orcastream.bench.workloads.registry import workload
+from orcastream.bench.workloads.sample import SampleRequest
 
 _SIZES = ((32, 32), (512, 128))
 

@@ -1,8 +1,8 @@
 """A tenant with ten times the load of another: who serves in order of arrival lets the one push the other out."""
 
-from bench.workloads.draw import Draw
-from bench.workloads.registry import workload
-from bench.workloads.sample import SampleRequest
+from orcastream.bench.workloads.draw import Draw
+from orcastream.bench.workloads.registry import workload
+from orcastream.bench.workloads.sample import SampleRequest
 
 _HEAVY_TO_LIGHT = 10
 

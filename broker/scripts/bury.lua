@@ -2,18 +2,45 @@
 -- KEYS[1] request stream, KEYS[2] dead letters, KEYS[3] work
 -- ARGV[1] group, ARGV[2] entry id, ARGV[3] class and entry id, ARGV[4] reason, ARGV[5] message,
 -- ARGV[6] 1: also one that waits, 0: only one that is pending
+-- ARGV[7] most letters, ARGV[8] most bytes of all letters: beyond that the oldest go; ARGV[9] most bytes of one value
 -- Returns 1 buried by this call, 0 not there any more
 local id = ARGV[2]
+
+local function bytes_of(fields)
+  local bytes = 0
+  for _, part in ipairs(fields) do bytes = bytes + #part end
+  return bytes
+end
+
+-- What a letter says of all that were written before it; 0 where somebody else wrote it.
+local function bytes_before(fields)
+  return fields[9] == 'bytes_before' and tonumber(fields[10]) or 0
+end
+
+local function keep(fields)
+  local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
+  local before = newest and bytes_before(newest[2]) + bytes_of(newest[2]) or 0
+  fields[10] = string.format('%.0f', before)
+  local letter, written = redis.call('XADD', KEYS[2], '*', unpack(fields)), before + bytes_of(fields)
+  -- A few at a time: a bound that was lowered is reached by and by.
+  for _ = 1, 64 do
+    local oldest = redis.call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)[1]
+    local fits = redis.call('XLEN', KEYS[2]) <= tonumber(ARGV[7])
+    if oldest[1] == letter or (fits and written - bytes_before(oldest[2]) <= tonumber(ARGV[8])) then return end
+    redis.call('XDEL', KEYS[2], oldest[1])
+  end
+end
+
 local pending = redis.pcall('XPENDING', KEYS[1], ARGV[1], id, id, 1)
 local attempts = not pending.err and #pending > 0 and pending[1][4]
 local entries = redis.call('XRANGE', KEYS[1], id, id)
 if not attempts and (ARGV[6] == '0' or #entries == 0) then return 0 end
 -- The copy comes first: out of memory it fails before anything has been acknowledged.
 if #entries > 0 then
-  local copy = {'entry', ARGV[3], 'reason', ARGV[4], 'message', ARGV[5], 'attempts', attempts or 0}
+  local copy = {'entry', ARGV[3], 'reason', ARGV[4], 'message', ARGV[5], 'attempts', tostring(attempts or 0), 'bytes_before', ''}
   -- Nothing of the contract has more than a handful of fields, and unpack holds a few thousand values at most.
-  for i = 1, math.min(#entries[1][2], 64) do copy[#copy + 1] = entries[1][2][i] end
-  redis.call('XADD', KEYS[2], '*', unpack(copy))
+  for i = 1, math.min(#entries[1][2], 64) do copy[#copy + 1] = string.sub(entries[1][2][i], 1, ARGV[9]) end
+  keep(copy)
 end
 redis.call('XACK', KEYS[1], ARGV[1], id)
 redis.call('XDEL', KEYS[1], id)

@@ -1,11 +1,13 @@
 -- Accept a request once: its terms, `seen`, XADD and the books, together or not at all.
 -- KEYS[1..4] request streams, most urgent first; KEYS[5] seen key; KEYS[6] work; KEYS[7] throughput; KEYS[8] rate of the
--- tenant
--- ARGV[1] JSON object, ARGV[2..] fields of the entry. In the object:
+-- tenant; perhaps KEYS[9] record
+-- ARGV[1] JSON object, ARGV[2..] fields of the entry, perhaps the record behind them. In the object:
 --   class, tenant, deadline (Unix ms), tokens (prompt and longest answers together), length (tokens of the longest answer),
---   seen_until (Unix ms, when `seen` expires), perhaps replaces (entry that this one replaces if it is gone);
+--   seen_until (Unix ms, when `seen` expires), perhaps replaces (entry that this one replaces if it is gone), and
+--   record (true where there is one, which is kept for as long as `seen`);
 --   and the terms, of which any may be missing: max_requests and max_tokens, waiting and running in the class; max_wait_ms,
---   and max_wait_share of the time up to the deadline; requests_per_minute and max_concurrency of the tenant
+--   and max_wait_share of the time up to the deadline; requests_per_minute and max_concurrency of the tenant, and
+--   tenant_requests and tenant_tokens, its share of the queue
 -- Returns {class, entry id and perhaps how it ended and whose it was, duplicate 0|1, depth}
 --      or {'', reason, found, allowed, after how many ms to try again}; then nothing was written
 local asked = cjson.decode(ARGV[1])
@@ -110,6 +112,15 @@ local function refusal()
       return {'concurrency', running, asked.max_concurrency, own_ms / math.max(running, 1)}
     end
   end
+  if asked.tenant_requests or asked.tenant_tokens then
+    local requests, tokens = counted('tenant ' .. asked.tenant), counted('tenant-tokens ' .. asked.tenant)
+    if asked.tenant_requests and requests >= asked.tenant_requests then
+      return {'share', requests, asked.tenant_requests, time_for(tokens / math.max(requests, 1))}
+    end
+    if asked.tenant_tokens and requests > 0 and tokens + asked.tokens > asked.tenant_tokens then
+      return {'token_share', tokens + asked.tokens, asked.tenant_tokens, time_for(tokens + asked.tokens - asked.tenant_tokens)}
+    end
+  end
   local tokens = tokens_of(own)
   if asked.max_requests and lengths[own] >= asked.max_requests then
     return {'requests', lengths[own], asked.max_requests, time_for(tokens / math.max(lengths[own], 1))}
@@ -142,18 +153,20 @@ if refused then
   return {'', unpack(refused)}
 end
 -- The first write: out of memory it is refused, and nothing was done. Once it is done, memory stops nothing below.
-local id = redis.call('XADD', KEYS[own], '*', unpack(ARGV, 2))
+local id = redis.call('XADD', KEYS[own], '*', unpack(ARGV, 2, asked.record and #ARGV - 1 or #ARGV))
 local ref = asked.class .. ' ' .. id
 local set = redis.pcall('SET', KEYS[5], ref, 'PXAT', seen_until)
 if set.err then
   redis.call('XDEL', KEYS[own], id)
   return set
 end
+if asked.record then redis.call('SET', KEYS[9], ARGV[#ARGV], 'PXAT', seen_until) end
 -- Where somebody else has spoilt these keys nothing is counted, and everything is served.
 redis.pcall('HSET', KEYS[6], ref, string.format('%.0f %s', asked.tokens, asked.tenant))
 redis.pcall('HINCRBY', KEYS[6], 'requests ' .. asked.class, 1)
 redis.pcall('HINCRBY', KEYS[6], 'tokens ' .. asked.class, string.format('%.0f', asked.tokens))
 redis.pcall('HINCRBY', KEYS[6], 'tenant ' .. asked.tenant, 1)
+redis.pcall('HINCRBY', KEYS[6], 'tenant-tokens ' .. asked.tenant, string.format('%.0f', asked.tokens))
 if asked.requests_per_minute then
   local full_ms = bucket_full_ms()
   redis.pcall('SET', KEYS[8], string.format('%.3f', full_ms), 'PX', math.ceil(full_ms - now_ms))

@@ -4,9 +4,9 @@
 local found = {}
 for _, letter in ipairs(redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', ARGV[2])) do
   local flat, own, request = letter[2], {}, {}
-  -- bury.lua puts its own four fields before those of the entry, which may bear the same names.
+  -- bury.lua puts its own five fields before those of the entry, which may bear the same names.
   for i = 1, #flat, 2 do
-    local fields = i <= 8 and own or request
+    local fields = i <= 10 and own or request
     fields[flat[i]] = flat[i + 1]
   end
   local function text(fields, name) return string.sub(fields[name] or '', 1, 1000) end

@@ -9,8 +9,9 @@ local function release(work, ref)
   local class = string.match(ref, '^%S+')
   redis.pcall('HINCRBY', work, 'tokens ' .. class, '-' .. tokens)
   redis.pcall('HINCRBY', work, 'requests ' .. class, -1)
+  redis.pcall('HINCRBY', work, 'tenant-tokens ' .. tenant, '-' .. tokens)
   local left = redis.pcall('HINCRBY', work, 'tenant ' .. tenant, -1)
-  if type(left) == 'number' and left <= 0 then redis.call('HDEL', work, 'tenant ' .. tenant) end
+  if type(left) == 'number' and left <= 0 then redis.call('HDEL', work, 'tenant ' .. tenant, 'tenant-tokens ' .. tenant) end
   return 1
 end
 

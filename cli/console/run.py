@@ -9,14 +9,14 @@ from typing import TypeVar
 
 from redis.exceptions import ResponseError
 
-from broker.connect import connect
-from broker.connection import Connection
-from broker.errors import BrokerError
-from broker.settings import BrokerSettings
-from cli.command import Command, overview, run_command
-from cli.credentials import without_credentials
-from cli.errors import UserError
-from cli.served_model import with_model, with_redis
+from orcastream.broker.connect import connect
+from orcastream.broker.connection import Connection
+from orcastream.broker.errors import BrokerError
+from orcastream.broker.settings import BrokerSettings
+from orcastream.cli.command import Command, overview, run_command
+from orcastream.cli.credentials import without_credentials
+from orcastream.cli.errors import UserError
+from orcastream.cli.served_model import with_model, with_redis
 
 S = TypeVar("S", bound=BrokerSettings)
 Work = Callable[[Connection, S], Awaitable[None]]

@@ -5,9 +5,9 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
-from broker.settings import BrokerSettings
-from schemas.keys import PriorityClass
-from schemas.limits import ID_PATTERN, MAX_DEADLINE_AHEAD_MS
+from orcastream.broker.settings import BrokerSettings
+from orcastream.schemas.keys import PriorityClass
+from orcastream.schemas.limits import ID_PATTERN, MAX_DEADLINE_AHEAD_MS
 
 _LETTER_ID = r"^[0-9]{1,20}-[0-9]{1,20}$"
 _MAX_TIMEOUT_S = MAX_DEADLINE_AHEAD_MS / 1000
@@ -71,3 +71,10 @@ class PurgeSettings(ConsoleSettings):
     reason: str | None = Field(None, description="Only those with this reason.")
     older_than_s: float | None = Field(None, ge=0, description="Only those set aside longer ago than this. [s]")
     all: bool = Field(False, description="Delete all of them.")
+
+
+class TopSettings(ConsoleSettings):
+    """The queue by class and the workers with their batches and rates, live, until Ctrl-C."""
+
+    once: bool = Field(False, description="Look twice, `interval_s` apart, for rates; print, and end.")
+    interval_s: float = Field(2.0, ge=0.2, le=3600, description="Time between two looks. [s]")

@@ -2,14 +2,32 @@
 
 from collections.abc import Sequence
 
-from cli.command import Command
-from cli.console.run import run_subcommand
+from orcastream.cli.command import Command
+from orcastream.cli.console.run import run_subcommand
+
+_SETTINGS = "orcastream.cli.console.settings"
 
 COMMANDS = {
-    "list": Command("the dead letters, the newest first", "cli.dead_letters.list"),
-    "show": Command("one dead letter, and what is known of its request", "cli.dead_letters.show"),
-    "replay": Command("run what it asked for again, under a new id", "cli.dead_letters.replay"),
-    "purge": Command("delete dead letters by reason, by age, or all", "cli.dead_letters.purge"),
+    "list": Command(
+        "the dead letters, the newest first",
+        "orcastream.cli.dead_letters.list",
+        settings=f"{_SETTINGS}:LettersListSettings",
+    ),
+    "show": Command(
+        "one dead letter, and what is known of its request",
+        "orcastream.cli.dead_letters.show",
+        settings=f"{_SETTINGS}:LetterShowSettings",
+    ),
+    "replay": Command(
+        "run what it asked for again, under a new id",
+        "orcastream.cli.dead_letters.replay",
+        settings=f"{_SETTINGS}:ReplaySettings",
+    ),
+    "purge": Command(
+        "delete dead letters by reason, by age, or all",
+        "orcastream.cli.dead_letters.purge",
+        settings=f"{_SETTINGS}:PurgeSettings",
+    ),
 }
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from broker.connection import Connection
-from broker.letters import DeadLetter, newest_letters
-from cli.console.output import Lines
-from cli.console.run import FLAGS, run_with_redis
-from cli.console.settings import LettersListSettings
-from cli.parse import load_settings
-from schemas.errors import without_values
+from orcastream.broker.connection import Connection
+from orcastream.broker.letters import DeadLetter, newest_letters
+from orcastream.cli.console.output import Lines
+from orcastream.cli.console.run import FLAGS, run_with_redis
+from orcastream.cli.console.settings import LettersListSettings
+from orcastream.cli.parse import load_settings
+from orcastream.schemas.errors import without_values
 
 _COLUMNS = {"letter": 18, "age_s": 7, "class": 8, "reason": 19, "attempts": 8, "id": 41, "message": 1}
 

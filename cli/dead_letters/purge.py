@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from broker.connection import Connection
-from broker.letters import delete_letters, newest_letters
-from broker.rows import PIECE
-from cli.console.output import show_one
-from cli.console.run import FLAGS, run_with_redis
-from cli.console.settings import PurgeSettings
-from cli.errors import UserError
-from cli.parse import load_settings
+from orcastream.broker.connection import Connection
+from orcastream.broker.letters import delete_letters, newest_letters
+from orcastream.broker.rows import PIECE
+from orcastream.cli.console.output import show_one
+from orcastream.cli.console.run import FLAGS, run_with_redis
+from orcastream.cli.console.settings import PurgeSettings
+from orcastream.cli.errors import UserError
+from orcastream.cli.parse import load_settings
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from broker.connection import Connection
-from broker.replay import replay
-from cli.console.output import show_one
-from cli.console.run import FLAGS, NotDone, run_with_redis
-from cli.console.settings import ReplaySettings
-from cli.dead_letters.show import the_letter
-from cli.parse import load_settings
-from schemas.errors import InvalidRequest, without_values
+from orcastream.broker.connection import Connection
+from orcastream.broker.replay import replay
+from orcastream.cli.console.output import show_one
+from orcastream.cli.console.run import FLAGS, NotDone, run_with_redis
+from orcastream.cli.console.settings import ReplaySettings
+from orcastream.cli.dead_letters.show import the_letter
+from orcastream.cli.parse import load_settings
+from orcastream.schemas.errors import InvalidRequest, without_values
 
 
 def main(arguments: Sequence[str]) -> int:

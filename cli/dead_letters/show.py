@@ -3,18 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from broker.connection import Connection
-from broker.letters import DeadLetter, find_letter
-from cli.console.output import show_one
-from cli.console.run import FLAGS, NotDone, run_with_redis
-from cli.console.settings import LetterShowSettings
-from cli.dead_letters.list import facts_of
-from cli.parse import load_settings
-from schemas.codec import decode
-from schemas.errors import InvalidRequest
-from schemas.keys import Keys
-from schemas.limits import MAX_PAYLOAD_BYTES, MAX_PAYLOAD_PARTS
-from schemas.request import parse_payload
+from orcastream.broker.connection import Connection
+from orcastream.broker.letters import DeadLetter, find_letter
+from orcastream.cli.console.output import show_one
+from orcastream.cli.console.run import FLAGS, NotDone, run_with_redis
+from orcastream.cli.console.settings import LetterShowSettings
+from orcastream.cli.dead_letters.list import facts_of
+from orcastream.cli.parse import load_settings
+from orcastream.schemas.codec import decode
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.limits import MAX_PAYLOAD_BYTES, MAX_PAYLOAD_PARTS
+from orcastream.schemas.request import parse_payload
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -2,13 +2,22 @@
 
 from collections.abc import Sequence
 
-from cli.command import Command
-from cli.console.run import run_subcommand
+from orcastream.cli.command import Command
+from orcastream.cli.console.run import run_subcommand
+
+_SETTINGS = "orcastream.cli.keys.settings"
 
 COMMANDS = {
-    "new": Command("make a key and print it, this once", "cli.keys.new", "gateway"),
-    "list": Command("what is kept of the keys, and what they allow", "cli.keys.list", "gateway"),
-    "revoke": Command("take a key back", "cli.keys.revoke", "gateway"),
+    "new": Command(
+        "make a key and print it, this once", "orcastream.cli.keys.new", "gateway", f"{_SETTINGS}:NewKeySettings"
+    ),
+    "list": Command(
+        "what is kept of the keys, and what they allow",
+        "orcastream.cli.keys.list",
+        "gateway",
+        f"{_SETTINGS}:KeysSettings",
+    ),
+    "revoke": Command("take a key back", "orcastream.cli.keys.revoke", "gateway", f"{_SETTINGS}:RevokeSettings"),
 }
 
 

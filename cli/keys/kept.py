@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
-from broker.connection import Connection
-from cli.console.run import NotDone, run_with_redis
-from cli.keys.settings import KeysSettings
-from gateway.api_key import Grant, Grants, grant_text, grants_of_hash, read_grants
-from schemas.errors import InvalidRequest
+from orcastream.broker.connection import Connection
+from orcastream.cli.console.run import NotDone, run_with_redis
+from orcastream.cli.keys.settings import KeysSettings
+from orcastream.gateway.admission.api_key import Grant, Grants, grant_text, grants_of_hash, read_grants
+from orcastream.schemas.errors import InvalidRequest
 
 
 class Kept(Protocol):

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from cli.console.output import Lines
-from cli.console.run import FLAGS
-from cli.keys.kept import Kept, run_with_keys
-from cli.keys.settings import KeysSettings
-from cli.parse import load_settings
+from orcastream.cli.console.output import Lines
+from orcastream.cli.console.run import FLAGS
+from orcastream.cli.keys.kept import Kept, run_with_keys
+from orcastream.cli.keys.settings import KeysSettings
+from orcastream.cli.parse import load_settings
 
 _COLUMNS = {
     "sha256": 64,

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Sequence
 
-from cli.console.output import show_one
-from cli.console.run import FLAGS
-from cli.keys.kept import Kept, run_with_keys
-from cli.keys.settings import NewKeySettings
-from cli.parse import load_settings
-from gateway.api_key import Grant, digest, new_key
+from orcastream.cli.console.output import show_one
+from orcastream.cli.console.run import FLAGS
+from orcastream.cli.keys.kept import Kept, run_with_keys
+from orcastream.cli.keys.settings import NewKeySettings
+from orcastream.cli.parse import load_settings
+from orcastream.gateway.admission.api_key import Grant, digest, new_key
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -22,6 +22,7 @@ def main(arguments: Sequence[str]) -> int:
         max_tokens=settings.max_tokens,
         requests_per_minute=settings.requests_per_minute,
         max_concurrency=settings.max_concurrency,
+        queue_share=settings.queue_share,
         expires=expires,
     )
     key = new_key()

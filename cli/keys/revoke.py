@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from cli.console.output import show_one
-from cli.console.run import FLAGS, NotDone
-from cli.keys.kept import Kept, run_with_keys
-from cli.keys.settings import RevokeSettings
-from cli.parse import load_settings
+from orcastream.cli.console.output import show_one
+from orcastream.cli.console.run import FLAGS, NotDone
+from orcastream.cli.keys.kept import Kept, run_with_keys
+from orcastream.cli.keys.settings import RevokeSettings
+from orcastream.cli.parse import load_settings
 
 
 def main(arguments: Sequence[str]) -> int:

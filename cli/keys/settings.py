@@ -5,11 +5,11 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import CliPositionalArg
 
-from broker.settings import NAME
-from cli.console.settings import ConsoleSettings
-from gateway.api_key import MAX_RATE
-from schemas.keys import PriorityClass
-from schemas.limits import MAX_OUTPUT_TOKENS
+from orcastream.broker.settings import NAME
+from orcastream.cli.console.settings import ConsoleSettings
+from orcastream.gateway.admission.api_key import MAX_RATE
+from orcastream.schemas.keys import PriorityClass
+from orcastream.schemas.limits import MAX_OUTPUT_TOKENS
 
 
 class KeysSettings(ConsoleSettings):
@@ -37,6 +37,12 @@ class NewKeySettings(KeysSettings):
         ge=1,
         le=MAX_RATE,
         description="Most requests of its tenant that may wait and run at once; none: any. [requests]",
+    )
+    queue_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Part of a class's bounds that its tenant may take; none: the gateway's `max_tenant_share`.",
     )
     expires_in_s: int | None = Field(None, ge=1, description="How long it counts; none: until it is revoked. [s]")
 

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 
-from broker.cancelling import cancel_entry
-from broker.connection import Connection
-from broker.ending import Ender
-from broker.origin import read_request
-from broker.presence import new_process_name
-from broker.queued import find_queued
-from cli.console.output import show_one
-from cli.console.run import FLAGS, NotDone, run_with_redis
-from cli.console.settings import RequestSettings
-from cli.parse import load_settings
+from orcastream.broker.cancelling import cancel_entry
+from orcastream.broker.connection import Connection
+from orcastream.broker.ending import Ender
+from orcastream.broker.origin import read_request
+from orcastream.broker.presence import new_process_name
+from orcastream.broker.queued import find_queued
+from orcastream.cli.console.output import show_one
+from orcastream.cli.console.run import FLAGS, NotDone, run_with_redis
+from orcastream.cli.console.settings import RequestSettings
+from orcastream.cli.parse import load_settings
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -2,13 +2,27 @@
 
 from collections.abc import Sequence
 
-from cli.command import Command
-from cli.console.run import run_subcommand
+from orcastream.cli.command import Command
+from orcastream.cli.console.run import run_subcommand
+
+_SETTINGS = "orcastream.cli.console.settings"
 
 COMMANDS = {
-    "list": Command("what waits and runs, by class and age", "cli.requests.list"),
-    "show": Command("one request: where it stands, who works on it, how far it is", "cli.requests.show"),
-    "cancel": Command("cancel one request, whether it waits or runs", "cli.requests.cancel"),
+    "list": Command(
+        "what waits and runs, by class and age",
+        "orcastream.cli.requests.list",
+        settings=f"{_SETTINGS}:RequestsListSettings",
+    ),
+    "show": Command(
+        "one request: where it stands, who works on it, how far it is",
+        "orcastream.cli.requests.show",
+        settings=f"{_SETTINGS}:RequestShowSettings",
+    ),
+    "cancel": Command(
+        "cancel one request, whether it waits or runs",
+        "orcastream.cli.requests.cancel",
+        settings=f"{_SETTINGS}:RequestSettings",
+    ),
 }
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from broker.connection import Connection
-from broker.queued import Queued, queued_requests
-from cli.console.output import Lines
-from cli.console.run import FLAGS, run_with_redis
-from cli.console.settings import RequestsListSettings
-from cli.parse import load_settings
-from schemas.keys import CLASSES
+from orcastream.broker.connection import Connection
+from orcastream.broker.queued import Queued, queued_requests
+from orcastream.cli.console.output import Lines
+from orcastream.cli.console.run import FLAGS, run_with_redis
+from orcastream.cli.console.settings import RequestsListSettings
+from orcastream.cli.parse import load_settings
+from orcastream.schemas.keys import CLASSES
 
 _COLUMNS = {
     "class": 8,

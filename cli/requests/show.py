@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
-from broker.connection import Connection
-from broker.fold import Fold, fold_log
-from broker.origin import read_request
-from broker.queued import find_queued
-from cli.console.output import show_one
-from cli.console.run import FLAGS, NotDone, run_with_redis
-from cli.console.settings import RequestShowSettings
-from cli.parse import load_settings
-from cli.requests.list import facts_of
-from schemas.errors import without_values
-from schemas.events import Terminal
-from schemas.request import GenerationRequest
+from orcastream.broker.connection import Connection
+from orcastream.broker.fold import Fold, fold_log
+from orcastream.broker.origin import read_request
+from orcastream.broker.queued import find_queued
+from orcastream.cli.console.output import show_one
+from orcastream.cli.console.run import FLAGS, NotDone, run_with_redis
+from orcastream.cli.console.settings import RequestShowSettings
+from orcastream.cli.parse import load_settings
+from orcastream.cli.requests.list import facts_of
+from orcastream.schemas.errors import without_values
+from orcastream.schemas.events import Terminal
+from orcastream.schemas.request import GenerationRequest
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from client import AsyncClient
+from orcastream.client import AsyncClient
 
 
 async def answers(url: str, prompts: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:

@@ -6,7 +6,7 @@ python client_sync.py http://127.0.0.1:8000 http://127.0.0.1:8001 "Count from 1 
 
 import sys
 
-from client import Client, ClientError, Message
+from orcastream.client import Client, ClientError, Message
 
 
 def main(urls: list[str], question: str) -> int:

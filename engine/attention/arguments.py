@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.errors import UnsupportedModel
+from orcastream.engine.errors import UnsupportedModel
 
 
 def _always(value: Any) -> bool:

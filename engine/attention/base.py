@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from engine.batch.flat_batch import FlatBatch
-from engine.kv.layout import LayerShape
-from engine.kv.store import LayerCache
+from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.kv.layout import LayerShape
+from orcastream.engine.kv.store import LayerCache
 
 PLAIN_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """What keys and values can be kept in as they are."""

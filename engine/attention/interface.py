@@ -10,13 +10,13 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from engine.attention.arguments import refuse_unknown
-from engine.attention.base import AttentionBackend, AttentionCall
-from engine.batch.flat_batch import FlatBatch
-from engine.errors import UnsupportedModel
-from engine.kv.layout import LayerShape
-from engine.kv.store import LayerCache
-from engine.model.quiet import quiet
+from orcastream.engine.attention.arguments import refuse_unknown
+from orcastream.engine.attention.base import AttentionBackend, AttentionCall
+from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.errors import UnsupportedModel
+from orcastream.engine.kv.layout import LayerShape
+from orcastream.engine.kv.store import LayerCache
+from orcastream.engine.model.quiet import quiet
 
 IMPLEMENTATION = "orcastream"
 """The name of our attention in transformers' registry. No mask function goes with it: for a name without one,

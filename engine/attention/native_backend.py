@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from engine.attention.base import AttentionBackend, AttentionCall, register
-from engine.attention.quantize import LARGEST, SCALE_DTYPE
-from engine.batch.flat_batch import FlatBatch
-from engine.kv.layout import LayerShape
-from engine.kv.store import LayerCache
-from engine.native.formats import FORMATS
-from engine.native.library import library, why_unavailable
+from orcastream.engine.attention.base import AttentionBackend, AttentionCall, register
+from orcastream.engine.attention.quantize import LARGEST, SCALE_DTYPE
+from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.kv.layout import LayerShape
+from orcastream.engine.kv.store import LayerCache
+from orcastream.engine.native.formats import FORMATS
+from orcastream.engine.native.library import library, why_unavailable
 
 _READ_BEHIND = 64
 """Numbers."""

@@ -3,12 +3,12 @@
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.attention.base import PLAIN_DTYPES, AttentionBackend, AttentionCall, register
-from engine.attention.quantize import LARGEST, SCALE_DTYPE, dequantize, quantize
-from engine.attention.torch_plan import DecodeGroup, GroupPlan, PrefillSpan, make_plans
-from engine.batch.flat_batch import FlatBatch
-from engine.kv.layout import LayerShape
-from engine.kv.store import LayerCache, as_bytes
+from orcastream.engine.attention.base import PLAIN_DTYPES, AttentionBackend, AttentionCall, register
+from orcastream.engine.attention.quantize import LARGEST, SCALE_DTYPE, dequantize, quantize
+from orcastream.engine.attention.torch_plan import DecodeGroup, GroupPlan, PrefillSpan, make_plans
+from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.kv.layout import LayerShape
+from orcastream.engine.kv.store import LayerCache, as_bytes
 
 
 @register("torch")

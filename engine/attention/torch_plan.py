@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.batch.flat_batch import FlatBatch, GroupTables, IntArray
+from orcastream.engine.batch.flat_batch import FlatBatch, GroupTables, IntArray
 
 _PADDING_FREE_SLOTS = 4096
 """Padding that a decode group may always have: gathering so few keys costs less than another call."""

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from engine.attention.base import PLAIN_DTYPES, AttentionBackend, AttentionCall, register
-from engine.attention.quantize import LARGEST, SCALE_DTYPE
-from engine.batch.flat_batch import FlatBatch
-from engine.kv.layout import LayerShape
-from engine.kv.store import LayerCache
+from orcastream.engine.attention.base import PLAIN_DTYPES, AttentionBackend, AttentionCall, register
+from orcastream.engine.attention.quantize import LARGEST, SCALE_DTYPE
+from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.kv.layout import LayerShape
+from orcastream.engine.kv.store import LayerCache
 
 if TYPE_CHECKING:  # the package triton is optional
-    from engine.attention.triton.plan import TritonPlan
+    from orcastream.engine.attention.triton.plan import TritonPlan
 
 _OLDEST = (8, 0)
 """Compute capability that multiplies bfloat16 matrices."""
@@ -75,7 +75,7 @@ class TritonBackend(AttentionBackend):
 
     def plan(self, batch: FlatBatch, dtype: torch.dtype) -> "TritonPlan":
         """The lists of splits, copied at once."""
-        from engine.attention.triton.plan import TritonPlan
+        from orcastream.engine.attention.triton.plan import TritonPlan
 
         return TritonPlan.of(batch, _processors(batch.device))
 
@@ -93,9 +93,9 @@ class TritonBackend(AttentionBackend):
         call: AttentionCall,
     ) -> torch.Tensor:
         """See the base class."""
-        from engine.attention.triton.decode import decode
-        from engine.attention.triton.prefill import prefill
-        from engine.attention.triton.write import write
+        from orcastream.engine.attention.triton.decode import decode
+        from orcastream.engine.attention.triton.prefill import prefill
+        from orcastream.engine.attention.triton.write import write
 
         query, key, value = (part if part.stride(-1) == 1 else part.contiguous() for part in (query, key, value))
         write(cache, plan.slots[call.group], key, value)

@@ -1,20 +1,22 @@
 """An iteration in its parts: laid out, launched, and what comes of it."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from engine.batch.flat_batch import FlatBatch, SpanColumns
-from engine.batch.transfer import packed, unpacked
-from engine.kv.cache import KVCache
-from engine.model.runner import ModelRunner
-from engine.record import IterationRecord, Stopwatch
-from engine.request import Request, RequestState
-from engine.sampling.likeliest import likeliest
-from engine.sampling.sampler import Sampled, SamplingRow, sample, take_best
-from engine.schedule.plan import Plan
+from orcastream.engine.batch.flat_batch import FlatBatch, SpanColumns
+from orcastream.engine.batch.transfer import packed, unpacked
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.model.runner import ModelRunner
+from orcastream.engine.record import IterationRecord, Stopwatch
+from orcastream.engine.request import Request, RequestState
+from orcastream.engine.sampling.likeliest import likeliest
+from orcastream.engine.sampling.masks import NO_MASKS, Masks, MaskThread
+from orcastream.engine.sampling.sampler import Sampled, SamplingRow, sample, take_best
+from orcastream.engine.schedule.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,14 @@ class Prepared:
 
 @dataclass(slots=True)
 class Launched:
-    """Logits that the device computes, `[len(rows), vocab]`, and the requests that they belong to."""
+    """Logits that the device computes, `[len(rows), vocab]`, and the requests that they belong to.
+
+    `masks` are those of the requests that may not say everything, where there are any.
+    """
 
     logits: torch.Tensor
     rows: list[Request]
+    masks: "Future[Masks] | None" = None
 
 
 @dataclass(slots=True)
@@ -61,7 +67,8 @@ class Pending:
             prefill_tokens=plan.prefill_tokens,
             decode_tokens=plan.num_decodes,
             context_tokens=self.context_tokens,
-            request_ids=[request.id for request in plan.requests],
+            requests=plan.requests,
+            lengths=plan.lengths,
             prefill_attention=self.prefill_attention,
         )
 
@@ -71,12 +78,14 @@ class Drawn:
     """What an iteration brings: tokens, and for hypotheses of beam searches the likeliest ones to go on with.
 
     `best[i]` is the token of `takers[i]`, of which each takes its likeliest one; None where the logits offer none.
+    `failed` are requests of which nobody can say what may come, with the reason.
     """
 
     takers: list[Request] = field(default_factory=list)
     best: list[int | None] = field(default_factory=list)
     tokens: list[tuple[Request, Sampled]] = field(default_factory=list)
     candidates: list[tuple[Request, list[tuple[int, float]]]] = field(default_factory=list)
+    failed: dict[Request, str] = field(default_factory=dict)
 
 
 class Executor:
@@ -85,10 +94,11 @@ class Executor:
     `launch` does not wait for a device that runs by itself; `draw` does.
     """
 
-    def __init__(self, runner: ModelRunner, cache: KVCache) -> None:
+    def __init__(self, runner: ModelRunner, cache: KVCache, *, vocab_size: int) -> None:
         self._runner = runner
         self._cache = cache
         self._device = runner.device
+        self._masks = MaskThread(vocab_size)
         self.before_forward: Callable[[], None] | None = None
         """Called when all that the host does for an iteration has been done, and the device has yet to begin."""
 
@@ -118,12 +128,14 @@ class Executor:
             arrays = [pairs[:, 0], pairs[:, 1]]
             flat = packed(arrays, batch.device).to(batch.device, non_blocking=True)
             batch.input_ids[0].index_copy_(0, *unpacked(flat, arrays))
+        rows = [plan.requests[index] for index in batch.logit_spans]
+        masks = self._masks.begin(rows)
         if self.before_forward is not None:
             self.before_forward()
         logits = self._runner.forward(batch)
         watch.forward_s += watch.lap()
         pending.context_tokens += int(batch.contexts.sum())
-        pending.launched.append(Launched(logits, [plan.requests[index] for index in batch.logit_spans]))
+        pending.launched.append(Launched(logits, rows, masks))
         first = plan.num_decodes
         Request.launch_decodes(plan.requests[:first])
         for request, length in zip(plan.requests[first:], plan.lengths[first:], strict=True):
@@ -138,12 +150,14 @@ class Executor:
         drawn = Drawn()
         for launched in pending.launched:
             rows = [row for row, request in enumerate(launched.rows) if request.num_pending]
-            self._draw(launched, rows, drawn)
+            masks = NO_MASKS if launched.masks is None else launched.masks.result()
+            drawn.failed |= masks.failed
+            self._draw(launched, rows, masks, drawn)
         pending.watch.sample_s += pending.watch.lap()
         return drawn
 
     @torch.inference_mode()
-    def _draw(self, launched: Launched, rows: list[int], drawn: Drawn) -> None:
+    def _draw(self, launched: Launched, rows: list[int], masks: Masks, drawn: Drawn) -> None:
         """Sample from those rows of the logits, by halves where the device has no memory for all at once."""
         requests = [launched.rows[row] for row in rows]
         beams = [row for row in rows if launched.rows[row].beam is not None]
@@ -152,31 +166,31 @@ class Executor:
                 drawn.best += take_best(launched.logits, rows)
                 drawn.takers += requests
                 return
-            tokens = self._tokens(launched, [row for row in rows if row not in beams] if beams else rows)
+            tokens = self._tokens(launched, [row for row in rows if row not in beams] if beams else rows, masks)
             candidates = [self._candidates(launched.rows[row], launched.logits, row) for row in beams]
         except torch.OutOfMemoryError:
             if len(rows) == 1:
                 raise
             torch.cuda.empty_cache()
-            self._draw(launched, rows[: len(rows) // 2], drawn)
-            self._draw(launched, rows[len(rows) // 2 :], drawn)
+            self._draw(launched, rows[: len(rows) // 2], masks, drawn)
+            self._draw(launched, rows[len(rows) // 2 :], masks, drawn)
             return
         drawn.tokens += tokens
         drawn.candidates += zip([launched.rows[row] for row in beams], candidates, strict=True)
 
-    def _tokens(self, launched: Launched, rows: list[int]) -> list[tuple[Request, Sampled]]:
+    def _tokens(self, launched: Launched, rows: list[int], masks: Masks) -> list[tuple[Request, Sampled]]:
         """The next token of each request of `rows`, and of those that follow it."""
         of, drawing = [], []
         for row in rows:
             request = launched.rows[row]
-            of.append(row)
-            drawing.append(request)
-            for follower in request.followers:
-                of.append(row)
-                drawing.append(follower)
+            for each in (request, *request.followers):
+                if each not in masks.failed:
+                    of.append(row)
+                    drawing.append(each)
         if not of:
             return []
-        sampled = sample(launched.logits, [self._sampling_row(each) for each in drawing], of)
+        bits = masks.to(launched.logits.device) if masks.rows else None
+        sampled = sample(launched.logits, [self._sampling_row(each, masks) for each in drawing], of, bits)
         return list(zip(drawing, sampled, strict=True))
 
     def _candidates(self, request: Request, logits: torch.Tensor, row: int) -> list[tuple[int, float]]:
@@ -186,10 +200,14 @@ class Executor:
         (found,) = likeliest(logits, [row], min(count + len(banned), logits.shape[1]))
         return [(token, logprob) for token, logprob in found if token not in banned][:count]
 
-    def _sampling_row(self, request: Request) -> SamplingRow:
+    def _sampling_row(self, request: Request, masks: Masks) -> SamplingRow:
         banned = self._banned(request)
         position = len(request.tokens) - len(request.prompt_ids)
-        return SamplingRow(request.sampling, request.seed or 0, position, tuple(sorted(banned)) if banned else ())
+        if request.changes is not None:
+            request.changes.see(request.tokens[len(request.prompt_ids) :])
+        ids = tuple(sorted(banned)) if banned else ()
+        mask = masks.rows.get(request)
+        return SamplingRow(request.sampling, request.seed or 0, position, ids, request.changes, mask)
 
     def _banned(self, request: Request) -> frozenset[int]:
         """Tokens that may not come next."""
@@ -220,4 +238,6 @@ def _columns(plan: Plan) -> SpanColumns:
         if len(ids) < length:
             ids.append(0)
         columns.add(request.kv, ids, start, int(length == request.num_uncomputed))
+    if [request for request in plan.requests if request.adapter is not None]:
+        columns.adapters = [-1 if each.adapter is None else each.adapter.number for each in plan.requests]
     return columns

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.batch.transfer import packed, unpacked
-from engine.kv.cache import KVCache
-from engine.kv.sequence import Sequence
+from orcastream.engine.batch.transfer import packed, unpacked
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.kv.sequence import Sequence
 
 IntArray = npt.NDArray[np.int64]
 
@@ -27,13 +27,15 @@ class SpanTokens:
 @dataclass(slots=True)
 class SpanColumns:
     """Spans to lay out, one list per property instead of one object per span: `rows` of the block tables, `starts`,
-    `lengths`, and `num_logits`; `ids` are those of all spans end to end."""
+    `lengths`, and `num_logits`; `ids` are those of all spans end to end. `adapters` has their numbers, -1 for none, or
+    is empty where no span has one."""
 
     rows: list[int] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     num_logits: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
+    adapters: list[int] = field(default_factory=list)
 
     def add(self, sequence: Sequence, ids: Items[int], start: int, num_logits: int) -> None:
         """One more span, as in SpanTokens."""
@@ -69,6 +71,7 @@ class FlatBatch:
     among them (`[num_spans]`); both int64 on the host, and on the device as `offsets_device` and `contexts_device`.
     `logit_rows` `[num_logits]` are the stream indices whose logits are wanted. `order[i]` is span i's place in the
     order in which the spans were given, `logit_spans[j]` the place of the span that row j of the logits belongs to.
+    `adapters` `[num_spans]`, int64 on the host, has the number of each span's adapter, -1: none; None: no span has one.
     """
 
     input_ids: torch.Tensor
@@ -83,6 +86,7 @@ class FlatBatch:
     order: tuple[int, ...]
     logit_spans: tuple[int, ...]
     block_size: int
+    adapters: IntArray | None = None
 
     @property
     def num_spans(self) -> int:
@@ -148,6 +152,7 @@ class FlatBatch:
             order=tuple(order.tolist()),
             logit_spans=tuple(np.repeat(order, num_logits).tolist()),
             block_size=cache.block_size,
+            adapters=_array(spans.adapters)[order] if spans.adapters else None,
         )
 
 

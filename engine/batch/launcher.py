@@ -4,11 +4,11 @@ import logging
 
 import torch
 
-from engine.batch.executor import Executor, Pending, Prepared
-from engine.record import Stopwatch
-from engine.request import RequestState
-from engine.schedule.plan import Plan
-from engine.schedule.scheduler import Scheduler
+from orcastream.engine.batch.executor import Executor, Pending, Prepared
+from orcastream.engine.record import Stopwatch
+from orcastream.engine.request import RequestState
+from orcastream.engine.schedule.plan import Plan
+from orcastream.engine.schedule.scheduler import Scheduler
 
 _log = logging.getLogger(__name__)
 

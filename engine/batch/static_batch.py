@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from engine.batch.flat_batch import FlatBatch, GroupTables
-from engine.kv.cache import KVCache
+from orcastream.engine.batch.flat_batch import FlatBatch, GroupTables
+from orcastream.engine.kv.cache import KVCache
 
 NOWHERE = -1
 """The slot of a row that writes nothing."""

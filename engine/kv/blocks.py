@@ -2,8 +2,21 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
+from enum import IntEnum
 
-from engine.errors import IntegrityError, OutOfBlocks
+from orcastream.engine.errors import IntegrityError, OutOfBlocks
+
+
+class BlockUse(IntEnum):
+    """What a block is used for."""
+
+    BLANK = 0
+    """Nobody holds it, and its content is of no use."""
+    REUSABLE = 1
+    """Nobody holds it, and its content can be used again."""
+    HELD = 2
+    SHARED = 3
+    """Several hold it."""
 
 
 class BlockPool:
@@ -118,6 +131,16 @@ class BlockPool:
             if block in self._reusable:
                 del self._reusable[block]
                 self._blank.append(block)
+
+    def uses(self, stride: int) -> list[BlockUse]:
+        """What every `stride`-th block is used for. Any thread may ask: they may be those of neighbouring moments."""
+        references, names = self._references[::stride], self._names[::stride]
+        return [
+            (BlockUse.SHARED if count > 1 else BlockUse.HELD)
+            if count
+            else (BlockUse.BLANK if name is None else BlockUse.REUSABLE)
+            for count, name in zip(references, names, strict=True)
+        ]
 
     def check_integrity(self, held: Sequence[int]) -> None:
         """IntegrityError unless `held`, every block once per holder, accounts for every reference."""

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 
-from engine.errors import IntegrityError, OutOfBlocks
-from engine.kv.digest import ContentChain
-from engine.kv.sequence import Sequence, SwappedSequence
-from engine.kv.space import CacheSpace
+from orcastream.engine.errors import IntegrityError, OutOfBlocks
+from orcastream.engine.kv.digest import ContentChain
+from orcastream.engine.kv.sequence import Sequence, SwappedSequence
+from orcastream.engine.kv.space import CacheSpace
 
 
 class KVCache(CacheSpace):

@@ -10,15 +10,15 @@ class ContentChain:
     """The digests of a request's full blocks, in order; grows with its tokens and outlives its blocks.
 
     The digest of a block is SHA-256 over that of the block before it and its token ids as little-endian uint32: 256
-    bits, so that nobody can make two prompts collide. The chain begins with a digest of tenant and salt: requests of
-    different ones never share a block.
+    bits, so that nobody can make two prompts collide. The chain begins with a digest of tenant, salt and adapter (that
+    of its files): requests of different ones never share a block.
     """
 
     __slots__ = ("_root", "digests", "tails")
 
-    def __init__(self, tenant: str, salt: str) -> None:
-        name = tenant.encode()
-        self._root = sha256(b"%d:%b%b" % (len(name), name, salt.encode())).digest()
+    def __init__(self, tenant: str, salt: str, adapter: bytes = b"") -> None:
+        parts = (tenant.encode(), adapter, salt.encode())
+        self._root = sha256(b"".join(b"%d:%b" % (len(part), part) for part in parts)).digest()
         self.digests: list[bytes] = []
         self.tails: set[bytes] = set()
         """Names that its last block got while it was not full."""
@@ -37,7 +37,7 @@ class ContentChain:
 
     @property
     def root(self) -> bytes:
-        """What all chains of one tenant and salt begin with, and no other."""
+        """What all chains of one tenant, salt and adapter begin with, and no other."""
         return self._root
 
     def before(self, index: int) -> bytes:

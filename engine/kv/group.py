@@ -3,15 +3,15 @@
 from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING
 
-from engine.errors import IntegrityError
-from engine.kv.blocks import BlockPool
-from engine.kv.host import HostSlots
-from engine.kv.layout import LayerGroup, most_blocks_touched
-from engine.kv.sequence import NO_BLOCK, Sequence
-from engine.kv.tables import BlockTables
+from orcastream.engine.errors import IntegrityError
+from orcastream.engine.kv.blocks import BlockPool
+from orcastream.engine.kv.host import HostSlots
+from orcastream.engine.kv.layout import LayerGroup, most_blocks_touched
+from orcastream.engine.kv.sequence import NO_BLOCK, Sequence
+from orcastream.engine.kv.tables import BlockTables
 
 if TYPE_CHECKING:
-    from engine.kv.store import KVStore
+    from orcastream.engine.kv.store import KVStore
 
 Digests = Items[bytes]
 """Names of contents, in the order of the tokens."""

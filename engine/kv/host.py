@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Collection
 
-from engine.errors import IntegrityError
+from orcastream.engine.errors import IntegrityError
 
 
 class HostSlots:

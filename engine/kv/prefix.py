@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
 
-from engine.errors import IntegrityError
-from engine.kv.continuations import Continuations
-from engine.kv.digest import ContentChain
-from engine.kv.group import GroupCache
-from engine.kv.sequence import NO_BLOCK, Sequence, SwappedSequence
+from orcastream.engine.errors import IntegrityError
+from orcastream.engine.kv.continuations import Continuations
+from orcastream.engine.kv.digest import ContentChain
+from orcastream.engine.kv.group import GroupCache
+from orcastream.engine.kv.sequence import NO_BLOCK, Sequence, SwappedSequence
 
 
 class PrefixCache:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from engine.kv.digest import ContentChain
+from orcastream.engine.kv.digest import ContentChain
 
 NO_BLOCK = -1
 """An entry of a table whose block lies behind the window and was given back."""

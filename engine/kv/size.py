@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from engine.kv.host_memory_size import available_host_memory
-from engine.kv.layout import LayerGroup, most_blocks_touched
+from orcastream.engine.kv.host_memory_size import available_host_memory
+from orcastream.engine.kv.layout import LayerGroup, most_blocks_touched
 
 _CPU_MOST_BYTES = 2 << 30
 _CPU_SHARE = 0.25

@@ -4,15 +4,15 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING
 
-from engine.kv.digest import ContentChain
-from engine.kv.group import GroupCache
-from engine.kv.layout import LayerGroup
-from engine.kv.prefix import PrefixCache
-from engine.kv.sequence import Sequence
-from engine.kv.swap_space import SwapSpace
+from orcastream.engine.kv.digest import ContentChain
+from orcastream.engine.kv.group import GroupCache
+from orcastream.engine.kv.layout import LayerGroup
+from orcastream.engine.kv.prefix import PrefixCache
+from orcastream.engine.kv.sequence import Sequence
+from orcastream.engine.kv.swap_space import SwapSpace
 
 if TYPE_CHECKING:  # torch is not needed to look at the names of policies
-    from engine.kv.store import KVStore
+    from orcastream.engine.kv.store import KVStore
 
 
 class CacheSpace:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence as Items
 
-from engine.kv.group import GroupCache
-from engine.kv.sequence import Sequence, SwappedSequence
+from orcastream.engine.kv.group import GroupCache
+from orcastream.engine.kv.sequence import Sequence, SwappedSequence
 
 
 class SwapSpace:

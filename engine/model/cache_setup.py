@@ -2,13 +2,13 @@
 
 import torch
 
-from engine.batch.flat_batch import FlatBatch, SpanTokens
-from engine.config import EngineConfig
-from engine.kv.cache import KVCache
-from engine.kv.layout import group_layers
-from engine.kv.size import blocks_that_fit, spare_host_memory
-from engine.kv.store import KVStore
-from engine.model.runner import ModelRunner
+from orcastream.engine.batch.flat_batch import FlatBatch, SpanTokens
+from orcastream.engine.config import EngineConfig
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.kv.layout import group_layers
+from orcastream.engine.kv.size import blocks_that_fit, spare_host_memory
+from orcastream.engine.kv.store import KVStore
+from orcastream.engine.model.runner import ModelRunner
 
 _CUDA_SHARE = 0.9
 """Of the whole memory of the device, for weights, activations and cache together."""
@@ -90,7 +90,8 @@ def _spare_cuda_memory(runner: ModelRunner, config: EngineConfig, max_model_len:
     runner.allocate(groups, [0] * len(groups), config.block_size)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(runner.device)
-    return max(0, int(free - total * (1 - _CUDA_SHARE)) - activations)
+    set_aside = 0 if runner.adapters is None else runner.adapters.most_bytes
+    return max(0, int(free - total * (1 - _CUDA_SHARE)) - activations - set_aside)
 
 
 def _largest_lengths(token_budget: int, max_batch_size: int, max_model_len: int) -> list[int]:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils import cached_file
 
-from engine.errors import UnsupportedModel, one_line
+from orcastream.engine.errors import UnsupportedModel, one_line
 
 _log = logging.getLogger(__name__)
 

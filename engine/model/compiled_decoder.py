@@ -3,17 +3,23 @@
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import PreTrainedModel
 
-from engine.attention.base import AttentionBackend
-from engine.attention.native_backend import NativeBackend, NativePlan
-from engine.batch.flat_batch import FlatBatch
-from engine.kv.store import LayerCache
-from engine.native.formats import FORMATS
-from engine.native.library import library
-from engine.native.linear import PackedLinear
+from orcastream.engine.attention.base import AttentionBackend
+from orcastream.engine.attention.native_backend import NativeBackend, NativePlan
+from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.kv.store import LayerCache
+from orcastream.engine.native.formats import FORMATS
+from orcastream.engine.native.library import library
+from orcastream.engine.native.linear import PackedLinear
+
+if TYPE_CHECKING:  # sites are found by the classes of the passes, one of which imports this
+    from orcastream.engine.model.adapters.adapter import Adapter
+    from orcastream.engine.model.adapters.adapter_rows import AdapterRows
 
 ATTRIBUTE = "orcastream_decoder"
 """Of a model: the DecoderModel that computes what it computes."""
@@ -21,7 +27,7 @@ ATTRIBUTE = "orcastream_decoder"
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """The weights of one layer: packed projections, norms in float32."""
+    """The weights of one layer: packed projections, norms in float32. `sites` are the names of the first four."""
 
     projections: PackedLinear
     output: PackedLinear
@@ -31,6 +37,7 @@ class DecoderLayer:
     post_norm: torch.Tensor
     query_norm: torch.Tensor | None
     key_norm: torch.Tensor | None
+    sites: tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,18 @@ class _Layer(ctypes.Structure):
     ]
 
 
+class _LowRank(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ("down", "up")]
+
+
+_AdapterLayer = _LowRank * 4
+"""Of projections, output, gate_up and down."""
+
+
+class _Adapter(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ("layers", "rows")] + [("num_rows", ctypes.c_int64)]
+
+
 class _Model(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("layers", "final_norm", "head")),
@@ -87,9 +106,8 @@ class _Call(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("hidden", "cosines", "sines", "rows", "logits")),
         *((name, ctypes.c_void_p) for name in ("normed", "projected", "attended", "gate_up", "gated", "change")),
-        ("attention", ctypes.c_void_p),
-        ("num_tokens", ctypes.c_int64),
-        ("num_rows", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("gathered", "inner", "added", "attention", "adapters")),
+        *((name, ctypes.c_int64) for name in ("num_tokens", "num_rows", "num_adapters")),
     ]
 
 
@@ -130,10 +148,16 @@ class CompiledDecoder:
             "change": model.hidden_size,
         }
         self._memory = torch.empty(0, dtype=dtype)
+        self._of_adapters: WeakKeyDictionary[Adapter, ctypes.Array[ctypes.Array[_LowRank]]] = WeakKeyDictionary()
         self._cosines = self._sines = torch.empty(0, model.rotary_size)
 
     def forward(
-        self, batch: FlatBatch, plan: NativePlan, caches: Sequence[LayerCache], groups: Sequence[int]
+        self,
+        batch: FlatBatch,
+        plan: NativePlan,
+        caches: Sequence[LayerCache],
+        groups: Sequence[int],
+        adapters: "Sequence[AdapterRows]" = (),
     ) -> torch.Tensor:
         """Logits `[len(batch.logit_rows), vocab]`; `groups` has the group of each layer."""
         model, num_tokens = self.model, batch.input_ids.shape[1]
@@ -150,6 +174,7 @@ class CompiledDecoder:
             scale=model.scale,
             dtype=hidden.dtype,
         )
+        given = (_Adapter * len(adapters))(*(self._adapter(each) for each in adapters))
         call = _Call(
             hidden=hidden.data_ptr(),
             cosines=cosines.data_ptr(),
@@ -157,22 +182,43 @@ class CompiledDecoder:
             rows=batch.logit_rows.data_ptr(),
             logits=logits.data_ptr(),
             attention=ctypes.addressof(attention),
+            adapters=ctypes.addressof(given) if adapters else None,
             num_tokens=num_tokens,
             num_rows=len(batch.logit_rows),
-            **self._places(num_tokens),
+            num_adapters=len(adapters),
+            **self._places(num_tokens, adapters),
         )
         library().orca_decode(ctypes.byref(self._model), ctypes.byref(call), plan.threads)
         return logits
 
-    def _places(self, num_tokens: int) -> dict[str, int]:
+    def _adapter(self, given: "AdapterRows") -> _Adapter:
+        layers = self._of_adapters.get(given.adapter)
+        if layers is None:
+            layers = (_AdapterLayer * len(self.model.layers))()
+            for place, layer in zip(layers, self.model.layers, strict=True):
+                for low_rank, site in zip(place, layer.sites, strict=True):
+                    change = given.adapter.changes.get(site)
+                    if change is not None:
+                        low_rank.down, low_rank.up = change.addresses
+            self._of_adapters[given.adapter] = layers
+        return _Adapter(ctypes.addressof(layers), given.rows.ctypes.data, len(given.rows))
+
+    def _places(self, num_tokens: int, adapters: "Sequence[AdapterRows]") -> dict[str, int]:
         """Addresses of the memory to compute in."""
-        wanted = num_tokens * sum(self._widths.values())
+        sizes = {name: num_tokens * width for name, width in self._widths.items()}
+        if adapters:
+            most = max(len(each.rows) for each in adapters)
+            inputs = ("normed", "attended", "gated")
+            sizes["gathered"] = most * max(self._widths[name] for name in inputs)
+            sizes["inner"] = most * max(each.adapter.widest_rank for each in adapters)
+            sizes["added"] = most * max(self._widths[name] for name in ("projected", "gate_up", "change"))
+        wanted = sum(sizes.values())
         if len(self._memory) < wanted:
             self._memory = torch.empty(wanted, dtype=self._memory.dtype)
         places, at = {}, self._memory.data_ptr()
-        for name, width in self._widths.items():
+        for name, size in sizes.items():
             places[name] = at
-            at += num_tokens * width * self._memory.element_size()
+            at += size * self._memory.element_size()
         return places
 
     def _angles_of(self, batch: FlatBatch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,11 +5,11 @@ import time
 
 import torch
 
-from engine.batch.static_batch import StaticBatch
-from engine.config import EngineConfig
-from engine.kv.cache import KVCache
-from engine.model.graphs import CudaRecorder, DecodeGraphs, ladder
-from engine.model.runner import ModelRunner
+from orcastream.engine.batch.static_batch import StaticBatch
+from orcastream.engine.config import EngineConfig
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.model.graphs import CudaRecorder, DecodeGraphs, ladder
+from orcastream.engine.model.runner import ModelRunner
 
 _log = logging.getLogger(__name__)
 

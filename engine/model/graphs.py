@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import torch
 
-from engine.attention.base import AttentionBackend
-from engine.batch.flat_batch import FlatBatch
-from engine.batch.static_batch import StaticBatch
+from orcastream.engine.attention.base import AttentionBackend
+from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.batch.static_batch import StaticBatch
 
 _log = logging.getLogger(__name__)
 
@@ -77,9 +77,10 @@ class DecodeGraphs:
             self._captured[size] = _Captured(batch, plan, replay, logits)
 
     def take(self, batch: FlatBatch) -> bool:
-        """Whether `batch` can be replayed: decodes alone, each with its logits, and not too many."""
+        """Whether `batch` can be replayed: decodes alone, each with its logits, not too many, and without adapters,
+        whose rows are others in each iteration."""
         decodes = batch.num_single == batch.num_spans == len(batch.logit_spans)
-        return decodes and batch.num_spans <= max(self._captured, default=0)
+        return decodes and batch.adapters is None and batch.num_spans <= max(self._captured, default=0)
 
     @torch.inference_mode()
     def replay(self, batch: FlatBatch) -> torch.Tensor:

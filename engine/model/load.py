@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from engine.config import EngineConfig
-from engine.errors import UnsupportedModel, one_line
-from engine.model.checkpoint import (
+from orcastream.engine.config import EngineConfig
+from orcastream.engine.errors import UnsupportedModel, one_line
+from orcastream.engine.model.checkpoint import (
     refuse_damaged_files,
     refuse_damaged_generation_config,
     refuse_incomplete,
@@ -17,9 +17,9 @@ from engine.model.checkpoint import (
     refuse_unfit_parts,
     refuse_unknown_quantization,
 )
-from engine.model.quiet import quiet
-from engine.native.instruction_sets import computes_bfloat16
-from schemas.model_limits import context_length
+from orcastream.engine.model.quiet import quiet
+from orcastream.engine.native.instruction_sets import computes_bfloat16
+from orcastream.schemas.model_limits import context_length
 
 
 def resolve_device(name: str) -> torch.device:

@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from engine.attention import AttentionBackend
-from engine.config import EngineConfig
-from engine.errors import UnsupportedModel
-from engine.model.compiled_decoder import ATTRIBUTE
-from engine.model.load import load_model
-from engine.model.passes import apply_passes, passes_unavailable
-from engine.model.passes.compile_decoder import KNOWN_TYPES
-from engine.model.passes.pack_linears import PackLinears
-from engine.model.self_check import Reference, check_loaded, check_small_copy
+from orcastream.engine.attention import AttentionBackend
+from orcastream.engine.config import EngineConfig
+from orcastream.engine.errors import UnsupportedModel
+from orcastream.engine.model.compiled_decoder import ATTRIBUTE
+from orcastream.engine.model.load import load_model
+from orcastream.engine.model.passes import apply_passes, passes_unavailable
+from orcastream.engine.model.passes.compile_decoder import KNOWN_TYPES
+from orcastream.engine.model.passes.pack_linears import PackLinears
+from orcastream.engine.model.self_check import Reference, check_loaded, check_small_copy
 
 _log = logging.getLogger(__name__)
 

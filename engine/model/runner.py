@@ -7,14 +7,16 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from engine.attention import AttentionBackend
-from engine.attention.interface import IMPLEMENTATION, AttentionContext
-from engine.batch.flat_batch import FlatBatch
-from engine.errors import UnsupportedModel
-from engine.kv.layout import LayerGroup, LayerShape
-from engine.kv.store import LayerCache
-from engine.model.compiled_decoder import CompiledDecoder
-from engine.model.graphs import DecodeGraphs
+from orcastream.engine.attention import AttentionBackend
+from orcastream.engine.attention.interface import IMPLEMENTATION, AttentionContext
+from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.errors import UnsupportedModel
+from orcastream.engine.kv.layout import LayerGroup, LayerShape
+from orcastream.engine.kv.store import LayerCache
+from orcastream.engine.model.adapters.adapter_rows import adding
+from orcastream.engine.model.adapters.adapters import Adapters
+from orcastream.engine.model.compiled_decoder import CompiledDecoder
+from orcastream.engine.model.graphs import DecodeGraphs
 
 _CACHE_DTYPES: dict[str, torch.dtype | None] = {
     "auto": None,
@@ -58,6 +60,8 @@ class ModelRunner:
         self._context = AttentionContext(backend, model.dtype)
         self.graphs: DecodeGraphs | None = None
         """What computes iterations of decodes alone, where there is such a thing."""
+        self.adapters: Adapters | None = None
+        """What finds the adapters of a batch, where there may be any."""
         self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.probe()
         self._decoder = CompiledDecoder.of(model, backend)
@@ -118,10 +122,11 @@ class ModelRunner:
     @torch.inference_mode()
     def compute(self, batch: FlatBatch, plan: Any = None) -> torch.Tensor:
         """Logits by a forward pass, for which `plan` may have been made before."""
+        rows = () if self.adapters is None else self.adapters.rows(batch)
         if self._decoder is not None:
             plan = self.plan(batch) if plan is None else plan
-            return self._decoder.forward(batch, plan, self._context.caches, self._context.groups)
-        with self._context.computing(self.model, batch, plan):
+            return self._decoder.forward(batch, plan, self._context.caches, self._context.groups, rows)
+        with self._context.computing(self.model, batch, plan), adding(rows):
             return self._call(batch.input_ids, batch.position_ids, batch.logit_rows)
 
     def _call(self, input_ids: torch.Tensor, position_ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from engine.attention import AttentionBackend
-from engine.batch.flat_batch import FlatBatch, SpanTokens
-from engine.errors import UnsupportedModel
-from engine.kv.cache import KVCache
-from engine.kv.digest import ContentChain
-from engine.kv.layout import group_layers
-from engine.model.quiet import quiet
-from engine.model.runner import ModelRunner
-from engine.model.support import refuse_unsupported
-from engine.model.tiny_copy import POSITIONS, thresholds, tiny_copy
+from orcastream.engine.attention import AttentionBackend
+from orcastream.engine.batch.flat_batch import FlatBatch, SpanTokens
+from orcastream.engine.errors import UnsupportedModel
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.kv.digest import ContentChain
+from orcastream.engine.kv.layout import group_layers
+from orcastream.engine.model.quiet import quiet
+from orcastream.engine.model.runner import ModelRunner
+from orcastream.engine.model.support import refuse_unsupported
+from orcastream.engine.model.tiny_copy import POSITIONS, thresholds, tiny_copy
 
 _BLOCK_SIZE = 4
 _Schedule = tuple[tuple[int, tuple[int, ...]], ...]

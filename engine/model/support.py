@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from engine.errors import UnsupportedModel
+from orcastream.engine.errors import UnsupportedModel
 
 
 def refuse_unsupported(model_config: Any, max_model_len: int) -> None:

@@ -9,7 +9,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel
 
-from engine.errors import UnsupportedModel
+from orcastream.engine.errors import UnsupportedModel
 
 TINY_THRESHOLD = 8
 """What a window, a chunk size or an original length becomes; checks run over several times as many tokens."""

@@ -1,4 +1,4 @@
-"""Compile the operators: `python -m engine.native.build`. Needs a C++17 compiler with OpenMP (CXX, else c++)."""
+"""Compile the operators: `python -m orcastream.engine.native.build`. It takes a C++17 compiler with OpenMP (CXX)."""
 
 import argparse
 import os
@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
-from engine.native.compiler import COMPILING, LINKING, BuildError, Compiler, NoCompiler
-from engine.native.instruction_sets import INSTRUCTION_SETS, compiler_flags
+from orcastream.engine.native.compiler import COMPILING, LINKING, BuildError, Compiler, NoCompiler
+from orcastream.engine.native.instruction_sets import INSTRUCTION_SETS, compiler_flags
 
 HERE = Path(__file__).parent
 SOURCES = HERE / "src"
@@ -123,7 +123,7 @@ def _with_headers(source: Path) -> list[Path]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Build, and say in one line what came of it; 1 where the sources were refused, NO_COMPILER without a compiler."""
-    parser = argparse.ArgumentParser("python -m engine.native.build", description=__doc__)
+    parser = argparse.ArgumentParser("python -m orcastream.engine.native.build", description=__doc__)
     parser.add_argument("--into", type=Path, default=BUILT, metavar="FOLDER", help="where the libraries go")
     options = parser.parse_args(argv)
     try:

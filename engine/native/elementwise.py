@@ -6,9 +6,9 @@ from typing import Literal
 
 import torch
 
-from engine.native.formats import FORMATS
-from engine.native.library import library
-from engine.native.linear import Rows
+from orcastream.engine.native.formats import FORMATS
+from orcastream.engine.native.library import library
+from orcastream.engine.native.linear import Rows
 
 ActivationName = Literal["silu", "gelu_tanh", "gelu"]
 ACTIVATIONS: dict[ActivationName, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 2}

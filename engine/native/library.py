@@ -7,10 +7,10 @@ from pathlib import Path
 # First, for it brings the OpenMP runtime: two of them in one process would compete for the cores.
 import torch  # noqa: F401
 
-from engine.native.build import SOURCES, fingerprint, library_path
-from engine.native.instruction_sets import supported
+from orcastream.engine.native.build import SOURCES, fingerprint, library_path
+from orcastream.engine.native.instruction_sets import supported
 
-_BUILD = "python -m engine.native.build"
+_BUILD = "python -m orcastream.engine.native.build"
 
 
 class LibraryUnavailable(RuntimeError):

@@ -6,8 +6,8 @@ from functools import cache
 
 import torch
 
-from engine.native.formats import FORMATS
-from engine.native.library import library
+from orcastream.engine.native.formats import FORMATS
+from orcastream.engine.native.library import library
 
 PANEL = 32
 """Columns of a panel."""
@@ -104,11 +104,15 @@ class PackedLinear:
 
     @classmethod
     def pack(
-        cls, weight: torch.Tensor, bias: torch.Tensor | None = None, instruction_set: str | None = None
+        cls,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        instruction_set: str | None = None,
+        threads: int | None = None,
     ) -> "PackedLinear":
-        """A copy of `weight`, `[n, k]`, in its own format, and of `bias`, `[n]`."""
+        """A copy of `weight`, `[n, k]`, in its own format, and of `bias`, `[n]`; `threads` None: torch's."""
         own_bias = None if bias is None else bias.detach().to(torch.float32, copy=True)
-        memory = cls._panels(weight, instruction_set)
+        memory = cls._panels(weight, instruction_set, threads)
         return cls(memory, weight.shape[0], weight.shape[1], weight.dtype, own_bias, instruction_set)
 
     @classmethod
@@ -132,12 +136,13 @@ class PackedLinear:
         return cls(memory, n, k, torch.int8, own_bias, instruction_set, scales, sums)
 
     @staticmethod
-    def _panels(weight: torch.Tensor, instruction_set: str | None) -> torch.Tensor:
+    def _panels(weight: torch.Tensor, instruction_set: str | None, threads: int | None = None) -> torch.Tensor:
         functions = _functions(instruction_set)
         (n, k), form = weight.shape, FORMATS[weight.dtype]
         memory = torch.empty(functions.orca_linear_bytes(form, n, k), dtype=torch.uint8)
         source = weight.detach().contiguous()
-        functions.orca_linear_pack(form, source.data_ptr(), n, k, memory.data_ptr(), torch.get_num_threads())
+        threads = threads or torch.get_num_threads()
+        functions.orca_linear_pack(form, source.data_ptr(), n, k, memory.data_ptr(), threads)
         return memory
 
     @classmethod

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.sampling.passes import one_by_one
+from orcastream.engine.sampling.passes import one_by_one
 
 Row = npt.NDArray[np.float32]
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.sampling.highest import highest
-from engine.sampling.passes import gathered, passes, rows_at_once
-from engine.sampling.weights import weigh
+from orcastream.engine.sampling.highest import highest
+from orcastream.engine.sampling.passes import gathered, passes, rows_at_once
+from orcastream.engine.sampling.weights import weigh
 
 
 def likeliest(logits: torch.Tensor, row_indices: Sequence[int], count: int) -> list[list[tuple[int, float]]]:

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch.nn.functional import threshold
 
-from engine.sampling.highest import candidates
-from engine.sampling.passes import one_by_one
+from orcastream.engine.sampling.highest import candidates
+from orcastream.engine.sampling.passes import one_by_one
 
 ROUNDING = 1e-6
 """Sums and shares of float32 probabilities that miss a bound by less than this have reached it."""

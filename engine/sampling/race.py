@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.sampling.random import draw_keys, exponential_noise, next_keys
-from engine.sampling.weights import TILE, Weights, tiles_of
+from orcastream.engine.sampling.random import draw_keys, exponential_noise, next_keys
+from orcastream.engine.sampling.weights import TILE, Weights, tiles_of
 
 _ATTEMPTS = 4
 """Races whose winner may be one that the filters drop; a nucleus of 0.9 is missed by all with probability 10^-4."""

@@ -8,26 +8,34 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from engine.sampling.likeliest import ranked
-from engine.sampling.passes import gathered, passes, rows_at_once
-from engine.sampling.race import Race
-from engine.sampling.weights import Filters, Weights
-from schemas.sampling import SamplingParams
+from orcastream.engine.sampling.likeliest import ranked
+from orcastream.engine.sampling.logit_changes import LogitChanges
+from orcastream.engine.sampling.masks import allowed
+from orcastream.engine.sampling.passes import gathered, passes, rows_at_once
+from orcastream.engine.sampling.race import Race
+from orcastream.engine.sampling.weights import Filters, Weights
+from orcastream.schemas.sampling import SamplingParams
 
 
 @dataclass(slots=True)
 class SamplingRow:
-    """How one row of logits is sampled: for output `position` (from 0), never one of `banned`. Never changed."""
+    """How one row of logits is sampled: for output `position` (from 0), never one of `banned`. Never changed.
+
+    `changes` are made to the logits first; they have seen the output before that position. `mask` is the one of the
+    masks that says which tokens may come; None: all may.
+    """
 
     params: SamplingParams
     seed: int
     position: int
     banned: tuple[int, ...] = ()
+    changes: LogitChanges | None = None
+    mask: int | None = None
 
 
 @dataclass(slots=True)
 class Sampled:
-    """The token of one row, None where the row offers none (not a number, infinite, or everything banned).
+    """The token of one row, None where the row offers none (not a number, infinite, or nothing is allowed).
 
     Never changed once it is made, as SamplingRow.
     """
@@ -41,22 +49,32 @@ class _Distribution(NamedTuple):
 
     source: int
     banned: tuple[int, ...]
+    changes: LogitChanges | None
+    mask: int | None
     filters: Filters | None
 
     @classmethod
     def of(cls, source: int, row: SamplingRow) -> "_Distribution":
         params = row.params
         if params.temperature == 0:
-            return cls(source, row.banned, None)
-        return cls(source, row.banned, Filters(params.temperature, params.top_k, params.top_p, params.min_p))
+            return cls(source, row.banned, row.changes, row.mask, None)
+        filters = Filters(params.temperature, params.top_k, params.top_p, params.min_p)
+        return cls(source, row.banned, row.changes, row.mask, filters)
 
 
 _Draws = dict[_Distribution, list[int]]
 
 
-def sample(logits: torch.Tensor, rows: Sequence[SamplingRow], of: Sequence[int] | None = None) -> list[Sampled]:
+def sample(
+    logits: torch.Tensor,
+    rows: Sequence[SamplingRow],
+    of: Sequence[int] | None = None,
+    masks: torch.Tensor | None = None,
+) -> list[Sampled]:
     """Draw one token for each of `rows`, `rows[i]` from row `of[i]` of `logits` `[n, vocab]` (by default from row i).
 
+    `masks` `[m, mask_bytes]` uint8, on the device of the logits, are those that rows name; filters see allowed tokens
+    alone. Log probabilities are the model's own, before any change.
     Filters apply in the order temperature, top_k, top_p, min_p. A draw depends on the row's logits, parameters, seed
     and position alone, never on the other rows; rows that draw from the same logits under the same parameters share
     all work that is as wide as the vocabulary. ValueError if `of` does not name one row of `logits` for each row.
@@ -68,13 +86,13 @@ def sample(logits: torch.Tensor, rows: Sequence[SamplingRow], of: Sequence[int] 
     for index, (source, row) in enumerate(zip(sources, rows, strict=True)):
         if row.params.temperature > 0:
             random.setdefault(_Distribution.of(source, row), []).append(index)
-        elif row.banned:
+        elif row.banned or row.changes is not None or row.mask is not None:
             greedy.setdefault(_Distribution.of(source, row), []).append(index)
         else:
             plain.append(index)
     best = take_best(logits, [sources[index] for index in plain])
     tokens = {index: token for index, token in zip(plain, best, strict=True) if token is not None}
-    tokens |= _take_best(logits, greedy) | _draw(logits, random, rows)
+    tokens |= _take_best(logits, greedy, masks) | _draw(logits, random, rows, masks)
     logprobs = _logprobs(logits, tokens, rows, sources)
     return [Sampled(tokens.get(index), logprobs.get(index)) for index in range(len(rows))]
 
@@ -107,11 +125,11 @@ def take_best(logits: torch.Tensor, sources: Sequence[int]) -> list[int | None]:
     return tokens
 
 
-def _take_best(logits: torch.Tensor, draws: _Draws) -> dict[int, int]:
+def _take_best(logits: torch.Tensor, draws: _Draws, masks: torch.Tensor | None) -> dict[int, int]:
     """The token of each greedy row that has one."""
     tokens = {}
     for distributions in passes(list(draws), logits):
-        values, best = _maxima(_allowed(logits, distributions))
+        values, best = _maxima(_allowed(logits, distributions, masks))
         for distribution, value, token in zip(distributions, values, best, strict=True):
             if isfinite(value):
                 tokens.update(dict.fromkeys(draws[distribution], token))
@@ -130,7 +148,9 @@ def _maxima(scores: torch.Tensor) -> tuple[list[float], list[int]]:
     return best, list(map(int, ids))
 
 
-def _draw(logits: torch.Tensor, draws: _Draws, rows: Sequence[SamplingRow]) -> dict[int, int]:
+def _draw(
+    logits: torch.Tensor, draws: _Draws, rows: Sequence[SamplingRow], masks: torch.Tensor | None
+) -> dict[int, int]:
     """The token of each row that is drawn at random and has one."""
     drawn = [index for indices in draws.values() for index in indices]
     if not drawn:
@@ -141,7 +161,8 @@ def _draw(logits: torch.Tensor, draws: _Draws, rows: Sequence[SamplingRow]) -> d
     tokens: dict[int, int] = {}
     begin = 0
     for distributions in passes(list(draws), logits):
-        finite = weights.fill(_allowed(logits, distributions), [each.filters or Filters() for each in distributions])
+        scores = _allowed(logits, distributions, masks)
+        finite = weights.fill(scores, [each.filters or Filters() for each in distributions])
         owners = [place for place, each in enumerate(distributions) for _ in draws[each]]
         numbers = range(begin, begin + len(owners))
         winners = race.winners(weights, numbers, owners)
@@ -152,14 +173,33 @@ def _draw(logits: torch.Tensor, draws: _Draws, rows: Sequence[SamplingRow]) -> d
     return tokens
 
 
-def _allowed(logits: torch.Tensor, distributions: Sequence[_Distribution]) -> torch.Tensor:
-    """The logits of each distribution as float32, -inf for its banned tokens."""
+def _allowed(logits: torch.Tensor, distributions: Sequence[_Distribution], masks: torch.Tensor | None) -> torch.Tensor:
+    """The logits of each distribution as float32, changed as it says, -inf for what it bans or its mask leaves out."""
     scores = gathered(logits, [each.source for each in distributions])
+    if any(each.changes is not None for each in distributions):
+        scores = scores.clone()
+        for row, each in zip(scores, distributions, strict=True):
+            if each.changes is not None:
+                each.changes.apply(row)
+    if masks is not None:
+        scores = _masked(scores, [each.mask for each in distributions], masks)
     pairs = [(row, token) for row, each in enumerate(distributions) for token in each.banned]
     if not pairs:
         return scores
     where = tuple(torch.tensor(axis, device=scores.device) for axis in zip(*pairs, strict=True))
     return scores.index_put(where, scores.new_tensor(-torch.inf))
+
+
+def _masked(scores: torch.Tensor, chosen: Sequence[int | None], masks: torch.Tensor) -> torch.Tensor:
+    """`scores`, those of row i under the mask `chosen[i]`."""
+    rows = [row for row, mask in enumerate(chosen) if mask is not None]
+    if not rows:
+        return scores
+    may_come = allowed(masks[[mask for mask in chosen if mask is not None]], scores.shape[1])
+    if len(rows) == len(chosen):
+        return scores.masked_fill(~may_come, -torch.inf)
+    where = torch.tensor(rows, device=scores.device)
+    return scores.index_copy(0, where, scores[where].masked_fill_(~may_come, -torch.inf))
 
 
 def _logprobs(

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from engine.sampling.highest import first
-from engine.sampling.nucleus import ROUNDING, comes_late, keep_highest, mass_before, nucleus
-from engine.sampling.passes import NARROW, one_by_one
+from orcastream.engine.sampling.highest import first
+from orcastream.engine.sampling.nucleus import ROUNDING, comes_late, keep_highest, mass_before, nucleus
+from orcastream.engine.sampling.passes import NARROW, one_by_one
 
 TILE = 512
 """Tokens that enter the first race as one; the second race is among the tokens of one tile."""

@@ -1,14 +1,14 @@
 """How waiting requests join the batch."""
 
-from engine.kv.cache import KVCache
-from engine.request import Request, RequestState
-from engine.schedule.leaders import GroupLeaders
-from engine.schedule.plan import Plan, chunk_length
-from engine.schedule.policies import Policy
-from engine.schedule.pool import RequestPool
-from engine.schedule.preemptor import Preemptor
-from engine.schedule.relief import MemoryRelief
-from engine.schedule.swap import Swapper
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.request import Request, RequestState
+from orcastream.engine.schedule.leaders import GroupLeaders
+from orcastream.engine.schedule.plan import Plan, chunk_length
+from orcastream.engine.schedule.policies import Policy
+from orcastream.engine.schedule.pool import RequestPool
+from orcastream.engine.schedule.preemptor import Preemptor
+from orcastream.engine.schedule.relief import MemoryRelief
+from orcastream.engine.schedule.swap import Swapper
 
 
 class Admission:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from engine.request import Request, RequestState
-from engine.schedule.timing import IterationTimes
+from orcastream.engine.request import Request, RequestState
+from orcastream.engine.schedule.timing import IterationTimes
 
 
 class TokenBudget:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from engine.request import Request
+from orcastream.engine.request import Request
 
 _SPARE = 64
 """Holes that are not worth cleaning up."""

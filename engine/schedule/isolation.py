@@ -2,12 +2,12 @@
 
 from collections.abc import Collection
 
-from engine.request import Request, RequestState
-from engine.schedule.admission import Admission
-from engine.schedule.plan import Plan, chunk_length
-from engine.schedule.policies import Policy
-from engine.schedule.pool import RequestPool
-from engine.schedule.preemptor import Preemptor
+from orcastream.engine.request import Request, RequestState
+from orcastream.engine.schedule.admission import Admission
+from orcastream.engine.schedule.plan import Plan, chunk_length
+from orcastream.engine.schedule.policies import Policy
+from orcastream.engine.schedule.pool import RequestPool
+from orcastream.engine.schedule.preemptor import Preemptor
 
 
 class Isolation:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from engine.request import Request, RequestState
+from orcastream.engine.request import Request, RequestState
 
 
 class GroupLeaders:
@@ -15,9 +15,10 @@ class GroupLeaders:
         return len(self._of)
 
     def waiting(self, request: Request) -> Iterator[Request]:
-        """Those of its group that have not begun and know the same tokens."""
+        """Those of its group, and of its adapter, that have not begun and know the same tokens."""
         for other in self._of.get(request.group or "", ()):
-            if other.state is RequestState.WAITING and other.tokens == request.tokens:
+            is_equal = other.tokens == request.tokens and other.adapter is request.adapter
+            if other.state is RequestState.WAITING and is_equal:
                 yield other
 
     def add(self, request: Request) -> None:

@@ -1,14 +1,14 @@
 """The scheduler that a configuration asks for."""
 
-from engine.config import EngineConfig
-from engine.kv.cache import KVCache
-from engine.schedule.budget import AdaptiveBudget, TokenBudget
-from engine.schedule.memory import MEMORY_RULES
-from engine.schedule.policies import POLICIES, PolicyTools
-from engine.schedule.pool import RequestPool
-from engine.schedule.preemption import PreemptionChoice
-from engine.schedule.scheduler import Scheduler
-from engine.schedule.timing import IterationTimes
+from orcastream.engine.config import EngineConfig
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.schedule.budget import AdaptiveBudget, TokenBudget
+from orcastream.engine.schedule.memory import MEMORY_RULES
+from orcastream.engine.schedule.policies import POLICIES, PolicyTools
+from orcastream.engine.schedule.pool import RequestPool
+from orcastream.engine.schedule.preemption import PreemptionChoice
+from orcastream.engine.schedule.scheduler import Scheduler
+from orcastream.engine.schedule.timing import IterationTimes
 
 
 def make_scheduler(config: EngineConfig, requests: RequestPool, cache: KVCache) -> Scheduler:

@@ -3,9 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from engine.errors import IntegrityError
-from engine.kv.cache import KVCache
-from engine.request import Request, RequestState
+from orcastream.engine.errors import IntegrityError
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.request import Request, RequestState
 
 
 class MemoryRule(ABC):

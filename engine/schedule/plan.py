@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from engine.request import Request, RequestState
+from orcastream.engine.request import Request, RequestState
 
 
 @dataclass(slots=True)

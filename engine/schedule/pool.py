@@ -2,8 +2,8 @@
 
 from bisect import insort
 
-from engine.errors import IntegrityError
-from engine.request import Request, RequestState
+from orcastream.engine.errors import IntegrityError
+from orcastream.engine.request import Request, RequestState
 
 
 class RequestPool:

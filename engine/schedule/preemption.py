@@ -3,8 +3,8 @@
 from collections import deque
 from statistics import median
 
-from engine.request import Request
-from engine.schedule.timing import IterationTimes
+from orcastream.engine.request import Request
+from orcastream.engine.schedule.timing import IterationTimes
 
 _MEASURED = 3
 """Copies in each direction that are made before they are compared with anything."""

@@ -1,10 +1,10 @@
 """Room for those that must go on, at the cost of those that can wait."""
 
-from engine.kv.cache import KVCache
-from engine.request import Request
-from engine.schedule.policies import Policy
-from engine.schedule.pool import RequestPool
-from engine.schedule.swap import Swapper
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.request import Request
+from orcastream.engine.schedule.policies import Policy
+from orcastream.engine.schedule.pool import RequestPool
+from orcastream.engine.schedule.swap import Swapper
 
 
 class Preemptor:

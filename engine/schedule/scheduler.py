@@ -1,16 +1,16 @@
 """Iteration-level scheduling: which tokens of which requests are computed next."""
 
-from engine.errors import IntegrityError
-from engine.kv.cache import KVCache
-from engine.request import Request, RequestState
-from engine.schedule.admission import Admission
-from engine.schedule.isolation import Isolation
-from engine.schedule.plan import Plan, chunk_length
-from engine.schedule.policies import Policy
-from engine.schedule.pool import RequestPool
-from engine.schedule.preemptor import Preemptor
-from engine.schedule.relief import MemoryRelief
-from engine.schedule.swap import Swapper
+from orcastream.engine.errors import IntegrityError
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.request import Request, RequestState
+from orcastream.engine.schedule.admission import Admission
+from orcastream.engine.schedule.isolation import Isolation
+from orcastream.engine.schedule.plan import Plan, chunk_length
+from orcastream.engine.schedule.policies import Policy
+from orcastream.engine.schedule.pool import RequestPool
+from orcastream.engine.schedule.preemptor import Preemptor
+from orcastream.engine.schedule.relief import MemoryRelief
+from orcastream.engine.schedule.swap import Swapper
 
 
 class Scheduler:

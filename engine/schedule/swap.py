@@ -2,10 +2,10 @@
 
 import time
 
-from engine.kv.cache import KVCache
-from engine.kv.sequence import Sequence, SwappedSequence
-from engine.request import Request
-from engine.schedule.preemption import PreemptionChoice
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.kv.sequence import Sequence, SwappedSequence
+from orcastream.engine.request import Request
+from orcastream.engine.schedule.preemption import PreemptionChoice
 
 
 class Swapper:

@@ -4,7 +4,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from engine.record import IterationRecord
+    from orcastream.engine.record import IterationRecord
 
 _FORGETTING = 0.98
 """Weight of an observation relative to the one after it: some fifty iterations count."""

@@ -1,14 +1,14 @@
 """Grafana dashboards: written here in few words, kept beside as the JSON that Grafana reads.
 
-`python -m telemetry.dashboards` writes the JSON anew; a test keeps the two equal.
+`python -m orcastream.telemetry.dashboards` writes the JSON anew; a test keeps the two equal.
 """
 
 from pathlib import Path
 from typing import Final
 
-from telemetry.dashboards.engine import ENGINE
-from telemetry.dashboards.redis_and_workers import REDIS_AND_WORKERS
-from telemetry.dashboards.service import SERVICE
+from orcastream.telemetry.dashboards.engine import ENGINE
+from orcastream.telemetry.dashboards.redis_and_workers import REDIS_AND_WORKERS
+from orcastream.telemetry.dashboards.service import SERVICE
 
 DIRECTORY: Final = Path(__file__).parent
 DASHBOARDS: Final = (SERVICE, ENGINE, REDIS_AND_WORKERS)

@@ -1,6 +1,6 @@
 """Write the JSON of every dashboard."""
 
-from telemetry.dashboards import DASHBOARDS, DIRECTORY
+from orcastream.telemetry.dashboards import DASHBOARDS, DIRECTORY
 
 for dashboard in DASHBOARDS:
     (DIRECTORY / dashboard.file_name).write_text(dashboard.to_json(), encoding="utf-8")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from telemetry.dashboards.panel import PROMETHEUS, Panel
+from orcastream.telemetry.dashboards.panel import PROMETHEUS, Panel
 
 TAG: Final = "orcastream"
 SCHEMA_VERSION: Final = 41

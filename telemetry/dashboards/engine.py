@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from telemetry.dashboards.dashboard import Dashboard, Row
-from telemetry.dashboards.panel import TOKENS_PER_SECOND, Line, Panel, quantiles
-from telemetry.dashboards.promql import MODEL, mean, now, or_nothing, quantile, rate, total
+from orcastream.telemetry.dashboards.dashboard import Dashboard, Row
+from orcastream.telemetry.dashboards.panel import TOKENS_PER_SECOND, Line, Panel, quantiles
+from orcastream.telemetry.dashboards.promql import MODEL, mean, now, or_nothing, quantile, rate, total
 
 _ITERATION: Final = "orcastream_engine_iteration_duration_seconds"
 _ITERATION_TOKENS: Final = "orcastream_engine_iteration_tokens"
@@ -146,6 +146,33 @@ _BATCH: Final = Row(
     ),
 )
 
+_ADAPTERS: Final = Row(
+    "LoRA adapters",
+    (
+        Panel(
+            "In memory",
+            "Adapters in memory, per worker. At `max_adapters` each new one drives another out.",
+            "short",
+            (Line(total(now("orcastream_worker_adapters", MODEL), "instance"), "{{instance}}"),),
+        ),
+        Panel(
+            "Loads and evictions",
+            "Adapters read and driven out per second. Both high for long: more are asked for than `max_adapters`.",
+            "ops",
+            (
+                Line(total(rate("orcastream_worker_adapter_loads_total", MODEL)), "loads"),
+                Line(total(rate("orcastream_worker_adapter_evictions_total", MODEL)), "evictions"),
+            ),
+        ),
+        Panel(
+            "Requests waiting for one",
+            "Claimed requests whose adapter is being read, or has no place yet.",
+            "short",
+            (Line(total(now("orcastream_worker_adapter_waits", MODEL), "instance"), "{{instance}}"),),
+        ),
+    ),
+)
+
 _CACHE: Final = Row(
     "KV cache",
     (
@@ -219,5 +246,5 @@ ENGINE: Final = Dashboard(
     "orcastream-engine",
     "Orcastream: engine",
     "Inside the workers: what is in the batches, how full the KV cache is, where the time of an iteration goes.",
-    (_AT_A_GLANCE, _BATCH, _CACHE, _ITERATIONS),
+    (_AT_A_GLANCE, _BATCH, _CACHE, _ADAPTERS, _ITERATIONS),
 )

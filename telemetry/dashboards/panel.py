@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from telemetry.dashboards.promql import quantile
+from orcastream.telemetry.dashboards.promql import quantile
 
 PROMETHEUS: Final = {"type": "prometheus", "uid": "${datasource}"}
 TEMPO: Final = {"type": "tempo", "uid": "${tempo}"}

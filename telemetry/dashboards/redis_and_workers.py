@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from telemetry.dashboards.dashboard import Dashboard, Row
-from telemetry.dashboards.panel import Line, Panel, quantiles
-from telemetry.dashboards.promql import MODEL, PROCESS, agreed, now, occurred, quantile, rate, total
+from orcastream.telemetry.dashboards.dashboard import Dashboard, Row
+from orcastream.telemetry.dashboards.panel import Line, Panel, quantiles
+from orcastream.telemetry.dashboards.promql import MODEL, PROCESS, agreed, now, occurred, quantile, rate, total
 
 _ROUNDTRIP: Final = "orcastream_redis_roundtrip_duration_seconds"
 _COMMANDS: Final = "orcastream_redis_commands_total"
@@ -75,8 +75,8 @@ _SERVER: Final = Row(
             "percentunit",
             (
                 Line(
-                    f"max({now('orcastream_redis_memory_used_bytes', PROCESS)}) / "
-                    f"max({now('orcastream_redis_memory_limit_bytes', PROCESS)})",
+                    f"max({now('orcastream_redis_memory_used_bytes', PROCESS)} / "
+                    f"{now('orcastream_redis_memory_limit_bytes', PROCESS)})",
                     "in use",
                 ),
             ),

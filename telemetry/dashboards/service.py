@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from telemetry.dashboards.dashboard import Dashboard, Row
-from telemetry.dashboards.panel import TOKENS_PER_SECOND, Line, Panel, quantiles
-from telemetry.dashboards.promql import CLASS, MODEL, PROCESS, agreed, now, quantile, rate, total
+from orcastream.telemetry.dashboards.dashboard import Dashboard, Row
+from orcastream.telemetry.dashboards.panel import TOKENS_PER_SECOND, Line, Panel, quantiles
+from orcastream.telemetry.dashboards.promql import CLASS, MODEL, PROCESS, agreed, now, quantile, rate, total
 
 _QUEUE_OF: Final = ("gen_ai_request_model", "orcastream_request_class")
 _WORKERS_OF: Final = ("gen_ai_request_model", "orcastream_state")

@@ -6,7 +6,7 @@ from itertools import islice, pairwise
 
 import pytest
 
-from bench.arrivals import RateProfile, gamma, poisson
+from orcastream.bench.arrivals import RateProfile, gamma, poisson
 
 
 def test_poisson_arrivals_have_the_rate_and_the_spread_of_their_process() -> None:

@@ -9,10 +9,10 @@ from functools import partial
 import httpx
 import pytest
 
-from bench.figures.outcome import Objectives, Outcome
-from bench.serve.client import LOST, UNREADABLE, Client
-from bench.serve.loops import Stop, closed_loop, open_loop
-from bench.workloads import SampleRequest
+from orcastream.bench.figures.outcome import Objectives, Outcome
+from orcastream.bench.serve.client import LOST, UNREADABLE, Client
+from orcastream.bench.serve.loops import Stop, closed_loop, open_loop
+from orcastream.bench.workloads import SampleRequest
 
 QUESTION = SampleRequest("Count", "1, 2")
 START = b": worker w1 epoch 5\n"

@@ -8,14 +8,14 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from bench.figures.curve import Point, sustained
-from bench.figures.machine import command_line, machine, versions
-from bench.figures.measures import measure
-from bench.figures.medians import extremes, medians, ratios
-from bench.figures.outcome import Objectives, Outcome
-from bench.figures.result import Result, Variant
-from bench.figures.tables import show
-from bench.workloads import SampleRequest
+from orcastream.bench.figures.curve import Point, sustained
+from orcastream.bench.figures.machine import command_line, machine, versions
+from orcastream.bench.figures.measures import measure
+from orcastream.bench.figures.medians import extremes, medians, ratios
+from orcastream.bench.figures.outcome import Objectives, Outcome
+from orcastream.bench.figures.result import Result, Variant
+from orcastream.bench.figures.tables import show
+from orcastream.bench.workloads import SampleRequest
 
 
 def answered(*pieces: float, arrived: float = 0.0, **asked: Any) -> Outcome:
@@ -117,7 +117,7 @@ def test_a_table_tells_where_with_what_and_how(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("swept", [False, True])
 def test_a_picture_is_drawn(tmp_path: Path, swept: bool) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'orcastream[bench]'")
-    from bench.figures.plot import draw
+    from orcastream.bench.figures.plot import draw
 
     draw(result(swept=swept), tmp_path / "picture.svg")
     root = ElementTree.parse(tmp_path / "picture.svg").getroot()

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.gpu import command
-from bench.gpu.check import Case, Checked
-from bench.gpu.iterations import busy_share
-from bench.gpu.models import random_model
-from bench.gpu.runs import draw_requests, run_engine, run_transformers
-from bench.main import main
-from bench.make_model import SHAPES
-from engine import EngineConfig
-from engine.kv.layout import LayerShape
+from orcastream.bench.gpu import command
+from orcastream.bench.gpu.check import Case, Checked
+from orcastream.bench.gpu.iterations import busy_share
+from orcastream.bench.gpu.models import random_model
+from orcastream.bench.gpu.runs import draw_requests, run_engine, run_transformers
+from orcastream.bench.main import main
+from orcastream.bench.make_model import SHAPES
+from orcastream.engine import EngineConfig
+from orcastream.engine.kv.layout import LayerShape
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there it measures")
@@ -33,7 +33,18 @@ def test_the_checks_run_in_the_interpreter(tmp_path: Path) -> None:
     """In a process of its own: whether kernels are interpreted is decided when they are imported."""
     pytest.importorskip("triton")
     written = tmp_path / "figures.json"
-    line = [sys.executable, "-m", "cli.main", "bench", "gpu", "--interpret", "--seed", "1", "--json", str(written)]
+    line = [
+        sys.executable,
+        "-m",
+        "orcastream.cli.main",
+        "bench",
+        "gpu",
+        "--interpret",
+        "--seed",
+        "1",
+        "--json",
+        str(written),
+    ]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(line, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

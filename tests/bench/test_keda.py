@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from bench.autoscaling.command import DEPLOYED, for_batches_of
-from bench.autoscaling.keda import Autoscaler, Policy, ScaledObject
-from schemas.keys import CLASSES, Keys
-from worker.settings import WorkerSettings
+from orcastream.bench.autoscaling.command import DEPLOYED, for_batches_of
+from orcastream.bench.autoscaling.keda import Autoscaler, Policy, ScaledObject
+from orcastream.schemas.keys import CLASSES, Keys
+from orcastream.worker.settings import WorkerSettings
 
 COMPONENT = Path(__file__).parents[2] / "k8s" / "components" / "autoscaling"
 FREE = (Policy("Pods", 1000, 1),)

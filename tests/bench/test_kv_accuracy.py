@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from bench.kv_accuracy import agreement, logits_of, perplexity, random_model, write
-from engine.attention import TorchBackend
-from engine.model.runner import ModelRunner, resolve_cache_dtype
+from orcastream.bench.kv_accuracy import agreement, logits_of, perplexity, random_model, write
+from orcastream.engine.attention import TorchBackend
+from orcastream.engine.model.runner import ModelRunner, resolve_cache_dtype
 
 
 @pytest.mark.parametrize("kind", ["int8", "fp8"])

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import demo
-from bench.kv_memory import bytes_per_sequence, bytes_per_token, main, make_runner
-from cli.errors import UserError
+from orcastream import demo
+from orcastream.bench.kv_memory import bytes_per_sequence, bytes_per_token, main, make_runner
+from orcastream.cli.errors import UserError
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.main import main
-from bench.make_model import SHAPES
-from engine import EngineConfig, OrcaEngine
-from schemas.sampling import SamplingParams
-from text.tokenizer import Tokenizer
+from orcastream.bench.main import main
+from orcastream.bench.make_model import SHAPES
+from orcastream.engine import EngineConfig, OrcaEngine
+from orcastream.schemas.sampling import SamplingParams
+from orcastream.text.tokenizer import Tokenizer
 
 
 def test_a_made_model_is_served_like_any_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

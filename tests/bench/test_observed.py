@@ -1,6 +1,6 @@
 """Two workers around one engine serve in turn, and leave in order."""
 
-from bench.telemetry.observed import one_engine
+from orcastream.bench.telemetry.observed import one_engine
 from tests.redis_server import RedisServer, one_server
 
 pytestmark = one_server("embedded")

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-import demo
-from bench.figures.outcome import Objectives
-from bench.main import main
-from bench.offline.drive import Drive
-from bench.offline.variants import variants
-from bench.workloads import SampleRequest
-from cli.errors import UserError
-from engine import EngineConfig, OrcaEngine
+from orcastream import demo
+from orcastream.bench.figures.outcome import Objectives
+from orcastream.bench.main import main
+from orcastream.bench.offline.drive import Drive
+from orcastream.bench.offline.variants import variants
+from orcastream.bench.workloads import SampleRequest
+from orcastream.cli.errors import UserError
+from orcastream.engine import EngineConfig, OrcaEngine
 
 MODEL = str(demo.MODEL_DIR)
 BASE: dict[str, Any] = {"model": MODEL, "self_check": False, "kv_cache_memory": 4 * 2**20}

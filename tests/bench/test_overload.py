@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from bench.figures.outcome import Outcome
-from bench.overload.report import Report
-from bench.workloads import SampleRequest
+from orcastream.bench.figures.outcome import Outcome
+from orcastream.bench.overload.report import Report
+from orcastream.bench.workloads import SampleRequest
 
 REQUEST = SampleRequest((1,), max_tokens=1)
 

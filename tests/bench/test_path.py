@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bench.path.publishing import publishing
-from bench.redis.own_redis import own_redis
-from broker.link import Link
+from orcastream.bench.path.publishing import publishing
+from orcastream.bench.redis.own_redis import own_redis
+from orcastream.broker.link import Link
 from tests.redis_server import RedisServer, one_server
 
 pytestmark = one_server("embedded")

@@ -14,17 +14,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import demo
-from bench.main import main
-from bench.peers.contest import fresh_rounds
-from bench.peers.entrant import Entrant, Place
-from bench.peers.environment import Environment, Pins
-from bench.peers.runner_process import RunnerError, RunnerProcess
-from bench.peers.runners.protocol import Ask, Load
-from bench.peers.runners.w8a8 import write_w8a8
-from bench.peers.systems import ENVIRONMENTS, SYSTEMS
-from cli.errors import UserError
-from engine.model.passes import passes_unavailable
+from orcastream import demo
+from orcastream.bench.main import main
+from orcastream.bench.peers.contest import fresh_rounds
+from orcastream.bench.peers.entrant import Entrant, Place
+from orcastream.bench.peers.environment import Environment, Pins
+from orcastream.bench.peers.runner_process import RunnerError, RunnerProcess
+from orcastream.bench.peers.runners.protocol import Ask, Load
+from orcastream.bench.peers.runners.w8a8 import write_w8a8
+from orcastream.bench.peers.systems import ENVIRONMENTS, SYSTEMS
+from orcastream.cli.errors import UserError
+from orcastream.engine.model.passes import passes_unavailable
 
 MODEL = str(demo.MODEL_DIR)
 ROOT = Path(__file__).parents[2]
@@ -84,13 +84,13 @@ def test_all_systems_answer_alike_request_by_request() -> None:
 import json, os, sys
 from dataclasses import asdict
 from importlib import import_module
-from bench.peers.runners.drive import drive
-from bench.peers.runners.protocol import Ask, Load
+from orcastream.bench.peers.runners.drive import drive
+from orcastream.bench.peers.runners.protocol import Ask, Load
 
 asked = json.load(sys.stdin)
 asks = [Ask(**ask) for ask in asked["asks"]]
 for name, dtype in asked["systems"]:
-    system = import_module(f"bench.peers.runners.{name}").load(Load(**{**asked["load"], "dtype": dtype}))
+    system = import_module(f"orcastream.bench.peers.runners.{name}").load(Load(**{**asked["load"], "dtype": dtype}))
     print(json.dumps([asdict(answer) for answer in drive(system, asks)[1]]), flush=True)
 os._exit(0)
 """
@@ -169,13 +169,13 @@ def test_a_process_that_dies_is_told_by_its_last_words(echo: RunnerProcess) -> N
 def test_what_a_library_prints_does_not_disturb_the_answers() -> None:
     code = """
 import os, sys, types
-from bench.peers.runners.protocol import serve
+from orcastream.bench.peers.runners.protocol import serve
 
 def prepare(model, dtype, into):
     print("from Python", flush=True)
     os.system("echo from a child")
 
-noisy = sys.modules["bench.peers.runners.noisy"] = types.ModuleType("noisy")
+noisy = sys.modules["orcastream.bench.peers.runners.noisy"] = types.ModuleType("noisy")
 noisy.prepare = prepare
 serve("noisy")
 """
@@ -189,8 +189,8 @@ serve("noisy")
 def test_a_child_does_not_outlive_its_parent(stopped: bool) -> None:
     code = f"""
 import os, sys
-from bench.peers.runner_process import RunnerError, RunnerProcess
-child = RunnerProcess([sys.executable, "-m", "bench.peers.runners", "nothing"], os.environ)
+from orcastream.bench.peers.runner_process import RunnerError, RunnerProcess
+child = RunnerProcess([sys.executable, "-m", "orcastream.bench.peers.runners", "nothing"], os.environ)
 try:
     child.ask(60.0, do="load")
 except RunnerError:

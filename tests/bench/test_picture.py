@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.autoscaling.command import DEPLOYED, shortcomings
-from bench.autoscaling.series import Sample, Series, Served
+from orcastream.bench.autoscaling.command import DEPLOYED, shortcomings
+from orcastream.bench.autoscaling.series import Sample, Series, Served
 
 MARKS = {"load begins": 0.0, "last answer": 40.0, "zero": 60.0, "one request": 70.0, "zero again": 90.0}
 
@@ -33,7 +33,7 @@ def test_a_run_that_shows_less_than_it_should_is_found_out() -> None:
 
 def test_the_picture_is_small_readable_text(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'orcastream[bench]'")
-    from bench.autoscaling.picture import draw
+    from orcastream.bench.autoscaling.picture import draw
 
     draw(recorded(), tmp_path / "picture.svg")
     assert (tmp_path / "picture.svg").stat().st_size < 200_000

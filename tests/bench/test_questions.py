@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.serve.questions import MIXES, from_file
-from bench.workloads import SampleRequest
-from demo.prompts import LONG_COUNT, SHOWCASE
+from orcastream.bench.serve.questions import MIXES, from_file
+from orcastream.bench.workloads import SampleRequest
+from orcastream.demo.prompts import LONG_COUNT, SHOWCASE
 
 
 @pytest.mark.parametrize("mix", MIXES)

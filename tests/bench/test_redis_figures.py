@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 import redis
 
-from bench.main import main
-from bench.redis import memory, rate
-from bench.redis.own_redis import own_redis
-from broker.link import Link
+from orcastream.bench.main import main
+from orcastream.bench.redis import memory, rate
+from orcastream.bench.redis.own_redis import own_redis
+from orcastream.broker.link import Link
 from tests.redis_server import RedisServer, one_server
 
 pytestmark = one_server("embedded")

@@ -2,11 +2,11 @@
 
 import pytest
 
-from bench.figures.measures import measure
-from bench.figures.outcome import Objectives, Outcome
-from bench.figures.spread import Spread
-from bench.serve.report import Report
-from bench.workloads import SampleRequest
+from orcastream.bench.figures.measures import measure
+from orcastream.bench.figures.outcome import Objectives, Outcome
+from orcastream.bench.figures.spread import Spread
+from orcastream.bench.serve.report import Report
+from orcastream.bench.workloads import SampleRequest
 
 KINDS = ("429 queue_full", "429 wait_too_long", "cut off")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from bench.serve.command import parse
-from bench.serve.load import Load, read_loads
-from bench.serve.mix import Mix
-from bench.serve.requests import RequestSource
-from bench.workloads import SampleRequest, token_ids
+from orcastream.bench.serve.command import parse
+from orcastream.bench.serve.load import Load, read_loads
+from orcastream.bench.serve.mix import Mix
+from orcastream.bench.serve.requests import RequestSource
+from orcastream.bench.workloads import SampleRequest, token_ids
 
 
 def source(*flags: str, mix: Mix | None = None) -> tuple[RequestSource, list[Load]]:

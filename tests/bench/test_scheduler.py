@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.scheduler import main
-from engine.schedule.policies import POLICIES
+from orcastream.bench.scheduler import main
+from orcastream.engine.schedule.policies import POLICIES
 
 _SIZES = ["--running", "2", "4", "--waiting", "0", "9", "--iterations", "20"]
 

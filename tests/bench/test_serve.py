@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from bench.main import main
-from bench.serve.gateway import served_model
-from bench.serve.questions import DEMO_MODEL
-from bench.site import Headcount, Site
-from demo.prompts import SHOWCASE
+from orcastream.bench.main import main
+from orcastream.bench.serve.gateway import served_model
+from orcastream.bench.serve.questions import DEMO_MODEL
+from orcastream.bench.site import Headcount, Site
+from orcastream.demo.prompts import SHOWCASE
 from tests.ports import free_port
 from tests.service_process import ROOT
 
@@ -47,7 +47,18 @@ def prompts(tmp_path: Path) -> Path:
 
 async def load(site: Site, *flags: str) -> tuple[int, dict[str, Any]]:
     """Run the client as people do; its exit status and figures."""
-    command = (sys.executable, "-m", "cli.main", "bench", "serve", "--url", site.url, "--json", "/dev/stdout", *flags)
+    command = (
+        sys.executable,
+        "-m",
+        "orcastream.cli.main",
+        "bench",
+        "serve",
+        "--url",
+        site.url,
+        "--json",
+        "/dev/stdout",
+        *flags,
+    )
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE)
     printed, _ = await process.communicate()
     return process.returncode or 0, json.loads(printed[printed.index(b"\n{") :])

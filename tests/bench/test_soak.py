@@ -1,14 +1,15 @@
 """A long run under steady load: what is counted where, and what counts as growth."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from bench.figures.outcome import Outcome
-from bench.main import main
-from bench.soak.windows import Window, Windows, shortcomings
-from bench.workloads import SampleRequest
+from orcastream.bench.figures.outcome import Outcome
+from orcastream.bench.main import main
+from orcastream.bench.soak.windows import Window, Windows, shortcomings
+from orcastream.bench.workloads import SampleRequest
 
 MIB = 2**20
 
@@ -27,7 +28,7 @@ def test_gaps_count_where_their_token_came_and_requests_where_they_ended() -> No
     assert outcomes == []
     assert list(first.gaps_s) == [8.0]
     assert list(second.gaps_s) == [2.0]
-    assert (first.complete, second.complete, second.failed) == (0, 1, 1)
+    assert (first.complete, second.complete, second.errors) == (0, 1, {"cut off": 1})
     assert list(second.ttfts_s) == [0.5]
 
 
@@ -37,8 +38,12 @@ def test_a_window_that_has_only_begun_is_left_out() -> None:
     assert windows.whole == []
 
 
-def _window(*, gap_s: float = 0.01, memory: int = 100 * MIB, descriptors: int = 20, failed: int = 0) -> Window:
-    window = Window(0, 600, failed=failed, memory_bytes={"worker": memory}, descriptors={"worker": descriptors})
+def _window(
+    *, gap_s: float = 0.01, memory: int = 100 * MIB, descriptors: int = 20, errors: tuple[str, ...] = ()
+) -> Window:
+    window = Window(
+        0, 600, errors=Counter(errors), memory_bytes={"worker": memory}, descriptors={"worker": descriptors}
+    )
     window.gaps_s.append(gap_s)
     return window
 
@@ -50,7 +55,7 @@ def _window(*, gap_s: float = 0.01, memory: int = 100 * MIB, descriptors: int = 
         (_window(gap_s=0.012), "p99 TBT rose from 10.0 to 12.0 ms"),
         (_window(memory=120 * MIB), "worker grew from 100 to 120 MiB"),
         (_window(descriptors=40), "worker went from 20 to 40 descriptors"),
-        (_window(failed=3), "3 requests failed"),
+        (_window(errors=("cut off", "cut off")), "requests failed, 2 times: cut off"),
     ],
 )
 def test_what_counts_as_growth(last: Window, complaint: str | None) -> None:

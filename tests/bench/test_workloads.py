@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from bench.workloads import WORKLOADS, Draw, SampleRequest, continued, token_ids
+from orcastream.bench.workloads import WORKLOADS, Draw, SampleRequest, continued, token_ids
 
 NAMES = {
     "equal_size",

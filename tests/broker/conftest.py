@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from broker.link import Link
-from broker.reader import ReplyReader
-from schemas.keys import Keys
+from orcastream.broker.link import Link
+from orcastream.broker.reader import ReplyReader
+from orcastream.schemas.keys import Keys
 from tests.broker.proxy import LossyProxy
 from tests.broker.scripted import RETENTION_MS, Job, ScriptedWorker, enqueue, make_request
 from tests.redis_cluster import RedisCluster
@@ -97,9 +97,9 @@ async def make_reader(keys: Keys) -> AsyncIterator[MakeReader]:
 async def proxy(redis_server: RedisServer) -> AsyncIterator[LossyProxy]:
     """A lossy proxy in front of the shared server."""
     lossy = LossyProxy(redis_server.port)
-    await lossy.start()
+    await lossy.listen()
     yield lossy
-    await lossy.close()
+    await lossy.refuse()
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from broker.resume import ResumePoint, Resumption
-from broker.subscription import Update
-from schemas.events import Run, Terminal
+from orcastream.broker.resume import ResumePoint, Resumption
+from orcastream.broker.subscription import Update
+from orcastream.schemas.events import Run, Terminal
 
 
 @dataclass

@@ -5,24 +5,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.attach import Attached, Attachment, attach
-from broker.claim import Claimer
-from broker.claimed import Claimed
-from broker.cleanup import finish
-from broker.connect import connect
-from broker.connection import Connection
-from broker.entry import EntryRef
-from broker.fold import Fold
-from broker.lane_waits import LaneWaits
-from broker.lease import Held, Lease, Leases
-from broker.queue import Enqueued, RequestQueue
-from broker.reply_log import ReplyLog
-from schemas.errors import ErrorCode
-from schemas.events import Ending, Run, Started, Terminal, Usage
-from schemas.keys import Keys
-from schemas.request import GenerationRequest, parse_payload
-from schemas.seed import derived_seed
-from schemas.stopping import FinishReason
+from orcastream.broker.attach import Attached, Attachment, attach
+from orcastream.broker.claim import Claimer
+from orcastream.broker.claimed import Claimed
+from orcastream.broker.cleanup import finish
+from orcastream.broker.connect import connect
+from orcastream.broker.connection import Connection
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.fold import Fold
+from orcastream.broker.lane_waits import LaneWaits
+from orcastream.broker.lease import Held, Lease, Leases
+from orcastream.broker.queue import Enqueued, RequestQueue
+from orcastream.broker.reply_log import ReplyLog
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import Ending, Run, Started, Terminal, Usage
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.request import GenerationRequest, parse_payload
+from orcastream.schemas.seed import derived_seed
+from orcastream.schemas.stopping import FinishReason
 
 RETENTION_MS = 60_000
 LEASE_MS = 1000

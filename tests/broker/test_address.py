@@ -2,7 +2,7 @@
 
 from redis.asyncio.connection import SSLConnection
 
-from broker.address import Mode, RedisAddress
+from orcastream.broker.address import Mode, RedisAddress
 
 
 def test_one_server() -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import pytest
 from redis.exceptions import ResponseError
 
-from broker.arrivals import Arrivals
-from broker.link import Link
-from broker.queue import ensure_groups
-from schemas.keys import CLASSES, GROUP, Keys
+from orcastream.broker.arrivals import Arrivals
+from orcastream.broker.link import Link
+from orcastream.broker.queue import ensure_groups
+from orcastream.schemas.keys import CLASSES, GROUP, Keys
 from tests.broker.conftest import OpenLink
 from tests.broker.scripted import bare_fields, make_request
 from tests.redis_server import RedisServer

@@ -5,12 +5,12 @@ from typing import Any, cast
 
 import pytest
 
-from broker.attach import Attached, Ended, NotMine
-from broker.errors import Fenced, LinkLost
-from broker.link import Link
-from broker.queue import entry_state
-from broker.scripts import Command, ScriptCall
-from schemas.keys import Keys
+from orcastream.broker.attach import Attached, Ended, NotMine
+from orcastream.broker.errors import Fenced, LinkLost
+from orcastream.broker.link import Link
+from orcastream.broker.queue import entry_state
+from orcastream.broker.scripts import Command, ScriptCall
+from orcastream.schemas.keys import Keys
 from tests.broker.conftest import Begin, MakeWorker
 from tests.broker.following import expected
 from tests.broker.scripted import ScriptedWorker, enqueue, make_request, take_over

@@ -1,6 +1,6 @@
 """Waiting after failures."""
 
-from broker.back_off import BackOff
+from orcastream.broker.back_off import BackOff
 
 
 def test_waits_grow_to_a_bound_and_begin_again_after_a_success() -> None:

@@ -4,21 +4,20 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.durability import Durability
-from broker.errors import NotOnDisk
-from broker.link import Link
-from broker.queue import Enqueued, RequestQueue
-from broker.redis_link import RedisLink
-from schemas.errors import InvalidRequest
-from schemas.keys import Keys
-from schemas.request import GenerationRequest
+from orcastream.broker.durability import Durability
+from orcastream.broker.errors import NotOnDisk
+from orcastream.broker.link import Link
+from orcastream.broker.queue import Enqueued, RequestQueue
+from orcastream.broker.redis_link import RedisLink
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.request import GenerationRequest
 from tests.broker.scripted import RETENTION_MS, make_request
-from tests.redis_server import RedisServer, durable_binary
+from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.server
 
@@ -40,20 +39,8 @@ async def make(keys: Keys) -> AsyncIterator[Make]:
         await durability.close()
 
 
-@pytest.fixture
-def durable_server(tmp_path: Path) -> Any:
-    """A server that knows WAITAOF, and never writes its file to the disk unless it is told to."""
-    binary = durable_binary()
-    if binary is None:
-        pytest.skip("no server that knows WAITAOF found: Redis 7.2 or later, or Valkey")
-    server = RedisServer(binary, tmp_path / "durable", aof="no")
-    server.start()
-    yield server
-    server.kill()
-
-
 def enqueuing(keys: Keys, request: GenerationRequest) -> Callable[[Link], Awaitable[Enqueued]]:
-    return lambda link: RequestQueue(link, keys).enqueue(request, bound=None, retention_ms=RETENTION_MS)
+    return lambda link: RequestQueue(link, keys).enqueue(request, terms=None, retention_ms=RETENTION_MS)
 
 
 def sync(server: RedisServer, policy: str = "always") -> None:

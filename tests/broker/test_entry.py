@@ -2,8 +2,8 @@
 
 import pytest
 
-from broker.entry import EntryRef
-from schemas.errors import InvalidRequest
+from orcastream.broker.entry import EntryRef
+from orcastream.schemas.errors import InvalidRequest
 
 
 def test_order_is_by_id_then_class() -> None:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.errors import Gap, ReplyConflict
-from broker.fold import Fold, decode_entry, fold_log
-from broker.resume import ResumePoint, Resumption
-from schemas.codec import Form
-from schemas.errors import ErrorCode, InvalidRequest
-from schemas.events import Ending, Event, EventId, Output, Run, Started, Terminal, Usage, encode_event
-from schemas.stopping import FinishReason
+from orcastream.broker.errors import Gap, ReplyConflict
+from orcastream.broker.fold import Fold, decode_entry, fold_log
+from orcastream.broker.resume import ResumePoint, Resumption
+from orcastream.schemas.codec import Form
+from orcastream.schemas.errors import ErrorCode, InvalidRequest
+from orcastream.schemas.events import Ending, Event, EventId, Output, Run, Started, Terminal, Usage, encode_event
+from orcastream.schemas.stopping import FinishReason
 
 STARTED = Started("w1", "demo", "default", "normal", "normal 1-1", 7, 3, 2)
 

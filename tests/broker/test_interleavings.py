@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from broker.attach import Attached
-from broker.claimed import Claimed
-from broker.errors import BrokerError, ReplyConflict
-from broker.fold import decode_entry
-from broker.link import Link
-from broker.loss import LossCheck, Watch
-from broker.queue import RequestQueue
-from broker.reader import ReplyReader
-from schemas.events import Started, Terminal
-from schemas.keys import Keys
+from orcastream.broker.attach import Attached
+from orcastream.broker.claimed import Claimed
+from orcastream.broker.errors import BrokerError, ReplyConflict
+from orcastream.broker.fold import decode_entry
+from orcastream.broker.link import Link
+from orcastream.broker.loss import LossCheck, Watch
+from orcastream.broker.queue import RequestQueue
+from orcastream.broker.reader import ReplyReader
+from orcastream.schemas.events import Started, Terminal
+from orcastream.schemas.keys import Keys
 from tests.broker.conftest import MakeReader
 from tests.broker.following import Seen, follow_until
 from tests.broker.rewind import Snapshot

@@ -1,8 +1,8 @@
 """The whole way of a request through the broker, without faults."""
 
-from broker.loss import Watch
-from broker.queue import RequestQueue
-from schemas.keys import Keys
+from orcastream.broker.loss import Watch
+from orcastream.broker.queue import RequestQueue
+from orcastream.schemas.keys import Keys
 from tests.broker.conftest import Link, MakeReader, MakeWorker
 from tests.broker.scripted import enqueue, make_request
 from tests.redis_server import RedisServer

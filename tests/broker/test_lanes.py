@@ -5,22 +5,22 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from broker.attendance import Attendance, Reading
-from broker.cancel import cancel
-from broker.claimed import Claimed
-from broker.connect import connect
-from broker.connection import Connection
-from broker.dead_letter import bury
-from broker.lease import Held
-from broker.letters import delete_letters, find_letter, newest_letters
-from broker.loss import LossCheck, Verdict, Watch
-from broker.presence import Presence, list_workers
-from broker.queue import RequestQueue
-from broker.queue_state import read_queue_state
-from broker.queued import find_queued, queued_requests
-from broker.sweep import Sweeper
-from schemas.errors import ErrorCode, InvalidRequest
-from schemas.keys import CLASSES, Keys
+from orcastream.broker.attendance import Attendance, Reading
+from orcastream.broker.cancel import cancel
+from orcastream.broker.claimed import Claimed
+from orcastream.broker.connect import connect
+from orcastream.broker.connection import Connection
+from orcastream.broker.dead_letter import bury
+from orcastream.broker.lease import Held
+from orcastream.broker.letters import delete_letters, find_letter, newest_letters
+from orcastream.broker.loss import LossCheck, Verdict, Watch
+from orcastream.broker.presence import Presence, list_workers
+from orcastream.broker.queue import RequestQueue
+from orcastream.broker.queue_state import read_queue_state
+from orcastream.broker.queued import find_queued, queued_requests
+from orcastream.broker.sweep import Sweeper
+from orcastream.schemas.errors import ErrorCode, InvalidRequest
+from orcastream.schemas.keys import CLASSES, Keys
 from tests.broker.conftest import MakeReader, MakeWorker
 from tests.broker.following import expected, follow
 from tests.broker.scripted import RETENTION_MS, bare_fields, enqueue, make_request, take_over

@@ -2,9 +2,9 @@
 
 import pytest
 
-from broker.errors import ReplyConflict
-from broker.loss import Watch
-from schemas.events import Run
+from orcastream.broker.errors import ReplyConflict
+from orcastream.broker.loss import Watch
+from orcastream.schemas.events import Run
 from tests.broker.conftest import Begin, MakeReader
 from tests.broker.following import Seen, expected, follow, follow_until, resume, tokens_seen
 from tests.redis_server import RedisServer

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from redis.exceptions import NoScriptError, ResponseError
 
-from broker.errors import LinkLost, Unwritable, error_code
-from broker.link import Link, is_replicas
-from broker.resp import pack
-from broker.scripts import ENTRY_STATE, Script
+from orcastream.broker.errors import LinkLost, Unwritable, error_code
+from orcastream.broker.link import Link, is_replicas
+from orcastream.broker.resp import pack
+from orcastream.broker.scripts import ENTRY_STATE, Script
 from tests.broker.conftest import OpenLink
 from tests.broker.proxy import LossyProxy
 from tests.ports import free_port

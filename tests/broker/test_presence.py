@@ -1,8 +1,8 @@
 """Who is there."""
 
-from broker.link import Link
-from broker.presence import Presence, list_workers
-from schemas.keys import Keys
+from orcastream.broker.link import Link
+from orcastream.broker.presence import Presence, forget_dead, list_workers
+from orcastream.schemas.keys import Keys
 from tests.broker.conftest import MakeWorker
 from tests.broker.scripted import enqueue, make_request
 from tests.redis_server import RedisServer
@@ -24,6 +24,16 @@ async def test_workers_are_listed_from_their_first_beat(
     await presence.leave()
     (worker,) = await list_workers(link, keys)
     assert not worker.alive
+
+
+async def test_a_worker_that_was_forgotten_is_there_again_with_its_next_beat(link: Link, keys: Keys) -> None:
+    """Its hash expires while the machine stands still, and somebody, itself even, tidies up."""
+    presence = Presence(link, keys, "w1")
+    await presence.beat({"state": "serving"}, ttl_ms=50_000)
+    await link.call("DEL", keys.worker("w1"))
+    assert await forget_dead(link, keys, min_idle_ms=0) == ["w1"]
+    await presence.beat({"state": "serving"}, ttl_ms=50_000)
+    assert [(one.name, one.alive) for one in await list_workers(link, keys)] == [("w1", True)]
 
 
 async def test_a_worker_that_stops_beating_disappears(link: Link, keys: Keys) -> None:

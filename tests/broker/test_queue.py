@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from broker.entry import Mark
-from broker.link import Link
-from broker.queue import RequestQueue, ensure_groups
-from schemas.codec import Form
-from schemas.keys import GROUP, Keys
-from schemas.request import GenerationRequest
+from orcastream.broker.entry import Mark
+from orcastream.broker.link import Link
+from orcastream.broker.queue import RequestQueue, ensure_groups
+from orcastream.schemas.codec import Form
+from orcastream.schemas.keys import GROUP, Keys
+from orcastream.schemas.request import GenerationRequest
 from tests.broker.conftest import MakeWorker, OpenLink
 from tests.broker.scripted import RETENTION_MS, bare_fields, enqueue, make_request
 from tests.redis_server import RedisServer

@@ -2,10 +2,10 @@
 
 import time
 
-from broker.link import Link
-from broker.presence import Presence
-from broker.queue_state import read_queue_state
-from schemas.keys import CLASSES, Keys
+from orcastream.broker.link import Link
+from orcastream.broker.presence import Presence
+from orcastream.broker.queue_state import read_queue_state
+from orcastream.schemas.keys import CLASSES, Keys
 from tests.broker.conftest import MakeWorker
 from tests.broker.scripted import enqueue, make_request
 from tests.redis_server import RedisServer
@@ -38,6 +38,7 @@ async def test_length_counts_all_entries_and_age_only_what_nobody_claimed(
     assert [one.ref for one in claimed] == [first.entry]
     behind = await read_queue_state(link, keys)
     assert behind.lengths["normal"] == 2
+    assert (state.claimed["normal"], behind.claimed["normal"]) == (0, 1)
     assert behind.ages_s["normal"] <= (time.time() * 1000 - int(second.entry.entry_id.partition("-")[0])) / 1000 + 1
     await worker.claimer.new(1)
     assert (await read_queue_state(link, keys)).ages_s["normal"] == 0

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from broker.errors import ReplyConflict, WrongTenant
-from broker.link import Link
-from broker.loss import Watch
-from schemas.events import Output, Run, encode_event
-from schemas.keys import Keys
+from orcastream.broker.errors import ReplyConflict, WrongTenant
+from orcastream.broker.link import Link
+from orcastream.broker.loss import Watch
+from orcastream.schemas.events import Output, Run, encode_event
+from orcastream.schemas.keys import Keys
 from tests.broker.conftest import MakeReader, MakeWorker
 from tests.broker.following import Seen, expected, flat, follow, follow_until, resume, tokens_seen
 from tests.broker.scripted import enqueue, make_request

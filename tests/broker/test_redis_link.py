@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from broker.errors import LinkLost
-from broker.redis_link import RedisLink
+from orcastream.broker.errors import Closed, LinkLost
+from orcastream.broker.redis_link import RedisLink
 from tests.ports import free_port
 from tests.redis_server import RedisServer
 
@@ -37,3 +37,13 @@ async def test_a_link_that_has_broken_is_opened_anew_at_once(redis_server: Redis
     second = await redis.get()
     assert await second.call("PING") == b"PONG"
     await redis.close()
+
+
+async def test_who_waits_for_a_link_that_was_closed_waits_no_longer() -> None:
+    redis = RedisLink(f"redis://127.0.0.1:{free_port()}", "gateway-1")
+    with pytest.raises(LinkLost):
+        await redis.get()
+    waiting = asyncio.create_task(redis.wait(time.monotonic() + 3600))
+    await redis.close()
+    with pytest.raises(Closed):
+        await waiting

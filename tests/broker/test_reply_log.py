@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from broker.errors import BrokerError, Fenced, LinkLost, LogBusy
-from broker.fold import fold_log
-from broker.link import Link
-from broker.reply_log import append_many
-from broker.token_write import TokenWrite
-from schemas.events import Output, encode_event
-from schemas.keys import Keys
+from orcastream.broker.errors import BrokerError, Fenced, LinkLost, LogBusy
+from orcastream.broker.fold import fold_log
+from orcastream.broker.link import Link
+from orcastream.broker.reply_log import append_many
+from orcastream.broker.token_write import TokenWrite
+from orcastream.schemas.events import Output, encode_event
+from orcastream.schemas.keys import Keys
 from tests.broker.conftest import MakeWorker, OpenLink
 from tests.broker.scripted import Job, ScriptedWorker, enqueue, make_request
 from tests.redis_server import RedisServer

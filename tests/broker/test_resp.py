@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from broker.resp import LoadingError, ProtocolError, ReplyParser, pack
+from orcastream.broker.resp import LoadingError, ProtocolError, ReplyParser, pack
 
 STREAM = (
     b"+OK\r\n:42\r\n$5\r\nhe\r\no\r\n$-1\r\n*-1\r\n*0\r\n$0\r\n\r\n"

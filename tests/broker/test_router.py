@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 from redis.exceptions import ClusterDownError, ResponseError
 
-from broker.connect import connect
-from broker.connection import Connection
-from broker.errors import LinkLost, Unwritable
-from broker.fold import fold_log
-from broker.loss import Watch
-from broker.queue import RequestQueue
-from broker.reply_log import append_many
-from broker.router import Router
-from broker.scripts import ENTRY_STATE
-from broker.token_write import TokenWrite
-from schemas.events import Output
-from schemas.keys import GROUP, Keys
+from orcastream.broker.connect import connect
+from orcastream.broker.connection import Connection
+from orcastream.broker.errors import LinkLost, Unwritable
+from orcastream.broker.fold import fold_log
+from orcastream.broker.loss import Watch
+from orcastream.broker.queue import RequestQueue
+from orcastream.broker.reply_log import append_many
+from orcastream.broker.router import Router
+from orcastream.broker.scripts import ENTRY_STATE
+from orcastream.broker.token_write import TokenWrite
+from orcastream.schemas.events import Output
+from orcastream.schemas.keys import GROUP, Keys
 from tests.broker.conftest import MakeReader, MakeWorker
 from tests.broker.following import expected, follow
 from tests.broker.scripted import Job, ScriptedWorker, enqueue, make_request
@@ -213,6 +213,22 @@ async def test_what_a_dead_node_serves_is_away_and_nothing_else(cluster: RedisCl
         await asyncio.sleep(0.05)
     assert reply == NAMES[0].encode()
     await again.close()
+
+
+async def test_where_the_named_node_is_gone_those_are_asked_that_were_heard_of(
+    cluster: RedisCluster, router: Router
+) -> None:
+    named = cluster.nodes[0]
+    assert cluster.url.endswith(f":{named.port}")
+    named.kill()
+    try:
+        again = await connect(cluster.url)
+        served = next(name for name in NAMES if cluster.node_of(name) is not named)
+        assert await again.call("SET", served, "value") == b"OK"
+        await again.close()
+    finally:
+        named.start()
+        cluster.wait_whole()
 
 
 async def test_nobody_answers_or_it_is_no_cluster(redis_server: Any, cluster: RedisCluster) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.connect import connect
-from broker.errors import LinkLost
-from broker.master_watch import LOOK_S
+from orcastream.broker.connect import connect
+from orcastream.broker.errors import LinkLost
+from orcastream.broker.master_watch import LOOK_S
 from tests.redis_sentinels import Sentinels
 
 

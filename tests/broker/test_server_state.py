@@ -6,8 +6,8 @@ from pathlib import Path
 
 import redis
 
-from broker.link import Link
-from broker.server_state import ServerState, read_server_state, state_of
+from orcastream.broker.link import Link
+from orcastream.broker.server_state import ServerState, read_server_state, state_of
 from tests.broker.conftest import OpenLink
 from tests.redis_server import RedisServer
 

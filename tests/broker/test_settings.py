@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from broker.settings import BrokerSettings
-from schemas.errors import InvalidRequest
+from orcastream.broker.settings import BrokerSettings
+from orcastream.schemas.errors import InvalidRequest
 
 
 @pytest.fixture(autouse=True)

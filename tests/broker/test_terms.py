@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from broker.cancelling import cancel_entry
-from broker.cleanup import acknowledge_call
-from broker.ending import Ender
-from broker.entry import EntryRef
-from broker.errors import NotAdmitted, Refusal
-from broker.link import Link
-from broker.queue import RequestQueue
-from broker.sweep import Sweeper
-from broker.terms import Terms
-from broker.throughput import Throughput, ThroughputReports
-from schemas.errors import ErrorCode
-from schemas.keys import CLASSES, GROUP, Keys
-from schemas.request import GenerationRequest
+from orcastream.broker.cancelling import cancel_entry
+from orcastream.broker.cleanup import acknowledge_call
+from orcastream.broker.ending import Ender
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.errors import NotAdmitted, Refusal
+from orcastream.broker.link import Link
+from orcastream.broker.queue import RequestQueue
+from orcastream.broker.sweep import Sweeper
+from orcastream.broker.terms import Terms
+from orcastream.broker.throughput import Throughput, ThroughputReports
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.keys import CLASSES, GROUP, Keys
+from orcastream.schemas.request import GenerationRequest
 from tests.broker.conftest import MakeWorker, OpenLink
 from tests.broker.scripted import RETENTION_MS, bare_fields, enqueue, make_request
 from tests.redis_server import RedisServer
@@ -212,6 +212,32 @@ async def test_the_concurrency_of_a_tenant_is_given_back_at_every_end(
     await is_free()
 
 
+async def test_a_tenant_has_its_share_of_the_queue(link: Link, keys: Keys) -> None:
+    """Of all classes together, so that it fills none of them."""
+    terms = Terms(max_requests=4, tenant_requests=2)
+    await enqueue(link, keys, make_request("r0", tenant="a"), terms=terms)
+    await enqueue(link, keys, make_request("r1", tenant="a", priority_class="high"), terms=terms)
+    late = make_request("late", tenant="a", priority_class="low")
+    error = await refusal(link, keys, late, max_requests=4, tenant_requests=2)
+    assert (error.reason, error.found, error.allowed) == (Refusal.SHARE, 2, 2)
+    assert (await enqueue(link, keys, make_request("r0", tenant="a"), terms=terms)).duplicate, "it was accepted"
+    assert not (await enqueue(link, keys, make_request("other", tenant="b"), terms=terms)).duplicate
+
+
+async def test_a_tenant_has_its_share_of_the_queues_tokens(link: Link, keys: Keys) -> None:
+    terms = Terms(tenant_tokens=2 * TOKENS)
+    await enqueue(link, keys, make_request("large", tenant="b", max_tokens=1000), terms=terms)
+    first = await enqueue(link, keys, make_request("r0", tenant="a"), terms=terms)
+    await enqueue(link, keys, make_request("r1", tenant="a", priority_class="high"), terms=terms)
+    error = await refusal(link, keys, make_request("late", tenant="a"), tenant_tokens=2 * TOKENS)
+    assert (error.reason, error.found, error.allowed) == (Refusal.TOKEN_SHARE, 3 * TOKENS, 2 * TOKENS)
+    assert (
+        await refusal(link, keys, make_request("late", tenant="b"), tenant_tokens=2 * TOKENS)
+    ).found == 1003 + TOKENS
+    await link.call_many([acknowledge_call(keys, first.entry)])
+    assert not (await enqueue(link, keys, make_request("late", tenant="a"), terms=terms)).duplicate
+
+
 async def test_an_entry_that_somebody_deleted_leaves_the_books_at_a_sweep(link: Link, keys: Keys) -> None:
     for index in range(300):
         await enqueue(link, keys, make_request(f"r{index}", tenant="a"))
@@ -222,7 +248,8 @@ async def test_an_entry_that_somebody_deleted_leaves_the_books_at_a_sweep(link: 
     await RequestQueue(link, keys).ensure_groups()
     for _ in range(5):
         await sweeper.step()
-    record = {str(stays.entry): f"{TOKENS} a", "tenant a": "1", "tokens high": str(TOKENS), "requests high": "1"}
+    record = {str(stays.entry): f"{TOKENS} a", "tenant a": "1", "tenant-tokens a": str(TOKENS)}
+    record |= {"tokens high": str(TOKENS), "requests high": "1"}
     assert await books(link, keys) == record
 
 
@@ -231,7 +258,7 @@ async def test_books_that_somebody_spoilt_stop_nothing(
 ) -> None:
     for key in (keys.work, keys.throughput, keys.rate("default")):
         await link.call("RPUSH", key, "junk")
-    terms = Terms(10, 1000, 1000, 0.5, 100, 10)
+    terms = Terms(10, 1000, 1000, 0.5, 100, 10, 10, 1000)
     await enqueue(link, keys, make_request(), terms=terms)
     worker = await make_worker(redis_server.url, "w1")
     job = await worker.take()
@@ -243,7 +270,7 @@ async def test_out_of_memory_nothing_is_left_behind(own_redis: Any, keys: Keys, 
     """The first write of the script is the XADD; the end of what was accepted needs no memory."""
     server = await asyncio.to_thread(own_redis)
     link = await open_link(server.url)
-    terms = Terms(10, 1000, 1000, 0.5, 100, 10)
+    terms = Terms(10, 1000, 1000, 0.5, 100, 10, 10, 1000)
     accepted = await enqueue(link, keys, make_request("before"), terms=terms)
     kept = await books(link, keys)
     await link.call("CONFIG", "SET", "maxmemory", "1")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.connect import connect
-from broker.errors import LinkLost
-from broker.settings import BrokerSettings
+from orcastream.broker.connect import connect
+from orcastream.broker.errors import LinkLost
+from orcastream.broker.settings import BrokerSettings
 from tests.certificates import Authority, Certificate
 from tests.ports import free_port
 from tests.redis_server import RedisServer

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from broker.dead_letter import bury
-from broker.ending import Ender
-from broker.entry import Mark
-from broker.errors import UnknownRequest, Unusable, Unwritable
-from broker.followed import FollowedLog
-from broker.letters import newest_letters
-from broker.link import Link
-from broker.loss import LossCheck, Verdict, Watch
-from broker.origin import find_origin
-from broker.queue import RequestQueue
-from broker.sweep import Sweeper
-from schemas.errors import ErrorCode, InvalidRequest
-from schemas.keys import Keys
+from orcastream.broker.dead_letter import bury
+from orcastream.broker.ending import Ender
+from orcastream.broker.entry import Mark
+from orcastream.broker.errors import UnknownRequest, Unusable, Unwritable
+from orcastream.broker.followed import FollowedLog
+from orcastream.broker.letters import newest_letters
+from orcastream.broker.link import Link
+from orcastream.broker.loss import LossCheck, Verdict, Watch
+from orcastream.broker.origin import find_origin
+from orcastream.broker.queue import RequestQueue
+from orcastream.broker.sweep import Sweeper
+from orcastream.schemas.errors import ErrorCode, InvalidRequest
+from orcastream.schemas.keys import Keys
 from tests.broker.conftest import MakeReader, MakeWorker
 from tests.broker.following import follow
 from tests.broker.scripted import RETENTION_MS, enqueue, make_request

@@ -1,7 +1,5 @@
 """Three masters of a Redis Cluster, each with a third of the slots: a fault hits one of them at a time."""
 
-import asyncio
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +7,6 @@ from redis.asyncio import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from tests.chaos.record import AWAY
 from tests.chaos.redis_service import FSYNC, RedisService, find_binary
 from tests.chaos.server import Server
 from tests.chaos.wire import Queue
@@ -19,10 +16,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 NODE_TIMEOUT_MS = 1500
-_NUM_NODES = 3
 _NUM_SLOTS = 16384
-_HEAL_S = 60.0
-_LOOK_S = 0.1
 
 
 class ClusterService(RedisService):
@@ -92,19 +86,6 @@ class ClusterService(RedisService):
         if why := await self.healed():
             raise RuntimeError(f"the cluster did not come up: {why}")
 
-    async def healed(self) -> str:
-        """Wait until every node takes all of them for alive; what is still wrong, if it is."""
-        give_up, why = time.monotonic() + _HEAL_S, "?"
-        while time.monotonic() < give_up:
-            try:
-                why = await self._what_is_wrong()
-            except AWAY as error:
-                why = repr(error)
-            if not why:
-                return ""
-            await asyncio.sleep(_LOOK_S)
-        return why
-
     async def stop(self) -> None:
         """End everything."""
         if self._observer is not None:
@@ -112,6 +93,7 @@ class ClusterService(RedisService):
         await super().stop()
 
     async def _what_is_wrong(self) -> str:
+        """Every node has to take all of them for alive."""
         for server in self.servers:
             async with server.client() as client:
                 info = await client.execute_command("CLUSTER", "INFO")

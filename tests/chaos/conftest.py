@@ -1,15 +1,17 @@
 """When the runs of this suite come among all other tests."""
 
+from pathlib import Path
+
 import pytest
 
-_RUNS = ("test_chaos.py", "test_takeover.py")
+_RUNS = [Path(__file__).with_name(name) for name in ("test_chaos.py", "test_takeover.py")]
 
 
 @pytest.hookimpl(trylast=True)  # behind what selects and sorts
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Runs take minutes and wait for most of them: half of them begin, half come in the middle, where the second of two
     test processes begins."""
-    runs = [item for item in items if item.path.name in _RUNS]
-    others = [item for item in items if item.path.name not in _RUNS]
+    runs = [item for item in items if item.path in _RUNS]
+    others = [item for item in items if item.path not in _RUNS]
     middle = len(others) // 2
     items[:] = [*runs[::2], *others[:middle], *runs[1::2], *others[middle:]]

@@ -27,7 +27,7 @@ async def _drain(injector: Injector, planned: Planned) -> None:
         service.signal(signal.SIGTERM)
         code = await service.ended()
         if code != 0:
-            injector.site.died.append(f"{service.name} was told to stop and ended with status {code}")
+            injector.site.note_death(service, f"was told to stop and ended with status {code}")
             await service.kill()
         await injector.site.revive(service)
 

@@ -177,7 +177,7 @@ class Reply:
         breaking = asyncio.create_task(broken.wait())
         try:
             lines = response.aiter_lines()
-            event_id, data = "", ""
+            data = ""
             while True:
                 reading = asyncio.ensure_future(anext(lines, None))
                 await asyncio.wait((reading, breaking), return_when=asyncio.FIRST_COMPLETED)
@@ -189,18 +189,16 @@ class Reply:
                 if line is None:
                     return
                 name, _, value = line.partition(": ")
-                if name == "id":
-                    event_id = value
-                elif name == "data":
+                if name == "data":
                     data = value
                 elif not line and data:
-                    self._take(event_id, data)
-                    event_id, data = "", ""
+                    self._take(data)
+                    data = ""
         finally:
             breaking.cancel()
             self._client.open_streams.pop(self._seen.id, None)
 
-    def _take(self, event_id: str, data: str) -> None:
+    def _take(self, data: str) -> None:
         seen = self._seen
         if seen.ended is not None:
             seen.problems.append(("repeated", f"an event after the end: {data[:80]}"))
@@ -217,8 +215,8 @@ class Reply:
             return
         for choice in event["choices"]:
             seen.texts[choice["index"]] = seen.texts.get(choice["index"], "") + choice["text"]
-        if event_id:
-            self._take_id(event_id)
+        if "event_id" in event:
+            self._take_id(event["event_id"])
             self.num_events += 1
             if self._leave_after is not None and self.num_events >= self._leave_after:
                 raise Left

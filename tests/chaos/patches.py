@@ -24,7 +24,7 @@ def apply(pause_s: float, broken: str | None) -> None:
 
 def pace(pause_s: float) -> None:
     """A pause before each iteration: answers take long enough for faults to hit them, and cost little of the CPU."""
-    from engine import OrcaEngine
+    from orcastream.engine import OrcaEngine
 
     step = OrcaEngine.step
 
@@ -37,8 +37,8 @@ def pace(pause_s: float) -> None:
 
 def repeat() -> None:
     """A publisher that now and then writes the same tokens again."""
-    from schemas.events import Output
-    from worker import publisher
+    from orcastream.schemas.events import Output
+    from orcastream.worker import publisher
 
     append_many, numbers = publisher.append_many, count(1)
 
@@ -55,7 +55,7 @@ def repeat() -> None:
 
 def skip() -> None:
     """A takeover that leaves out the token behind those that it found."""
-    from worker.choice import Choice
+    from orcastream.worker.choice import Choice
 
     adopt = Choice.adopt
 
@@ -69,8 +69,8 @@ def skip() -> None:
 
 def no_terminal() -> None:
     """A publisher that now and then forgets to write the end, and acknowledges all the same."""
-    from schemas.events import Terminal
-    from worker import publisher
+    from orcastream.schemas.events import Terminal
+    from orcastream.worker import publisher
 
     append_many, numbers = publisher.append_many, count(1)
 
@@ -84,8 +84,8 @@ def no_terminal() -> None:
 
 def ignore_cancel() -> None:
     """A worker to which a cancel means nothing."""
-    from schemas.errors import ErrorCode
-    from worker.running import Running
+    from orcastream.schemas.errors import ErrorCode
+    from orcastream.worker.running import Running
 
     fail = Running.fail
 
@@ -98,7 +98,7 @@ def ignore_cancel() -> None:
 
 def leak() -> None:
     """A worker that keeps descriptors and memory of each request."""
-    from worker.lifecycle import Lifecycle
+    from orcastream.worker.lifecycle import Lifecycle
 
     ended, kept = Lifecycle.ended, list[Any]()
 

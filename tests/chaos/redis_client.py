@@ -38,7 +38,8 @@ class RedisClient:
         self._posted: dict[str, _Posted] = {}
 
     async def post(self, seen: Seen, priority_class: str, timeout_s: float, *, times: int = 1) -> None:
-        """Write the entry until that is acknowledged, so many times; of one id the first counts."""
+        """Write the entry until that is acknowledged, so many times; of one id the first counts. Who got no
+        acknowledgement in time gives up."""
         deadline_ms = int((time.time() + timeout_s) * 1000)
         seen.posted_at = time.monotonic()
         until = seen.posted_at + timeout_s
@@ -51,6 +52,8 @@ class RedisClient:
                 times -= 1
             except AWAY:
                 await asyncio.sleep(_RETRY_S)
+        if not seen.accepted:
+            seen.end("gave up")
 
     async def post_raw(self, seen: Seen, fields: dict[str, str | bytes]) -> None:
         """Write an entry that may break the contract."""

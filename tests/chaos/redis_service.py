@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.chaos.losses import Loss
-from tests.chaos.record import connect
+from tests.chaos.record import AWAY, connect
 from tests.chaos.server import Server
 from tests.chaos.wire import Queue
 from tests.redis_server import embedded_binary
@@ -24,6 +24,8 @@ FSYNC = {
     "cluster": "always",
 }
 """How the append-only file is synced, by mode; None: there is none."""
+HEAL_S = 60.0
+_LOOK_S = 0.1
 _LATE_S = 0.5
 """So much later than Redis we may have seen an entry."""
 _UNWRITTEN_S = 2.5
@@ -98,7 +100,16 @@ class RedisService:
 
     async def healed(self) -> str:
         """Wait until the next fault may come; what is still wrong, if it is."""
-        return ""
+        give_up, why = time.monotonic() + HEAL_S, "?"
+        while time.monotonic() < give_up:
+            try:
+                why = await self._what_is_wrong()
+            except AWAY as error:
+                why = repr(error)
+            if not why:
+                return ""
+            await asyncio.sleep(_LOOK_S)
+        return why
 
     async def refuse(self, *, everywhere: bool) -> None:
         """Cut the connections to the master, or to all servers, and refuse new ones until `listen`."""
@@ -121,6 +132,10 @@ class RedisService:
         begin = time.monotonic() - _UNWRITTEN_S - seconds
         await server.lose_machine(seconds)
         self._may_have_lost(begin)
+
+    async def _what_is_wrong(self) -> str:
+        """Nothing, as long as nobody has to agree with anybody."""
+        return ""
 
     def _may_have_lost(self, begin: float) -> None:
         if self._fsync != "always":

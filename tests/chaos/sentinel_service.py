@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,9 @@ from redis.backoff import NoBackoff
 
 from tests.chaos.losses import Loss
 from tests.chaos.record import AWAY, connect
-from tests.chaos.redis_service import FSYNC, RedisService, find_binary
+from tests.chaos.redis_service import FSYNC, HEAL_S, RedisService, find_binary
 from tests.chaos.server import Server
-from tests.parent import die_with_parent
+from tests.parent import tied_to_parent
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ SERVICE = "orca"
 DOWN_AFTER_MS = 2000
 _NUM_SENTINELS = 3
 _LOOK_S = 0.1
-_HEAL_S = 60.0
 _UNSEEN_LAG_S = 1.0
 """How far the replica may be behind although nobody holds it up."""
 _FOLLOWING_S = 3.0
@@ -92,7 +92,7 @@ class SentinelService(RedisService):
         self._changed.clear()
         try:
             await do()
-            async with asyncio.timeout(_HEAL_S):
+            async with asyncio.timeout(HEAL_S):
                 await self._changed.wait()
         except AWAY as error:
             return repr(error)
@@ -101,17 +101,10 @@ class SentinelService(RedisService):
         return ""
 
     async def healed(self) -> str:
-        """Wait until the replica has what the master has, and all sentinels know both."""
-        give_up, why = time.monotonic() + _HEAL_S, "?"
-        while time.monotonic() < give_up:
-            try:
-                why = await self._what_is_wrong()
-            except AWAY as error:
-                why = repr(error)
-            if not why:
-                self._disturbed_at = None
-                return ""
-            await asyncio.sleep(_LOOK_S)
+        """As every kind; then nothing disturbs the replication any more."""
+        why = await super().healed()
+        if not why:
+            self._disturbed_at = None
         return why
 
     async def stop(self) -> None:
@@ -122,6 +115,7 @@ class SentinelService(RedisService):
         await super().stop()
 
     async def _what_is_wrong(self) -> str:
+        """The replica has to have what the master has, and all sentinels to know both."""
         for server in self.servers:
             await server.configure("masterauth", "")
         replicas = [server for server in self.servers if server is not self.master]
@@ -151,10 +145,25 @@ class SentinelService(RedisService):
             named = next(server for server in self.servers if server.port == int(port))
             if named is not self._master:
                 now = time.monotonic()
-                self._master = named
+                former, self._master = self._master, named
                 begin = now - DOWN_AFTER_MS / 1000 - _FOLLOWING_S if self._disturbed_at is None else self._disturbed_at
                 self.losses.append(Loss(begin - _UNSEEN_LAG_S, now + _FOLLOWING_S))
+                self._watching.append(asyncio.create_task(self._watch_former(former, len(self.losses) - 1)))
                 self._changed.set()
+
+    async def _watch_former(self, server: Server, number: int) -> None:
+        """A master that was away comes back as one, and takes writes until the sentinels make it a replica: up to then
+        the loss lasts."""
+        while server is not self._master:
+            try:
+                async with server.client() as client:
+                    role, *_ = await client.execute_command("ROLE")
+            except AWAY:
+                role = None
+            self.losses[number] = replace(self.losses[number], end=time.monotonic() + _FOLLOWING_S)
+            if role in ("slave", b"slave"):
+                return
+            await asyncio.sleep(_LOOK_S)
 
     def _start_sentinel(self, port: int) -> None:
         directory = self._directory / f"sentinel-{port}"
@@ -166,5 +175,5 @@ class SentinelService(RedisService):
             f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER_MS}\n"
             f"sentinel failover-timeout {SERVICE} 4000\n"
         )
-        command = [self._binary, str(config), "--sentinel"]
-        self._sentinels.append(subprocess.Popen(command, preexec_fn=die_with_parent))
+        command = tied_to_parent([self._binary, str(config), "--sentinel"])
+        self._sentinels.append(subprocess.Popen(command))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tests.chaos.proxy import Proxy
 from tests.chaos.record import AWAY, connect
-from tests.parent import die_with_parent
+from tests.parent import tied_to_parent
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Server:
         directory.mkdir(parents=True)
         self.direct_port = free_port()
         self.port = free_port()
-        self.proxy = Proxy(self.port, self.direct_port)
+        self.proxy = Proxy(self.direct_port, self.port)
         self._process: subprocess.Popen[bytes] | None = None
         self._sizes: deque[tuple[float, int]] = deque(maxlen=200)
         """Of the append-only file, with times (monotonic)."""
@@ -139,14 +139,14 @@ class Server:
 
     async def stop(self) -> None:
         """End it and its proxy."""
-        await self.proxy.close()
+        await self.proxy.refuse()
         if self.running:
             await self.kill()
 
     def _launch(self) -> None:
-        command = [self._binary, str(self._config), "--maxmemory", "0"]
+        command = tied_to_parent([self._binary, str(self._config), "--maxmemory", "0"])
         # Python ignores SIGXFSZ, and so shall the server: a file at its limit is then a disk that is full.
-        self._process = subprocess.Popen(command, preexec_fn=die_with_parent, restore_signals=False)
+        self._process = subprocess.Popen(command, restore_signals=False)
 
     def _file(self) -> Path:
         parts = sorted(self._directory.glob("appendonlydir/*.incr.aof"))

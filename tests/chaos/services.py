@@ -119,7 +119,7 @@ class Site:
         """Start a service anew and wait until it serves."""
         service.start()
         while not await service.wait_ready():
-            self._died(service, await service.ended())
+            self.note_death(service, f"ended by itself with status {await service.ended()}")
             service.start()
 
     async def keep(self) -> None:
@@ -127,7 +127,7 @@ class Site:
         while True:
             for service in self.services:
                 if service.pid is None and not service.disturbed.locked():
-                    self._died(service, await service.ended())
+                    self.note_death(service, f"ended by itself with status {await service.ended()}")
                     service.start()
             await asyncio.sleep(0.2)
 
@@ -143,8 +143,11 @@ class Site:
         if not await service.wait_ready():
             raise RuntimeError(f"{service.name} does not start: see {self._log(service.name)}")
 
-    def _died(self, service: Service, code: int | None) -> None:
-        self.died.append(f"{service.name} ended by itself with status {code}")
+    def note_death(self, service: Service, how: str) -> None:
+        """A service ended as none should; with the worst that its log says."""
+        lines = self._log(service.name).read_text(encoding="utf-8", errors="replace").splitlines()
+        worst = next((line for line in reversed(lines) if " critical " in line), "nothing critical in its log")
+        self.died.append(f"{service.name} {how}: {worst}")
 
     @property
     def _shared(self) -> dict[str, object]:

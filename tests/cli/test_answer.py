@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from cli.answer import Answer
-from client.sse import ServedBy, SseParser
+from orcastream.cli.answer import Answer
+from orcastream.client.sse import ServedBy, SseParser
 from tests.cli.fake_gateway import gateway
 
 
@@ -73,10 +73,3 @@ async def test_an_error_in_the_stream_is_the_answers_error() -> None:
 def test_server_sent_events(lines: list[str], events: list[str | ServedBy]) -> None:
     parser = SseParser()
     assert [event for line in lines if (event := parser.feed(line)) is not None] == events
-
-
-def test_the_last_id_is_kept() -> None:
-    parser = SseParser()
-    for line in ("id: 12", "data: a", ""):
-        parser.feed(line)
-    assert parser.last_id == "12"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.main import COMMANDS
-from bench.workloads import WORKLOADS
-from cli.main import main
+from orcastream.bench.main import COMMANDS
+from orcastream.bench.workloads import WORKLOADS
+from orcastream.cli.main import main
 from tests.cli.processes import ROOT
 
 
@@ -34,10 +34,12 @@ def test_the_workloads_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_and_the_load_client_load_no_torch() -> None:
     program = (
-        "import contextlib, sys; from cli.main import main; main(['bench', '--help']); main(['bench', 'workloads'])\n"
+        "import contextlib, sys; from orcastream.cli.main import main\n"
+        "main(['bench', '--help']); main(['bench', 'workloads'])\n"
         "with contextlib.suppress(SystemExit): main(['bench', 'serve', '--help'])\n"
         "main(['bench', 'serve', '--url', 'http://127.0.0.1:1', '--patience', '0'])\n"
-        "print(json.dumps([name for name in ('torch', 'engine', 'worker', 'matplotlib') if name in sys.modules]))"
+        "heavy = ('torch', 'orcastream.engine', 'orcastream.worker', 'matplotlib')\n"
+        "print(json.dumps([name for name in heavy if name in sys.modules]))"
     )
     program = "import json; " + program
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)

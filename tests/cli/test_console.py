@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from broker.dead_letter import bury
-from broker.entry import EntryRef
-from broker.link import Link
-from broker.queue import RequestQueue, ensure_groups
-from cli.main import main
-from schemas.errors import ErrorCode
-from schemas.keys import Keys
+from orcastream.broker.dead_letter import bury
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.link import Link
+from orcastream.broker.queue import RequestQueue, ensure_groups
+from orcastream.cli.main import main
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.keys import Keys
 from tests.broker.scripted import ScriptedWorker, bare_fields, enqueue, make_request
 from tests.redis_server import RedisServer
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.main import main
+from orcastream.cli.main import main
 from tests.redis_sentinels import Sentinels
 
 

@@ -7,15 +7,15 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from cli.answer import Answer
-from cli.demo_view import PlainLog, figures, progress
-from demo.prompts import SHOWCASE
+from orcastream.cli.answer import Answer
+from orcastream.cli.demo_view import PlainLog, figures, progress
+from orcastream.demo.prompts import SHOWCASE
 from tests.cli.processes import Terminal
 
 
 @pytest.mark.server
 def test_the_demo_answers_everything_with_both_workers(run: Callable[..., Terminal]) -> None:
-    demo = run("-m", "cli.demo", env={"ORCASTREAM_PORT": "nobody's business"})
+    demo = run("-m", "orcastream.cli.demo", env={"ORCASTREAM_PORT": "nobody's business"})
     assert demo.wait(150) == 0, demo.text
     assert f"{len(SHOWCASE)} of {len(SHOWCASE)} answers are as expected." in demo.text
     assert "served by worker-1, worker-2." in demo.text

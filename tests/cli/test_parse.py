@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from cli.parse import UnusableSettings, load_settings
+from orcastream.cli.parse import UnusableSettings, load_settings
 
 
 class Boat(BaseSettings):
@@ -128,7 +128,7 @@ def test_help_names_flag_default_and_variable(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_child_gets_what_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cli.environment import as_environment
+    from orcastream.cli.environment import as_environment
 
     given: tuple[Any, ...] = ("--oars", "5", "--crew", "ann", "--cargo", '{"tea": 2}', "--code", "secret", "--anchored")
     variables = as_environment(load(*given), Boat)

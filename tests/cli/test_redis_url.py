@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings import BrokerSettings
-from cli.credentials import without_credentials
-from cli.main import main
+from orcastream.broker.settings import BrokerSettings
+from orcastream.cli.credentials import without_credentials
+from orcastream.cli.main import main
 
 GOOD = (
     "redis://127.0.0.1:6379/0",

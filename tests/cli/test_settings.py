@@ -7,20 +7,32 @@ import pytest
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
-from cli.allowed import allowed_values, description, unit
-from cli.embedded_redis import RedisUnavailable
-from cli.environment import as_environment
-from cli.errors import UserError
-from cli.parse import load_settings
-from cli.served_model import demo_model, with_model, with_redis
-from cli.settings import ChatSettings, TokenizeSettings
-from cli.settings_table import settings_table
-from cli.up_settings import UpSettings, default_data_dir
-from gateway.settings import GatewaySettings
+from orcastream.cli.allowed import allowed_values, description, unit
+from orcastream.cli.console.settings import TopSettings
+from orcastream.cli.embedded_redis import RedisUnavailable
+from orcastream.cli.environment import as_environment
+from orcastream.cli.errors import UserError
+from orcastream.cli.jobs.settings import ResultsSettings, SubmitSettings
+from orcastream.cli.parse import load_settings
+from orcastream.cli.served_model import demo_model, with_model, with_redis
+from orcastream.cli.settings import ChatSettings, CompletionSettings, TokenizeSettings
+from orcastream.cli.settings_table import settings_table
+from orcastream.cli.up_settings import UpSettings, default_data_dir
+from orcastream.gateway.settings import GatewaySettings
+from orcastream.worker.settings import WorkerSettings
 from tests.cli.processes import ROOT
-from worker.settings import WorkerSettings
 
-KINDS: tuple[type[BaseSettings], ...] = (GatewaySettings, WorkerSettings, UpSettings, ChatSettings, TokenizeSettings)
+KINDS: tuple[type[BaseSettings], ...] = (
+    GatewaySettings,
+    WorkerSettings,
+    UpSettings,
+    ChatSettings,
+    TopSettings,
+    SubmitSettings,
+    ResultsSettings,
+    TokenizeSettings,
+    CompletionSettings,
+)
 FIELDS = [
     pytest.param(kind, name, field, id=f"{kind.__name__}.{name}")
     for kind in KINDS

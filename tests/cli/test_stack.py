@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack import Stack
-from cli.up_settings import UpSettings
+from orcastream.cli.stack import Stack
+from orcastream.cli.up_settings import UpSettings
 
 
 @pytest.mark.parametrize(("drain_s", "shutdown_s"), [(20, 60), (60, 20)])

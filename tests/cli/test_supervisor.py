@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.back_off import BackOff
-from cli.process import Program
-from cli.supervisor import GaveUp, Supervisor
+from orcastream.broker.back_off import BackOff
+from orcastream.cli.process import Program
+from orcastream.cli.supervisor import GaveUp, Supervisor
 from tests.cli.processes import ProcessWatch, Terminal
 
 SLEEPER = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
@@ -138,8 +138,8 @@ def test_children_end_with_a_parent_that_is_killed(
         "-c",
         textwrap.dedent(f"""
             import asyncio
-            from cli.process import Program
-            from cli.supervisor import Supervisor
+            from orcastream.cli.process import Program
+            from orcastream.cli.supervisor import Supervisor
 
             async def main():
                 supervisor = Supervisor(lambda name, line: print(name, line, flush=True))

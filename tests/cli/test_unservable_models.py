@@ -9,13 +9,22 @@ from pathlib import Path
 
 import pytest
 
-import demo
+from orcastream import demo
 from tests.cli.processes import ROOT
 
 
 def complaint(command: str, *arguments: str) -> str:
     """What the command says at its end. Its stdin stays open: one that asks a question there would not end."""
-    started = [sys.executable, "-P", "-m", "cli.main", command, "--redis-url", "redis://127.0.0.1:1/0", *arguments]
+    started = [
+        sys.executable,
+        "-P",
+        "-m",
+        "orcastream.cli.main",
+        command,
+        "--redis-url",
+        "redis://127.0.0.1:1/0",
+        *arguments,
+    ]
     chatty = {"CI": "true"}  # transformers hands its log lines on where this is set
     environment = {**os.environ, **chatty, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(

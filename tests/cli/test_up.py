@@ -13,13 +13,13 @@ import httpx
 import pytest
 import redis
 
-from cli.data_lock import DataLock
-from cli.embedded_redis import EmbeddedRedis
-from cli.supervisor import Supervisor
-from schemas.codec import Form
-from schemas.events import Event, Started, Terminal, decode_event
-from schemas.keys import Keys
-from schemas.request import GenerationRequest, Payload
+from orcastream.cli.data_lock import DataLock
+from orcastream.cli.embedded_redis import EmbeddedRedis
+from orcastream.cli.supervisor import Supervisor
+from orcastream.schemas.codec import Form
+from orcastream.schemas.events import Event, Started, Terminal, decode_event
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.request import GenerationRequest, Payload
 from tests.cli.processes import ProcessWatch  # fmt: skip
 from tests.cli.processes import Terminal as Console
 
@@ -74,7 +74,7 @@ def start_up(run: Callable[..., Console], watch: Callable[[int], ProcessWatch], 
 
 def up_console(run: Callable[..., Console], data_dir: Path, *flags: str) -> Console:
     (data_dir / "elsewhere").mkdir(exist_ok=True)
-    common = ("-m", "cli.main", "up", "--port", "0", "--data-dir", str(data_dir / "data"))
+    common = ("-m", "orcastream.cli.main", "up", "--port", "0", "--data-dir", str(data_dir / "data"))
     return run(*common, *flags, cwd=data_dir / "elsewhere")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from client import AsyncClient
+from orcastream.client import AsyncClient
 from tests.gateway.conftest import MODEL, model_folder, redis_binary, stage, stage_of, tokenizer
 
 __all__ = ["model_folder", "redis_binary", "stage", "stage_of", "tokenizer"]

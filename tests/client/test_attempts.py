@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from client import Cancelled, ClientError, QueueFull, Refused, ReplyExpired, Unavailable
-from client.attempts import Attempts, Passing, refusal
+from orcastream.client import Cancelled, ClientError, QueueFull, Refused, ReplyExpired, Unavailable
+from orcastream.client.attempts import Attempts, Passing, refusal
 
 
 def told(status: int, code: str | None = None, param: str | None = None, **headers: str) -> Exception:

@@ -6,9 +6,19 @@ from typing import Any
 
 import pytest
 
-from broker.link import Link
-from client import AsyncClient, Cancelled, Client, InvalidRequest, QueueFull, Refused, ReplyConflict, Unavailable
-from schemas.keys import GROUP
+from orcastream.broker.link import Link
+from orcastream.client import (
+    AsyncClient,
+    Cancelled,
+    Client,
+    InvalidRequest,
+    QueueFull,
+    Refused,
+    ReplyConflict,
+    Unavailable,
+    served_models,
+)
+from orcastream.schemas.keys import GROUP
 from tests.client.conftest import Connect
 from tests.client.cutting_proxy import CuttingProxy
 from tests.gateway.conftest import MODEL, TEXT, Served, Stage, eventually
@@ -20,6 +30,21 @@ NOWHERE = "http://127.0.0.1:1"
 async def text_of(reply: Any) -> str:
     """What a reply brings of the first choice, piece by piece."""
     return "".join([delta.text async for delta in reply if delta.choice == 0])
+
+
+async def test_which_models_there_are(stage: Stage) -> None:
+    gateway = await stage.gateway(api_keys={"secret": "blue"})
+    assert await served_models(gateway.url, api_key="secret") == [MODEL]
+    for url, key, error, code in (
+        (gateway.url, "wrong", Refused, "invalid_api_key"),
+        (f"{gateway.url}/elsewhere", "secret", Refused, None),
+        (NOWHERE, None, Unavailable, "unreachable"),
+    ):
+        with pytest.raises(error) as caught:
+            await served_models(url, api_key=key)
+        assert code in (None, caught.value.code)
+    with pytest.raises(InvalidRequest):
+        await served_models("ftp://x")
 
 
 async def test_text_chat_and_token_ids(stage: Stage, connect: Connect) -> None:
@@ -89,11 +114,11 @@ async def test_a_gateway_that_stops_hands_over(stage: Stage, connect: Connect) -
     gateways = [await stage.gateway(disconnect_grace_s=60) for _ in range(2)]
     reply = connect(*(served.url for served in gateways)).generate("x")
     pieces = [(await anext(reply)).text]
-    serving = next(served for served in gateways if served.gateway.readers._here)
+    serving = next(served for served in gateways if served.model.readers._here)
     serving.gateway.begin_stop()
     await gate.open()
     assert "".join([*pieces, await text_of(reply)]) == TEXT
-    assert serving.gateway.stopping
+    assert serving.gateway.shutdown.stopping
 
 
 async def test_the_same_id_is_one_request(stage: Stage, connect: Connect) -> None:
@@ -193,14 +218,14 @@ async def lose(stage: Stage) -> None:
 
 async def leave_the_accepting_gateway(gateways: list[Served]) -> None:
     """The gateway that accepted the request stops, and stands for it no longer; its client goes to the other one."""
-    serving = next(served for served in gateways if served.gateway.readers._here)
+    serving = next(served for served in gateways if served.model.readers._here)
     other = next(served for served in gateways if served is not serving)
     serving.gateway.begin_stop()
-    for task in serving.gateway._tasks:
+    for task in serving.model._tasks:
         task.cancel()
 
     async def followed() -> bool:
-        return bool(other.gateway.readers._here)
+        return bool(other.model.readers._here)
 
     await eventually(followed)
 

@@ -1,20 +1,23 @@
 """The client straight over Redis: posts, follows, goes on when Redis restarts, posts again what Redis lost."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from itertools import chain, repeat
 
 import pytest
 
-from broker.ending import Ender
-from broker.entry import EntryRef
-from broker.link import Link
-from client import Cancelled, Expired, Refused, ReplyConflict, ReplyExpired, Unavailable
-from schemas.errors import ErrorCode
+from orcastream.broker.ending import Ender
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.link import Link
+from orcastream.client import Cancelled, ClientError, Expired, Refused, ReplyConflict, ReplyExpired, Unavailable
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.keys import Keys
 from tests.client.conftest import Connect
 from tests.client.test_over_http import lose, text_of
 from tests.gateway.conftest import TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
+from tests.ports import free_port
 from tests.redis_server import RedisServer, durable_binary
 
 
@@ -76,6 +79,17 @@ async def test_a_redis_that_comes_later(
     assert len(worker.requests) == 1
 
 
+async def test_a_client_that_is_closed_posts_nothing_any_more(connect: Connect) -> None:
+    """A Redis that comes later gets no request that nobody waits for."""
+    client = connect(f"redis://127.0.0.1:{free_port()}", patience_s=3600)
+    accepting = asyncio.create_task(client.generate([5]).accepted())
+    await asyncio.sleep(0)
+    await client.aclose()
+    with pytest.raises(ClientError) as caught:
+        await accepting
+    assert caught.value.code == "closed"
+
+
 async def test_a_redis_that_comes_back_empty(
     own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage], connect: Connect
 ) -> None:
@@ -119,6 +133,19 @@ async def test_what_ended_as_lost_is_posted_again(stage: Stage, connect: Connect
     assert len(worker.requests) == 2
 
 
+async def test_a_request_goes_into_its_lane(stage: Stage, connect: Connect) -> None:
+    keys = Keys(stage.keys.model, queue_lanes=4)
+    lanes = [keys.in_lane(lane) for lane in range(4)]
+    replies = [connect(stage.url, queue_lanes=4).generate([5], request_id=f"order-{number}") for number in range(4)]
+    for reply in replies:
+        await reply.accepted()
+    expected = Counter(keys.lane_of(reply.id) for reply in replies)
+    assert len(expected) > 1
+    link = await Link.open(stage.url)
+    assert [await link.call("XLEN", lane.requests("normal")) for lane in lanes] == [expected[lane] for lane in range(4)]
+    await link.close()
+
+
 async def test_the_same_id_is_one_request(stage: Stage, connect: Connect) -> None:
     worker = await stage.worker()
     for _ in range(2):
@@ -157,7 +184,7 @@ async def test_a_deadline_ends_it(stage: Stage, connect: Connect) -> None:
     served = await stage.gateway(sweep_s=0.05)
     with pytest.raises(Expired):
         await connect(stage.url).generate([5], timeout_s=0.1).result()
-    assert not served.gateway.stopping
+    assert not served.gateway.shutdown.stopping
 
 
 async def test_what_is_wrong_is_told_by_name(stage: Stage, connect: Connect) -> None:

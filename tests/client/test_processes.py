@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-import demo
-from client import AsyncClient, Client, Message
-from demo.prompts import LONG_COUNT, SHOWCASE
+from orcastream import demo
+from orcastream.client import AsyncClient, Client, Message
+from orcastream.demo.prompts import LONG_COUNT, SHOWCASE
+from orcastream.text.tokenizer import Tokenizer
 from tests.path.site import Site
 from tests.redis_server import RedisServer, one_server
 from tests.worker.worker_process import MODEL
-from text.tokenizer import Tokenizer
 
 pytestmark = one_server("system")
 

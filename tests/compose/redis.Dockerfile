@@ -1,6 +1,6 @@
 # Redis for `make compose-test` where its own image cannot be had: Debian's server on the base image of the others.
 # hadolint global ignore=DL3006,DL3008
-ARG BASE_IMAGE=python:3.12.13-slim-bookworm
+ARG BASE_IMAGE=python:3.12.14-slim-bookworm
 FROM ${BASE_IMAGE}
 ARG APT_MIRROR=
 RUN if [ -n "$APT_MIRROR" ]; then \

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from demo.prompts import LONG_COUNT
+from orcastream.demo.prompts import LONG_COUNT
 from tests.compose.engine import docker
 from tests.compose.stack import Stack
 from tests.path.stream import Stream
@@ -80,7 +80,7 @@ class Steps:
             program = f"import shutil; print([name for name in {names} if shutil.which(name)])"
             found = docker("exec", self._stack.containers(service)[0], "python3", "-c", program)
             check(found == "[]", f"{service}: has compilers: {found}")
-        program = "from engine.native.library import why_unavailable; print(why_unavailable())"
+        program = "from orcastream.engine.native.library import why_unavailable; print(why_unavailable())"
         why = docker("exec", self._stack.containers("worker")[0], "python3", "-c", program)
         check(why == "None", f"worker: no compiled operators: {why}")
         [redis] = self._stack.containers("redis")

@@ -2,18 +2,17 @@
 
 import re
 import subprocess
-import tomllib
 
 import pytest
 import yaml
 
-from cli.parse import variable
-from gateway.main import _MARGIN_S as GATEWAY_WRITES_S
-from gateway.settings import GatewaySettings
-from telemetry.names import Attribute
+from orcastream.cli.variables import variable
+from orcastream.gateway.main import _MARGIN_S as GATEWAY_WRITES_S
+from orcastream.gateway.settings import GatewaySettings
+from orcastream.telemetry.names import Attribute
+from orcastream.worker.settings import WorkerSettings
 from tests.compose.files import COMPOSE, DOCKERFILE, ROOT, SERVICES, needed_by, variables
 from tests.telemetry.prometheus_binaries import NONE_FOUND, PROMETHEIS
-from worker.settings import WorkerSettings
 
 EXIT_S = 5
 """Time that a process which has done its work may take to exit."""
@@ -74,7 +73,7 @@ def test_images_run_as_a_fixed_user() -> None:
 
 def test_workers_carry_the_cpu_operators_and_only_their_stage_has_a_compiler() -> None:
     stages = dict(re.findall(r"^FROM \S+ AS (\S+)$(.*?)(?=^FROM |\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
-    copied = "COPY --from=operators /opt/operators /opt/code/engine/native/built\n"
+    copied = "COPY --from=operators /opt/operators /opt/code/orcastream/engine/native/built\n"
     assert {name for name, steps in stages.items() if copied in steps} == {"worker-cpu", "worker-cuda"}
     assert {name for name, steps in stages.items() if "g++" in steps} == {"operators"}
     assert not re.search(r"^FROM operators\b", DOCKERFILE, re.MULTILINE)
@@ -135,8 +134,7 @@ def test_env_example_knows_every_variable_and_its_default() -> None:
 
 
 def test_the_image_has_every_package_and_its_build_context_has_no_more() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    packages = {name.rstrip("*") for name in project["tool"]["setuptools"]["packages"]["find"]["include"]}
+    packages = {"orcastream", *(room.name for room in (ROOT / "orcastream").iterdir() if room.is_symlink())}
     copied = set(re.findall(r"^COPY (\w+) \1$", DOCKERFILE, re.MULTILINE))
     assert copied == packages
     allowed = set(re.findall(r"^!(.*)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE))
@@ -213,6 +211,15 @@ def test_images_are_those_that_the_page_says_were_looked_at() -> None:
     defaults = [next(iter(variables(service["image"]).values())) for service in SERVICES.values()]
     assert set(re.findall(r"`([\w./-]+:[\w.-]+)`", table[1])) >= {image for image in defaults if image and ":" in image}
     assert re.search(r"looked at on \d{4}-\d{2}-\d{2}", page)
+    bases = set(re.findall(r"^ARG \w*BASE_IMAGE=(\S+)$", DOCKERFILE, re.MULTILINE))
+    assert bases == {image for image in re.findall(r"`([\w./-]+:[\w.-]+)`", table[1]) if image.startswith("python:")}
+
+
+def test_the_redis_of_the_cluster_is_of_the_same_version() -> None:
+    component = yaml.safe_load((ROOT / "k8s/components/redis/kustomization.yaml").read_text(encoding="utf-8"))
+    [image] = component["images"]
+    [ours] = variables(SERVICES["redis"]["image"]).values()
+    assert f"{image['newName']}:{image['newTag']}" == f"docker.io/{ours}-alpine"
 
 
 def test_a_directory_of_api_keys_is_there_for_the_gateway_to_read() -> None:

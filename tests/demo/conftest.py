@@ -2,7 +2,7 @@
 
 import pytest
 
-from demo.reader import Reader
+from orcastream.demo.reader import Reader
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["demo", "demo.prompts"])
+@pytest.mark.parametrize("module", ["demo", "orcastream.demo.prompts"])
 def test_imports_without_torch(module: str) -> None:
     check = f"import sys, {module}; sys.exit(bool({{'torch', 'transformers', 'tokenizers'}} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", check], check=True, timeout=60)

@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 
-from demo import MODEL_DIR, held_out
-from demo.chat import FORMS, prompt, reply
-from demo.counting import LONG_KIND, count
-from demo.prompts import LONG_COUNT, SHOWCASE
-from demo.questions import questions
-from demo.reader import Reader
-from demo.tasks import Example
+from orcastream.demo import MODEL_DIR, held_out
+from orcastream.demo.chat import FORMS, prompt, reply
+from orcastream.demo.counting import LONG_KIND, count
+from orcastream.demo.prompts import LONG_COUNT, SHOWCASE
+from orcastream.demo.questions import questions
+from orcastream.demo.reader import Reader
+from orcastream.demo.tasks import Example
 
 
 def _asked(question: str, answer: str) -> Example:

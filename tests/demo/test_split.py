@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from demo import HELD_OUT_KINDS, held_out
-from demo.mixture import long_counts, training_examples
-from demo.tasks import is_held_out
+from orcastream.demo import HELD_OUT_KINDS, held_out
+from orcastream.demo.mixture import long_counts, training_examples
+from orcastream.demo.tasks import is_held_out
 
 
 def test_training_never_draws_what_is_held_out() -> None:

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from demo import counting, dates, questions, spelling, sums
-from demo.prompts import LONG_COUNT, SHOWCASE, answer_to
-from demo.tasks import Example, reword
+from orcastream.demo import counting, dates, questions, spelling, sums
+from orcastream.demo.prompts import LONG_COUNT, SHOWCASE, answer_to
+from orcastream.demo.tasks import Example, reword
 
 
 def test_counts() -> None:

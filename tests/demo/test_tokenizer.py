@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from demo import MODEL_DIR
-from demo.chat import prompt
-from demo.tokenizer import train_tokenizer
+from orcastream.demo import MODEL_DIR
+from orcastream.demo.chat import prompt
+from orcastream.demo.tokenizer import train_tokenizer
 
 TOKENIZER: Any = AutoTokenizer.from_pretrained(MODEL_DIR)
 

@@ -27,11 +27,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="session")
 def node_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Node example with its packages installed, in a copy."""
+    """The Node examples with their packages installed, in a copy."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node or npm is not installed")
     directory = tmp_path_factory.mktemp("node")
-    for name in ("package.json", "producer.mjs"):
+    for name in ("package.json", "tsconfig.json", "producer.mjs", "client.ts", "stream.ts"):
         shutil.copy(EXAMPLES / name, directory)
     command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline"]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120)
@@ -39,6 +39,14 @@ def node_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("npm cannot reach its registry")
     assert done.returncode == 0, done.stderr
     return directory
+
+
+@pytest.fixture(scope="session")
+def stream_program(node_directory: Path) -> Path:
+    """The TypeScript client and the program around it, checked and compiled."""
+    done = subprocess.run(["node_modules/.bin/tsc"], cwd=node_directory, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+    return node_directory / "build" / "stream.js"
 
 
 @pytest.fixture(params=["redis", "cli", "node"])

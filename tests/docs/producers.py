@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from schemas.codec import Form
+from orcastream.schemas.codec import Form
 from tests.redis_server import embedded_binary
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"

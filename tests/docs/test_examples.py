@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from schemas.errors import ErrorCode
-from schemas.events import Ending, Event, EventId, Output, Run, Started, Terminal, Usage, encode_event
-from schemas.keys import CLASSES, GROUP, Keys
-from schemas.request import GenerationRequest
-from schemas.stopping import FinishReason
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import Ending, Event, EventId, Output, Run, Started, Terminal, Usage, encode_event
+from orcastream.schemas.keys import CLASSES, GROUP, Keys
+from orcastream.schemas.request import GenerationRequest
+from orcastream.schemas.stopping import FinishReason
 from tests.docs.producers import MODEL, PROMPT, Producer, end_of, redis_cli, told
 from tests.redis_server import RedisServer
 

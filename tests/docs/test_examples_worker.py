@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import demo
+from orcastream import demo
+from orcastream.text.tokenizer import Tokenizer
 from tests.docs.producers import EXAMPLES, MODEL, Producer, end_of, told
 from tests.redis_server import RedisServer
 from tests.worker.worker_process import WorkerProcess
-from text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.server
 
@@ -23,7 +23,7 @@ QUESTION = "Count from 3 to 7."
 @pytest.fixture(scope="module")
 def prompt() -> list[int]:
     """Token ids as the page says to get them: `orcastream tokenize --chat`."""
-    command = [sys.executable, "-m", "cli.main", "tokenize", "--chat", QUESTION]
+    command = [sys.executable, "-m", "orcastream.cli.main", "tokenize", "--chat", QUESTION]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     ids: list[int] = json.loads(done.stdout)
     return ids

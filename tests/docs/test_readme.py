@@ -3,6 +3,7 @@
 So a terminal finds `orcastream` and the packages only where the README has it activate the environment.
 """
 
+import json
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-import demo.prompts
+from orcastream.demo import prompts
 from tests.cli.processes import Terminal
 from tests.docs.producers import redis_cli, rest_of
 from tests.ports import free_port
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ENVIRONMENT = Path(sys.prefix)
 BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-_, COUNT = demo.prompts.LONG_COUNT
+_, COUNT = prompts.LONG_COUNT
 
 
 def block(language: str, word: str) -> str:
@@ -118,7 +119,7 @@ def test_curl_and_a_killed_worker_and_a_lost_client(shell: Shell) -> None:
     process = shell.start(block("sh", "Count from 1 to 300"))
     assert process.stdout is not None
     seen = ""
-    while seen.count("\nid: ") < 20 and (line := process.stdout.readline()):
+    while seen.count('"event_id"') < 20 and (line := process.stdout.readline()):
         seen += line
     [pid] = re.findall(r"^: worker \S+?-(\d+)-\w+ epoch \d+$", seen, re.MULTILINE)
     shell.run(block("sh", "kill -9").replace("PID", pid))
@@ -127,8 +128,8 @@ def test_curl_and_a_killed_worker_and_a_lost_client(shell: Shell) -> None:
     assert content(events) == COUNT
     assert len([event for event in events if event.startswith(": worker ")]) == 2
 
-    twentieth = [index for index, event in enumerate(events) if event.startswith("id: ")][19]
-    last = events[twentieth].splitlines()[0].removeprefix("id: ")
+    twentieth = [index for index, event in enumerate(events) if '"event_id"' in event][19]
+    last = json.loads(events[twentieth].removeprefix("data: "))["event_id"]
     again = shell.run(block("sh", "Last-Event-ID"), ID=re.findall(r'"id": ?"([^"]+)"', seen)[0], LAST=last)
     assert content(events[: twentieth + 1]) + content(events_of(again)) == COUNT
 

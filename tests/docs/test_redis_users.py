@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 import redis
 
-from cli.main import main
-from demo.prompts import SHOWCASE
-from schemas.keys import CLASSES, Keys
+from orcastream.cli.main import main
+from orcastream.demo.prompts import SHOWCASE
+from orcastream.schemas.keys import CLASSES, Keys
 from tests.docs.producers import EXAMPLES
 from tests.path.gateway_process import GatewayProcess
 from tests.path.stream import Stream
@@ -91,8 +92,33 @@ def service(
         process.kill()
 
 
+def _run_a_job(guarded: Guarded, directory: Path) -> None:
+    """Submitted as a gateway's user; looked at and deleted as the console's."""
+    (directory / "in.jsonl").write_text(json.dumps({"prompt": PROMPT, "temperature": 0}))
+    model = ["--served-model-name", "orca-demo"]
+    submit = ["submit", str(directory / "in.jsonl"), "--job", "bulk", "--redis-url", guarded.url("gateway")]
+    assert main([*submit, *model]) == 0
+    for command in (["top", "--once", "--interval-s", "0.2"], ["results"], ["results", "bulk", "--cancel", "--delete"]):
+        assert main([*command, "--redis-url", guarded.url("console"), *model]) == 0
+
+
+def _run_a_batch(gateway: GatewayProcess) -> None:
+    """Uploaded, answered, read, listed and deleted."""
+    body = {"model": "orca-demo", "prompt": PROMPT}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none") as client:
+        file = client.files.create(file=json.dumps(line).encode(), purpose="batch")
+        batch = client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+        while batch.status != "completed":
+            time.sleep(0.1)
+            batch = client.batches.retrieve(batch.id)
+        assert client.files.content(batch.output_file_id or "").content
+        assert [one.id for one in client.batches.list()] == [batch.id]
+        assert client.files.delete(file.id).deleted
+
+
 def test_the_service_works_and_nothing_is_refused(
-    guarded: Guarded, service: tuple[GatewayProcess, list[WorkerProcess]]
+    guarded: Guarded, service: tuple[GatewayProcess, list[WorkerProcess]], tmp_path: Path
 ) -> None:
     gateway, workers = service
     with guarded.client("admin") as admin:
@@ -113,6 +139,8 @@ def test_the_service_works_and_nothing_is_refused(
     assert cancelled.error["code"] == "cancelled"
     producer = [sys.executable, EXAMPLES / "producer_redis.py", "--url", guarded.url("producer"), "[1, 17, 42]"]
     assert subprocess.run(producer, timeout=60, check=False).returncode == 0
+    _run_a_job(guarded, tmp_path)
+    _run_a_batch(gateway)
     while "orcastream_redis_commands_slow" not in (page := httpx.get(f"{gateway.url}/metrics").text):
         time.sleep(0.1)
     assert "orcastream_redis_memory_used" in page
@@ -137,7 +165,7 @@ def test_the_console_works_and_nothing_is_refused(guarded: Guarded, capsys: pyte
         admin.execute_command("ACL", "LOG", "RESET")
         now_ms = admin.time()[0] * 1000
         client.xadd(REQUESTS, {**fields, "id": "waits", "deadline": str(now_ms + 60_000)})
-        own = {"entry": "normal 1-1", "reason": "dead_letter", "message": "", "attempts": "3"}
+        own = {"entry": "normal 1-1", "reason": "dead_letter", "message": "", "attempts": "3", "bytes_before": "0"}
         letters = [admin.xadd(DEAD, {**own, **fields, "id": f"dead{number}"}).decode() for number in range(2)]
         assert {"waits"} == {row["id"] for row in run("requests", "list")}
         run("dead-letters", "show", letters[0])

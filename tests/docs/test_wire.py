@@ -10,21 +10,21 @@ import pytest_asyncio
 import yaml
 from jsonschema import Draft7Validator  # type: ignore[import-untyped]
 
-from broker.attach import Attached, attach
-from broker.cancel import cancel, drain
-from broker.claim import Claimer
-from broker.dead_letter import bury
-from broker.letters import newest_letters
-from broker.link import Link
-from broker.presence import Presence
-from broker.queue import RequestQueue
-from broker.terms import Terms
-from schemas.codec import Form
-from schemas.errors import ErrorCode
-from schemas.events import Ending, Run, Started, Terminal, Usage
-from schemas.keys import Keys
-from schemas.request import GenerationRequest, Payload
-from schemas.stopping import FinishReason
+from orcastream.broker.attach import Attached, attach
+from orcastream.broker.cancel import cancel, drain
+from orcastream.broker.claim import Claimer
+from orcastream.broker.dead_letter import bury
+from orcastream.broker.letters import newest_letters
+from orcastream.broker.link import Link
+from orcastream.broker.presence import Presence
+from orcastream.broker.queue import RequestQueue
+from orcastream.broker.terms import Terms
+from orcastream.schemas.codec import Form
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import Ending, Run, Started, Terminal, Usage
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.request import GenerationRequest, Payload
+from orcastream.schemas.stopping import FinishReason
 from tests.redis_server import RedisServer
 
 DOCUMENT = yaml.safe_load((Path(__file__).parents[2] / "schemas/asyncapi.yaml").read_text(encoding="utf-8"))

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
-from engine import EngineConfig, OrcaEngine
-from engine.attention import TorchBackend
-from engine.model.quiet import quiet
-from engine.model.runner import ModelRunner
+from orcastream.engine import EngineConfig, OrcaEngine
+from orcastream.engine.attention import TorchBackend
+from orcastream.engine.model.quiet import quiet
+from orcastream.engine.model.runner import ModelRunner
 
 VOCAB_SIZE = 96
 

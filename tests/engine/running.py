@@ -5,8 +5,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from engine import OrcaEngine, Request, TokenEvent
-from schemas.sampling import SamplingParams
+from orcastream.engine import OrcaEngine, Request, TokenEvent
+from orcastream.schemas.sampling import SamplingParams
 
 MakeEngine = Callable[..., OrcaEngine]
 MakeModel = Callable[..., PreTrainedModel]

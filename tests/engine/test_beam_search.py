@@ -7,13 +7,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from engine import Beam, OrcaEngine, Request, TokenEvent
-from engine.batch.flat_batch import FlatBatch
-from engine.model.quiet import quiet
-from engine.request import INTERNAL
-from schemas.errors import InvalidRequest
-from schemas.sampling import SamplingParams
-from schemas.stopping import FinishReason
+from orcastream.engine import Beam, OrcaEngine, Request, TokenEvent
+from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.model.quiet import quiet
+from orcastream.engine.request import INTERNAL
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.sampling import SamplingParams
+from orcastream.schemas.stopping import FinishReason
 from tests.engine.conftest import VOCAB_SIZE
 from tests.engine.running import MakeEngine, MakeModel, crowd, run, tokens
 

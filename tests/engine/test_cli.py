@@ -1,4 +1,4 @@
-"""`python -m engine`."""
+"""`python -m orcastream.engine`."""
 
 import re
 import subprocess
@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.cli import main
+from orcastream.engine.cli import main
 
 
 def test_help_needs_no_model() -> None:
-    done = subprocess.run([sys.executable, "-m", "engine", "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "orcastream.engine", "--help"], capture_output=True, text=True, check=True
+    )
     for option in ("--model", "--prompt", "--prompt-ids", "--temperature", "--top-k", "--top-p", "--seed"):
         assert option in done.stdout
 

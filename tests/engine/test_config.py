@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine import EngineConfig
+from orcastream.engine import EngineConfig
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,8 @@ from engine import EngineConfig
             {"max_num_batched_tokens": 16},
             "max_batch_size: got 32, allowed: at most max_num_batched_tokens, which is 16",
         ),
+        ({"max_adapters": -1}, "max_adapters: got -1, allowed: 0 or more"),
+        ({"max_adapter_rank": 0}, "max_adapter_rank: got 0, allowed: an integer of at least 1"),
         ({"preemption": "swap"}, "preemption: got 'swap', allowed with host_cache_memory 0: auto, recompute"),
         ({"tbt_target_ms": 5.0}, "tbt_target_ms: got 5.0, allowed with token_budget fixed: None"),
         ({"admission": "lottery"}, "admission: got 'lottery', allowed: paged, reserve"),

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from engine import EngineConfig, OrcaEngine, Request, RequestState
-from schemas.errors import InvalidRequest
-from schemas.stopping import FinishReason
+from orcastream.engine import EngineConfig, OrcaEngine, Request, RequestState
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.stopping import FinishReason
 from tests.engine.running import MakeEngine, MakeModel, crowd, request, run, tokens
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from engine import OrcaEngine, Request
-from engine.attention import TorchBackend
-from engine.model.self_check import check_model
-from schemas.sampling import SamplingParams
+from orcastream.engine import OrcaEngine, Request
+from orcastream.engine.attention import TorchBackend
+from orcastream.engine.model.self_check import check_model
+from orcastream.schemas.sampling import SamplingParams
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma2", "gpt2", "phi3", "olmo2", "mixtral")
 Case = tuple[PreTrainedModel, list[tuple[tuple[int, ...], int]], list[list[int]]]

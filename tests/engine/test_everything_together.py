@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from engine import Beam, OrcaEngine, Request
-from engine.model.quiet import quiet
-from engine.schedule.policies import POLICIES
-from schemas.keys import CLASSES
-from schemas.sampling import SamplingParams
+from orcastream.engine import Beam, OrcaEngine, Request
+from orcastream.engine.model.quiet import quiet
+from orcastream.engine.schedule.policies import POLICIES
+from orcastream.schemas.keys import CLASSES
+from orcastream.schemas.sampling import SamplingParams
 from tests.engine.running import MakeEngine, MakeModel
 
 _TOKENS = 10

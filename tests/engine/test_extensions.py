@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from engine.attention.base import BACKENDS
-from engine.schedule.policies import POLICIES
+from orcastream.engine.attention.base import BACKENDS
+from orcastream.engine.schedule.policies import POLICIES
 from tests.engine.running import MakeEngine, request, run, tokens
 
 GUIDE = Path(__file__).parents[2] / "CONTRIBUTING.md"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from engine import RequestState, TokenEvent
+from orcastream.engine import RequestState, TokenEvent
 from tests.engine.running import MakeEngine, MakeModel, crowd, request, run, tokens
 
 

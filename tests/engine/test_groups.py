@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from engine import Request, RequestState
-from schemas.sampling import SamplingParams
+from orcastream.engine import Request, RequestState
+from orcastream.schemas.sampling import SamplingParams
 from tests.engine.running import MakeEngine, crowd, run, tokens
 
 PROMPT = tuple(range(2, 33))

@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 POLICY = '''
-from engine.schedule.policies import register
-from engine.schedule.policies.fcfs import FirstComeFirstServed
+from orcastream.engine.schedule.policies import register
+from orcastream.engine.schedule.policies.fcfs import FirstComeFirstServed
 
 
 @register("visiting")
@@ -38,11 +38,11 @@ def python(code: str, *paths: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_policy_of_an_installed_package_is_known(site: Path) -> None:
-    code = "from engine import EngineConfig; print(EngineConfig('x', policy='visiting').policy)"
+    code = "from orcastream.engine import EngineConfig; print(EngineConfig('x', policy='visiting').policy)"
     found = python(code, site, ROOT)
     assert (found.stdout, found.stderr) == ("visiting\n", "")
 
 
 def test_it_is_unknown_without_its_package() -> None:
-    refused = python("from engine import EngineConfig; EngineConfig('x', policy='visiting')", ROOT)
+    refused = python("from orcastream.engine import EngineConfig; EngineConfig('x', policy='visiting')", ROOT)
     assert "policy: got 'visiting'" in refused.stderr

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from engine import Request
-from engine.beam import Beam
-from schemas.sampling import SamplingParams
+from orcastream.engine import Request
+from orcastream.engine.beam import Beam
+from orcastream.schemas.sampling import SamplingParams
 from tests.engine.running import MakeEngine, crowd, request, run, tokens
 
 PROMPT = tuple(range(2, 30))

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engine import EngineConfig, OrcaEngine, Request
-from engine.model.passes import apply_passes
-from engine.native.library import why_unavailable
-from schemas.sampling import SamplingParams
+from orcastream.engine import EngineConfig, OrcaEngine, Request
+from orcastream.engine.model.passes import apply_passes
+from orcastream.engine.native.library import why_unavailable
+from orcastream.schemas.sampling import SamplingParams
 
 _RUNNING = 64
 _ROUNDS = 31

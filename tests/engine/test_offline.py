@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from engine import OrcaEngine, Request
-from schemas.errors import InvalidRequest
-from schemas.sampling import SamplingParams
-from schemas.stopping import FinishReason
+from orcastream.engine import OrcaEngine, Request
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.sampling import SamplingParams
+from orcastream.schemas.stopping import FinishReason
 
 MakeEngine = Callable[..., OrcaEngine]
 GREEDY = SamplingParams(temperature=0, max_tokens=5)

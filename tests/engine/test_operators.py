@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import torch
 
-from engine import OrcaEngine
-from engine.native.library import instruction_set, why_unavailable
-from engine.operators import Operators
+from orcastream.engine import OrcaEngine
+from orcastream.engine.native.library import instruction_set, why_unavailable
+from orcastream.engine.operators import Operators
 
 
 def test_an_engine_tells_its_backend_and_what_is_compiled(make_engine: Callable[..., OrcaEngine]) -> None:

@@ -2,15 +2,16 @@
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 
-from engine import Request, TokenEvent
-from engine.batch import executor
-from engine.batch.flat_batch import FlatBatch
-from engine.sampling.sampler import Sampled, SamplingRow, sample
-from schemas.sampling import SamplingParams
+from orcastream.engine import Request, TokenEvent
+from orcastream.engine.batch import executor
+from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.sampling.sampler import Sampled, SamplingRow, sample
+from orcastream.schemas.sampling import SamplingParams
 from tests.engine.running import MakeEngine, MakeModel, crowd, request, run, tokens
 
 
@@ -123,11 +124,11 @@ def test_a_device_without_memory_for_sampling_samples_fewer_rows_at_a_time(
     expected = run(make_engine(num_blocks=256), *crowd())
     counts = []
 
-    def limited(logits: torch.Tensor, rows: Sequence[SamplingRow], of: Sequence[int]) -> list[Sampled]:
+    def limited(logits: torch.Tensor, rows: Sequence[SamplingRow], *more: Any) -> list[Sampled]:
         counts.append(len(rows))
         if len(rows) > 2:
             raise torch.OutOfMemoryError("no memory for so many rows")
-        return sample(logits, rows, of)
+        return sample(logits, rows, *more)
 
     monkeypatch.setattr(executor, "sample", limited)
     assert run(make_engine(num_blocks=256), *crowd()) == expected

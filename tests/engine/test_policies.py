@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from engine import Request
-from engine.schedule.policies import POLICIES
-from schemas.keys import CLASSES
+from orcastream.engine import Request
+from orcastream.engine.schedule.policies import POLICIES
+from orcastream.schemas.keys import CLASSES
 from tests.engine.running import MakeEngine, crowd, run, tokens
 
 _TIGHT: dict[str, Any] = {"num_blocks": 14, "max_batch_size": 4, "max_num_batched_tokens": 12}

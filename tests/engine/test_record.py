@@ -12,9 +12,12 @@ def test_an_iteration_tells_its_tokens_its_requests_and_where_its_time_went(make
     engine.step()
     first = engine.last_iteration
     assert first is not None
-    assert (first.prefill_tokens, first.decode_tokens, first.request_ids) == (16, 0, ["a"])
+    assert (first.prefill_tokens, first.decode_tokens, first.request_ids, first.lengths) == (16, 0, ["a"], [16])
     engine.submit(request("b", tuple(range(10)), max_tokens=3))
     engine.step()
+    both = engine.last_iteration
+    assert both is not None
+    assert (both.request_ids, both.lengths, both.decode_tokens) == (["a", "b"], [4, 1], 0)
     engine.step()
     last = engine.last_iteration
     assert last is not None

@@ -2,13 +2,13 @@
 
 import pytest
 
-from engine.errors import IllegalTransition
-from engine.kv.digest import ContentChain
-from engine.kv.sequence import Sequence
-from engine.request import Request, RequestState
-from schemas.sampling import SamplingParams
-from schemas.seed import derived_seed
-from schemas.stopping import FinishReason
+from orcastream.engine.errors import IllegalTransition
+from orcastream.engine.kv.digest import ContentChain
+from orcastream.engine.kv.sequence import Sequence
+from orcastream.engine.request import Request, RequestState
+from orcastream.schemas.sampling import SamplingParams
+from orcastream.schemas.seed import derived_seed
+from orcastream.schemas.stopping import FinishReason
 
 KV = Sequence(0, 1, ContentChain("", ""), 0)
 

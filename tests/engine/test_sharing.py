@@ -5,8 +5,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from engine import OrcaEngine, Request
-from schemas.sampling import SamplingParams
+from orcastream.engine import OrcaEngine, Request
+from orcastream.schemas.sampling import SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 PROMPTS = ((3, 1, 4, 1, 5), tuple(range(40)), (9,))

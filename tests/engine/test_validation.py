@@ -5,8 +5,8 @@ from math import nan
 
 import pytest
 
-from engine import Request
-from schemas.errors import InvalidRequest
+from orcastream.engine import Request
+from orcastream.schemas.errors import InvalidRequest
 from tests.engine.running import MakeEngine, request
 
 

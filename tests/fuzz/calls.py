@@ -6,38 +6,55 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from tests.fuzz.entries import NESTED, large
+from orcastream.gateway.openai.constraints import CONSTRAINT_NAMES
+from orcastream.gateway.openai.endpoints import ENDPOINTS
+from orcastream.gateway.openai.request import parameter_names
+from orcastream.gateway.openai.tokenizing import DetokenizeRequest, TokenizeRequest
+from orcastream.gateway.openai.unimplemented import NEUTRAL
+from orcastream.schemas.candidates import CHANGING_LOGITS
+from tests.fuzz.entries import NESTED, RULES, constraints, large
 from tests.worker.worker_process import MODEL
 
-POSTS: Final = ("/v1/completions", "/v1/chat/completions")
+POSTS: Final = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/tokenize", "/detokenize")
 ROUTES: Final = (
     *(("POST", path) for path in POSTS),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{}"),
     ("GET", "/v1/requests/{}/events"),
+    ("GET", "/v1/responses/{}"),
+    ("DELETE", "/v1/responses/{}"),
+    ("POST", "/v1/responses/{}/cancel"),
+    ("GET", "/v1/responses/{}/input_items"),
     ("DELETE", "/v1/requests/{}"),
     ("GET", "/health/live"),
     ("GET", "/health/ready"),
+    ("GET", "/health"),
     ("GET", "/openapi.json"),
+    ("GET", "/docs"),
     ("GET", "/metrics"),
     ("GET", "/{}"),
 )
-_NAMES: Final = (
-    *(
-        "model",
-        "prompt",
-        "messages",
-        "max_tokens",
-        "max_completion_tokens",
-        "temperature",
-        "top_p",
-        "top_k",
-        "n",
-        "seed",
-    ),
-    *("best_of", "stop", "stream", "stream_options", "user", "priority", "request_id", "logit_bias", "tools", "echo"),
-    *("use_beam_search", "cache_salt", "ttft_slo_ms", "on_disconnect", "logprobs", "min_tokens", "nonsense"),
+_NAMES: Final = sorted(
+    frozenset().union(
+        *map(parameter_names, ENDPOINTS), TokenizeRequest.model_fields, DetokenizeRequest.model_fields, NEUTRAL
+    )
+    | {"nonsense"}
 )
+_KINDS: Final = ("json", "regex", "choice", "grammar", "json_object")
+_VALUES: Final = {
+    **dict.fromkeys(CONSTRAINT_NAMES, RULES | st.lists(RULES, max_size=3) | NESTED),
+    "structured_outputs": constraints(_KINDS),
+    "response_format": st.fixed_dictionaries(
+        {"type": st.sampled_from(["json_object", "json_schema", "text"])}, optional={"json_schema": NESTED}
+    )
+    | NESTED,
+    "logit_bias": st.dictionaries(st.integers(0, 1005).map(str), st.floats(-101, 101), max_size=5) | NESTED,
+    "logprobs": st.booleans() | st.integers(-1, 25) | NESTED,
+    "echo": st.booleans() | NESTED,
+    "reasoning_effort": st.sampled_from(["low", "high", ""]) | NESTED,
+    **dict.fromkeys(CHANGING_LOGITS.keys() - {"logit_bias"}, st.floats(-3, 3) | NESTED),
+}
+"""Of parameters to which any value would be one that is refused at once."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +69,7 @@ class Call:
 
 
 _HEAD: Final = f'{{"model":"{MODEL}","max_tokens":1,'.encode()
+_RESPONSE: Final = f'{{"model":"{MODEL}","max_output_tokens":1,'.encode()
 _PART: Final = b'{"type":"text","text":"x"}'
 LARGE_BODIES: Final = large(
     [
@@ -77,6 +95,10 @@ LARGE_BODIES: Final = large(
             b"]}]}",
         ),
         (_HEAD + b'"messages":[{"role":"user","content":"', b"x\\n", b'"}]}'),
+        (_RESPONSE + b'"input":"', b"lorem ", b'"}'),
+        (_RESPONSE + b'"input":[', b'{"role":"user","content":"hi"},', b'{"role":"user","content":"hi"}]}'),
+        (_RESPONSE + b'"input":"x","include":["a"', b',"a"', b"]}"),
+        (_RESPONSE + b'"input":"x","text":', b'{"a":', b""),
         (b"{", b'"a":1,', b'"b":2}'),
         (b"", b" ", b"{}"),
         (b"", b"\x00", b""),
@@ -89,14 +111,18 @@ LARGE_BODIES: Final = large(
 def _bodies(draw: st.DrawFn) -> bytes:
     """A good body of which something is changed, and then perhaps a few of its bytes."""
     body: dict[str, Any] = {"model": MODEL, "max_tokens": draw(st.integers(1, 3)), "temperature": 0}
-    if draw(st.booleans()):
-        body["prompt"] = draw(st.text(max_size=60) | st.lists(st.integers(-1, 1005), max_size=10))
+    if draw(st.integers(0, 2)) == 0:
+        body["max_output_tokens"] = body.pop("max_tokens")
+        body["input"] = draw(st.text(max_size=60) | st.just([{"role": "user", "content": "x"}]))
+    elif draw(st.booleans()):
+        one = st.text(max_size=60) | st.lists(st.integers(-1, 1005), max_size=10)
+        body["prompt"] = draw(one | st.lists(one, max_size=4))
     else:
         body["messages"] = [{"role": "user", "content": draw(st.text(max_size=60))}]
     if draw(st.integers(0, 3)) == 0:
         body["stream"] = True
     for name in draw(st.lists(st.sampled_from(_NAMES), max_size=2)):
-        body[name] = draw(NESTED)
+        body[name] = draw(_VALUES.get(name, NESTED))
     if draw(st.integers(0, 5)) == 0:
         body["messages"] = draw(
             st.lists(st.dictionaries(st.sampled_from(["role", "content", "name"]), NESTED), max_size=4)
@@ -128,13 +154,22 @@ _HEADERS: Final = st.one_of(
 )
 _FRAMING: Final = (b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"connection")
 _SEGMENT: Final = st.one_of(
-    st.sampled_from([MODEL, "f0", "cmpl-f0", "chatcmpl-x", "..", "%00", "%ff", "a/b", ""]),
+    st.sampled_from([MODEL, "f0", "cmpl-f0", "chatcmpl-x", "resp_f0", "..", "%00", "%ff", "a/b", ""]),
     st.text(alphabet="abcABC019_.-%/~", max_size=40),
 )
 _QUERY: Final = st.one_of(
     st.just(""),
     st.just(""),
-    st.sampled_from(["?include_usage=true", "?stream=true", "?a=1&a=2", "?" + "a=b&" * 500]),
+    st.sampled_from(
+        [
+            "?include_usage=true",
+            "?stream=true",
+            "?stream=true&starting_after=3",
+            "?limit=2&order=asc",
+            "?a=1&a=2",
+            "?" + "a=b&" * 500,
+        ]
+    ),
     st.text(alphabet="abc=&%+;?/019", max_size=60).map(lambda text: f"?{text}"),
 )
 
@@ -150,7 +185,7 @@ def calls(draw: st.DrawFn) -> Call:
     if path in POSTS or draw(st.integers(0, 9)) == 0:
         body = draw(st.one_of(_bodies(), _bodies(), _bodies(), st.binary(max_size=100), LARGE_BODIES))
     whole = method != "HEAD"
-    lines = [f"{method} {target} HTTP/1.1".encode(), b"Host: x", b"Content-Length: %d" % len(body)]
+    lines = [f"{method} {target} HTTP/1.1".encode(), b"Host: localhost", b"Content-Length: %d" % len(body)]
     for name, value in draw(st.lists(_HEADERS, max_size=2)):
         lines.append(name + b": " + value)
         whole = whole and name.lower() not in _FRAMING

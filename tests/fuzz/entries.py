@@ -2,20 +2,22 @@
 
 import json
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgpack
 from hypothesis import strategies as st
 
-from schemas.keys import CLASSES, Keys
+from orcastream.schemas.constraint import Constraint
+from orcastream.schemas.keys import CLASSES, Keys
+from orcastream.schemas.request import RequestParameters
 
 Command = tuple[Any, ...]
 
 _IDS: Final = st.integers(0, 10**12).map(lambda number: f"f{number}")
 _KEYS: Final = Keys("orca-demo")
-_PARAMETERS: Final = ("max_tokens", "temperature", "top_k", "top_p", "n", "best_of", "seed", "stop", "stop_token_ids")
-_PARAMETERS += ("logprobs", "use_beam_search", "tenant", "cache_salt", "ttft_slo_ms", "on_disconnect", "nonsense")
+_PARAMETERS: Final = (*RequestParameters.model_fields, "nonsense")
 _FIELDS: Final = ("id", "v", "class", "deadline", "payload", "traceparent", "tracestate")
 
 
@@ -46,6 +48,18 @@ SCALARS: Final = st.one_of(
 NESTED: Final = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=8), inner, max_size=5)
 )
+RULES: Final = st.text(alphabet='{}[]()<>"\\|*+?:;=,.$^start01 \n', max_size=60)
+"""What a schema, a regular expression or a grammar might be."""
+
+
+def constraints(kinds: Iterable[str]) -> st.SearchStrategy[Any]:
+    """One of these kinds, mostly, and a rule that is probably none."""
+    values = RULES | st.lists(RULES, max_size=3) | NESTED
+    return st.dictionaries(st.sampled_from([*kinds, "nonsense"]), values, min_size=1, max_size=2) | NESTED
+
+
+_VALUES: Final = {"constraint": constraints(Constraint.model_fields), "adapter": st.text(max_size=20) | NESTED}
+"""Of parameters to which any value would be one that is refused at once."""
 
 
 def large(units: list[tuple[bytes, bytes, bytes]]) -> st.SearchStrategy[bytes]:
@@ -97,7 +111,7 @@ def payloads(draw: st.DrawFn) -> bytes:
     """A good payload of which something is changed, and then perhaps a few of its bytes."""
     body: dict[Any, Any] = {"prompt": draw(st.lists(st.integers(3, 1000), min_size=1, max_size=8)), "max_tokens": 2}
     for name in draw(st.lists(st.sampled_from(_PARAMETERS), max_size=3)):
-        body[name] = draw(NESTED)
+        body[name] = draw(_VALUES.get(name, NESTED))
     if draw(st.booleans()):
         body["prompt"] = draw(NESTED | st.lists(st.integers(-5, 2**33), max_size=20))
     if draw(st.integers(0, 9)) == 0:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from worker.worker import Worker
+from orcastream.worker.worker import Worker
 
 _INTERVAL_S = 0.003
 _FORM = "d"

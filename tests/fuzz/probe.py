@@ -68,6 +68,6 @@ def _ask_for_ever(port: int, pid: int, begun: ctypes.c_double, held: ctypes.c_do
 
 def _ask(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         while connection.recv(65536):
             pass

@@ -7,7 +7,7 @@ from typing import Final
 
 import redis
 
-from schemas.keys import CLASSES, GROUP, Keys
+from orcastream.schemas.keys import CLASSES, GROUP, Keys
 from tests.chaos.resources import look
 from tests.fuzz.loop_watch import LoopWatch, watch
 from tests.path.gateway_process import GatewayProcess
@@ -17,6 +17,8 @@ from tests.worker.worker_process import MODEL, WorkerProcess
 
 RETENTION_S: Final = 60
 """Replies are soon forgotten: what they take of Redis's memory is not what is looked at."""
+KV_BYTES: Final = 64 * 2**20
+"""So little that all of it has been in use, and counts as the process's memory, before anything is compared."""
 
 
 class Site:
@@ -37,7 +39,7 @@ class Site:
             self.server.url,
             folder / "worker.log",
             patch=partial(watch, self.loop_watch.path),
-            **{**shared, "admin_port": self.worker_port, "lease_ms": 5000},
+            **{**shared, "admin_port": self.worker_port, "lease_ms": 5000, "kv_cache_memory": KV_BYTES},
         )
         self.gateway = GatewayProcess(
             self.server.url, folder / "gateway.log", disconnect_grace_s=0.2, **{**shared, "lease_ms": 5000}

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from schemas.keys import CLASSES
+from orcastream.schemas.keys import CLASSES
 from tests.fuzz.calls import Call
 from tests.fuzz.entries import Command
 from tests.fuzz.http_client import Answer, send

@@ -38,12 +38,12 @@ def test_an_unknown_wake_up_with_a_workers_name_does_not_drain_it(target: Target
 
 def test_what_goes_wrong_is_seen(target: Target) -> None:
     body = b'{"model":"orca-demo","prompt":"Count from 1 to 3","max_tokens":3}'
-    good = Call(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+    good = Call(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
     target.call([good])
     assert target.answers == {"200": 1}
     target.site.worker.kill()
     with pytest.raises(Violation, match=r"^crash: worker ended"):
-        target.call([Call(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")])
+        target.call([Call(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")])
 
 
 def test_a_machine_that_stands_still_holds_no_process(target: Target) -> None:

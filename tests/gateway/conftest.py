@@ -11,16 +11,17 @@ import openai
 import pytest
 import uvicorn
 
-from gateway.app import create_app
-from gateway.service import Gateway
-from gateway.settings import GatewaySettings
-from schemas.keys import Keys
-from schemas.request import GenerationRequest
+from orcastream.gateway.app import create_app
+from orcastream.gateway.served_model import ServedModel
+from orcastream.gateway.service import Gateway
+from orcastream.gateway.settings import GatewaySettings
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.request import GenerationRequest
+from orcastream.text.tokenizer import Tokenizer
 from tests.gateway.scripted_worker import Answer, ScriptedWorker
 from tests.gateway.tiny_model import write_tiny_model
 from tests.ports import free_port
 from tests.redis_server import RedisServer, embedded_binary, system_binary
-from text.tokenizer import Tokenizer
 
 MODEL = "tiny"
 TEXT = "Zwölf Boxkämpfer 👩‍👩‍👧 jagen e\u0301 世界!"
@@ -53,6 +54,11 @@ class Served:
     url: str
     server: uvicorn.Server
     clients: list[Any] = field(default_factory=list)
+
+    @property
+    def model(self) -> ServedModel:
+        """The model that it serves."""
+        return self.gateway.models.default
 
     def openai(self, key: str = "none", **options: Any) -> openai.AsyncOpenAI:
         client = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)
@@ -90,15 +96,19 @@ class Stage:
         return await self._stack.enter_async_context(self._serve(self.settings(**changes)))
 
     async def worker(
-        self, script: Callable[[GenerationRequest], Answer] | Answer | str = TEXT, name: str = "scripted-1"
+        self,
+        script: Callable[[GenerationRequest], Answer] | Answer | str = TEXT,
+        name: str = "scripted-1",
+        keys: Keys | None = None,
     ) -> ScriptedWorker:
+        """One that answers as `script` says, of another model than MODEL where `keys` are given."""
         if isinstance(script, str):
             ids = self.tokenizer.encode(script)
-            return await self.worker(lambda request: Answer([ids] * request.payload.n), name)
+            return await self.worker(lambda request: Answer([ids] * request.payload.n), name, keys)
         if isinstance(script, Answer):
             answer = script
-            return await self.worker(lambda _: answer, name)
-        return await self._stack.enter_async_context(ScriptedWorker(self.url, self.keys, script, name))
+            return await self.worker(lambda _: answer, name, keys)
+        return await self._stack.enter_async_context(ScriptedWorker(self.url, keys or self.keys, script, name))
 
     async def close(self) -> None:
         await self._stack.aclose()

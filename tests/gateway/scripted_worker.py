@@ -4,23 +4,24 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from broker.attach import Attached, attach
-from broker.cancel import ControlReader, cancelled
-from broker.claim import Claimer
-from broker.claimed import Claimed
-from broker.cleanup import finish
-from broker.entry import EntryRef
-from broker.errors import BrokerError, LinkLost
-from broker.lane_waits import LaneWaits
-from broker.link import Link
-from broker.presence import Presence
-from schemas.errors import ErrorCode
-from schemas.events import Ending, Run, Started, Terminal, Usage
-from schemas.keys import Keys
-from schemas.request import GenerationRequest
-from schemas.seed import derived_seed
-from schemas.stopping import FinishReason
+from orcastream.broker.attach import Attached, attach
+from orcastream.broker.cancel import ControlReader, cancelled
+from orcastream.broker.claim import Claimer
+from orcastream.broker.claimed import Claimed
+from orcastream.broker.cleanup import finish
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.errors import BrokerError, LinkLost
+from orcastream.broker.lane_waits import LaneWaits
+from orcastream.broker.link import Link
+from orcastream.broker.presence import Presence
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import Ending, Run, Started, Terminal, Usage
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.request import GenerationRequest
+from orcastream.schemas.seed import derived_seed
+from orcastream.schemas.stopping import FinishReason
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class Answer:
     text_length: int | None = None
     error: ErrorCode | None = None
     cached_tokens: int = 0
+    logprobs: bool = False
+    """Whether its runs have log probabilities: see `logprobs_of`."""
     traceparent: str | None = None
     """What the started event says of the worker's span."""
 
@@ -79,10 +82,17 @@ class Answer:
             for number, tokens in enumerate(self.choices):
                 new = tuple(tokens[counts[number] : counts[number] + self.group])
                 if new:
-                    runs.append(Run(number, counts[number], new))
+                    items = tuple(logprobs_of(token, counts[number] + at) for at, token in enumerate(new))
+                    runs.append(Run(number, counts[number], new, items if self.logprobs else None))
                     counts[number] += len(new)
             events.append(tuple(runs))
         return events
+
+
+def logprobs_of(token: int, position: int) -> list[Any]:
+    """Made up: the chosen token, and it and the next one as the likeliest."""
+    own = -0.5 - position
+    return [own, [[token, own], [token + 1, own - 1]]]
 
 
 class ScriptedWorker:
@@ -190,6 +200,7 @@ class ScriptedWorker:
             prompt_tokens=len(payload.prompt),
             n=payload.n,
             traceparent=answer.traceparent,
+            answer_format=payload.answer_format,
         )
         attached = await attach(
             link,

@@ -10,11 +10,12 @@ import httpx
 
 @dataclass(frozen=True)
 class Seen:
-    """One event, or a comment; `last_id` is what a client would send back now."""
+    """One event, or a comment; `last_id` is what a client would send back now, `id_line` what a browser would."""
 
     last_id: str | None
     data: Any = None
     comment: str | None = None
+    id_line: str | None = None
 
     @property
     def done(self) -> bool:
@@ -34,17 +35,18 @@ class Seen:
 
 async def read(response: httpx.Response, last_id: str | None = None) -> AsyncIterator[Seen]:
     """Events and comments as they come."""
-    data = None
+    data = id_line = None
     async for line in response.aiter_lines():
         if line.startswith(": "):
             yield Seen(last_id, comment=line[2:])
         elif line.startswith("id: "):
-            last_id = line[4:]
+            id_line = line[4:]
         elif line.startswith("data: "):
             raw = line[6:]
             data = raw if raw == "[DONE]" else json.loads(raw)
+            last_id = data.get("event_id", last_id) if isinstance(data, dict) else last_id
         elif not line and data is not None:
-            yield Seen(last_id, data)
+            yield Seen(last_id, data, id_line=id_line)
             data = None
 
 

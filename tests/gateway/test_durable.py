@@ -1,29 +1,16 @@
 """`durable: true` over HTTP: refused where Redis cannot keep it, and else answered once it is on disk."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
-from tests.redis_server import RedisServer, durable_binary
+from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.server
 
 BODY = {"model": MODEL, "prompt": "x", "durable": True, "request_id": "mine"}
-
-
-@pytest.fixture
-def lazy_server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server that knows WAITAOF and writes nothing to its disk by itself."""
-    binary = durable_binary()
-    if binary is None:
-        pytest.skip("no server that knows WAITAOF found: Redis 7.2 or later, or Valkey")
-    server = RedisServer(binary, tmp_path / "lazy", aof="no")
-    server.start()
-    yield server
-    server.kill()
 
 
 async def test_a_server_without_a_file_refuses_it_by_name(stage: Stage) -> None:
@@ -41,9 +28,9 @@ async def test_a_server_without_a_file_refuses_it_by_name(stage: Stage) -> None:
     assert plain.json()["choices"][0]["text"] == TEXT
 
 
-async def test_it_is_answered_once_it_is_on_disk(lazy_server: RedisServer, stage_of: Callable[[str], Stage]) -> None:
+async def test_it_is_answered_once_it_is_on_disk(durable_server: RedisServer, stage_of: Callable[[str], Stage]) -> None:
     """The worker may be done by then: what the client is told waits, not what is computed."""
-    stage = stage_of(lazy_server.url)
+    stage = stage_of(durable_server.url)
     worker = await stage.worker()
     served = await stage.gateway(redis_patience_s=60)
     asking = asyncio.create_task(served.http().post("/v1/completions", json=BODY))
@@ -54,15 +41,15 @@ async def test_it_is_answered_once_it_is_on_disk(lazy_server: RedisServer, stage
     await eventually(claimed)
     done, _ = await asyncio.wait([asking], timeout=0.3)
     assert not done
-    with lazy_server.client() as client:
+    with durable_server.client() as client:
         client.config_set("appendfsync", "always")
         client.set("any", "write")
     assert (await asking).json()["choices"][0]["text"] == TEXT
     assert len(worker.requests) == 1
 
 
-async def test_a_disk_that_says_nothing_is_told(lazy_server: RedisServer, stage_of: Callable[[str], Stage]) -> None:
-    stage = stage_of(lazy_server.url)
+async def test_a_disk_that_says_nothing_is_told(durable_server: RedisServer, stage_of: Callable[[str], Stage]) -> None:
+    stage = stage_of(durable_server.url)
     await stage.worker()
     served = await stage.gateway(redis_patience_s=0)
     answer = await served.http().post("/v1/completions", json=BODY)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gateway.settings import GatewaySettings
-from gateway.tenants import Tenants
+from orcastream.gateway.admission.tenants import Tenants
+from orcastream.gateway.settings import GatewaySettings
 from tests.gateway.conftest import MODEL, Stage
 
 
@@ -50,6 +50,10 @@ async def test_by_default_it_says_what_becomes_of_itself_once(stage: Stage, capl
         ({"keep_alive_s": 0}, "keep_alive_s"),
         ({"max_body_bytes": 0}, "max_body_bytes"),
         ({"log_level": "loud"}, "log_level"),
+        ({"model": "a/tiny", "more_models": ("b/tiny",)}, "more_models"),
+        ({"model": "tiny", "more_models": ("x=b", "x=c")}, "more_models"),
+        ({"more_models": ("not a name=b",)}, "more_models"),
+        ({"more_models": ("name=",)}, "more_models"),
     ],
 )
 def test_settings_are_checked_by_name(changes: dict[str, Any], field: str) -> None:

@@ -7,7 +7,7 @@ import sys
 import httpx
 import pytest
 
-from gateway.service import Gateway
+from orcastream.gateway.service import Gateway
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import joined, read
@@ -16,8 +16,8 @@ from tests.service_process import catches
 
 PROGRAM = """
 import sys
-from gateway.main import run
-from gateway.settings import GatewaySettings
+from orcastream.gateway.main import run
+from orcastream.gateway.settings import GatewaySettings
 run(GatewaySettings(_env_file=None, redis_url=sys.argv[1], model=sys.argv[2], served_model_name="tiny",
     port=int(sys.argv[3]), shutdown_grace_s=0))
 """

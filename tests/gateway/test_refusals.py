@@ -10,12 +10,13 @@ import httpx
 import openai
 import pytest
 
-from schemas.errors import ErrorCode
+from orcastream.broker.presence import Presence
+from orcastream.schemas.errors import ErrorCode
+from orcastream.text.tokenizer import Tokenizer
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import joined, read
 from tests.redis_server import RedisServer
-from text.tokenizer import Tokenizer
 
 BODY: dict[str, Any] = {"model": MODEL, "prompt": "x"}
 
@@ -35,9 +36,9 @@ async def test_a_bad_parameter_is_named(stage: Stage) -> None:
         await client.chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": "x"}],
-            tools=[{"type": "function"}],  # type: ignore[list-item,typeddict-item]
+            modalities=["audio"],
         )
-    assert (caught.value.param, caught.value.code) == ("tools", "unsupported_parameter")
+    assert (caught.value.param, caught.value.code) == ("modalities", "unsupported_parameter")
 
 
 async def test_another_model_is_not_found(stage: Stage) -> None:
@@ -111,6 +112,40 @@ async def test_no_worker(stage: Stage) -> None:
         await served.openai().completions.create(model=MODEL, prompt="x")
     assert (caught.value.status_code, caught.value.code) == (503, "no_worker")
     assert "retry-after" in caught.value.response.headers
+
+
+async def test_workers_that_redis_forgot_are_waited_for(stage: Stage) -> None:
+    worker = await stage.worker()
+    served = await stage.gateway(redis_patience_s=30)
+    http, client, workers = served.http(), served.openai(), served.model.workers
+    await eventually(lambda: is_ready(http))
+    link = await served.gateway.redis.get()
+    await link.call("DEL", stage.keys.worker(worker.name))
+
+    async def is_missed() -> bool:
+        return (await http.get("/health/ready")).json().get("error", {}).get("code") == "no_worker"
+
+    async def is_waited_for() -> bool:
+        return workers._awaiting.locked()
+
+    await eventually(is_missed)
+    asking = [asyncio.create_task(client.completions.create(model=MODEL, prompt="x")) for _ in range(3)]
+    await eventually(is_waited_for)
+    await Presence(link, stage.keys, worker.name).beat({"state": "ready"}, ttl_ms=600_000)
+    assert [answer.choices[0].text for answer in await asyncio.gather(*asking)] == [TEXT] * 3
+
+
+async def test_workers_that_do_not_come_back_are_not_waited_for_any_longer(stage: Stage) -> None:
+    worker = await stage.worker()
+    served = await stage.gateway(redis_patience_s=0.3)
+    await eventually(lambda: is_ready(served.http()))
+    await (await served.gateway.redis.get()).call("DEL", stage.keys.worker(worker.name))
+
+    async def refusal() -> str | None:
+        answer = await served.http().post("/v1/completions", json=BODY)
+        return answer.json()["error"]["code"] if answer.status_code == 503 else None
+
+    assert await eventually(refusal) == "no_worker"
 
 
 async def test_redis_is_gone(own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage]) -> None:

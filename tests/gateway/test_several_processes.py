@@ -56,7 +56,14 @@ async def two_processes(stage: Stage, model_folder: str, log: Path, *flags: str)
     port, own = free_port(), two_ports()
     values = {"--redis-url": stage.url, "--model": model_folder, "--served-model-name": MODEL, "--workers": "2"}
     values |= {"--port": str(port), "--process-port": str(own), "--shutdown-grace-s": "0"}
-    command = ("-P", "-m", "cli.main", "gateway", *(part for item in values.items() for part in item), *flags)
+    command = (
+        "-P",
+        "-m",
+        "orcastream.cli.main",
+        "gateway",
+        *(part for item in values.items() for part in item),
+        *flags,
+    )
     with log.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(
             sys.executable, *command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=stderr
@@ -146,7 +153,18 @@ async def test_sigterm_drains_all_processes(stage: Stage, model_folder: str, tmp
 async def test_what_no_process_can_run_with_ends_all(stage: Stage, tmp_path: Path) -> None:
     """One complaint, and the exit code of settings that cannot be used."""
     (tmp_path / "config.json").write_text("{}")
-    command = ("-P", "-m", "cli.main", "gateway", "--redis-url", stage.url, "--model", str(tmp_path), "--workers", "2")
+    command = (
+        "-P",
+        "-m",
+        "orcastream.cli.main",
+        "gateway",
+        "--redis-url",
+        stage.url,
+        "--model",
+        str(tmp_path),
+        "--workers",
+        "2",
+    )
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, "--port", str(free_port()), stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

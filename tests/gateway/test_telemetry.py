@@ -1,6 +1,7 @@
 """What a gateway process tells a collector and Prometheus, and that it does not need them."""
 
 import asyncio
+import json
 import re
 import signal
 import socket
@@ -12,13 +13,13 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway import metrics
-from gateway.errors import NOT_ADMITTED
-from gateway.metrics import _BROKEN
-from gateway.metrics import REFUSALS as REFUSAL_CODES
-from schemas.errors import SERVICE_FAULTS
-from schemas.keys import CLASSES
-from telemetry.names import (
+from orcastream.gateway import metrics
+from orcastream.gateway.errors import NOT_ADMITTED
+from orcastream.gateway.metrics import _BROKEN
+from orcastream.gateway.metrics import REFUSALS as REFUSAL_CODES
+from orcastream.schemas.errors import SERVICE_FAULTS
+from orcastream.schemas.keys import CLASSES
+from orcastream.telemetry.names import (
     BROKEN_REPLIES,
     GATEWAY,
     GATEWAY_ABANDONED,
@@ -33,10 +34,11 @@ from telemetry.names import (
     Metric,
     SpanEvent,
 )
-from telemetry.prometheus import prometheus_name, prometheus_series
+from orcastream.telemetry.prometheus import prometheus_name, prometheus_series
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import read
+from tests.gateway.tiny_model import write_other_model
 from tests.ports import free_port
 from tests.service_process import ServiceProcess
 from tests.telemetry.otlp_receiver import OtlpReceiver, ReceivedPoint, ReceivedSpan
@@ -235,13 +237,28 @@ def _check_the_page(page: str) -> None:
 
 def test_every_code_that_a_refusal_may_have_begins_with_zero() -> None:
     """Else nobody sees its first one: the first value of a series is no increase."""
-    sources = "".join(path.read_text(encoding="utf-8") for path in Path(metrics.__file__).parent.glob("*.py"))
+    sources = "".join(path.read_text(encoding="utf-8") for path in Path(metrics.__file__).parent.rglob("*.py"))
     codes = set(re.findall(r'\bcode(?:: str)? ?= ?"(\w+)"', sources))
     codes |= set(re.findall(r'unavailable\([^()]*(?:\([^()]*\)[^()]*)*, "(\w+)"\)', sources))
     codes |= set(re.findall(r'invalid\(.*, "(\w+)"\)', sources))
     codes |= {code for code, _ in NOT_ADMITTED.values()}
     assert codes >= {"unavailable", "no_worker", "not_allowed", "context_length_exceeded", "queue_full"}
-    assert codes - set(REFUSAL_CODES) == {"expired", "not_found", "reply_conflict", "request_not_found"}
+    before_any_request = {"invalid_http", "too_many_connections"}
+    of_files_and_batches = {"file_not_found", "files_full", "batch_not_found", "batches_full", "batch_ended"}
+    of_replies = {"expired", "reply_conflict", "request_not_found", "invalid_prompt"}
+    assert codes - set(REFUSAL_CODES) == of_replies | before_any_request | of_files_and_batches
+
+
+async def test_refusals_of_every_served_model_begin_with_zero(
+    start: StartGateway, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = write_other_model(tmp_path_factory.mktemp("other"))
+    async with start({"ORCASTREAM_MORE_MODELS": json.dumps([f"other={folder}"])}) as http:
+        page = (await http.get("/metrics")).text
+    name = prometheus_name(REFUSALS)
+    samples = [one for family in text_string_to_metric_families(page) for one in family.samples if one.name == name]
+    refusals = {(one.labels["gen_ai_request_model"], one.labels["error_type"]): one.value for one in samples}
+    assert refusals == {(model, code): 0 for model in (MODEL, "other") for code in REFUSAL_CODES}
 
 
 async def test_a_collector_that_is_away_or_mute_holds_nothing_up(stage: Stage, start: StartGateway) -> None:

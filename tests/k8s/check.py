@@ -19,7 +19,7 @@ from tests.k8s.rendering import NoKubectl, documents_of, find_kubectl, render
 
 VERSIONS = ("1.31", "1.34", "1.37")
 """Kubernetes versions whose schemas k8s/ keeps to: the oldest that it runs on, the newest there are, one between."""
-NEEDED = {"rest-at-zero": ("autoscaling", "monitoring")}
+NEEDED = {"scaled-workers": ("monitoring",), "rest-at-zero": ("autoscaling", "monitoring")}
 """Components that others need."""
 SCANNED = {*OVERLAYS, *(f"{name} on dev" for name in OPTIONS)}
 """What checkov looks at; every other component is in an overlay."""

@@ -3,13 +3,13 @@
 import pytest
 import yaml
 
-from gateway.settings import GatewaySettings
-from schemas.keys import CLASSES
-from telemetry.names import QUEUE_LENGTH, Attribute
-from telemetry.prometheus import prometheus_label, prometheus_name
+from orcastream.gateway.settings import GatewaySettings
+from orcastream.schemas.keys import CLASSES
+from orcastream.telemetry.names import QUEUE_LENGTH, Attribute
+from orcastream.telemetry.prometheus import prometheus_label, prometheus_name
+from orcastream.worker.settings import WorkerSettings
 from tests.k8s.kustomization import K8S, OVERLAYS, Document, find, load, of_kind, overlay, read
 from tests.k8s.pods import GATEWAY, WORKER, container, probe_s, settings
-from worker.settings import WorkerSettings
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,13 @@ def test_what_scales_to_zero_takes_requests_without_a_worker(prod: list[Document
 
 def test_workers_that_rest_at_zero_raise_no_alert(prod: list[Document]) -> None:
     assert "OrcastreamNoWorker" not in alerts(prod)
+
+
+@pytest.mark.parametrize("name", ["prod", "cpu"])
+def test_fewer_workers_are_no_lost_capacity_where_their_number_follows_the_load(name: str) -> None:
+    told = alerts(overlay(name))
+    assert "OrcastreamCapacityLost" not in told
+    assert "OrcastreamQueueOld" in told, "which tells where there are too few"
 
 
 def test_a_request_that_wakes_the_service_outlives_a_workers_start_and_the_alert(prod: list[Document]) -> None:

@@ -25,6 +25,7 @@ TURNED_ON: dict[str, Any] = {
     "autoscaling-hpa": {"worker": {"autoscaling": {"mode": "hpa"}}},
     "autoscaling-gateway": {"gateway": {"autoscaling": {"enabled": True}}},
     "monitoring": {"monitoring": {"enabled": True}},
+    "scaled-workers": {"worker": {"autoscaling": {"mode": "hpa"}}, "monitoring": {"enabled": True}},
     "rest-at-zero": {"worker": {"autoscaling": {"mode": "keda"}}, "monitoring": {"enabled": True}},
     "tls": {"https": {"enabled": True}},
 }
@@ -62,8 +63,21 @@ def test_without_values_it_is_the_base() -> None:
 
 @pytest.mark.parametrize("switch", SWITCHES, ids=lambda switch: switch.component)
 def test_a_switch_is_its_component(switch: Any, tmp_path: Path) -> None:
-    components = [*switch.needs, switch.component]
-    compare(rendered(TURNED_ON[switch.component]), read(with_components(tmp_path, "base", components)))
+    compare(rendered(TURNED_ON[switch.component]), read(with_components(tmp_path, "base", together(switch.component))))
+
+
+def together(*names: str) -> list[str]:
+    """The components that the chart brings where these are turned on: some follow from two others."""
+    on = [switch.component for switch in SWITCHES if switch.component in names and not switch.needs]
+    if "scaled-workers" in names:
+        on += ["autoscaling-hpa", "monitoring"]
+    if "rest-at-zero" in names:
+        on += ["autoscaling", "monitoring"]
+    if "monitoring" in on and {"autoscaling", "autoscaling-hpa"} & set(on):
+        on.append("scaled-workers")
+    if "monitoring" in on and "autoscaling" in on:
+        on.append("rest-at-zero")
+    return on
 
 
 APART = [{"redis", "managed-redis"}, {"autoscaling", "autoscaling-hpa"}, {"model-cache", "autoscaling"}]
@@ -75,8 +89,7 @@ PAIRS = [pair for pair in combinations(SINGLE, 2) if set(pair) not in APART]
 @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
 def test_two_switches_are_their_two_components(pair: tuple[str, str], tmp_path: Path) -> None:
     both = merged(TURNED_ON[pair[0]], TURNED_ON[pair[1]])
-    implied = [switch.component for switch in SWITCHES if switch.needs and set(switch.needs) == set(pair)]
-    compare(rendered(both), read(with_components(tmp_path, "base", [*pair, *implied])))
+    compare(rendered(both), read(with_components(tmp_path, "base", together(*pair))))
 
 
 @pytest.mark.parametrize("name", OVERLAYS)

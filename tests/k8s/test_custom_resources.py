@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 import yaml
 
-from telemetry.dashboards import DASHBOARDS
+from orcastream.telemetry.dashboards import DASHBOARDS
 from tests.k8s.custom_resources import custom, faults, validators
 from tests.k8s.kustomization import OVERLAYS, Document, find, of_kind, overlay
 from tests.k8s.prometheus_rule import RULES, TARGET, prometheus_rule

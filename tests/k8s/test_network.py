@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from gateway.settings import GatewaySettings
+from orcastream.gateway.settings import GatewaySettings
+from orcastream.worker.settings import WorkerSettings
 from tests.k8s.kustomization import OVERLAYS, Document, of_kind, overlay
 from tests.k8s.pods import GATEWAY, WORKER, environment, settings
-from worker.settings import WorkerSettings
 
 SERVICE = {"app.kubernetes.io/name": "orcastream"}
 

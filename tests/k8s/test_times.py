@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from gateway import main as gateway_main
-from gateway.settings import GatewaySettings
+from orcastream.gateway import main as gateway_main
+from orcastream.gateway.settings import GatewaySettings
+from orcastream.worker.settings import WorkerSettings
 from tests.k8s.kustomization import K8S, OVERLAYS, Document, find, of_kind, overlay
 from tests.k8s.pods import GATEWAY, WORKER, bytes_of, container, pod, probe_s, settings
-from worker.settings import WorkerSettings
 
 MARGIN_S = 10
 """Between the longest that a process may take to end and the moment it is killed."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from telemetry.dashboards import DIRECTORY
+from orcastream.telemetry.dashboards import DIRECTORY
 from tests.observe.server import PrometheusServer
 
 

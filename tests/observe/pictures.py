@@ -10,8 +10,8 @@ import matplotlib
 matplotlib.use("svg")
 from matplotlib import pyplot
 
-from bench.figures.svg import STYLE, write_svg
-from telemetry.names import Attribute, Span, SpanEvent
+from orcastream.bench.figures.svg import STYLE, write_svg
+from orcastream.telemetry.names import Attribute, Span, SpanEvent
 from tests.observe.panels import filled_in, queries
 from tests.observe.site import ObservedService
 from tests.observe.story import Story

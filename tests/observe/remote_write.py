@@ -5,9 +5,7 @@ their own time, and nobody tells Prometheus that a process is gone.
 """
 
 import struct
-import threading
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
 from typing import Any
 
@@ -15,8 +13,9 @@ import httpx
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-from telemetry.names import METRICS
-from telemetry.prometheus import prometheus_label, prometheus_name
+from orcastream.telemetry.names import METRICS
+from orcastream.telemetry.prometheus import prometheus_label, prometheus_name
+from tests.telemetry.otlp_server import OtlpServer
 
 _NAMES = {metric.name: prometheus_name(metric) for metric in METRICS}
 _LITERAL = 60
@@ -26,42 +25,20 @@ Sample = tuple[Mapping[str, str], float, int]
 """Labels, value, and Unix time in milliseconds."""
 
 
-class RemoteWriter:
+class RemoteWriter(OtlpServer):
     """`with RemoteWriter(write_url) as writer:` takes OTLP/HTTP metrics at `writer.url` and pushes them on."""
 
     def __init__(self, write_url: str) -> None:
         self._write_url = write_url
-        writer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                status = writer._push(ExportMetricsServiceRequest.FromString(body))
-                self.send_response(status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        super().__init__(self._push)
 
     @property
     def url(self) -> str:
         """For OTEL_EXPORTER_OTLP_METRICS_ENDPOINT."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1/metrics"
+        return f"{super().url}/v1/metrics"
 
-    def __enter__(self) -> "RemoteWriter":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def _push(self, request: ExportMetricsServiceRequest) -> int:
-        written = b"".join(map(_time_series, _samples(request)))
+    def _push(self, _: str, body: bytes) -> int:
+        written = b"".join(map(_time_series, _samples(ExportMetricsServiceRequest.FromString(body))))
         headers = {"Content-Encoding": "snappy", "Content-Type": "application/x-protobuf"}
         answer = httpx.post(self._write_url, content=_snappy(written), headers=headers, timeout=10)
         return 200 if answer.is_success else 503

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from tests.parent import die_with_parent
+from tests.parent import tied_to_parent
 from tests.ports import free_port
 from tests.telemetry.prometheus_binaries import Prometheus
 from tests.telemetry.rules import RULES
@@ -50,7 +50,7 @@ class PrometheusServer:
             *flags,
         ]
         with (directory / "log").open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=die_with_parent)
+            self._process = subprocess.Popen(tied_to_parent(command), stdout=log, stderr=log)
 
     @property
     def write_url(self) -> str:

@@ -1,12 +1,16 @@
 """A service under observation: Redis, a gateway, workers, clients, and Prometheus both ways."""
 
+import signal
 import threading
+import time
 from pathlib import Path
 
 import httpx
 import pytest
 
-from demo.prompts import LONG_COUNT
+from orcastream.demo.prompts import LONG_COUNT
+from orcastream.schemas.events import Terminal, decode_event
+from orcastream.schemas.keys import GROUP, Keys
 from tests.observe.remote_write import RemoteWriter
 from tests.observe.server import PrometheusServer, Target
 from tests.path.gateway_process import GatewayProcess
@@ -114,6 +118,30 @@ class ObservedService:
             self.workers[name], self._ports[name] = worker, port
         targets = [Target("orcastream-worker", f"127.0.0.1:{port}") for port in self._ports.values()]
         self.scraping.scrape([Target("orcastream-gateway", f"127.0.0.1:{self.gateway.port}"), *targets])
+
+    def freeze_amid_answers(self) -> str:
+        """SIGSTOP to a worker that has written a part of an answer, and not its end; its name.
+
+        So what it runs does not end before it is killed, and whoever goes on with it takes it over.
+        """
+        while True:
+            for name, worker in self.workers.items():
+                worker.signal(signal.SIGSTOP)
+                if self._writes_answers(name):
+                    return name
+                worker.signal(signal.SIGCONT)
+            time.sleep(0.05)
+
+    def _writes_answers(self, worker: str) -> bool:
+        keys = Keys(MODEL)
+        stream = keys.requests("normal")
+        with self._redis.client() as client:
+            for pending in client.xpending_range(stream, GROUP, "-", "+", 100, consumername=worker):
+                for _, fields in client.xrange(stream, pending["message_id"], pending["message_id"]):
+                    log = client.xrange(keys.reply(fields[b"id"].decode()))
+                    if len(log) > 1 and not isinstance(decode_event(log[-1][1]), Terminal):
+                        return True
+        return False
 
     def kill(self, worker: str) -> None:
         """SIGKILL; its target stays, as it does where nobody has taken it out yet."""

@@ -40,24 +40,24 @@ class Story:
     def __init__(self, service: ObservedService) -> None:
         self._service = service
         self._clients = Clients(service.gateway.url, CLIENTS)
-        self._served_s = 0.0
+        self._begun_s = 0.0
         self.moments: dict[str, float] = {}
         """Unix time of what happened."""
 
     def served(self) -> str:
         """Every panel has an answer, and a plausible one."""
+        self._begun_s = time.time()
         workers = len(self._service.workers)
         for server in self._service.servers:
             said = self._until(server, lambda said: not self._missing(said, workers), self._missing_in(workers))
             assert max(said["service", "Errors"].values()) == 0, said["service", "Errors"]
-        self._served_s = time.time()
         panels = len(said) - len(SILENT)
         return f"{workers} workers serve {CLIENTS} clients: all {panels} panels say so"
 
     def one_is_killed(self) -> str:
         """It is gone from every panel, and its requests are seen to be taken over."""
         service = self._service
-        victim, left = next(iter(service.workers)), len(service.workers) - 1
+        victim, left = service.freeze_amid_answers(), len(service.workers) - 1
         self.moments["worker killed"] = time.time()
         service.kill(victim)
         took = []
@@ -129,10 +129,13 @@ class Story:
         return said["service", "Workers"]["workers"] == left and name not in told
 
     def _taken_over(self, server: PrometheusServer) -> None:
-        """Its requests are taken over, and what their clients felt is told apart."""
+        """Its requests are taken over, and what their clients felt is told apart.
+
+        Of an increase, the value before it has to be in the window, and that may have come long before the kill.
+        """
 
         def told(_: Said) -> bool:
-            window = f"{(time.time() - self._served_s) * 1000:.0f}ms"
+            window = f"{(time.time() - self._begun_s) * 1000:.0f}ms"
             taken = server.query(f"sum(increase(orcastream_takeovers_total[{window}])) > 0")
             longest = server.query(
                 "histogram_quantile(1, sum by (le) (increase("

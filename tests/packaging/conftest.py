@@ -27,7 +27,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copy_of_the_sources(folder: Path) -> Path:
     """All but what earlier builds left; compiled files stay, for whatever of them is still right is taken again."""
     ignored = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "node_modules")
-    return Path(shutil.copytree(ROOT, folder / "orcastream", ignore=ignored))
+    return Path(shutil.copytree(ROOT, folder / "sources", symlinks=True, ignore=ignored))
 
 
 def build_wheel(sources: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.native.instruction_sets import INSTRUCTION_SETS
+from orcastream.engine.native.instruction_sets import INSTRUCTION_SETS
 from tests.packaging.conftest import COMPILER, ROOT
 
 STAMP = "engine/native/built/.made"
@@ -25,6 +25,9 @@ def checkout(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "engine/native", tmp_path / "engine/native", ignore=ignored)
     shutil.copy(ROOT / "engine/__init__.py", tmp_path / "engine")
     (tmp_path / "engine/native/src").mkdir()
+    (tmp_path / "orcastream").mkdir()
+    shutil.copy(ROOT / "orcastream/__init__.py", tmp_path / "orcastream")
+    (tmp_path / "orcastream/engine").symlink_to("../engine")
     for name in ("machine.cpp", "amx.h"):
         shutil.copy(ROOT / "engine/native/src" / name, tmp_path / "engine/native/src")
     (tmp_path / ".venv/bin").mkdir(parents=True)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.native.build import SOURCES
-from engine.native.instruction_sets import INSTRUCTION_SETS, supported
+from orcastream.engine.native.build import SOURCES
+from orcastream.engine.native.instruction_sets import INSTRUCTION_SETS, supported
 from tests.packaging.conftest import COMPILER, build_wheel, copy_of_the_sources
 from tests.packaging.environment import closure, create, requirements_of
 
 pytestmark = pytest.mark.server
 """None starts one, but building takes as long."""
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
-IN_WHEEL = "engine/native/built/"
+IN_WHEEL = "orcastream/engine/native/built/"
 
 
 @needs_compiler
@@ -24,8 +24,8 @@ def test_the_wheel_is_of_a_platform_and_of_any_python(wheel: Path) -> None:
     carried = zipfile.ZipFile(wheel).namelist()
     libraries = {f"{IN_WHEEL}liborcastream_{name}.so" for name in INSTRUCTION_SETS}
     assert {name for name in carried if name.startswith(IN_WHEEL)} == libraries
-    assert {name for name in carried if name.startswith("engine/native/src/")} == {
-        f"engine/native/src/{path.name}" for path in SOURCES.iterdir() if path.suffix in (".cpp", ".h")
+    assert {name for name in carried if name.startswith("orcastream/engine/native/src/")} == {
+        f"orcastream/engine/native/src/{path.name}" for path in SOURCES.iterdir() if path.suffix in (".cpp", ".h")
     }
 
 
@@ -33,7 +33,7 @@ def test_the_wheel_is_of_a_platform_and_of_any_python(wheel: Path) -> None:
 @pytest.mark.skipif(not supported(), reason="needs a processor that the operators are compiled for")
 def test_an_installed_wheel_loads_its_operators(wheel: Path, tmp_path: Path) -> None:
     binaries = create(tmp_path / "environment", wheel, closure(requirements_of(wheel), {"worker"}))
-    program = "from engine.native.library import instruction_set; print(instruction_set())"
+    program = "from orcastream.engine.native.library import instruction_set; print(instruction_set())"
     command = [binaries / "python", "-W", "error", "-c", program]
     told = subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, text=True)
     assert told.stdout.strip() == supported()[0]

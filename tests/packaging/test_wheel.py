@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from demo.prompts import SHOWCASE
+from orcastream.demo.prompts import SHOWCASE
 from tests.cli.processes import Terminal
 from tests.packaging.conftest import ROOT
 from tests.packaging.environment import closure, create, requirements_of
@@ -34,13 +34,13 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_the_wheel_carries_every_room_and_its_data(wheel: Path) -> None:
     carried = set(zipfile.ZipFile(wheel).namelist())
     wanted = {
-        str(path.relative_to(ROOT))
+        f"orcastream/{path.relative_to(ROOT)}"
         for room in ROOMS
         for path in (ROOT / room).rglob("*")
         if path.suffix in (".py", *DATA) and "__pycache__" not in path.parts
     }
     assert wanted <= carried
-    assert {name.partition("/")[0] for name in carried} - set(ROOMS) == {"orcastream-0.1.0.dist-info"}
+    assert {name.partition("/")[0] for name in carried} == {"orcastream", "orcastream-0.1.0.dist-info"}
 
 
 def test_a_gateway_does_without_torch(wheel: Path, elsewhere: Path, tmp_path: Path) -> None:
@@ -48,7 +48,8 @@ def test_a_gateway_does_without_torch(wheel: Path, elsewhere: Path, tmp_path: Pa
     assert "torch" not in needed
     binaries = create(tmp_path / "environment", wheel, needed)
     program = (
-        "import gateway.main, cli.gateway, importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is not None)"
+        "import importlib.util, sys, orcastream.gateway.main, orcastream.cli.gateway\n"
+        "sys.exit(importlib.util.find_spec('torch') is not None)"
     )
     subprocess.run([binaries / "python", "-W", "error", "-c", program], check=True, cwd=elsewhere)
     shown = subprocess.run([binaries / "orcastream", "up"], check=False, cwd=elsewhere, capture_output=True, text=True)
@@ -66,7 +67,7 @@ def test_no_extra_is_enough_for_help_and_version(wheel: Path, elsewhere: Path, t
         [binaries / "orcastream", "chat"], check=False, cwd=elsewhere, capture_output=True, text=True
     )
     assert shown.returncode == 2
-    assert "pip install 'orcastream[gateway]'" in shown.stderr
+    assert "pip install 'orcastream[chat]'" in shown.stderr
 
 
 @pytest.fixture
@@ -96,6 +97,7 @@ def test_the_client_needs_its_own_extra_alone(wheel: Path, elsewhere: Path, tmp_
     assert not {"torch", "transformers", "fastapi"} & set(needed)
     binaries = create(tmp_path / "environment", wheel, needed)
     program = (
-        "from client import Client; [Client(url, 'm').close() for url in ('http://127.0.0.1:1', 'redis://127.0.0.1:1')]"
+        "from orcastream.client import Client\n"
+        "[Client(url, 'm').close() for url in ('http://127.0.0.1:1', 'redis://127.0.0.1:1')]"
     )
     subprocess.run([binaries / "python", "-W", "error", "-c", program], check=True, cwd=elsewhere)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 
-import demo
+from orcastream import demo
 from tests.ports import free_port
 from tests.service_process import ServiceProcess
 

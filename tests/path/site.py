@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from schemas.events import Started, decode_event
-from schemas.keys import Keys
+from orcastream.schemas.events import Started, decode_event
+from orcastream.schemas.keys import Keys
 from tests.path.gateway_process import GatewayProcess
 from tests.redis_server import RedisServer
 from tests.worker.worker_process import MODEL, WorkerProcess
@@ -34,6 +34,12 @@ class Site:
         new = self._new(GatewayProcess, port=old.port)
         self.gateways[self.gateways.index(old)] = new
         new.wait_ready()
+
+    def replace_worker(self, name: str) -> None:
+        """Kill a worker and start another one; does not wait until that serves."""
+        self.workers.pop(name).kill()
+        new = self._new(WorkerProcess)
+        self.workers[f"pid {new.pid}"] = new
 
     def writers(self, request_id: str) -> set[str]:
         """The workers that began an epoch of a request."""

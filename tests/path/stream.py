@@ -52,8 +52,6 @@ class Stream:
         name, _, value = line.partition(": ")
         if worker := re.match(r": worker (\S+) epoch (\d+)", line):
             self.workers.append(worker[1])
-        elif name == "id":
-            self.last_id = value
         elif name == "data" and value == "[DONE]":
             self.done = True
         elif name == "data":
@@ -66,6 +64,7 @@ class Stream:
         if "error" in chunk:
             self.error = chunk["error"]
             return
+        self.last_id = chunk.get("event_id", self.last_id)
         for choice in chunk["choices"]:
             self.text += choice["text"]
             self.finish_reason = choice["finish_reason"] or self.finish_reason

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from demo.prompts import LONG_COUNT
-from schemas.errors import ErrorCode
-from schemas.keys import Keys
+from orcastream.demo.prompts import LONG_COUNT
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.keys import Keys
 from tests.chaos.patches import pace
 from tests.path.gateway_process import GatewayProcess
 from tests.path.stream import Stream
@@ -30,8 +30,8 @@ _PAUSE_S = 0.005
 class Site:
     """A cluster with the processes around it."""
 
-    def __init__(self, binary: str, directory: Path) -> None:
-        self.redis = RedisCluster(binary, directory)
+    def __init__(self, binary: str, directory: Path, *, replicated: bool = False) -> None:
+        self.redis = RedisCluster(binary, directory, replicated=replicated)
         self.directory = directory
         self.workers: dict[str, WorkerProcess] = {}
         self.gateways: list[GatewayProcess] = []
@@ -79,6 +79,13 @@ def site(redis_binary: str, tmp_path: Path) -> Iterator[Site]:
     site.stop()
 
 
+@pytest.fixture
+def replicated(redis_binary: str, tmp_path: Path) -> Iterator[Site]:
+    site = Site(redis_binary, tmp_path, replicated=True)
+    yield site
+    site.stop()
+
+
 def is_whole(stream: Stream) -> bool:
     """Whether the client got the undisturbed answer and its end."""
     assert stream.error is None
@@ -99,6 +106,15 @@ def test_a_node_is_killed_and_restarted_in_mid_stream(site: Site, key_of: Callab
     answers = [site.ask({30: lambda stream: site.redis.node_of(key_of(stream)).restart()}) for _ in range(2)]
     site.redis.wait_whole()
     assert all(map(is_whole, [*answers, site.ask()]))
+
+
+@pytest.mark.parametrize("key_of", [queue_of, log_of])
+def test_a_replica_takes_the_place_of_a_killed_node_in_mid_stream(
+    replicated: Site, key_of: Callable[[Stream], str]
+) -> None:
+    replicated.start(workers=1)
+    answer = replicated.ask({30: lambda stream: replicated.redis.promote(key_of(stream))})
+    assert all(map(is_whole, [answer, replicated.ask()]))
 
 
 @pytest.mark.parametrize("key_of", [queue_of, log_of])

@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 
-from demo.prompts import LONG_COUNT
-from gateway.api_key import Grant, digest, grant_text
+from orcastream.demo.prompts import LONG_COUNT
+from orcastream.gateway.admission.api_key import Grant, digest, grant_text
 from tests.path.gateway_process import GatewayProcess
 from tests.redis_server import RedisServer, one_server
 from tests.worker.worker_process import WorkerProcess

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from demo.prompts import LONG_COUNT
-from schemas.keys import Keys
+from orcastream.demo.prompts import LONG_COUNT
+from orcastream.schemas.keys import Keys
 from tests.path.gateway_process import GatewayProcess
 from tests.path.stream import Stream
 from tests.redis_sentinels import Sentinels
@@ -101,7 +101,6 @@ def test_a_stream_goes_on_after_a_promotion_and_so_does_the_service(site: Site, 
     site.redis.wait_promoted()
     assert stream.error is None
     assert (stream.text.strip(), stream.finish_reason, stream.done) == (ANSWER, "stop", True)
-    gateway.wait_ready()  # the worker has to say again that it lives, where that had run out meanwhile
     assert Stream().post(gateway.url, BODY, {}).text.strip() == ANSWER
 
 

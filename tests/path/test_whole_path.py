@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from demo.prompts import LONG_COUNT
+from orcastream.demo.prompts import LONG_COUNT
 from tests.path.site import Site
 from tests.path.stream import Stream
 from tests.redis_server import RedisServer, one_server

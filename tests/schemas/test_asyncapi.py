@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from jsonschema import Draft7Validator  # type: ignore[import-untyped]
 from jsonschema.validators import extend  # type: ignore[import-untyped]
 
-import schemas
-from broker.entry import EntryRef, Mark
-from broker.scripts import BURY
-from schemas import limits
-from schemas.codec import Form, encode
-from schemas.errors import ErrorCode, InvalidRequest
-from schemas.events import Ending, Event, Output, Run, Started, Terminal, Usage, decode_event, encode_event
-from schemas.keys import CLASSES, DEFAULT_NAMESPACE, GROUP, Keys, lane
-from schemas.request import ENTRY_FIELDS, GenerationRequest, Payload
-from schemas.stopping import FinishReason
+from orcastream import schemas
+from orcastream.broker.entry import EntryRef, Mark
+from orcastream.broker.scripts import BURY
+from orcastream.schemas import limits
+from orcastream.schemas.codec import Form, encode
+from orcastream.schemas.errors import ErrorCode, InvalidRequest
+from orcastream.schemas.events import Ending, Event, Output, Run, Started, Terminal, Usage, decode_event, encode_event
+from orcastream.schemas.keys import CLASSES, DEFAULT_NAMESPACE, GROUP, Keys, lane
+from orcastream.schemas.request import ENTRY_FIELDS, GenerationRequest, Payload
+from orcastream.schemas.stopping import FinishReason
 
 Doc = dict[str, Any]
 DOCUMENT: Doc = yaml.safe_load((Path(schemas.__file__).parent / "asyncapi.yaml").read_text(encoding="utf-8"))
@@ -51,6 +51,23 @@ def validator(doc: Doc, name: str) -> Any:
 # --- the request ----------------------------------------------------------------------------------------------------
 
 
+def inlined(described: Doc) -> Doc:
+    """A pydantic schema with its definitions where they are referred to."""
+    definitions = described.pop("$defs")
+
+    def walk(node: Any) -> Any:
+        if isinstance(node, list):
+            return [walk(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node:
+            return walk(definitions[node["$ref"].rsplit("/", 1)[1]])
+        return {key: walk(value) for key, value in node.items()}
+
+    resolved: Doc = walk(described)
+    return resolved
+
+
 def without_words(node: Any) -> Any:
     """A schema without what only people read, and `x or null` written as one type."""
     if isinstance(node, list):
@@ -67,19 +84,20 @@ def without_words(node: Any) -> Any:
 
 def model_payload_schema() -> Doc:
     """What pydantic says of Payload, in the document's dialect."""
-    described: Doc = without_words(Payload.model_json_schema())
+    described: Doc = without_words(inlined(Payload.model_json_schema()))
     properties = described["properties"]
     # pydantic states the bounds of the prompt as those of its undecoded value
     prompt = properties["prompt"]
     prompt["minItems"], prompt["maxItems"] = prompt.pop("minLength"), prompt.pop("maxLength")
-    for field in properties.values():
+    for field in [*properties.values(), *properties["constraint"]["properties"].values()]:
         field.pop("description", None)
     return {key: described[key] for key in ("type", "properties", "required", "additionalProperties")}
 
 
 def check_payload(doc: Doc) -> None:
     stated = without_words(schema(doc, "RequestPayload"))
-    for name, field in stated["properties"].items():
+    properties = stated["properties"]
+    for name, field in [*properties.items(), *properties["constraint"]["properties"].items()]:
         assert len(field.pop("description")) > 10, name
     assert {key: value for key, value in stated.items() if key != "description"} == model_payload_schema()
     request = doc["components"]["messages"]["request"]
@@ -126,7 +144,7 @@ def accepted(fields: dict[bytes, bytes], stream_class: str, now_ms: int = NOW_MS
 RUN = Run(1, 4, (5, 6), ([-0.5, [[5, -0.5]]], [-1.0, [[6, -1.0]]]))
 ENDING = Ending(FinishReason.STOP, 6, text_length=9, stop="end")
 FULL_EVENTS: dict[str, Event] = {
-    "Started": Started("w", "m", "t", "low", "low 1-1", 7, 3, n=2, traceparent="00-aa"),
+    "Started": Started("w", "m", "t", "low", "low 1-1", 7, 3, n=2, traceparent="00-aa", answer_format="think"),
     "Tokens": Output((RUN,)),
     "Finished": Terminal((ENDING,), Usage(3, 6, 1), (RUN,), timings={"queue_ms": 1.0}),
     "Error": Terminal(
@@ -373,6 +391,21 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
     max_leaves=6,
 )
+CONSTRAINTS = st.dictionaries(
+    st.sampled_from(["json_schema", "regex", "choice", "grammar", "lark"]),
+    st.sampled_from(["", "a", "x" * 32_768, "x" * 32_769, [], ["a"], ["a", ""], ["x" * 1025], ["a"] * 513, None, 1]),
+    max_size=2,
+)
+CONSTRAINED = st.fixed_dictionaries(
+    {"constraint": CONSTRAINTS | st.sampled_from([{"regex": "a"}, {"choice": ["a", "b"]}])},
+    optional={
+        "use_beam_search": st.booleans(),
+        "temperature": st.just(0),
+        "ignore_eos": st.booleans(),
+        "min_tokens": st.sampled_from([0, 1]),
+        "best_of": st.just(2),
+    },
+)
 BODIES = st.dictionaries(st.sampled_from([*Payload.model_fields, "beam_width"]), VALUES, max_size=4)
 BEAMS = st.fixed_dictionaries(
     {"use_beam_search": st.booleans()},
@@ -401,10 +434,12 @@ def follows_rules(body: Doc) -> bool:
         neutral = {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0, "seed": None, "logprobs": None, "stop": []}
     else:
         neutral = {"length_penalty": 1, "early_stopping": False}
+    if body.get("constraint") is not None:
+        neutral |= {"ignore_eos": False, "min_tokens": 0, "use_beam_search": False}
     return all(body.get(name, value) == value for name, value in neutral.items())
 
 
-@given(BODIES | BEAMS)
+@given(BODIES | BEAMS | CONSTRAINED)
 def test_the_schema_and_the_code_accept_the_same_payloads(body: Doc) -> None:
     """Up to the rules that no JSON Schema can state, which the document has in words."""
     for candidate in (body, {"prompt": [1], **body}):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from schemas.codec import Form, decode, encode, form_of
-from schemas.errors import InvalidRequest
+from orcastream.schemas.codec import Form, decode, encode, form_of
+from orcastream.schemas.errors import InvalidRequest
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text()
 BODIES = st.dictionaries(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.errors import MAX_FIELD_LENGTH, ErrorCode, InvalidRequest, shown
+from orcastream.schemas.errors import MAX_FIELD_LENGTH, ErrorCode, InvalidRequest, shown
 
 
 def nested(depth: int) -> object:

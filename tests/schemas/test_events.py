@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.codec import Form, decode, encode, form_of
-from schemas.errors import ErrorCode, InvalidRequest
-from schemas.events import (
+from orcastream.schemas.codec import Form, decode, encode, form_of
+from orcastream.schemas.errors import ErrorCode, InvalidRequest
+from orcastream.schemas.events import (
     Ending,
     Event,
     EventId,
@@ -27,7 +27,7 @@ from schemas.events import (
     encode_payload,
     pack_token,
 )
-from schemas.stopping import FinishReason
+from orcastream.schemas.stopping import FinishReason
 
 COUNTS = st.integers(0, 1_000_000)
 TOKENS = st.integers(0, 2**32 - 1)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.errors import InvalidRequest
-from schemas.json_text import JsonBounds, parse_json
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.json_text import JsonBounds, parse_json
 
 TEXT = st.text(alphabet='[{",\\é', max_size=20)
 JSON = st.recursive(

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from schemas.errors import InvalidRequest
-from schemas.keys import CLASSES, GROUP, Keys, check_id, check_name, class_weights, lane
-from schemas.limits import ID_PATTERN, NAME_PATTERN
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.keys import CLASSES, GROUP, Keys, check_id, check_name, class_weights, lane
+from orcastream.schemas.limits import ID_PATTERN, NAME_PATTERN
 
 IDS = st.from_regex(ID_PATTERN, fullmatch=True)
 NAMES = st.from_regex(NAME_PATTERN, fullmatch=True)
@@ -41,6 +41,7 @@ def test_fixed_words() -> None:
 def test_all_keys_of_a_queue_share_a_slot(model: str, request_id: str) -> None:
     keys = Keys(model)
     names = [keys.seen(request_id), keys.cancel(request_id), keys.control, keys.dead, *map(keys.requests, CLASSES)]
+    names += [keys.response(request_id), keys.responses("tenant"), keys.response_bytes("tenant")]
     assert {key_slot(name.encode()) for name in names} == {key_slot(model.encode())}
 
 

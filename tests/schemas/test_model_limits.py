@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from schemas.codec import Form
-from schemas.errors import InvalidRequest
-from schemas.model_limits import ModelLimits, context_length
-from schemas.request import GenerationRequest, Payload, parse_payload
+from orcastream.schemas.codec import Form
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.model_limits import ModelLimits, context_length
+from orcastream.schemas.request import GenerationRequest, Payload, parse_payload
 
 LIMITS = ModelLimits(vocab_size=100, max_model_len=32)
 

@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from schemas import limits
-from schemas.codec import Form, decode
-from schemas.errors import ErrorCode, InvalidRequest
-from schemas.explain import MAX_COMPLAINTS, first_complaint
-from schemas.keys import CLASSES
-from schemas.request import GenerationRequest, Payload, parse_payload
-from schemas.sampling import SamplingParams
+from orcastream.schemas import limits
+from orcastream.schemas.codec import Form, decode
+from orcastream.schemas.constraint import Constraint
+from orcastream.schemas.errors import ErrorCode, InvalidRequest
+from orcastream.schemas.explain import MAX_COMPLAINTS, first_complaint
+from orcastream.schemas.keys import CLASSES
+from orcastream.schemas.request import GenerationRequest, Payload, parse_payload
+from orcastream.schemas.sampling import SamplingParams
 
 NOW_MS = 1_800_000_000_000
 TOKENS = st.integers(0, limits.MAX_TOKEN_ID)
@@ -27,6 +28,14 @@ HEADERS = st.none() | st.text(min_size=1, max_size=limits.MAX_TRACE_HEADER_LENGT
 
 
 SLOS_MS = st.none() | st.floats(0, limits.MAX_SLO_MS, exclude_min=True)
+
+
+CONSTRAINTS = st.one_of(
+    st.builds(Constraint, json_schema=st.text(min_size=1)),
+    st.builds(Constraint, regex=st.text(min_size=1)),
+    st.builds(Constraint, choice=st.lists(st.text(min_size=1), min_size=1, max_size=3).map(tuple)),
+    st.builds(Constraint, grammar=st.text(min_size=1)),
+)
 
 
 @st.composite
@@ -47,22 +56,25 @@ def beam_searches(draw: st.DrawFn) -> Payload:
 def payloads(draw: st.DrawFn) -> Payload:
     max_tokens = draw(st.none() | st.integers(1, limits.MAX_OUTPUT_TOKENS))
     n = draw(st.integers(1, limits.MAX_CHOICES))
+    constraint = draw(st.none() | CONSTRAINTS)
     return Payload(
         prompt=tuple(draw(st.lists(TOKENS, min_size=1, max_size=20))),
         max_tokens=max_tokens,
-        min_tokens=draw(st.integers(0, max_tokens or limits.MAX_OUTPUT_TOKENS)),
+        min_tokens=0 if constraint else draw(st.integers(0, max_tokens or limits.MAX_OUTPUT_TOKENS)),
         temperature=draw(st.floats(0, 100)),
         top_k=draw(st.integers(0, limits.MAX_TOKEN_ID)),
         top_p=draw(st.floats(0, 1, exclude_min=True)),
         min_p=draw(st.floats(0, 1)),
         seed=draw(st.none() | st.integers(0, limits.MAX_SEED)),
         stop_token_ids=tuple(draw(st.lists(TOKENS, max_size=3))),
-        ignore_eos=draw(st.booleans()),
+        ignore_eos=constraint is None and draw(st.booleans()),
         logprobs=draw(st.none() | st.integers(0, limits.MAX_LOGPROBS)),
         n=n,
         best_of=draw(st.none() | st.integers(n, limits.MAX_CHOICES)),
         stop=tuple(draw(st.lists(st.text(min_size=1, max_size=10), max_size=3))),
+        constraint=constraint,
         tenant=draw(NAMES),
+        adapter=draw(st.just("") | NAMES),
         cache_salt=draw(st.text(max_size=limits.MAX_CACHE_SALT_LENGTH)),
         ttft_slo_ms=draw(SLOS_MS),
         tbt_slo_ms=draw(SLOS_MS),
@@ -244,6 +256,20 @@ def test_id_and_version_come_first() -> None:
         ({"stop": ["\ud800"]}, "stop.0: got '\\ud800', allowed: UTF-8 text without lone surrogates"),
         ({"tenant": ""}, "tenant: got '', allowed: 1 to 128 characters of A-Z a-z 0-9 _ . - /"),
         ({"tenant": "a\n"}, "tenant: got 'a\\n', allowed: 1 to 128 characters of A-Z a-z 0-9 _ . - /"),
+        ({"constraint": {}}, "constraint: got {}, allowed: exactly one of json_schema, regex, choice, grammar"),
+        (
+            {"constraint": {"regex": "a", "grammar": "a"}},
+            "constraint: got {'grammar': 'a', 'regex': 'a'}, allowed: exactly one of json_schema, regex, choice,",
+        ),
+        ({"constraint": {"regex": ""}}, "constraint.regex: got '', allowed: at least 1 character"),
+        (
+            {"constraint": {"regex": "a"}, "ignore_eos": True},
+            "ignore_eos: got True, allowed: false with a constraint, which says where the answer may end",
+        ),
+        (
+            {"constraint": {"regex": "a"}, "min_tokens": 2},
+            "min_tokens: got 2, allowed: 0 with a constraint, which says where the answer may end",
+        ),
         ({"on_disconnect": "ignore"}, "on_disconnect: got 'ignore', allowed: 'cancel' or 'continue'"),
         ({"beam_width": 3}, "beam_width: got 3, allowed: no such parameter exists"),
         ({"best_of": 17}, "best_of: got 17, allowed: at most 16"),
@@ -259,6 +285,8 @@ def test_id_and_version_come_first() -> None:
         ),
         ({"temperature": 1.0, "use_beam_search": True}, "temperature: got 1.0, allowed: 0 or nothing with use_beam_"),
         ({"stop": ["x"], "use_beam_search": True}, "stop: got ('x',), allowed: none with use_beam_search"),
+        ({"adapter": "a b"}, "adapter: got 'a b', allowed: 1 to 128 characters of A-Z a-z 0-9 _ . - /"),
+        ({"adapter": None}, "adapter: got None, allowed: text"),
         ({"cache_salt": "x" * 129}, "cache_salt: got 'xxx"),
         ({"cache_salt": None}, "cache_salt: got None, allowed: text"),
         ({"ttft_slo_ms": 0}, "ttft_slo_ms: got 0, allowed: more than 0"),

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.limits import MAX_CHOICES, MAX_SEED
-from schemas.seed import choice_seed, derived_seed
+from orcastream.schemas.limits import MAX_CHOICES, MAX_SEED
+from orcastream.schemas.seed import choice_seed, derived_seed
 
 
 def test_known_values() -> None:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.sampling import SamplingParams
-from schemas.stopping import FinishReason, finish_reason, first_finish
+from orcastream.schemas.sampling import SamplingParams
+from orcastream.schemas.stopping import FinishReason, finish_reason, first_finish
 
 EOS = frozenset({2, 3})
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH

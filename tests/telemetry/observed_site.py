@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from schemas.events import EventId, Started, decode_event
+from orcastream.schemas.events import EventId, Started, decode_event
 from tests.path.gateway_process import GatewayProcess
 from tests.redis_server import RedisServer
 from tests.telemetry.otlp_receiver import OtlpReceiver, ReceivedSpan

@@ -4,8 +4,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, TypeVar
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -13,6 +11,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1 import trace_pb2
+
+from tests.telemetry.otlp_server import OtlpServer
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class ReceivedLog:
     attributes: dict[str, Any]
 
 
-class OtlpReceiver:
+class OtlpReceiver(OtlpServer):
     """`with OtlpReceiver() as receiver:` listens on `receiver.url` until the end of the block."""
 
     def __init__(self) -> None:
@@ -79,25 +79,7 @@ class OtlpReceiver:
         self.points: list[ReceivedPoint] = []
         self.logs: list[ReceivedLog] = []
         self._changed = threading.Condition()
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                receiver._take(self.path, self.rfile.read(int(self.headers["Content-Length"])))
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-
-    @property
-    def url(self) -> str:
-        """For OTEL_EXPORTER_OTLP_ENDPOINT."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        super().__init__(self._take)
 
     def environment(self, **more: str) -> dict[str, str]:
         """Variables for a process that reports here soon, all of its traces, over HTTP."""
@@ -130,15 +112,7 @@ class OtlpReceiver:
         """The span of these ids, once it has come."""
         return next((span for span in self.spans if (span.trace_id, span.span_id) == (trace_id, span_id)), None)
 
-    def __enter__(self) -> "OtlpReceiver":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def _take(self, path: str, body: bytes) -> None:
+    def _take(self, path: str, body: bytes) -> int:
         with self._changed:
             if path == "/v1/traces":
                 self.spans.extend(_spans(ExportTraceServiceRequest.FromString(body)))
@@ -147,6 +121,7 @@ class OtlpReceiver:
             elif path == "/v1/logs":
                 self.logs.extend(_logs(ExportLogsServiceRequest.FromString(body)))
             self._changed.notify_all()
+        return 200
 
 
 def _spans(request: ExportTraceServiceRequest) -> Iterable[ReceivedSpan]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import promql_parser as promql
 
-from telemetry import names
-from telemetry.names import Kind, Metric
-from telemetry.prometheus import prometheus_label, prometheus_series
+from orcastream.telemetry import names
+from orcastream.telemetry.names import Kind, Metric
+from orcastream.telemetry.prometheus import prometheus_label, prometheus_series
 
 Labels = frozenset[str]
 

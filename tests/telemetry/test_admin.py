@@ -10,11 +10,11 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from engine.native.library import instruction_set, why_unavailable
+from orcastream.engine.native.library import instruction_set, why_unavailable
+from orcastream.worker.admin import Admin
 from tests.ports import free_port
 from tests.redis_server import RedisServer, one_server
 from tests.worker.worker_process import WorkerProcess
-from worker.admin import Admin
 
 
 class Standing:

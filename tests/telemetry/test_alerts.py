@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from schemas.errors import SERVICE_FAULTS
+from orcastream.schemas.errors import SERVICE_FAULTS
 from tests.telemetry.prometheus_binaries import NONE_FOUND, PROMETHEIS, Prometheus
 from tests.telemetry.promql import check
 from tests.telemetry.rules import ALERTS, RECORDS, ROOT, RULE_TESTS, RULES, known
@@ -66,6 +66,6 @@ def test_alerts_are_tried_both_ways(alert: dict[str, Any]) -> None:
 def test_promtool(prometheus: Prometheus | None, arguments: tuple[Any, ...]) -> None:
     if prometheus is None:
         pytest.skip(NONE_FOUND)
-    done = subprocess.run([prometheus.promtool, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([prometheus.promtool, *map(str, arguments)], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SUCCESS" in done.stdout

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from schemas.errors import ErrorCode
-from schemas.stopping import FinishReason
-from telemetry.dashboards import DASHBOARDS, DIRECTORY
-from telemetry.names import METRICS, Metric
-from telemetry.prometheus import prometheus_series
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.stopping import FinishReason
+from orcastream.telemetry.dashboards import DASHBOARDS, DIRECTORY
+from orcastream.telemetry.names import METRICS, Metric
+from orcastream.telemetry.prometheus import prometheus_series
 from tests.telemetry.promql import EMITTED, Series, check, check_selector, matchers_in, series_in
 from tests.telemetry.rules import expressions_of_rules
 
@@ -48,7 +48,7 @@ each = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_json_is_what_the_source_says() -> None:
     assert {path.name: path.read_text(encoding="utf-8") for path in FILES} == {
         dashboard.file_name: dashboard.to_json() for dashboard in DASHBOARDS
-    }, "write them anew: python -m telemetry.dashboards"
+    }, "write them anew: python -m orcastream.telemetry.dashboards"
 
 
 def test_uids_are_fixed() -> None:

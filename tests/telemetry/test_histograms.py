@@ -12,12 +12,12 @@ from opentelemetry.sdk.metrics.export import Histogram as SdkHistogram
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from telemetry import histograms
-from telemetry.histograms import CountsHistograms, histogram
-from telemetry.instruments import attributes
-from telemetry.names import QUEUE_WAIT, REFUSALS, REQUEST_DURATION, TOKEN_GAP, Attribute
-from telemetry.prometheus import metrics_page
-from telemetry.readers import shown_to_prometheus
+from orcastream.telemetry import histograms
+from orcastream.telemetry.histograms import CountsHistograms, histogram
+from orcastream.telemetry.instruments import attributes
+from orcastream.telemetry.names import QUEUE_WAIT, REFUSALS, REQUEST_DURATION, TOKEN_GAP, Attribute
+from orcastream.telemetry.prometheus import metrics_page
+from orcastream.telemetry.readers import shown_to_prometheus
 
 LABELS = attributes({Attribute.MODEL: "m"})
 

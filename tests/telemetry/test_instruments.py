@@ -2,8 +2,8 @@
 
 import pytest
 
-from telemetry.instruments import counter, observe
-from telemetry.names import CLAIMED, QUEUE_WAIT
+from orcastream.telemetry.instruments import counter, observe
+from orcastream.telemetry.names import CLAIMED, QUEUE_WAIT
 
 
 def test_an_instrument_of_another_kind_is_refused() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
-from telemetry.logs import set_up_logging, trace_fields
-from telemetry.settings import LogForm
+from orcastream.telemetry.logs import set_up_logging, trace_fields
+from orcastream.telemetry.settings import LogForm
 
 SPAN = SpanContext(0xA1, 0xB2, is_remote=True, trace_flags=TraceFlags(1))
 TRACE = {"trace_id": f"{0xA1:032x}", "span_id": f"{0xB2:016x}"}
@@ -60,7 +60,7 @@ def test_trouble_that_lasts_is_told_now_and_then(
 ) -> None:
     lines = start("text")
     now = 1000.0
-    monkeypatch.setattr("telemetry.logs.time.monotonic", lambda: now)
+    monkeypatch.setattr("orcastream.telemetry.logs.time.monotonic", lambda: now)
     log, exporter = logging.getLogger("orcastream.test"), logging.getLogger("opentelemetry.exporter.test")
     for _ in range(3):
         log.warning("Redis cannot be reached", extra={"why": "refused"})

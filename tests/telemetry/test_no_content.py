@@ -11,16 +11,16 @@ from typing import Any
 import httpx
 import pytest
 
-from demo.prompts import SHOWCASE
-from engine.batch.executor import Executor
-from gateway.admission import Admission
+from orcastream.demo.prompts import SHOWCASE
+from orcastream.engine.batch.executor import Executor
+from orcastream.gateway.admission.request_admission import RequestAdmission
+from orcastream.worker.admission import Admission as WorkerAdmission
 from tests.path.gateway_process import GatewayProcess
 from tests.ports import free_port
 from tests.redis_server import RedisServer, one_server
 from tests.telemetry.otlp_receiver import OtlpReceiver
 from tests.worker.producer import Producer
 from tests.worker.worker_process import MODEL, WorkerProcess
-from worker.admission import Admission as WorkerAdmission
 
 pytestmark = one_server("embedded")
 
@@ -108,7 +108,7 @@ def _refused(watched: Watched) -> None:
     """Every way in which a body can be wrong with the prompt in it."""
     wrong: list[dict[str, Any]] = [
         {"prompt": {"text": PROMPT}},
-        {"prompt": [PROMPT, PROMPT]},
+        {"prompt": [PROMPT, 5]},
         {"stop": [PROMPT * 100]},
         {"max_tokens": PROMPT},
         {"priority": PROMPT},
@@ -161,13 +161,13 @@ def _unusable(watched: Watched) -> None:
 def gateway_quotes() -> None:
     """An error that nobody foresaw quotes the body that it met."""
 
-    def admit(self: Admission, kind: object, raw: bytes, **_: object) -> None:
+    def admit(self: RequestAdmission, asked: object, *_: object, **__: object) -> None:
         try:
-            raise KeyError(raw)
+            raise KeyError(asked)
         except KeyError as error:
-            raise RuntimeError(f"cannot admit {raw!r}") from error
+            raise RuntimeError(f"cannot admit {asked!r}") from error
 
-    Admission.admit = admit  # type: ignore[method-assign]
+    RequestAdmission.admit = admit  # type: ignore[method-assign]
 
 
 def worker_quotes() -> None:

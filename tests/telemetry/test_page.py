@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from telemetry.names import METRICS, Attribute, Outcome, Span, SpanEvent
-from telemetry.tables import metrics_tables
+from orcastream.telemetry.names import METRICS, Attribute, Outcome, Span, SpanEvent
+from orcastream.telemetry.tables import metrics_tables
 
 PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text(encoding="utf-8")
 OF_THE_RESOURCE = {"service.instance.id", "service.version"}
@@ -19,7 +19,7 @@ def _first_cells(heading: str) -> set[str]:
 
 def test_the_tables_of_metrics_are_those_of_the_code() -> None:
     shown = PAGE.split("<!-- metrics -->")[1].split("<!-- /metrics -->")[0]
-    assert shown.strip() == metrics_tables(), "write them anew: python -m telemetry.tables"
+    assert shown.strip() == metrics_tables(), "write them anew: python -m orcastream.telemetry.tables"
 
 
 def test_every_span_event_and_outcome_is_told() -> None:

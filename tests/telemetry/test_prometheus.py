@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client import Metric as PrometheusMetric
 from prometheus_client.parser import text_string_to_metric_families
 
-from telemetry.names import METRICS, Kind, Metric
-from telemetry.prometheus import metrics_page, prometheus_label, prometheus_name, prometheus_series
+from orcastream.telemetry.names import METRICS, Kind, Metric
+from orcastream.telemetry.prometheus import metrics_page, prometheus_label, prometheus_name, prometheus_series
 
 
 def _emit(meter: Meter, metric: Metric) -> None:

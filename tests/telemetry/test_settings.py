@@ -2,7 +2,7 @@
 
 import pytest
 
-from telemetry.settings import OtelSettings, Signal, UnusableTelemetry
+from orcastream.telemetry.settings import OtelSettings, Signal, UnusableTelemetry
 
 ENDPOINT = {"EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 

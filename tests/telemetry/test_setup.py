@@ -44,7 +44,7 @@ def test_nothing_is_started_or_even_loaded_where_nothing_is_asked_for() -> None:
         _run(
             """
 import sys, threading
-from telemetry.setup import start_telemetry
+from orcastream.telemetry.setup import start_telemetry
 telemetry = start_telemetry("orcastream-gateway", "one")
 assert not telemetry.on and not telemetry.traces
 telemetry.shut_down()
@@ -58,7 +58,7 @@ print(threading.active_count(), [name for name in sys.modules if name.startswith
 def test_the_resource_names_the_process_unless_the_environment_does() -> None:
     program = """
 from opentelemetry import trace
-from telemetry.setup import start_telemetry
+from orcastream.telemetry.setup import start_telemetry
 telemetry = start_telemetry("orcastream-gateway", "one")
 found = trace.get_tracer_provider().resource.attributes
 print(*(found.get(f"service.{name}") for name in ("name", "instance.id", "namespace")))
@@ -73,8 +73,8 @@ def test_grpc_without_its_package_names_the_extra() -> None:
     program = """
 import sys
 sys.modules["grpc"] = None
-from telemetry.setup import start_telemetry
-from telemetry.settings import UnusableTelemetry
+from orcastream.telemetry.setup import start_telemetry
+from orcastream.telemetry.settings import UnusableTelemetry
 try:
     start_telemetry("orcastream-gateway", "one")
 except UnusableTelemetry as error:
@@ -89,8 +89,8 @@ def test_logs_are_exported_with_their_fields_and_their_trace() -> None:
     program = """
 import logging
 from opentelemetry import trace
-from telemetry.logs import set_up_logging, trace_fields
-from telemetry.setup import start_telemetry
+from orcastream.telemetry.logs import set_up_logging, trace_fields
+from orcastream.telemetry.setup import start_telemetry
 set_up_logging("info", "text")
 telemetry = start_telemetry("orcastream-gateway", "one")
 with trace.get_tracer("test").start_as_current_span("span") as span:
@@ -111,7 +111,7 @@ print("TRACE", trace.format_trace_id(span.get_span_context().trace_id))
 def test_a_line_that_cannot_be_made_raises_nothing_where_logs_are_exported() -> None:
     program = """
 import logging
-from telemetry.setup import start_telemetry
+from orcastream.telemetry.setup import start_telemetry
 telemetry = start_telemetry("orcastream-gateway", "one")
 logging.getLogger("orcastream.test").warning("%d", "no number")
 telemetry.shut_down()
@@ -130,8 +130,8 @@ print("went on")
 )
 def test_what_the_sdk_refuses_is_told_with_the_variables(variable: str, value: str, complaint: str) -> None:
     program = """
-from telemetry.setup import start_telemetry
-from telemetry.settings import UnusableTelemetry
+from orcastream.telemetry.setup import start_telemetry
+from orcastream.telemetry.settings import UnusableTelemetry
 try:
     start_telemetry("orcastream-gateway", "one")
 except UnusableTelemetry as error:
@@ -158,7 +158,7 @@ def test_traces_travel_over_grpc() -> None:
         _run(
             """
 from opentelemetry import trace
-from telemetry.setup import start_telemetry
+from orcastream.telemetry.setup import start_telemetry
 telemetry = start_telemetry("orcastream-gateway", "one")
 trace.get_tracer("test").start_span("over grpc").end()
 telemetry.shut_down(30)

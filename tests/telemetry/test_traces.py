@@ -9,11 +9,11 @@ from itertools import pairwise
 import httpx
 import pytest
 
-from broker.fold import Fold
-from demo.prompts import LONG_COUNT
-from schemas.codec import Form
-from schemas.events import Output, Started, encode_event
-from telemetry.names import Attribute, Outcome, Span, SpanEvent
+from orcastream.broker.fold import Fold
+from orcastream.demo.prompts import LONG_COUNT
+from orcastream.schemas.codec import Form
+from orcastream.schemas.events import Output, Started, encode_event
+from orcastream.telemetry.names import Attribute, Outcome, Span, SpanEvent
 from tests.path.stream import Stream
 from tests.redis_server import RedisServer, one_server
 from tests.telemetry.observed_site import BUDGET, ObservedSite, span_ids

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orcastream.text.detokenizer import Detokenizer
+from orcastream.text.tokenizer import Tokenizer
 from tests.text import tiny_tokenizers
-from text.detokenizer import Detokenizer
-from text.tokenizer import Tokenizer
 
 TOKENIZERS = {
     "byte_level": Tokenizer(tiny_tokenizers.byte_level()),
@@ -114,7 +114,7 @@ def test_an_endless_run_of_broken_bytes_costs_a_bounded_window() -> None:
         calls.append(len(ids))
         return bytes(ids).decode(errors="replace")
 
-    from text.decode_window import DecodeWindow
+    from orcastream.text.decode_window import DecodeWindow
 
     window = DecodeWindow(decode)
     for _ in range(200):
@@ -124,7 +124,7 @@ def test_an_endless_run_of_broken_bytes_costs_a_bounded_window() -> None:
 
 
 def test_the_window_holds_back_half_a_character() -> None:
-    from text.decode_window import DecodeWindow
+    from orcastream.text.decode_window import DecodeWindow
 
     window = DecodeWindow(lambda ids: bytes(ids).decode(errors="replace"))
     data = "aé世👍z".encode()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from text.stop_matcher import Match, StopMatcher
+from orcastream.text.stop_matcher import Match, StopMatcher
 
 ALPHABET = st.text("ab👍", min_size=1, max_size=4)
 

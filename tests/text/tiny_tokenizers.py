@@ -1,5 +1,7 @@
 """Small tokenizers of every kind that matters, built in memory."""
 
+from collections.abc import Sequence
+
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -22,8 +24,8 @@ CHAT_TEMPLATE = (
 )
 
 
-def byte_level(chat_template: str | None = CHAT_TEMPLATE) -> PreTrainedTokenizerFast:
-    """Byte-level BPE, as GPT-2, Llama 3 and Qwen have."""
+def byte_level(chat_template: str | None = CHAT_TEMPLATE, control: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """Byte-level BPE, as GPT-2, Llama 3 and Qwen have; `control` are further control tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -35,6 +37,7 @@ def byte_level(chat_template: str | None = CHAT_TEMPLATE) -> PreTrainedTokenizer
     )
     tokenizer.train_from_iterator(TEXTS, trainer)
     tokenizer.add_tokens([AddedToken("<think> ok", special=False)])
+    tokenizer.add_special_tokens(list(control))
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, chat_template=chat_template
     )
@@ -68,3 +71,21 @@ def opaque() -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.decoder = decoders.WordPiece(cleanup=False)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="[SEP]", unk_token="[UNK]")
+
+
+def spaced(chat_template: str) -> PreTrainedTokenizerFast:
+    """Word marks before the first word alone, and control tokens that take the spaces beside them, as in Phi 3."""
+    words = ["<unk>", "▁", *"abcdefghijklmnopqrstuvwxyz<|>/_#\nXé", "▁a", "so", "it"]
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab={piece: i for i, piece in enumerate(words)},
+            merges=[("▁", "a"), ("s", "o"), ("i", "t")],
+            unk_token="<unk>",
+        )
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
+    tokenizer.add_special_tokens([AddedToken(START, rstrip=True), AddedToken(END, lstrip=True), AddedToken(PAD)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, unk_token="<unk>", chat_template=chat_template
+    )

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-import demo
-from engine import EngineConfig, OrcaEngine
-from schemas.sampling import SamplingParams
+from orcastream import demo
+from orcastream.engine import EngineConfig, OrcaEngine
+from orcastream.schemas.sampling import SamplingParams
+from orcastream.text.tokenizer import Tokenizer
 from tests.redis_server import RedisServer
 from tests.worker.producer import Producer
 from tests.worker.worker_process import WorkerProcess
-from text.tokenizer import Tokenizer
 
 StartWorker = Callable[..., WorkerProcess]
 

@@ -5,7 +5,7 @@ import signal
 import time
 from typing import Any
 
-from engine.batch.executor import Executor
+from orcastream.engine.batch.executor import Executor
 
 STALL_S = 600
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.errors import ErrorCode
+from orcastream.schemas.errors import ErrorCode
 from tests.redis_server import RedisServer, embedded_binary, system_binary
 from tests.worker import poison
 from tests.worker.producer import Producer
@@ -106,10 +106,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _on_a_server(folder: Path, options: argparse.Namespace) -> Outcome:
-    import demo
-    from engine import EngineConfig, OrcaEngine
-    from schemas.sampling import SamplingParams
-    from text.tokenizer import Tokenizer
+    from orcastream import demo
+    from orcastream.engine import EngineConfig, OrcaEngine
+    from orcastream.schemas.sampling import SamplingParams
+    from orcastream.text.tokenizer import Tokenizer
 
     binary = system_binary() or embedded_binary()
     assert binary is not None, "no redis-server found on this machine"

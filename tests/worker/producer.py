@@ -5,13 +5,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from broker.fold import Fold
-from schemas.codec import Form
-from schemas.events import Event, EventId, decode_event
-from schemas.keys import GROUP, Keys
-from schemas.request import GenerationRequest, parse_payload
+from orcastream.broker.fold import Fold
+from orcastream.schemas.codec import Form
+from orcastream.schemas.events import Event, EventId, Output, Started, decode_event
+from orcastream.schemas.keys import GROUP, Keys
+from orcastream.schemas.request import GenerationRequest, parse_payload
 from tests.redis_cluster import plain_client
-from tests.worker.worker_process import MODEL
+from tests.worker.worker_process import MODEL, WorkerProcess
 
 WAIT_S = 120
 LONG: dict[str, Any] = {"max_tokens": 400, "ignore_eos": True}
@@ -66,6 +66,23 @@ class Producer:
         fold = Fold()
         for event_id, event in self.events(request_id):
             fold.feed(event_id, event)
+        return fold
+
+    def read_past_a_kill(self, request_id: str, workers: dict[str, WorkerProcess], after: int = 20) -> Fold:
+        """As `read`, and the first of `workers` (by name) to write it is killed `after` so many token events.
+
+        Another one of them has ended it then.
+        """
+        fold, writers, seen = Fold(), [], 0
+        for event_id, event in self.events(request_id):
+            fold.feed(event_id, event)
+            if isinstance(event, Started):
+                writers.append(event.worker)
+            elif isinstance(event, Output):
+                seen += 1
+                if seen == after:
+                    workers[writers[-1]].kill()
+        assert len(set(writers)) == 2, writers
         return fold
 
     def queue_is_empty(self) -> bool:

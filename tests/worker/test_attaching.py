@@ -31,7 +31,7 @@ async def test_connection_lost_in_the_middle_of_an_attach(
     command: bytes,
 ) -> None:
     proxy = LossyProxy(redis_server.port)
-    await proxy.start()
+    await proxy.listen()
     worker = start_worker(proxy.url)
     await asyncio.to_thread(worker.wait_serving)
     proxy.lose_command(command)
@@ -42,4 +42,4 @@ async def test_connection_lost_in_the_middle_of_an_attach(
     assert fold.terminal.error is None
     assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=20)
     await asyncio.to_thread(producer.wait_empty)
-    await proxy.close()
+    await proxy.refuse()

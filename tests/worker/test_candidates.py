@@ -6,22 +6,22 @@ from typing import Any, cast
 
 import pytest
 
-from broker.claimed import Claimed
-from broker.entry import EntryRef
-from broker.fold import Fold
-from broker.reply_log import ReplyLog
-from engine import Beam, Request, TokenEvent
-from schemas.codec import Form
-from schemas.errors import ErrorCode, InvalidRequest
-from schemas.events import Ending, EventId, Output, Run, Started, Terminal
-from schemas.request import GenerationRequest, parse_payload
-from schemas.seed import choice_seed
-from schemas.stopping import FinishReason
-from text.tokenizer import Tokenizer
-from worker.engine_loop import EngineLoop, Refused
-from worker.outbox import Outbox
-from worker.roster import Roster
-from worker.running import Running
+from orcastream.broker.claimed import Claimed
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.fold import Fold
+from orcastream.broker.reply_log import ReplyLog
+from orcastream.engine import Beam, Request, TokenEvent
+from orcastream.schemas.codec import Form
+from orcastream.schemas.errors import ErrorCode, InvalidRequest
+from orcastream.schemas.events import Ending, EventId, Output, Run, Started, Terminal
+from orcastream.schemas.request import GenerationRequest, parse_payload
+from orcastream.schemas.seed import choice_seed
+from orcastream.schemas.stopping import FinishReason
+from orcastream.text.tokenizer import Tokenizer
+from orcastream.worker.engine_loop import EngineLoop, Refused
+from orcastream.worker.outbox import Outbox
+from orcastream.worker.roster import Roster
+from orcastream.worker.running import Running
 
 EOS = 2
 CLAIMED_MS = 1_800_000_000_000

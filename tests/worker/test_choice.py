@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from schemas.events import Ending, Run
-from schemas.request import Payload, parse_payload
-from schemas.stopping import FinishReason
-from text.tokenizer import Tokenizer
-from worker.choice import Choice
+from orcastream.schemas.events import Ending, Run
+from orcastream.schemas.request import Payload, parse_payload
+from orcastream.schemas.stopping import FinishReason
+from orcastream.text.tokenizer import Tokenizer
+from orcastream.worker.choice import Choice
 
 
 def payload(**fields: Any) -> Payload:

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import redis
 
-from schemas.events import EventId
-from schemas.keys import CLASSES, GROUP
+from orcastream.schemas.events import EventId
+from orcastream.schemas.keys import CLASSES, GROUP
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import LONG, Producer

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-import demo
-from engine import EngineConfig, OrcaEngine
-from schemas.errors import ErrorCode
+from orcastream import demo
+from orcastream.engine import EngineConfig, OrcaEngine
+from orcastream.schemas.errors import ErrorCode
+from orcastream.worker.settings import WorkerSettings
+from orcastream.worker.worker import Worker
 from tests.redis_server import RedisServer, one_server
 from tests.worker.producer import Producer
-from worker.settings import WorkerSettings
-from worker.worker import Worker
 
 pytestmark = one_server("embedded")
 

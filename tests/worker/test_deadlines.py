@@ -4,9 +4,9 @@ import time
 from functools import partial
 from typing import Any
 
-from broker.fold import Fold
-from schemas.errors import ErrorCode
-from schemas.events import Output, Started
+from orcastream.broker.fold import Fold
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import Output, Started
 from tests.chaos.patches import pace
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import LONG, Producer

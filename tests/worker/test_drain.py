@@ -8,18 +8,18 @@ from contextlib import contextmanager
 
 import pytest
 
-import demo
-from broker.lease import was_handed_over
-from engine import EngineConfig, OrcaEngine, TokenEvent
-from schemas.events import Output, Started
-from schemas.keys import GROUP
+from orcastream import demo
+from orcastream.broker.lease import was_handed_over
+from orcastream.engine import EngineConfig, OrcaEngine, TokenEvent
+from orcastream.schemas.events import Output, Started
+from orcastream.schemas.keys import GROUP
+from orcastream.worker import intake
+from orcastream.worker.engine_loop import EngineFailed
+from orcastream.worker.settings import WorkerSettings
+from orcastream.worker.worker import Worker
 from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import LONG, Producer
-from worker import intake
-from worker.engine_loop import EngineFailed
-from worker.settings import WorkerSettings
-from worker.worker import Worker
 
 pytestmark = one_server("system")
 

@@ -1,14 +1,16 @@
 """The engine's thread: output comes as it is made, is bounded, and one bad request disturbs nobody."""
 
 import queue
+import threading
 from collections.abc import Iterator, Sequence
 
 import pytest
 
-import demo
-from engine import EngineConfig, IterationRecord, OrcaEngine, Request, TokenEvent
-from schemas.sampling import SamplingParams
-from worker.engine_loop import EngineFailed, EngineLoop, EngineOutput, Iterated, Refused
+from orcastream import demo
+from orcastream.engine import EngineConfig, IterationRecord, OrcaEngine, Request, TokenEvent
+from orcastream.schemas.sampling import SamplingParams
+from orcastream.worker.engine_loop import EngineFailed, EngineLoop, EngineOutput, Iterated, Refused
+from tests.redis_waiting import wait_until
 
 PROMPT = (5, 6, 7, 8)
 LONG = SamplingParams(temperature=0.0, max_tokens=300, ignore_eos=True)
@@ -84,6 +86,27 @@ def test_failure_of_the_engine_ends_the_thread_and_is_reported(engine: OrcaEngin
     with pytest.raises(EngineFailed, match=r"^MemoryError$") as failed:
         run.loop.check()
     assert str(failed.value.__cause__) == "device gone", "which the log tells where it may"
+
+
+def test_it_hesitates_once_an_iteration_takes_longer_than_a_lease(engine: OrcaEngine) -> None:
+    """However slow the slowest one was lately, such as the first one with a cold cache."""
+    going_on = threading.Event()
+
+    def stand_still() -> list[TokenEvent]:
+        going_on.wait(60)
+        return []
+
+    engine.step = stand_still  # type: ignore[method-assign]
+    loop = EngineLoop(engine, lambda _: None, max_unpublished=1000, lease_s=0.5)
+    loop._slowest_s = 3600.0
+    loop.submit([Request("a", PROMPT, LONG)])
+    loop.start()
+    try:
+        wait_until(lambda: loop.hesitates)
+    finally:
+        going_on.set()
+        loop.stop()
+        loop.join(30)
 
 
 def test_listeners_are_told_of_each_iteration_and_cannot_stop_the_engine(engine: OrcaEngine) -> None:

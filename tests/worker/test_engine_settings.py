@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-import engine
-import worker.main
-from engine.schedule.policies import POLICIES
-from worker.settings import WorkerSettings
+from orcastream import engine
+from orcastream.engine.schedule.policies import POLICIES
+from orcastream.worker import main as worker_main
+from orcastream.worker.settings import WorkerSettings
 
 CHANGED: dict[str, Any] = {
     "device": "cpu",
@@ -28,6 +28,8 @@ CHANGED: dict[str, Any] = {
     "tbt_target_ms": 12.5,
     "preemption": "swap",
     "admission": "reserve",
+    "max_adapters": 3,
+    "max_adapter_rank": 9,
 }
 
 
@@ -45,10 +47,10 @@ def test_settings_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
             raise _Asked
 
     monkeypatch.setattr(engine, "OrcaEngine", Engine)
-    monkeypatch.setattr(worker.main, "_set_up_threads", lambda threads: None)
-    settings = WorkerSettings(model="some/model", **CHANGED)
+    monkeypatch.setattr(worker_main, "_set_up_threads", lambda threads: None)
+    settings = WorkerSettings(model="some/model", adapters="sql=/some/folder", **CHANGED)
     with pytest.raises(_Asked):
-        worker.main._run(settings, "name", None, None)  # type: ignore[arg-type]
+        worker_main._run(settings, "name", None, None)  # type: ignore[arg-type]
     (config,) = configs
     assert {name: getattr(config, name) for name in CHANGED} == CHANGED
     assert config.model == "some/model"
@@ -58,7 +60,7 @@ def test_settings_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_defaults_are_the_engines() -> None:
     for field in fields(engine.EngineConfig):
-        if field.name in CHANGED:
+        if field.name in CHANGED and field.name != "max_adapters":  # 0 in an engine: it cannot have any
             assert WorkerSettings.model_fields[field.name].default == field.default, field.name
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from schemas.events import Output, Started
-from tests.parent import die_with_parent
+from orcastream.schemas.events import Output, Started
+from tests.parent import tied_to_parent
 from tests.redis_server import RedisServer, one_server
 from tests.service_process import ROOT
 from tests.worker.conftest import StartWorker
@@ -30,9 +30,8 @@ def test_a_worker_drains_while_redis_is_frozen(server: RedisServer, count_prompt
     producer = Producer(server.url)
     settings = {"redis-url": server.url, "drain-grace-s": "0", "max-unpublished": "100000"}
     flags = [part for name, value in settings.items() for part in (f"--{name}", value)]
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "cli.main", "worker", *flags], cwd=ROOT, preexec_fn=die_with_parent
-    )
+    command = tied_to_parent([sys.executable, "-m", "orcastream.cli.main", "worker", *flags])
+    worker = subprocess.Popen(command, cwd=ROOT)
     try:
         ids = [producer.post(count_prompt, max_tokens=3900, ignore_eos=True) for _ in range(4)]
         for request_id in ids:
@@ -91,6 +90,6 @@ def test_a_hand_over_wakes_a_worker_that_waits(
 
 def looks_seldom() -> None:
     """In a worker's process: what it waits for comes, or is told of."""
-    from worker import intake
+    from orcastream.worker import intake
 
     intake._BLOCK_MS, intake._LOOK_S = 3_000, 60.0

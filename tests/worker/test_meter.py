@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker.throughput import Throughput
-from schemas.events import Usage
-from schemas.request import Payload, parse_payload
-from worker.meter import ThroughputMeter
+from orcastream.broker.throughput import Throughput
+from orcastream.schemas.events import Usage
+from orcastream.schemas.request import Payload, parse_payload
+from orcastream.worker.meter import ThroughputMeter
 
 
 def payload(**changes: Any) -> Payload:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import redis
 
-from broker.fold import Fold
-from schemas.errors import ErrorCode
-from schemas.events import Output
+from orcastream.broker.fold import Fold
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import Output
 from tests.redis_server import RedisServer, one_server
 from tests.worker.producer import LONG, Producer
 from tests.worker.worker_process import WorkerProcess

@@ -5,15 +5,15 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from engine import Timeline
-from schemas.events import Ending, Terminal, Usage
-from schemas.stopping import FinishReason
-from telemetry import histograms
-from telemetry.histograms import histogram
-from telemetry.names import DECODE_DURATION, PREFILL_DURATION, WAIT_DURATION
-from worker.metrics import WorkerMetrics
-from worker.phases import Phases
-from worker.times import Times
+from orcastream.engine import Timeline
+from orcastream.schemas.events import Ending, Terminal, Usage
+from orcastream.schemas.stopping import FinishReason
+from orcastream.telemetry import histograms
+from orcastream.telemetry.histograms import histogram
+from orcastream.telemetry.names import DECODE_DURATION, PREFILL_DURATION, WAIT_DURATION
+from orcastream.worker.metrics import WorkerMetrics
+from orcastream.worker.phases import Phases
+from orcastream.worker.times import Times
 
 S = 1_000_000_000
 
@@ -31,7 +31,7 @@ def phases_of(
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = provider.get_tracer("test")
-    monkeypatch.setattr("worker.phases.tracer", lambda: tracer)
+    monkeypatch.setattr("orcastream.worker.phases.tracer", lambda: tracer)
     return Phases(tracer.start_span("process"), 0, begin_s, timelines)
 
 

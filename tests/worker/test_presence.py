@@ -4,15 +4,15 @@ import asyncio
 import threading
 import time
 
-import demo
-from broker.cancel import Control, wake_up
-from engine import EngineConfig, OrcaEngine, TokenEvent
-from schemas.keys import CLASSES, GROUP
+from orcastream import demo
+from orcastream.broker.cancel import Control, wake_up
+from orcastream.engine import EngineConfig, OrcaEngine, TokenEvent
+from orcastream.schemas.keys import CLASSES, GROUP
+from orcastream.worker.settings import WorkerSettings
+from orcastream.worker.worker import Worker
 from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import WAIT_S, Producer
-from worker.settings import WorkerSettings
-from worker.worker import Worker
 
 pytestmark = one_server("embedded")
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from broker.entry import Mark
-from broker.fold import Fold
-from schemas.events import Started
-from schemas.keys import GROUP
+from orcastream.broker.entry import Mark
+from orcastream.broker.fold import Fold
+from orcastream.schemas.events import Started
+from orcastream.schemas.keys import GROUP
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import LONG, Producer

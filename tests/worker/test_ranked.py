@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 import torch
 
-import demo
-from engine import EngineConfig, OrcaEngine
-from schemas.errors import ErrorCode
-from schemas.events import Output, Started
-from schemas.sampling import SamplingParams
-from schemas.seed import choice_seed
+from orcastream import demo
+from orcastream.engine import EngineConfig, OrcaEngine
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import Output, Started
+from orcastream.schemas.sampling import SamplingParams
+from orcastream.schemas.seed import choice_seed
+from orcastream.text.tokenizer import Tokenizer
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
-from text.tokenizer import Tokenizer
 
 pytestmark = one_server("system")
 

@@ -9,15 +9,15 @@ from typing import Any
 import msgpack
 import pytest
 
-from schemas.codec import Form
-from schemas.errors import ErrorCode
-from schemas.events import Output, Started, Terminal, decode_event
-from schemas.limits import MAX_PAYLOAD_BYTES
+from orcastream.schemas.codec import Form
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import Output, Started, Terminal, decode_event
+from orcastream.schemas.limits import MAX_PAYLOAD_BYTES
+from orcastream.text.tokenizer import Tokenizer
 from tests.broker.test_unusable import JUNK
 from tests.redis_server import RedisServer, one_server
 from tests.worker.producer import Producer
 from tests.worker.worker_process import WorkerProcess
-from text.tokenizer import Tokenizer
 
 pytestmark = one_server("system")
 

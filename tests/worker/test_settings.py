@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from engine import EngineConfig
-from worker.settings import WorkerSettings
+from orcastream.engine import EngineConfig
+from orcastream.worker.settings import WorkerSettings
 
 
 def test_a_batch_larger_than_the_token_budget_is_refused_as_by_the_engine() -> None:
@@ -16,7 +16,9 @@ def test_a_batch_larger_than_the_token_budget_is_refused_as_by_the_engine() -> N
     WorkerSettings(max_batch_size=8, max_num_batched_tokens=8, _env_file=None)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize(("policy", "given", "most"), [("fcfs", None, 0), ("fair", None, 77), ("fair", 3, 3)])
-def test_only_a_policy_that_has_to_see_all_claims_all(policy: str, given: int | None, most: int) -> None:
+@pytest.mark.parametrize(
+    ("policy", "given", "most"), [("fcfs", None, 0), ("static", None, 32), ("fair", None, 77), ("fair", 3, 3)]
+)
+def test_a_policy_has_as_many_waiting_as_it_chooses_among(policy: str, given: int | None, most: int) -> None:
     settings = WorkerSettings(policy=policy, max_waiting=given, max_queue_depth=77, _env_file=None)  # type: ignore[call-arg]
-    assert settings.most_waiting == most
+    assert settings.most_waiting(policy) == most

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from broker.fold import Fold
-from schemas.events import Output
+from orcastream.broker.fold import Fold
+from orcastream.schemas.events import Output
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import WAIT_S, Producer

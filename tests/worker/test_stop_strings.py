@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from schemas.events import Output
-from schemas.stopping import FinishReason
+from orcastream.schemas.events import Output
+from orcastream.schemas.stopping import FinishReason
+from orcastream.text.tokenizer import Tokenizer
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
-from text.tokenizer import Tokenizer
 
 pytestmark = one_server("system")
 

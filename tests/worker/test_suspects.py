@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from schemas.errors import ErrorCode
-from schemas.events import EventId, Output, Started
-from schemas.keys import GROUP
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import EventId, Output, Started
+from orcastream.schemas.keys import GROUP
 from tests.redis_server import one_server
 from tests.worker import poison, poisoned
 from tests.worker.conftest import StartWorker

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from broker.fold import Fold
-from schemas.errors import ErrorCode
-from schemas.events import EventId, Output, Started, Terminal
+from orcastream.broker.fold import Fold
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import EventId, Output, Started, Terminal
 from tests.redis_server import one_server
+from tests.redis_waiting import wait_until
 from tests.worker import poison
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import LONG, Producer
@@ -101,6 +102,23 @@ def test_frozen_worker_that_wakes_up_is_fenced(
     again = producer.read(producer.post(count_prompt, max_tokens=5))
     assert isinstance(again.terminal, Terminal)
     assert frozen[0].running
+    producer.wait_empty()
+
+
+def test_a_worker_that_slept_until_an_answer_had_expired_leaves_it_be(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int]
+) -> None:
+    workers = [start_worker(retention_s=1) for _ in range(2)]
+    pair = {worker.wait_serving(): worker for worker in workers}
+    request_id = producer.post(count_prompt, **LONG)
+    _, epochs = disturb(producer, request_id, pair, 20, lambda worker: worker.signal(signal.SIGSTOP))
+    asleep, other = (pair[epoch.worker] for epoch in epochs)
+    key = producer.keys.reply(request_id)
+    wait_until(lambda: not producer.redis.exists(key))
+    other.kill()
+    asleep.signal(signal.SIGCONT)
+    producer.read(producer.post(count_prompt, **LONG))
+    assert not producer.redis.exists(key)
     producer.wait_empty()
 
 

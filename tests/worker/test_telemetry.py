@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from schemas.codec import Form
-from schemas.errors import SERVICE_FAULTS
-from schemas.events import Started, encode_event
-from telemetry import names
-from telemetry.names import METRICS, WORKER, Attribute, Kind, Metric
+from orcastream.schemas.codec import Form
+from orcastream.schemas.errors import SERVICE_FAULTS
+from orcastream.schemas.events import Started, encode_event
+from orcastream.schemas.keys import CLASSES
+from orcastream.telemetry import names
+from orcastream.telemetry.names import METRICS, WORKER, Attribute, Kind, Metric
 from tests.redis_server import one_server
 from tests.telemetry.otlp_receiver import OtlpReceiver
 from tests.worker.conftest import StartWorker
@@ -24,6 +25,7 @@ pytestmark = one_server("embedded")
 
 EXPECTED = {metric.name: metric for metric in METRICS if WORKER in metric.services}
 KINDS = {Kind.HISTOGRAM: "histogram", Kind.GAUGE: "gauge", Kind.COUNTER: "sum", Kind.TOTAL: "sum"}
+PER_CLASS = (names.TIME_TO_FIRST_TOKEN, names.TIME_PER_OUTPUT_TOKEN, names.QUEUE_WAIT)
 PROMPT = list(range(20, 40))
 
 
@@ -94,9 +96,10 @@ def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
         names.DEAD_LETTERS: 1,
         names.FENCING_REFUSALS: 1,
         names.TAKEOVERS: 1,
-        names.TIME_TO_FIRST_TOKEN: 3,
     }.items():
         assert newest(receiver, metric, Attribute.MODEL) == {MODEL: count}, metric
+    first_tokens = newest(receiver, names.TIME_TO_FIRST_TOKEN, Attribute.REQUEST_CLASS)
+    assert first_tokens == {**dict.fromkeys(CLASSES, 0), "normal": 3}
     input_tokens = newest(receiver, names.TOKENS, Attribute.TOKEN_TYPE)["input"]
     assert input_tokens >= len(PROMPT), "computed once, and found in the cache from then on"
     assert newest(receiver, names.CLAIMED, Attribute.MODEL) == {MODEL: 0}
@@ -115,8 +118,17 @@ def test_a_request_that_ends_while_leases_are_renewed_is_not_lost(
     assert worker.wait() == 0
     assert "lease lost" not in worker.log
     renewals = newest(receiver, names.LEASE_RENEWALS, Attribute.OUTCOME)
-    assert set(renewals) == {"renewed"}
+    assert renewals["lost"] == 0
     assert renewals["renewed"] > 0
+
+
+def test_what_alerts_and_panels_count_begins_with_zero(start_worker: StartWorker, receiver: OtlpReceiver) -> None:
+    """Else nobody sees the first one: the first value of a series is no increase."""
+    start_worker().wait_serving()
+    receiver.wait_for(lambda receiver: {point.name for point in receiver.points} >= {one.name for one in PER_CLASS})
+    for metric in PER_CLASS:
+        assert newest(receiver, metric, Attribute.REQUEST_CLASS) == dict.fromkeys(CLASSES, 0), metric
+    assert newest(receiver, names.LEASE_RENEWALS, Attribute.OUTCOME) == {"renewed": 0, "lost": 0}
 
 
 def test_a_collector_that_never_answers_holds_up_neither_requests_nor_the_drain(

@@ -5,18 +5,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-import demo
-from broker.claimed import Claimed
-from engine import EngineConfig, OrcaEngine
-from schemas.errors import ErrorCode
-from schemas.request import GenerationRequest
+from orcastream import demo
+from orcastream.broker.claimed import Claimed
+from orcastream.engine import EngineConfig, OrcaEngine
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.request import GenerationRequest
+from orcastream.worker.admission import Admission
+from orcastream.worker.running import Running
+from orcastream.worker.session import Session
+from orcastream.worker.settings import WorkerSettings
+from orcastream.worker.worker import Worker
 from tests.redis_server import RedisServer, one_server
 from tests.worker.producer import Producer
-from worker.admission import Admission
-from worker.running import Running
-from worker.session import Session
-from worker.settings import WorkerSettings
-from worker.worker import Worker
 
 pytestmark = one_server("embedded")
 

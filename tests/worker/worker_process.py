@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from schemas.keys import Keys
+from orcastream.schemas.keys import Keys
 from tests.redis_cluster import plain_client
 from tests.service_process import ServiceProcess
 

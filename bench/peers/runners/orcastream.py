@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from engine import EngineConfig, OrcaEngine, Request
-from schemas.sampling import SamplingParams
-from telemetry.version import own_version
+from orcastream.engine import EngineConfig, OrcaEngine, Request
+from orcastream.schemas.sampling import SamplingParams
+from orcastream.telemetry.version import own_version
 
 from .kv_bytes import kv_bytes_per_token
 from .protocol import Ask, Load, Piece

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.batch.flat_batch import FlatBatch, GroupTables, IntArray
-from engine.batch.transfer import packed, unpacked
+from orcastream.engine.batch.flat_batch import FlatBatch, GroupTables, IntArray
+from orcastream.engine.batch.transfer import packed, unpacked
 
 _UNIT = 64
 """A split ends at a multiple of so many tokens from its beginning, so that no tile of it but the last has a gap."""

@@ -7,14 +7,14 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.attention.base import AttentionCall
-from engine.attention.triton.block import add_sink, attend_block
-from engine.attention.triton.formats import FORMATS, factors_of
-from engine.attention.triton.plan import PrefillPlan
-from engine.attention.triton.rounding import to_format
-from engine.attention.triton.scores import score_factors, sinks_or
-from engine.attention.triton.tiles import prefill_tile
-from engine.kv.store import LayerCache
+from orcastream.engine.attention.base import AttentionCall
+from orcastream.engine.attention.triton.block import add_sink, attend_block
+from orcastream.engine.attention.triton.formats import FORMATS, factors_of
+from orcastream.engine.attention.triton.plan import PrefillPlan
+from orcastream.engine.attention.triton.rounding import to_format
+from orcastream.engine.attention.triton.scores import score_factors, sinks_or
+from orcastream.engine.attention.triton.tiles import prefill_tile
+from orcastream.engine.kv.store import LayerCache
 
 
 def prefill(

@@ -1,7 +1,7 @@
 """Rounding to the formats of the cache, to nearest and ties to even, by arithmetic on the bits.
 
 Hardware rounds so by itself; Triton's interpreter cuts off. Done by hand, both keep the same numbers as
-`engine.attention.quantize`.
+`orcastream.engine.attention.quantize`.
 """
 
 import triton

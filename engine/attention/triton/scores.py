@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from engine.attention.base import AttentionCall
+from orcastream.engine.attention.base import AttentionCall
 
 _LOG2_E = math.log2(math.e)
 

@@ -6,10 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.attention.quantize import LARGEST
-from engine.attention.triton.formats import FORMATS
-from engine.attention.triton.rounding import to_format
-from engine.kv.store import LayerCache
+from orcastream.engine.attention.quantize import LARGEST
+from orcastream.engine.attention.triton.formats import FORMATS
+from orcastream.engine.attention.triton.rounding import to_format
+from orcastream.engine.kv.store import LayerCache
 
 _TOKENS = 16
 """Tokens of one program: enough bytes to hide the latency, few enough that a decode batch uses many multiprocessors."""

@@ -5,13 +5,13 @@ import logging
 import torch
 from transformers import PreTrainedModel
 
-from engine.model.passes.base import Pass
-from engine.model.passes.compile_decoder import CompileDecoder
-from engine.model.passes.fuse_gated_mlp import FuseGatedMLP
-from engine.model.passes.fuse_norm import FuseNorm
-from engine.model.passes.merge_projections import MergeProjections
-from engine.model.passes.pack_linears import PackLinears
-from engine.native.library import why_unavailable
+from orcastream.engine.model.passes.base import Pass
+from orcastream.engine.model.passes.compile_decoder import CompileDecoder
+from orcastream.engine.model.passes.fuse_gated_mlp import FuseGatedMLP
+from orcastream.engine.model.passes.fuse_norm import FuseNorm
+from orcastream.engine.model.passes.merge_projections import MergeProjections
+from orcastream.engine.model.passes.pack_linears import PackLinears
+from orcastream.engine.native.library import why_unavailable
 
 _log = logging.getLogger(__name__)
 

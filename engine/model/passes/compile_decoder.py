@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from engine.model.compiled_decoder import ATTRIBUTE, DecoderLayer, DecoderModel
-from engine.model.passes.base import Pass
-from engine.model.passes.merge_projections import MergedLinearLayer
-from engine.model.passes.pack_linears import PackedLinearLayer
-from engine.native.linear import PackedLinear
+from orcastream.engine.model.compiled_decoder import ATTRIBUTE, DecoderLayer, DecoderModel
+from orcastream.engine.model.passes.base import Pass
+from orcastream.engine.model.passes.merge_projections import MergedLinearLayer
+from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
+from orcastream.engine.native.linear import PackedLinear
 
 _log = logging.getLogger(__name__)
 
@@ -102,6 +102,12 @@ def _layer(layer: nn.Module) -> DecoderLayer:
         output=_packed(attention.o_proj),
         gate_up=_merged(mlp.gate_proj, mlp.up_proj),
         down=_packed(mlp.down_proj),
+        sites=(
+            attention.q_proj.merged.layers[0],
+            attention.o_proj.layers[0],
+            mlp.gate_proj.merged.layers[0],
+            mlp.down_proj.layers[0],
+        ),
         input_norm=_norm(layer.input_layernorm)[0],
         post_norm=_norm(layer.post_attention_layernorm)[0],
         query_norm=head_norms[0],

@@ -4,17 +4,16 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from engine.model.passes.base import ROUNDED_TOLERANCE, Pass, plain, random_inputs, replace, same
-from engine.model.passes.merge_projections import MergedLinearLayer
-from engine.model.passes.pack_linears import PackedLinearLayer
-from engine.native.elementwise import ACTIVATIONS, ActivationName, gated
-from engine.native.linear import PackedLinear
+from orcastream.engine.model.passes.base import ROUNDED_TOLERANCE, Pass, plain, random_inputs, replace, same
+from orcastream.engine.model.passes.merge_projections import MergedLinear, MergedLinearLayer
+from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
+from orcastream.engine.native.elementwise import ACTIVATIONS, ActivationName, gated
 
 
 class FusedGatedMLP(nn.Module):
-    """down(activation(gate(x)) * up(x)), gate and up in one packed weight."""
+    """down(activation(gate(x)) * up(x)), gate and up computed by one module."""
 
-    def __init__(self, gate_up: PackedLinear, down: nn.Module, activation: ActivationName) -> None:
+    def __init__(self, gate_up: nn.Module, down: nn.Module, activation: ActivationName) -> None:
         super().__init__()
         self.gate_up = gate_up
         self.down_proj = down
@@ -42,9 +41,9 @@ def _fuse(model: PreTrainedModel, name: str, module: nn.Module) -> bool:
     down = getattr(module, "down_proj", None)
     if gate_up is None or not isinstance(down, PackedLinearLayer) or not plain(module):
         return False
-    if gate_up.n != 2 * down.in_features:
+    if gate_up.packed.n != 2 * down.in_features:
         return False
-    inputs = list(random_inputs(gate_up.k, model.dtype))
+    inputs = list(random_inputs(gate_up.packed.k, model.dtype))
     expected = module(inputs[0]).float()
     errors = {}
     for activation in ACTIVATIONS:
@@ -59,10 +58,10 @@ def _fuse(model: PreTrainedModel, name: str, module: nn.Module) -> bool:
     return True
 
 
-def _gate_up(module: nn.Module) -> PackedLinear | None:
-    """Its packed weight of gate and up, side by side."""
+def _gate_up(module: nn.Module) -> MergedLinear | PackedLinearLayer | None:
+    """What computes gate and up of it, side by side."""
     gate, up = getattr(module, "gate_proj", None), getattr(module, "up_proj", None)
     if isinstance(gate, MergedLinearLayer) and isinstance(up, MergedLinearLayer) and gate.merged is up.merged:
-        return gate.merged.packed if (gate.index, up.index, len(gate.merged.widths)) == (0, 1, 2) else None
+        return gate.merged if (gate.index, up.index, len(gate.merged.widths)) == (0, 1, 2) else None
     both = getattr(module, "gate_up_proj", None)
-    return both.packed if isinstance(both, PackedLinearLayer) else None
+    return both if isinstance(both, PackedLinearLayer) else None

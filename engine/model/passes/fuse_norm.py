@@ -4,8 +4,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from engine.model.passes.base import Pass, plain, random_inputs, replace, same
-from engine.native.elementwise import rms_norm
+from orcastream.engine.model.passes.base import Pass, plain, random_inputs, replace, same
+from orcastream.engine.native.elementwise import rms_norm
 
 _EPSILONS = ("variance_epsilon", "eps", "epsilon", "norm_eps")
 

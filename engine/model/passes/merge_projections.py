@@ -1,32 +1,38 @@
 """Linear layers of one module that are called with the same input, computed at once."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from engine.model.passes.base import Pass, random_inputs, replace, same
-from engine.model.passes.pack_linears import PackedLinearLayer
-from engine.native.linear import PANEL, PackedLinear
+from orcastream.engine.model.passes.base import Pass, random_inputs, replace, same
+from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
+from orcastream.engine.native.linear import PANEL, PackedLinear
 
 
-class MergedLinear:
-    """Several linear layers of one input. It remembers the last one, for those that ask later.
+class MergedLinear(nn.Module):
+    """Several linear layers of one input, `layers` of the model, side by side. It remembers the last one, for those
+    that ask later.
 
     Engines on several threads may share it: what is remembered is one tuple, and another input is computed anew.
     """
 
-    def __init__(self, packed: PackedLinear, widths: list[int]) -> None:
+    def __init__(self, packed: PackedLinear, layers: Sequence[str], widths: Sequence[int]) -> None:
+        super().__init__()
         self.packed = packed
-        self.widths = widths
+        self.layers, self.widths = tuple(layers), tuple(widths)
         self._last: tuple[torch.Tensor, tuple[torch.Tensor, ...]] | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x `[..., in_features]`; returns `[..., sum of widths]`."""
+        return self.packed(x)
 
     def part(self, index: int, x: torch.Tensor) -> torch.Tensor:
         """What layer `index` computes from x, a view of `[..., sum of widths]`."""
         last = self._last
         if last is None or last[0] is not x:
-            last = x, torch.split(self.packed(x), self.widths, dim=-1)
+            last = x, torch.split(self(x), list(self.widths), dim=-1)
             self._last = last
         if index == len(self.widths) - 1:
             self._last = None
@@ -84,7 +90,7 @@ def _merge(model: PreTrainedModel, names: list[str]) -> int:
     parts = [model.get_submodule(name).packed for name in names]
     if any(part.n % PANEL for part in parts[:-1]) or len({(part.k, part.dtype) for part in parts}) > 1:
         return 0
-    merged = MergedLinear(PackedLinear.merge(parts), [part.n for part in parts])
+    merged = MergedLinear(PackedLinear.merge(parts), names, [part.n for part in parts])
     for index, (name, part) in enumerate(zip(names, parts, strict=True)):
         layer = MergedLinearLayer(merged, index)
         if not same(name, part, layer, random_inputs(part.k, model.dtype)):

@@ -5,18 +5,19 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from engine.model.passes.base import ROUNDED_TOLERANCE, Pass, plain, random_inputs, replace, same
-from engine.native.linear import PackedLinear
+from orcastream.engine.model.passes.base import ROUNDED_TOLERANCE, Pass, plain, random_inputs, replace, same
+from orcastream.engine.native.linear import PackedLinear
 
 _SAMPLED_IDS = 64
 
 
 class PackedLinearLayer(nn.Module):
-    """In place of nn.Linear."""
+    """In place of nn.Linear, whose name in the model was `layer`."""
 
-    def __init__(self, packed: PackedLinear) -> None:
+    def __init__(self, packed: PackedLinear, layer: str) -> None:
         super().__init__()
         self.packed = packed
+        self.layers, self.widths = (layer,), (packed.n,)
         self.in_features, self.out_features = packed.k, packed.n
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -61,7 +62,7 @@ class PackLinears(Pass):
             weight = module.weight.T if isinstance(module, Conv1D) else module.weight
             packed = self._pack(weight, module.bias)
             if same(name, module, packed, random_inputs(packed.k, weight.dtype), self._tolerance):
-                replace(model, name, PackedLinearLayer(packed))
+                replace(model, name, PackedLinearLayer(packed, name))
                 _share(model, embeddings.get(module.weight), packed)
                 count += 1
         _own_memory(model)

@@ -1,9 +1,13 @@
 #include "decoder.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "elementwise.h"
 #include "number.h"
 #include "parallel.h"
 #include "team.h"
+#include "vector.h"
 
 namespace orca {
 namespace {
@@ -21,6 +25,19 @@ struct DecoderWork {
       }
     }
     linear.reserve(*model.head, call.num_rows);
+    for (int64_t each = 0; each < call.num_adapters; ++each) reserve(call.adapters[each], model.num_layers);
+  }
+
+ private:
+  void reserve(const OrcaAdapter& adapter, int64_t num_layers) {
+    for (int64_t index = 0; index < num_layers; ++index) {
+      const OrcaAdapterLayer& layer = adapter.layers[index];
+      for (const OrcaLowRank* each : {&layer.projections, &layer.output, &layer.gate_up, &layer.down}) {
+        if (each->down == nullptr) continue;
+        linear.reserve(*each->down, adapter.num_rows);
+        linear.reserve(*each->up, adapter.num_rows);
+      }
+    }
   }
 };
 
@@ -40,13 +57,17 @@ class Decoder {
       const OrcaDecoderLayer& layer = model_.layers[index];
       norm_rows(layer.input_norm, index > 0);
       linear(*layer.projections, call_.normed, call_.projected, call_.num_tokens);
+      adapt(&OrcaAdapterLayer::projections, index, call_.normed, call_.projected);
       position_heads(layer);
       attend_layer(call_.attention[index]);
       linear(*layer.output, call_.attended, call_.change, call_.num_tokens);
+      adapt(&OrcaAdapterLayer::output, index, call_.attended, call_.change);
       norm_rows(layer.post_norm, true);
       linear(*layer.gate_up, call_.normed, call_.gate_up, call_.num_tokens);
+      adapt(&OrcaAdapterLayer::gate_up, index, call_.normed, call_.gate_up);
       gate_rows();
       linear(*layer.down, call_.gated, call_.change, call_.num_tokens);
+      adapt(&OrcaAdapterLayer::down, index, call_.gated, call_.change);
     }
     final_rows();
     if (call_.num_rows) linear(*model_.head, call_.normed, call_.logits, call_.num_rows);
@@ -59,6 +80,41 @@ class Decoder {
     linear_team(layer, {x, rows, layer.k, model_.format}, {y, rows, layer.n, model_.format}, work_.linear, team_,
                 thread_);
     team_.barrier();
+  }
+
+  // What adapters add to a linear layer's y, each for its rows.
+  void adapt(OrcaLowRank OrcaAdapterLayer::*place, int64_t index, void* x, void* y) {
+    for (int64_t each = 0; each < call_.num_adapters; ++each) {
+      const OrcaAdapter& adapter = call_.adapters[each];
+      const OrcaLowRank& change = adapter.layers[index].*place;
+      if (change.down == nullptr) continue;
+      gather(adapter, x, change.down->k);
+      team_.barrier();
+      linear(*change.down, call_.gathered, call_.inner, adapter.num_rows);
+      linear(*change.up, call_.inner, call_.added, adapter.num_rows);
+      scatter(adapter, y, change.up->n);
+      team_.barrier();
+    }
+  }
+
+  void gather(const OrcaAdapter& adapter, void* x, int64_t width) {
+    const Range range = share(adapter.num_rows, thread_, team_.size);
+    for (int64_t index = range.begin; index < range.end; ++index) {
+      std::memcpy(row(call_.gathered, index, width), row(x, adapter.rows[index], width), width * sizeof(T));
+    }
+  }
+
+  // Threads share columns: few rows are wide.
+  void scatter(const OrcaAdapter& adapter, void* y, int64_t width) {
+    const Range lanes = share((width + kLanes - 1) / kLanes, thread_, team_.size);
+    for (int64_t index = 0; index < adapter.num_rows; ++index) {
+      const T* from = row(call_.added, index, width);
+      T* to = row(y, adapter.rows[index], width);
+      for (int64_t column = lanes.begin * kLanes; column < std::min(lanes.end * kLanes, width); column += kLanes) {
+        const int64_t count = std::min<int64_t>(width - column, kLanes);
+        put_numbers(to + column, take_numbers(to + column, count) + take_numbers(from + column, count), count);
+      }
+    }
   }
 
   Vectors stream(void* rows, int64_t count) const {

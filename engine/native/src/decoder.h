@@ -27,6 +27,23 @@ struct OrcaDecoder {
   int32_t format;  // of all rows: orca::Format
 };
 
+// What an adapter adds to a linear layer: y += up(down(x)). Both null: nothing.
+struct OrcaLowRank {
+  const orca::Linear* down;
+  const orca::Linear* up;
+};
+
+struct OrcaAdapterLayer {
+  OrcaLowRank projections, output, gate_up, down;
+};
+
+// An adapter of some requests of the iteration.
+struct OrcaAdapter {
+  const OrcaAdapterLayer* layers;
+  const int64_t* rows;  // [num_rows] of the stream: the tokens of those requests, rising
+  int64_t num_rows;
+};
+
 // One iteration. Rows are contiguous.
 struct OrcaDecoderCall {
   void* hidden;         // [num_tokens, hidden_size]: the embeddings; overwritten
@@ -40,7 +57,12 @@ struct OrcaDecoderCall {
   void* gate_up;        // [num_tokens, 2 * intermediate_size]
   void* gated;          // [num_tokens, intermediate_size]
   void* change;         // [num_tokens, hidden_size]
+  // For the rows of one adapter at a time: the input of a linear layer, the result of `down`, that of `up`.
+  void* gathered;
+  void* inner;
+  void* added;
   // Of each layer, but for query, key, value and output with their strides, which are set here.
   const OrcaAttention* attention;
-  int64_t num_tokens, num_rows;
+  const OrcaAdapter* adapters;  // [num_adapters]
+  int64_t num_tokens, num_rows, num_adapters;
 };

@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import iter_modules
 
-from engine.schedule.policies.base import POLICIES, Policy, PolicyTools, register
+from orcastream.engine.schedule.policies.base import POLICIES, Policy, PolicyTools, register
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

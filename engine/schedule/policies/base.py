@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from engine.request import Request
-from engine.schedule.budget import TokenBudget
-from engine.schedule.memory import MemoryRule
-from engine.schedule.preemption import PreemptionChoice
-from engine.schedule.timing import IterationTimes
-from schemas.keys import CLASS_WEIGHT
+from orcastream.engine.request import Request
+from orcastream.engine.schedule.budget import TokenBudget
+from orcastream.engine.schedule.memory import MemoryRule
+from orcastream.engine.schedule.preemption import PreemptionChoice
+from orcastream.engine.schedule.timing import IterationTimes
+from orcastream.schemas.keys import CLASS_WEIGHT
 
 if TYPE_CHECKING:
-    from engine.record import IterationRecord
+    from orcastream.engine.record import IterationRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,9 @@ class Policy(ABC):
     sees_all: ClassVar[bool] = False
     """Whether its promise holds only among those that wait in the engine, so that whoever feeds it should keep nobody
     waiting elsewhere."""
+    forms_batches: ClassVar[bool] = False
+    """Whether a whole batch is formed of those that wait in the engine, so that whoever feeds it should keep as many
+    waiting as there are places."""
 
     def __init__(self, tools: PolicyTools) -> None:
         self.tools = tools

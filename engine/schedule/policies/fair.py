@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
-from engine.errors import IntegrityError
-from engine.request import Request
-from engine.schedule.heap import RequestHeap
-from engine.schedule.policies.base import Policy, PolicyTools, register
+from orcastream.engine.errors import IntegrityError
+from orcastream.engine.request import Request
+from orcastream.engine.schedule.heap import RequestHeap
+from orcastream.engine.schedule.policies.base import Policy, PolicyTools, register
 
 if TYPE_CHECKING:
-    from engine.record import IterationRecord
+    from orcastream.engine.record import IterationRecord
 
 INPUT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
 """What a computed prompt token and a generated one count, as in the paper."""

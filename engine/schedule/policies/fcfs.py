@@ -1,8 +1,8 @@
 """First come, first served."""
 
-from engine.request import Request
-from engine.schedule.policies.base import register
-from engine.schedule.policies.ordered import OrderedPolicy
+from orcastream.engine.request import Request
+from orcastream.engine.schedule.policies.base import register
+from orcastream.engine.schedule.policies.ordered import OrderedPolicy
 
 
 @register("fcfs")

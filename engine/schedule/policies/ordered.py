@@ -3,10 +3,10 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from engine.errors import IntegrityError
-from engine.request import Request
-from engine.schedule.heap import RequestHeap
-from engine.schedule.policies.base import Policy, PolicyTools
+from orcastream.engine.errors import IntegrityError
+from orcastream.engine.request import Request
+from orcastream.engine.schedule.heap import RequestHeap
+from orcastream.engine.schedule.policies.base import Policy, PolicyTools
 
 
 class OrderedPolicy(Policy):

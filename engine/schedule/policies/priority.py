@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable, Sequence
 
-from engine.errors import IntegrityError
-from engine.request import Request
-from engine.schedule.heap import RequestHeap
-from engine.schedule.policies.base import Policy, PolicyTools, register
-from schemas.keys import CLASSES, class_weights
+from orcastream.engine.errors import IntegrityError
+from orcastream.engine.request import Request
+from orcastream.engine.schedule.heap import RequestHeap
+from orcastream.engine.schedule.policies.base import Policy, PolicyTools, register
+from orcastream.schemas.keys import CLASSES, class_weights
 
 _URGENT = CLASSES[0]
 

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Sequence
 
-from engine.request import Request, RequestState
-from engine.schedule.policies.base import PolicyTools, register
-from engine.schedule.policies.ordered import OrderedPolicy
+from orcastream.engine.request import Request, RequestState
+from orcastream.engine.schedule.policies.base import PolicyTools, register
+from orcastream.engine.schedule.policies.ordered import OrderedPolicy
 
 _PATIENCE_S = 40.0
 """How long a request without a target is put off at most."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from engine.errors import IntegrityError
-from engine.request import Request
-from engine.schedule.heap import RequestHeap
-from engine.schedule.policies.base import Policy, PolicyTools, register
+from orcastream.engine.errors import IntegrityError
+from orcastream.engine.request import Request
+from orcastream.engine.schedule.heap import RequestHeap
+from orcastream.engine.schedule.policies.base import Policy, PolicyTools, register
 
 
 @register("static")
@@ -20,6 +20,8 @@ class RequestLevelBatching(Policy):
     Nothing starves, and nobody is preempted, except where the choices of one prompt, which join together, are too many
     for the cache.
     """
+
+    forms_batches = True
 
     def __init__(self, tools: PolicyTools) -> None:
         super().__init__(tools)

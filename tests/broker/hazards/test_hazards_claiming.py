@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from broker.errors import LinkLost
-from broker.link import Link
-from broker.presence import new_process_name
-from broker.queue import RequestQueue, entry_state
-from broker.sweep import Sweeper
-from schemas.keys import CLASSES, GROUP, Keys
+from orcastream.broker.errors import LinkLost
+from orcastream.broker.link import Link
+from orcastream.broker.presence import new_process_name
+from orcastream.broker.queue import RequestQueue, entry_state
+from orcastream.broker.sweep import Sweeper
+from orcastream.schemas.keys import CLASSES, GROUP, Keys
 from tests.broker.conftest import MakeWorker, OpenLink
 from tests.broker.proxy import LossyProxy
 from tests.broker.scripted import RETENTION_MS, enqueue, make_request, take_over

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from schemas.errors import ErrorCode
+from orcastream.schemas.errors import ErrorCode
 from tests.gateway.conftest import TEXT, Stage
+from tests.gateway.replies.test_disconnects import cancel_key, departed, ending, hold_grace, leave_after
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import joined, read
-from tests.gateway.test_departures import cancel_key, departed, ending, hold_grace, leave_after
 from tests.redis_server import RedisServer
 
 

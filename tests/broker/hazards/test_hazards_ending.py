@@ -5,18 +5,18 @@ import time
 
 import pytest
 
-from broker.attach import Ended, NotMine
-from broker.cancel import Control, ControlReader, cancel, cancelled, drain
-from broker.ending import Ender
-from broker.entry import EntryRef
-from broker.errors import Fenced
-from broker.link import Link
-from broker.loss import Watch
-from broker.queue import RequestQueue
-from broker.sweep import Sweeper
-from schemas.codec import Form
-from schemas.errors import ErrorCode
-from schemas.keys import GROUP, Keys
+from orcastream.broker.attach import Ended, NotMine
+from orcastream.broker.cancel import Control, ControlReader, cancel, cancelled, drain
+from orcastream.broker.ending import Ender
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.errors import Fenced
+from orcastream.broker.link import Link
+from orcastream.broker.loss import Watch
+from orcastream.broker.queue import RequestQueue
+from orcastream.broker.sweep import Sweeper
+from orcastream.schemas.codec import Form
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.keys import GROUP, Keys
 from tests.broker.conftest import MakeReader, MakeWorker, OpenLink
 from tests.broker.following import Seen, expected, follow, follow_until, resume, tokens_seen
 from tests.broker.scripted import RETENTION_MS, enqueue, make_request

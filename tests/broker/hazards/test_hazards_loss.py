@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from broker.attach import Attached
-from broker.errors import Fenced, LinkLost, ReplyConflict, UnknownRequest, Unwritable
-from broker.link import Link
-from broker.loss import LossCheck, Verdict, Watch
-from broker.queue import RequestQueue
-from broker.terms import Terms
-from schemas.errors import ErrorCode
-from schemas.keys import Keys
+from orcastream.broker.attach import Attached
+from orcastream.broker.errors import Fenced, LinkLost, ReplyConflict, UnknownRequest, Unwritable
+from orcastream.broker.link import Link
+from orcastream.broker.loss import LossCheck, Verdict, Watch
+from orcastream.broker.queue import RequestQueue
+from orcastream.broker.terms import Terms
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.keys import Keys
 from tests.broker.conftest import Begin, MakeReader, MakeWorker, OpenLink
 from tests.broker.following import Seen, expected, follow, follow_until, resume, tokens_seen
 from tests.broker.proxy import LossyProxy
@@ -166,6 +166,20 @@ async def test_hazard_09_terminal_lost_ack_kept(
     assert again.tokens[0] == expected(2), "it goes on from what the log still holds"
     await worker.end(again, [worker.next_run(again, 2)])
     assert await check.check(link, watch) is Verdict.ENDED
+
+
+@pytest.mark.parametrize("unread", [True, False])
+async def test_hazard_07_an_answer_that_expired_before_its_gateway_looked(
+    redis_server: RedisServer, link: Link, keys: Keys, begin: Begin, unread: bool
+) -> None:
+    """The gateway that accepted it looks when `seen` alone is left: without a reader nothing is computed anew."""
+    worker, job = await begin(2)
+    watch = Watch(job.request.id, "default", job.ref, job.request)
+    await worker.end(job)
+    await link.call("PEXPIRE", keys.reply(job.request.id), 0)
+    check = LossCheck(keys, "gateway", retention_ms=RETENTION_MS, unread=unread)
+    assert await check.check(link, watch) is (Verdict.UNKNOWN if unread else Verdict.REQUEUED)
+    assert await RequestQueue(link, keys).depth() == (0 if unread else 1)
 
 
 async def test_hazard_09_a_gateway_that_did_not_accept_it_ends_it(

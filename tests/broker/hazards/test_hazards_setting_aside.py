@@ -3,20 +3,20 @@
 import msgpack
 import pytest
 
-from broker.attach import Ended
-from broker.dead_letter import bury, is_hopeless
-from broker.ending import Ender
-from broker.errors import Unwritable
-from broker.fold import fold_log
-from broker.lease import Given
-from broker.letters import newest_letters
-from broker.link import Link
-from broker.presence import Presence, forget_dead, list_workers
-from broker.queue import RequestQueue, entry_state
-from broker.scripts import FORGET
-from broker.sweep import Sweeper
-from schemas.errors import ErrorCode
-from schemas.keys import GROUP, Keys
+from orcastream.broker.attach import Ended
+from orcastream.broker.dead_letter import bury, is_hopeless
+from orcastream.broker.ending import Ender
+from orcastream.broker.errors import Unwritable
+from orcastream.broker.fold import fold_log
+from orcastream.broker.lease import Given
+from orcastream.broker.letters import newest_letters
+from orcastream.broker.link import Link
+from orcastream.broker.presence import Presence, forget_dead, list_workers
+from orcastream.broker.queue import RequestQueue, entry_state
+from orcastream.broker.scripts import FORGET
+from orcastream.broker.sweep import Sweeper
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.keys import GROUP, Keys
 from tests.broker.conftest import MakeWorker
 from tests.broker.scripted import RETENTION_MS, enqueue, make_request, take_over
 from tests.redis_server import RedisServer

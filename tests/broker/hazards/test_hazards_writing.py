@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from broker.attach import Attached, Duplicate, Ended, NotMine
-from broker.errors import Fenced, LinkLost, LogBusy, ReplyConflict, Unwritable
-from broker.link import Link
-from broker.loss import Watch
-from broker.queue import RequestQueue, ensure_groups
-from schemas.events import Ending, Output, Run, Started, Terminal, Usage, encode_event
-from schemas.keys import Keys
-from schemas.seed import derived_seed
-from schemas.stopping import FinishReason, first_finish
+from orcastream.broker.attach import Attached, Duplicate, Ended, NotMine
+from orcastream.broker.errors import Fenced, LinkLost, LogBusy, ReplyConflict, Unwritable
+from orcastream.broker.link import Link
+from orcastream.broker.loss import Watch
+from orcastream.broker.queue import RequestQueue, ensure_groups
+from orcastream.schemas.events import Ending, Output, Run, Started, Terminal, Usage, encode_event
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.seed import derived_seed
+from orcastream.schemas.stopping import FinishReason, first_finish
 from tests.broker.conftest import Begin, MakeReader, MakeWorker, OpenLink
 from tests.broker.following import Seen, expected, follow, follow_until, tokens_seen
 from tests.broker.proxy import LossyProxy

@@ -18,11 +18,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from engine.attention.triton.decode import merge_kernel, split_kernel
-from engine.attention.triton.formats import FORMATS, factors_of
-from engine.attention.triton.prefill import prefill_kernel
-from engine.attention.triton.tiles import decode_tile, prefill_tile
-from engine.attention.triton.write import write_kernel
+from orcastream.engine.attention.triton.decode import merge_kernel, split_kernel
+from orcastream.engine.attention.triton.formats import FORMATS, factors_of
+from orcastream.engine.attention.triton.prefill import prefill_kernel
+from orcastream.engine.attention.triton.tiles import decode_tile, prefill_tile
+from orcastream.engine.attention.triton.write import write_kernel
 
 NAMES = {
     torch.bfloat16: "bf16",

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import torch
 
-from engine.attention import AttentionBackend, AttentionCall
-from engine.attention.quantize import dequantize, quantize
-from engine.batch.flat_batch import FlatBatch, SpanTokens
-from engine.kv.cache import KVCache
-from engine.kv.layout import LayerGroup, LayerShape
-from engine.kv.sequence import Sequence
+from orcastream.engine.attention import AttentionBackend, AttentionCall
+from orcastream.engine.attention.quantize import dequantize, quantize
+from orcastream.engine.batch.flat_batch import FlatBatch, SpanTokens
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.kv.layout import LayerGroup, LayerShape
+from orcastream.engine.kv.sequence import Sequence
 
 QUANTIZED = (torch.int8, torch.float8_e4m3fn)
 

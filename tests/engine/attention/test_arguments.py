@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from engine import EngineConfig, OrcaEngine, UnsupportedModel
-from engine.attention import TorchBackend
-from engine.attention.arguments import refuse_unknown
-from engine.model.runner import ModelRunner
-from engine.model.self_check import check_model
+from orcastream.engine import EngineConfig, OrcaEngine, UnsupportedModel
+from orcastream.engine.attention import TorchBackend
+from orcastream.engine.attention.arguments import refuse_unknown
+from orcastream.engine.model.runner import ModelRunner
+from orcastream.engine.model.self_check import check_model
 
 MakeModel = Callable[..., PreTrainedModel]
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engine.attention import TorchBackend, base, choose_backend
+from orcastream.engine.attention import TorchBackend, base, choose_backend
 
 
 class Better(TorchBackend):

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.attention import AttentionCall, NativeBackend, native_backend
-from engine.kv.layout import LayerShape
-from engine.native.instruction_sets import supported
-from engine.native.library import library, why_unavailable
+from orcastream.engine.attention import AttentionCall, NativeBackend, native_backend
+from orcastream.engine.kv.layout import LayerShape
+from orcastream.engine.native.instruction_sets import supported
+from orcastream.engine.native.library import library, why_unavailable
 from tests.engine.attention.one_layer import QUANTIZED, OneLayer, mixed_iterations
 
 pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=f"no compiled operators: {why_unavailable()}")

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from engine.attention import TorchBackend
-from engine.attention.quantize import dequantize, quantize
-from engine.kv.layout import LayerShape
+from orcastream.engine.attention import TorchBackend
+from orcastream.engine.attention.quantize import dequantize, quantize
+from orcastream.engine.kv.layout import LayerShape
 
 FORMATS = [(torch.int8, 0.5 / 127), (torch.float8_e4m3fn, 1 / 16)]
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.attention import AttentionCall, TorchBackend, torch_plan
-from engine.batch.flat_batch import FlatBatch
-from engine.kv.layout import LayerShape
+from orcastream.engine.attention import AttentionCall, TorchBackend, torch_plan
+from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.kv.layout import LayerShape
 from tests.engine.attention.one_layer import QUANTIZED, OneLayer, mixed_iterations
 
 SHAPE = LayerShape(num_heads=6, num_kv_heads=2, key_size=8, value_size=5)

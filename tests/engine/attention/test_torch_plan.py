@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.attention.torch_plan import padded_runs
+from orcastream.engine.attention.torch_plan import padded_runs
 
 
 @pytest.mark.parametrize(

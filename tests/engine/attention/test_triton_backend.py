@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from engine.attention import AttentionCall, TritonBackend, choose_backend
-from engine.kv.layout import LayerShape
+from orcastream.engine.attention import AttentionCall, TritonBackend, choose_backend
+from orcastream.engine.kv.layout import LayerShape
 from tests.engine.attention.triton_rig import Pair
 
 GROUPED = LayerShape(num_heads=6, num_kv_heads=2, key_size=8, value_size=5)
@@ -77,7 +77,7 @@ def test_formats(dtype: torch.dtype, cache_dtype: torch.dtype, triton_device: to
 
 
 def test_a_long_context_is_split(triton_device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine.attention.triton import plan
+    from orcastream.engine.attention.triton import plan
 
     monkeypatch.setattr(plan, "_SHORTEST", 16)
     monkeypatch.setattr(plan, "_UNIT", 8)
@@ -90,7 +90,7 @@ def test_splits_cover_each_context_once() -> None:
     pytest.importorskip("triton")
     import numpy as np
 
-    from engine.attention.triton.plan import splits_of
+    from orcastream.engine.attention.triton.plan import splits_of
 
     generator = np.random.default_rng(0)
     for window in (None, 300, 5000):

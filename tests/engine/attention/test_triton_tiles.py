@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from engine.attention.triton.tiles import Tile, _fitted, decode_tile, prefill_tile
+from orcastream.engine.attention.triton.tiles import Tile, _fitted, decode_tile, prefill_tile
 
 SIZES = [(8, 5), (64, 64), (80, 80), (128, 128), (192, 128), (256, 256), (512, 512), (576, 512)]
 

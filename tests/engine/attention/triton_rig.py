@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import torch
 
-from engine.attention import AttentionCall, TorchBackend, TritonBackend
-from engine.batch.flat_batch import FlatBatch, SpanTokens
-from engine.kv.cache import KVCache
-from engine.kv.layout import LayerGroup, LayerShape
-from engine.kv.sequence import Sequence
+from orcastream.engine.attention import AttentionCall, TorchBackend, TritonBackend
+from orcastream.engine.batch.flat_batch import FlatBatch, SpanTokens
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.kv.layout import LayerGroup, LayerShape
+from orcastream.engine.kv.sequence import Sequence
 
 NUM_BLOCKS = 100
 

@@ -2,10 +2,10 @@
 
 import torch
 
-from engine.batch.flat_batch import FlatBatch, SpanTokens
-from engine.kv.cache import KVCache
-from engine.kv.layout import LayerGroup
-from engine.kv.sequence import Sequence
+from orcastream.engine.batch.flat_batch import FlatBatch, SpanTokens
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.kv.layout import LayerGroup
+from orcastream.engine.kv.sequence import Sequence
 
 
 def make_cache(*windows: int | None) -> KVCache:

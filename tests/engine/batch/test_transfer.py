@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from engine.batch.transfer import packed, unpacked
+from orcastream.engine.batch.transfer import packed, unpacked
 
 
 def test_what_was_packed_comes_out_in_its_shape(device: torch.device) -> None:

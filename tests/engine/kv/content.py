@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from engine.kv.cache import KVCache
-from engine.kv.digest import ContentChain
-from engine.kv.layout import LayerGroup
-from engine.kv.sequence import Sequence, SwappedSequence
-from engine.kv.store import KVStore, LayerCache
-from engine.kv.tables import IntArray
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.kv.digest import ContentChain
+from orcastream.engine.kv.layout import LayerGroup
+from orcastream.engine.kv.sequence import Sequence, SwappedSequence
+from orcastream.engine.kv.store import KVStore, LayerCache
+from orcastream.engine.kv.tables import IntArray
 
 BLOCK_SIZE = 2
 LONGEST_SPAN = 6

@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from engine.errors import IntegrityError, OutOfBlocks
-from engine.kv.blocks import BlockPool
+from orcastream.engine.errors import IntegrityError, OutOfBlocks
+from orcastream.engine.kv.blocks import BlockPool
 
 
 def test_too_few_blocks_change_nothing() -> None:

@@ -5,8 +5,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.errors import IntegrityError
-from engine.kv.digest import ContentChain
+from orcastream.engine.errors import IntegrityError
+from orcastream.engine.kv.digest import ContentChain
 from tests.engine.kv.content import BLOCK_SIZE, LONGEST_SPAN, MAX_MODEL_LEN, ContentCache, Live, content
 
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=14)

@@ -5,9 +5,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import Request
-from engine.kv.continuations import Continuations
-from schemas.sampling import SamplingParams
+from orcastream.engine import Request
+from orcastream.engine.kv.continuations import Continuations
+from orcastream.schemas.sampling import SamplingParams
 from tests.engine.running import MakeEngine, request, run, tokens
 
 

@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.kv.digest import ContentChain
+from orcastream.engine.kv.digest import ContentChain
 
 
-def digests(tokens: list[int], tenant: str = "", salt: str = "", block_size: int = 4) -> list[bytes]:
-    chain = ContentChain(tenant, salt)
-    chain.extend(tokens, len(tokens), block_size)
+def digests(tokens: list[int], tenant: str = "", salt: str = "", adapter: bytes = b"") -> list[bytes]:
+    chain = ContentChain(tenant, salt, adapter)
+    chain.extend(tokens, len(tokens), 4)
     return chain.digests
 
 
@@ -32,12 +32,13 @@ def test_growing_in_steps_changes_nothing(tokens: list[int], stops: list[int]) -
 
 
 NAMES = st.text(max_size=6) | st.sampled_from(["", "1:", "a", "ab", "0:a", "1:ab"])
+ADAPTERS = st.sampled_from([b"", b"a", b"0:", b"1:a", bytes(32)])
+ROOTS = st.tuples(NAMES, NAMES, ADAPTERS)
 
 
-@given(NAMES, NAMES, NAMES, NAMES)
-def test_tenants_and_salts_never_share(tenant: str, salt: str, other_tenant: str, other_salt: str) -> None:
-    own, other = digests([1, 2, 3, 4], tenant, salt), digests([1, 2, 3, 4], other_tenant, other_salt)
-    assert (own == other) == ((tenant, salt) == (other_tenant, other_salt))
+@given(ROOTS, ROOTS)
+def test_tenants_salts_and_adapters_never_share(own: tuple[str, str, bytes], other: tuple[str, str, bytes]) -> None:
+    assert (digests([1, 2, 3, 4], *own) == digests([1, 2, 3, 4], *other)) == (own == other)
 
 
 def test_a_copy_grows_by_itself_and_a_cut_chain_takes_other_tokens() -> None:

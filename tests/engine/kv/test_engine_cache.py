@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel
 
-from engine import OrcaEngine, Request
-from schemas.sampling import SamplingParams
+from orcastream.engine import OrcaEngine, Request
+from orcastream.schemas.sampling import SamplingParams
 from tests.engine.running import MakeEngine, MakeModel, request, run, tokens
 
 Reference = Callable[..., list[int]]

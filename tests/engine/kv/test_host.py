@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from engine.errors import IntegrityError
-from engine.kv.host import HostSlots
+from orcastream.engine.errors import IntegrityError
+from orcastream.engine.kv.host import HostSlots
 
 
 def test_nothing_is_kept_where_all_is_pinned() -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.kv import size
-from engine.kv.host_memory_size import available_host_memory
+from orcastream.engine.kv import size
+from orcastream.engine.kv.host_memory_size import available_host_memory
 
 GIB = 1 << 30
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.errors import IntegrityError
-from engine.kv.digest import ContentChain
+from orcastream.engine.errors import IntegrityError
+from orcastream.engine.kv.digest import ContentChain
 from tests.engine.kv.content import BLOCK_SIZE, ContentCache, Live
 
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from engine import EngineConfig, OrcaEngine
-from engine.attention import AttentionBackend, TorchBackend
-from engine.kv.layout import LayerGroup, group_layers
-from engine.kv.size import blocks_that_fit
-from engine.model.cache_setup import _largest_lengths, make_cache
-from engine.model.runner import ModelRunner, resolve_cache_dtype
+from orcastream.engine import EngineConfig, OrcaEngine
+from orcastream.engine.attention import AttentionBackend, TorchBackend
+from orcastream.engine.kv.layout import LayerGroup, group_layers
+from orcastream.engine.kv.size import blocks_that_fit
+from orcastream.engine.model.cache_setup import _largest_lengths, make_cache
+from orcastream.engine.model.runner import ModelRunner, resolve_cache_dtype
 
 FULL, SLIDING = LayerGroup(None, (0,)), LayerGroup(20, (1,))
 ONE = {"block_size": 16, "max_batch_size": 4, "max_model_len": 100, "longest_span": 64}

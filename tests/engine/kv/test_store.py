@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from engine.attention import TorchBackend
-from engine.kv.layout import LayerShape
-from engine.kv.store import KVStore
+from orcastream.engine.attention import TorchBackend
+from orcastream.engine.kv.layout import LayerShape
+from orcastream.engine.kv.store import KVStore
 
 SHAPE = LayerShape(4, 2, 8, 5)
 

@@ -17,11 +17,11 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from engine import EngineConfig, OrcaEngine, UnsupportedModel
-from engine.attention import TorchBackend
-from engine.model.quiet import quiet
-from engine.model.self_check import check_model
-from schemas.sampling import SamplingParams
+from orcastream.engine import EngineConfig, OrcaEngine, UnsupportedModel
+from orcastream.engine.attention import TorchBackend
+from orcastream.engine.model.quiet import quiet
+from orcastream.engine.model.self_check import check_model
+from orcastream.schemas.sampling import SamplingParams
 from tests.engine.conftest import SIZES, build
 
 POSITIONS = 256

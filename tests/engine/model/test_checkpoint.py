@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from engine import EngineConfig, OrcaEngine, UnsupportedModel
-from engine.cli import main
-from engine.model.load import load_model, load_model_config
-from engine.model.quiet import quiet
+from orcastream.engine import EngineConfig, OrcaEngine, UnsupportedModel
+from orcastream.engine.cli import main
+from orcastream.engine.model.load import load_model, load_model_config
+from orcastream.engine.model.quiet import quiet
 from tests.engine.conftest import build
 
 CPU = torch.device("cpu")
@@ -261,7 +261,7 @@ def test_code_of_its_own_is_never_asked_about(save: Callable[..., Path], monkeyp
 def test_the_command_prints_one_line_and_reads_no_stdin(save: Callable[..., Path]) -> None:
     folder = save()
     configure(folder, auto_map=AUTO_MAP, model_type="own")
-    command = [sys.executable, "-m", "engine", "--model", str(folder), "--prompt-ids", "1"]
+    command = [sys.executable, "-m", "orcastream.engine", "--model", str(folder), "--prompt-ids", "1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         complaint = process.stderr.read()  # ends with the process, though its stdin stays open

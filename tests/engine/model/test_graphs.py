@@ -1,14 +1,16 @@
 """Decodes are filled up to a captured size; without a GPU a recording computes anew what a graph would replay."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from engine import EngineConfig, OrcaEngine
-from engine.batch.static_batch import NOWHERE, StaticBatch
-from engine.model.graphs import DecodeGraphs, ladder
-from schemas.sampling import SamplingParams
+from orcastream.engine import EngineConfig, OrcaEngine
+from orcastream.engine.batch.static_batch import NOWHERE, StaticBatch
+from orcastream.engine.model.graphs import DecodeGraphs, _Captured, ladder
+from orcastream.schemas.sampling import SamplingParams
 from tests.engine.conftest import build
 
 PROMPTS = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], [5, 6], [9] * 20]
@@ -82,3 +84,14 @@ def test_captured_graphs_bring_the_same_tokens() -> None:
     assert engines[1]._runner.graphs is not None
     first, second = ([each.output_ids for each in engine.generate(PROMPTS, params)] for engine in engines)
     assert first == second
+
+
+def test_iterations_with_adapters_are_not_replayed() -> None:
+    """A graph would compute them as the model is."""
+    engine = OrcaEngine(EngineConfig("tiny", kv_cache_memory=2**18, attention_backend="torch"), build("llama"))
+    static = StaticBatch.beside(engine.cache, 4, engine.device)
+    graphs = DecodeGraphs(engine._runner, static, record)
+    batch = static.first(2)
+    graphs._captured[4] = _Captured(static.first(4), None, lambda: None, torch.zeros(4, 1))
+    assert graphs.take(batch)
+    assert not graphs.take(replace(batch, adapters=np.array([0, -1])))

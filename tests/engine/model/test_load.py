@@ -9,11 +9,17 @@ import pytest
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-import demo
-from engine import EngineConfig, OrcaEngine, UnsupportedModel
-from engine.model.load import eos_token_ids, load_model, load_model_config, resolve_dtype, resolve_max_model_len
-from engine.native import instruction_sets
-from engine.native.instruction_sets import INSTRUCTION_SETS
+from orcastream import demo
+from orcastream.engine import EngineConfig, OrcaEngine, UnsupportedModel
+from orcastream.engine.model.load import (
+    eos_token_ids,
+    load_model,
+    load_model_config,
+    resolve_dtype,
+    resolve_max_model_len,
+)
+from orcastream.engine.native import instruction_sets
+from orcastream.engine.native.instruction_sets import INSTRUCTION_SETS
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from engine import OrcaEngine, Request, UnsupportedModel
-from engine.attention import TorchBackend
-from engine.kv.layout import LayerShape
-from engine.model.runner import ModelRunner
-from schemas.sampling import SamplingParams
+from orcastream.engine import OrcaEngine, Request, UnsupportedModel
+from orcastream.engine.attention import TorchBackend
+from orcastream.engine.kv.layout import LayerShape
+from orcastream.engine.model.runner import ModelRunner
+from orcastream.schemas.sampling import SamplingParams
 
 MakeModel = Callable[..., PreTrainedModel]
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from engine import EngineConfig, OrcaEngine, UnsupportedModel
-from engine.attention import TorchBackend
-from engine.batch.flat_batch import FlatBatch
-from engine.model.self_check import Reference, check_loaded, check_model, check_small_copy
-from engine.model.tiny_copy import thresholds, tiny_copy
+from orcastream.engine import EngineConfig, OrcaEngine, UnsupportedModel
+from orcastream.engine.attention import TorchBackend
+from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.model.self_check import Reference, check_loaded, check_model, check_small_copy
+from orcastream.engine.model.tiny_copy import thresholds, tiny_copy
 
 MakeModel = Callable[..., PreTrainedModel]
 

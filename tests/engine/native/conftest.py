@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.native.build import library_path
-from engine.native.instruction_sets import INSTRUCTION_SETS, supported
+from orcastream.engine.native.build import library_path
+from orcastream.engine.native.instruction_sets import INSTRUCTION_SETS, supported
 
 
 @pytest.fixture(params=list(INSTRUCTION_SETS))
@@ -13,5 +13,5 @@ def instruction_set(request: pytest.FixtureRequest) -> str:
     if name != "generic" and name not in supported():
         pytest.skip(f"this processor has no {name}")
     if not library_path(name).exists():
-        pytest.skip("the operators were not built: python -m engine.native.build")
+        pytest.skip("the operators were not built: python -m orcastream.engine.native.build")
     return name

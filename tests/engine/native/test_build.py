@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.native import build as build_module
-from engine.native.build import NO_COMPILER, build, fingerprint, library_path, main
-from engine.native.compiler import BuildError, NoCompiler
-from engine.native.instruction_sets import INSTRUCTION_SETS, supported
+from orcastream.engine.native import build as build_module
+from orcastream.engine.native.build import NO_COMPILER, build, fingerprint, library_path, main
+from orcastream.engine.native.compiler import BuildError, NoCompiler
+from orcastream.engine.native.instruction_sets import INSTRUCTION_SETS, supported
 
 needs_compiler = pytest.mark.skipif(
     shutil.which(shlex.split(os.environ.get("CXX") or "c++")[0]) is None, reason="needs a C++ compiler"

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from engine.native.elementwise import ActivationName, gated, rms_norm, rotate
+from orcastream.engine.native.elementwise import ActivationName, gated, rms_norm, rotate
 
 ROUNDING = {torch.bfloat16: 2**-8, torch.float32: 2e-6}
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

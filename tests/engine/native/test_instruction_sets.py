@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.native import instruction_sets
-from engine.native.instruction_sets import INSTRUCTION_SETS, compiler_flags, computes_bfloat16, supported
+from orcastream.engine.native import instruction_sets
+from orcastream.engine.native.instruction_sets import INSTRUCTION_SETS, compiler_flags, computes_bfloat16, supported
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="about x86-64")
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.native import build as build_module
-from engine.native import instruction_sets
-from engine.native import library as library_module
-from engine.native.build import build, fingerprint, library_path
-from engine.native.instruction_sets import supported
-from engine.native.library import LibraryUnavailable, instruction_set, library, why_unavailable
+from orcastream.engine.native import build as build_module
+from orcastream.engine.native import instruction_sets
+from orcastream.engine.native import library as library_module
+from orcastream.engine.native.build import build, fingerprint, library_path
+from orcastream.engine.native.instruction_sets import supported
+from orcastream.engine.native.library import LibraryUnavailable, instruction_set, library, why_unavailable
 
 needs_operators = pytest.mark.skipif(
     shutil.which(shlex.split(os.environ.get("CXX") or "c++")[0]) is None or not supported(),
@@ -61,7 +61,7 @@ def test_the_next_best_serves_where_the_best_was_not_built(built: Path) -> None:
 
 @pytest.mark.skipif(not supported(), reason="needs a processor that the operators are compiled for")
 def test_what_is_missing_or_damaged_is_told_apart(built: Path) -> None:
-    assert why_unavailable() == "they were not built: python -m engine.native.build"
+    assert why_unavailable() == "they were not built: python -m orcastream.engine.native.build"
     with pytest.raises(LibraryUnavailable, match="they were not built"):
         instruction_set()
     forget()
@@ -74,7 +74,7 @@ def test_what_is_missing_or_damaged_is_told_apart(built: Path) -> None:
 def test_operators_of_other_sources_are_refused(built: Path) -> None:
     build(built, built / "objects")
     (build_module.SOURCES / "newer.h").write_text("// newer\n")
-    assert why_unavailable() == "they were built from other sources: python -m engine.native.build"
+    assert why_unavailable() == "they were built from other sources: python -m orcastream.engine.native.build"
 
 
 def test_a_processor_that_they_are_not_for(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engine.native.linear import PANEL, PackedLinear
+from orcastream.engine.native.linear import PANEL, PackedLinear
 
 SHAPES = [
     (1, 32, 32),

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from engine.sampling.highest import by_rank, highest
-from engine.sampling.likeliest import likeliest
+from orcastream.engine.sampling.highest import by_rank, highest
+from orcastream.engine.sampling.likeliest import likeliest
 
 
 @pytest.mark.parametrize("vocab", [1, 5, 700, 151_936])

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from engine.sampling.random import draw_keys, exponential_noise, next_keys
+from orcastream.engine.sampling.random import draw_keys, exponential_noise, next_keys
 
 
 def noise(seeds: list[int], positions: list[int], vocab_size: int, device: torch.device) -> torch.Tensor:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from engine.sampling import race
-from engine.sampling.sampler import SamplingRow, sample, take_best
-from schemas.sampling import SamplingParams
+from orcastream.engine.sampling import race
+from orcastream.engine.sampling.sampler import SamplingRow, sample, take_best
+from orcastream.schemas.sampling import SamplingParams
 
 
 def row(position: int = 0, seed: int = 1, banned: tuple[int, ...] = (), **params: Any) -> SamplingRow:

@@ -9,8 +9,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.sampling import nucleus as module
-from engine.sampling.weights import Filters, Weights
+from orcastream.engine.sampling import nucleus as module
+from orcastream.engine.sampling.weights import Filters, Weights
 
 _DOUBT = 5e-7
 """Sums of float32 weights are right up to this share of the total."""
@@ -151,7 +151,7 @@ def test_rows_on_an_accelerator_are_asked_together(monkeypatch: pytest.MonkeyPat
     tokens = torch.arange(9000)
     rows = [weighed(scores[place : place + 1], each) for place, each in enumerate(filters)]
     alone = [set(row.dropped([0] * 9000, tokens)) for row in rows]
-    monkeypatch.setattr("engine.sampling.weights.one_by_one", lambda like: False)
+    monkeypatch.setattr("orcastream.engine.sampling.weights.one_by_one", lambda like: False)
     monkeypatch.setattr(module, "one_by_one", lambda like: False)
     together = weighed(scores, *filters)
     assert torch.equal(together.tiles > 0, torch.cat([row.tiles for row in rows]) > 0)

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from engine.record import IterationRecord
+from orcastream.engine.record import IterationRecord
 
 
 class Machine:
@@ -23,7 +23,7 @@ class Machine:
         seconds = self.expected_s(decodes, prefill, context, pairs) * self.random.lognormvariate(0, self.noise)
         if self.random.random() < self.hiccups:
             seconds *= 50
-        return IterationRecord(0.0, 0.0, 0.0, 0.0, 0.0, seconds, prefill, decodes, context, [], pairs)
+        return IterationRecord(0.0, 0.0, 0.0, 0.0, 0.0, seconds, prefill, decodes, context, [], [], pairs)
 
     def any_iteration(self) -> IterationRecord:
         decodes = self.random.randrange(0, 32)

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from engine.config import EngineConfig
-from engine.kv.cache import KVCache
-from engine.kv.layout import LayerGroup
-from engine.record import IterationRecord
-from engine.request import Request
-from engine.schedule.make import make_scheduler
-from engine.schedule.plan import Plan
-from engine.schedule.pool import RequestPool
-from engine.schedule.scheduler import Scheduler
-from schemas.sampling import SamplingParams
-from schemas.stopping import FinishReason
+from orcastream.engine.config import EngineConfig
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.kv.layout import LayerGroup
+from orcastream.engine.record import IterationRecord
+from orcastream.engine.request import Request
+from orcastream.engine.schedule.make import make_scheduler
+from orcastream.engine.schedule.plan import Plan
+from orcastream.engine.schedule.pool import RequestPool
+from orcastream.engine.schedule.scheduler import Scheduler
+from orcastream.schemas.sampling import SamplingParams
+from orcastream.schemas.stopping import FinishReason
 
 BLOCK_SIZE = 4
 _names = itertools.count()
@@ -154,7 +154,8 @@ def _record(plan: Plan, prefill_attention: int, seconds: float) -> IterationReco
         prefill_tokens=plan.prefill_tokens,
         decode_tokens=plan.num_decodes,
         context_tokens=sum(each.num_computed for each in plan.requests),
-        request_ids=[each.id for each in plan.requests],
+        requests=plan.requests,
+        lengths=plan.lengths,
         prefill_attention=prefill_attention,
     )
 

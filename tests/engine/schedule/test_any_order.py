@@ -6,10 +6,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.request import Request, RequestState
-from engine.schedule.policies import POLICIES
-from engine.schedule.scheduler import Scheduler
-from schemas.keys import CLASSES
+from orcastream.engine.request import Request, RequestState
+from orcastream.engine.schedule.policies import POLICIES
+from orcastream.engine.schedule.scheduler import Scheduler
+from orcastream.schemas.keys import CLASSES
 from tests.engine.schedule import pretended
 
 NUM_BLOCKS = 10

@@ -4,9 +4,9 @@ import statistics
 
 import pytest
 
-from engine.request import Request, RequestState
-from engine.schedule.budget import AdaptiveBudget, TokenBudget
-from engine.schedule.timing import IterationTimes
+from orcastream.engine.request import Request, RequestState
+from orcastream.engine.schedule.budget import AdaptiveBudget, TokenBudget
+from orcastream.engine.schedule.timing import IterationTimes
 from tests.engine.schedule.machine import Machine
 from tests.engine.schedule.pretended import add, compute, make, request
 

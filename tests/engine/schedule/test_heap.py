@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.request import Request
-from engine.schedule.heap import RequestHeap
+from orcastream.engine.request import Request
+from orcastream.engine.schedule.heap import RequestHeap
 from tests.engine.schedule.pretended import request
 
 

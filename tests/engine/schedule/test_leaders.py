@@ -1,7 +1,7 @@
 """Leaders of groups are found by what they know."""
 
-from engine.request import RequestState
-from engine.schedule.leaders import GroupLeaders
+from orcastream.engine.request import RequestState
+from orcastream.engine.schedule.leaders import GroupLeaders
 from tests.engine.schedule.pretended import request
 
 

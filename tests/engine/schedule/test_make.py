@@ -2,9 +2,9 @@
 
 import pytest
 
-from engine.schedule.budget import AdaptiveBudget, TokenBudget
-from engine.schedule.memory import Reserve
-from engine.schedule.policies import POLICIES
+from orcastream.engine.schedule.budget import AdaptiveBudget, TokenBudget
+from orcastream.engine.schedule.memory import Reserve
+from orcastream.engine.schedule.policies import POLICIES
 from tests.engine.schedule.pretended import make
 
 

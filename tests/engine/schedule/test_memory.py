@@ -2,9 +2,9 @@
 
 import pytest
 
-from engine.beam import Beam
-from engine.errors import IntegrityError
-from engine.schedule.memory import MEMORY_RULES, OnDemand, Reserve
+from orcastream.engine.beam import Beam
+from orcastream.engine.errors import IntegrityError
+from orcastream.engine.schedule.memory import MEMORY_RULES, OnDemand, Reserve
 from tests.engine.schedule.pretended import add, cancel, drain, make, request, step
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.schedule.plan import Plan, chunk_length
+from orcastream.engine.schedule.plan import Plan, chunk_length
 from tests.engine.schedule.pretended import add, make, request, step
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from engine.errors import IntegrityError
-from engine.request import Request, RequestState
-from engine.schedule.pool import RequestPool
+from orcastream.engine.errors import IntegrityError
+from orcastream.engine.request import Request, RequestState
+from orcastream.engine.schedule.pool import RequestPool
 from tests.engine.schedule.pretended import request
 
 

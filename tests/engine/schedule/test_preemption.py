@@ -2,11 +2,11 @@
 
 import pytest
 
-from engine.kv.digest import ContentChain
-from engine.kv.sequence import Sequence
-from engine.request import Request, RequestState
-from engine.schedule.preemption import PreemptionChoice
-from engine.schedule.timing import IterationTimes
+from orcastream.engine.kv.digest import ContentChain
+from orcastream.engine.kv.sequence import Sequence
+from orcastream.engine.request import Request, RequestState
+from orcastream.engine.schedule.preemption import PreemptionChoice
+from orcastream.engine.schedule.timing import IterationTimes
 from tests.engine.schedule.machine import Machine
 from tests.engine.schedule.pretended import request
 

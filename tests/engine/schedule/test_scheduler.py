@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.errors import IntegrityError
-from engine.request import RequestState
+from orcastream.engine.errors import IntegrityError
+from orcastream.engine.request import RequestState
 from tests.engine.schedule.pretended import add, cancel, compute, drain, ids, make, step
 
 

@@ -1,7 +1,7 @@
 """Copies to host memory are made where they can come back, and are measured."""
 
-from engine.schedule.preemption import PreemptionChoice
-from engine.schedule.swap import Swapper
+from orcastream.engine.schedule.preemption import PreemptionChoice
+from orcastream.engine.schedule.swap import Swapper
 from tests.engine.schedule.pretended import add, make, step
 
 

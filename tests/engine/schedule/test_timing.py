@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.schedule.timing import IterationTimes
+from orcastream.engine.schedule.timing import IterationTimes
 from tests.engine.schedule.machine import Machine
 
 CASES = [(0, 512, 512, 512 * 512), (16, 0, 4000, 0), (16, 256, 8000, 256 * 4000), (31, 64, 3000, 64 * 1000)]

@@ -40,6 +40,7 @@ SWITCHES: Final = (
     Switch("autoscaling-hpa", 'eq .Values.worker.autoscaling.mode "hpa"'),
     Switch("autoscaling-gateway", ".Values.gateway.autoscaling.enabled"),
     Switch("monitoring", ".Values.monitoring.enabled"),
+    Switch("scaled-workers", 'ne .Values.worker.autoscaling.mode "none"', needs=("monitoring",)),
     Switch(
         "rest-at-zero",
         f"and ({_KEDA}) (not .Values.worker.autoscaling.minReplicas)",

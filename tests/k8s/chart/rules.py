@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from schemas.keys import CLASSES, Keys
-from telemetry.dashboards import DASHBOARDS
+from orcastream.schemas.keys import CLASSES, Keys
+from orcastream.telemetry.dashboards import DASHBOARDS
 from tests.k8s.chart.layout import Action, Block, Extended, Replaced
 from tests.k8s.chart.variants import ABSENT, Choice
 

@@ -7,15 +7,16 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
-from engine.attention import NativeBackend, TorchBackend
-from engine.errors import UnsupportedModel
-from engine.model.compiled_decoder import ATTRIBUTE
-from engine.model.passes import apply_passes, passes_unavailable
-from engine.model.runner import ModelRunner
-from engine.model.self_check import Reference, check_loaded
+from orcastream.engine.attention import NativeBackend, TorchBackend
+from orcastream.engine.errors import UnsupportedModel
+from orcastream.engine.model.compiled_decoder import ATTRIBUTE
+from orcastream.engine.model.passes import apply_passes, passes_unavailable
+from orcastream.engine.model.runner import ModelRunner
+from orcastream.engine.model.self_check import Reference, check_loaded
 
 pytestmark = pytest.mark.skipif(
-    passes_unavailable(torch.device("cpu")) is not None, reason="no compiled operators: python -m engine.native.build"
+    passes_unavailable(torch.device("cpu")) is not None,
+    reason="no compiled operators: python -m orcastream.engine.native.build",
 )
 
 SIZES = {

@@ -9,16 +9,17 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-import demo
-from engine import EngineConfig, OrcaEngine
-from engine.errors import UnsupportedModel
-from engine.model import prepare
-from engine.model.passes import apply_passes, passes_unavailable
-from engine.model.passes.pack_linears import PackedEmbedding
-from schemas.sampling import SamplingParams
+from orcastream import demo
+from orcastream.engine import EngineConfig, OrcaEngine
+from orcastream.engine.errors import UnsupportedModel
+from orcastream.engine.model import prepare
+from orcastream.engine.model.passes import apply_passes, passes_unavailable
+from orcastream.engine.model.passes.pack_linears import PackedEmbedding
+from orcastream.schemas.sampling import SamplingParams
 
 pytestmark = pytest.mark.skipif(
-    passes_unavailable(torch.device("cpu")) is not None, reason="no compiled operators: python -m engine.native.build"
+    passes_unavailable(torch.device("cpu")) is not None,
+    reason="no compiled operators: python -m orcastream.engine.native.build",
 )
 
 FAMILIES = ("llama", "qwen3", "gemma2", "mistral", "phi3", "gpt2")

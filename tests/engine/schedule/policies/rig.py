@@ -5,10 +5,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from engine.record import IterationRecord
-from engine.request import Request, RequestState
-from engine.schedule.policies import POLICIES, Policy, PolicyTools
-from schemas.keys import CLASSES
+from orcastream.engine.record import IterationRecord
+from orcastream.engine.request import Request, RequestState
+from orcastream.engine.schedule.policies import POLICIES, Policy, PolicyTools
+from orcastream.schemas.keys import CLASSES
 from tests.engine.schedule import pretended
 
 BATCH = 6
@@ -54,7 +54,7 @@ class Rig:
         each.num_pending += num_tokens
         for _ in range(num_tokens):
             each.append(7)
-        self.policy.observe(IterationRecord(0.0, 0.0, 0.0, 0.0, 0.0, 0.01, 0, 1, 1, [each.id]))
+        self.policy.observe(IterationRecord(0.0, 0.0, 0.0, 0.0, 0.0, 0.01, 0, 1, 1, [each], [1]))
 
     def preempt(self, victim: Request) -> None:
         self.policy.left(victim)

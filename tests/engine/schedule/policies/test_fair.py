@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import given
 
-from engine.request import Request
+from orcastream.engine.request import Request
 from tests.engine.schedule.policies.rig import BATCH, MOVES, Follower, Rig, play
 from tests.engine.schedule.pretended import add, compute, drain, make, step
 

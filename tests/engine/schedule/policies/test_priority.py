@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from engine.request import Request
-from schemas.keys import CLASSES
+from orcastream.engine.request import Request
+from orcastream.schemas.keys import CLASSES
 from tests.engine.schedule.policies.rig import MOVES, Rig, play
 from tests.engine.schedule.pretended import add, drain, make, step
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from engine.request import Request, RequestState
+from orcastream.engine.request import Request, RequestState
 from tests.engine.schedule.policies.rig import MOVES, Rig, agree, play
 from tests.engine.schedule.pretended import add, compute, drain, make, step
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.request import Request
+from orcastream.engine.request import Request
 from tests.engine.schedule.pretended import add, cancel, compute, drain, make, step
 
 NUM_BLOCKS = 20

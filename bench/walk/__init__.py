@@ -1,0 +1,1 @@
+"""A few requests through the engine, every iteration noted: `python -m orcastream.bench.walk`."""

@@ -1,0 +1,1 @@
+"""Files of tenants in Redis: put there in pieces, listed, read by whoever serves them, gone when they expire."""

@@ -1,0 +1,141 @@
+"""The files of all tenants in Redis."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final, NamedTuple, TypeVar
+
+from orcastream.broker.connection import Connection
+from orcastream.broker.errors import BrokerError, require
+from orcastream.broker.files.stored_file import StoredFile
+from orcastream.broker.jobs.job import FIRST_RESULT, Job
+from orcastream.broker.redis_link import RedisLink
+from orcastream.broker.reply_log import REFUSED
+from orcastream.broker.resp import fields_of
+from orcastream.broker.scripts import KEEP_FILE
+from orcastream.schemas.keys import Keys
+
+T = TypeVar("T")
+
+PIECE_BYTES: Final = 256 * 1024
+"""Of a file's content in one entry, and in one answer of Redis."""
+_RESULTS: Final = 20
+
+
+class FilesFull(BrokerError):
+    """A tenant has as many files, or bytes in them, as it may."""
+
+    def __init__(self, what: str, found: int, allowed: int) -> None:
+        super().__init__(f"{what}: got {found}, allowed: {allowed}")
+        self.what = what
+        self.found = found
+        self.allowed = allowed
+
+
+class FileLost(BrokerError):
+    """The content of a file is not, or not wholly, in Redis: it expired, or Redis came back with less than it had."""
+
+    def __init__(self, file_id: str) -> None:
+        super().__init__(f"the content of the file {file_id!r} is not, or not wholly, in Redis")
+
+
+class FileBounds(NamedTuple):
+    """Most bytes of a tenant's files together, and most files; 0: any."""
+
+    max_bytes: int = 0
+    max_files: int = 0
+
+
+UNBOUNDED: Final = FileBounds()
+
+
+class FileStore:
+    """Every call may be repeated. While Redis is away it waits for `patience_s`.
+
+    Then it raises LinkLost, ResponseError or Unwritable.
+    """
+
+    def __init__(self, redis: RedisLink, keys: Keys, *, patience_s: float) -> None:
+        self._redis = redis
+        self._keys = keys
+        self._patience_s = patience_s
+
+    async def keep(self, tenant: str, file: StoredFile, bounds: FileBounds = UNBOUNDED) -> None:
+        """Enter a file into its tenant's list, or say anew what is known of it; its content expires with it.
+
+        Raises FilesFull.
+        """
+        call = KEEP_FILE.call([self._keys.files(tenant)], [file.id, file.as_text(), self._redis.now_ms, *bounds])
+        kept, *found = await self._patiently(lambda link: link.run(call.script, call.keys, call.args))
+        if kept == 0:
+            raise FilesFull("bytes", found[0], bounds.max_bytes)
+        if kept < 0:
+            raise FilesFull("files", found[0], bounds.max_files)
+        key = self._keys.file_pieces(file.id)
+        await self._patiently(lambda link: link.call("PEXPIREAT", key, file.expires_ms))
+
+    async def add_piece(self, file: StoredFile, number: int, piece: bytes) -> None:
+        """Add piece `number` (1, 2, 3 …) of the content, at most PIECE_BYTES; one that is there stays as it is."""
+        key = self._keys.file_pieces(file.id)
+
+        async def add(link: Connection) -> None:
+            added = ("XADD", key, f"{number}-0", "piece", piece)
+            replies = await link.call_many([added, ("PEXPIREAT", key, file.expires_ms)])
+            require([reply for reply in replies if REFUSED not in str(reply)])
+
+        await self._patiently(add)
+
+    async def find(self, tenant: str, file_id: str) -> StoredFile | None:
+        """The file of that id; None where this tenant has none that is there and has not expired."""
+        text = await self._patiently(lambda link: link.call("HGET", self._keys.files(tenant), file_id))
+        file = None if text is None else StoredFile.from_text(text)
+        return file if file is not None and self._is_there(file) else None
+
+    async def list(self, tenant: str) -> list[StoredFile]:
+        """All files of a tenant, the oldest first."""
+        texts = await self._patiently(lambda link: link.call("HVALS", self._keys.files(tenant)))
+        files = [file for file in map(StoredFile.from_text, texts) if self._is_there(file)]
+        return sorted(files, key=lambda file: (file.created_ms, file.id))
+
+    async def content(self, file: StoredFile) -> AsyncIterator[bytes]:
+        """The content, piece by piece. Raises FileLost before it would leave anything out."""
+        size_bytes = 0
+        async for piece in self._results(file) if file.job else self._pieces(file):
+            size_bytes += len(piece)
+            yield piece
+        if size_bytes != file.size_bytes:
+            raise FileLost(file.id)
+
+    async def delete(self, tenant: str, file: StoredFile) -> None:
+        """Leave nothing of a file; a job's results stay with the job."""
+
+        async def delete(link: Connection) -> None:
+            await link.call("HDEL", self._keys.files(tenant), file.id)
+            await link.call("DEL", self._keys.file_pieces(file.id))
+
+        await self._patiently(delete)
+
+    def _is_there(self, file: StoredFile) -> bool:
+        return not file.pending and file.expires_ms > self._redis.now_ms
+
+    async def _pieces(self, file: StoredFile) -> AsyncIterator[bytes]:
+        key, number = self._keys.file_pieces(file.id), 1
+        while found := await self._patiently(_one_piece(key, number)):
+            [(_, flat)] = found
+            yield fields_of(flat)[b"piece"]
+            number += 1
+
+    async def _results(self, file: StoredFile) -> AsyncIterator[bytes]:
+        job = Job(self._redis, self._keys, file.job, patience_s=self._patience_s)
+        cursor = FIRST_RESULT
+        while results := await job.results_after(cursor, _RESULTS):
+            cursor = results[-1].cursor
+            for result in results:
+                if result.failed == (file.outcome == "failed"):
+                    yield result.body + b"\n"
+
+    async def _patiently(self, action: Callable[[Connection], Awaitable[T]]) -> T:
+        return await self._redis.patiently(action, time.monotonic() + self._patience_s)
+
+
+def _one_piece(key: str, number: int) -> "Callable[[Connection], Awaitable[list[tuple[bytes, list[bytes]]]]]":
+    return lambda link: link.call("XRANGE", key, f"{number}-0", f"{number}-0")

@@ -1,0 +1,219 @@
+"""One bulk job in Redis: its lines until they have results, its results, and how many there are of both."""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from enum import IntEnum
+from typing import Any, Final, NamedTuple, TypeVar
+
+from orcastream.broker.connection import Connection
+from orcastream.broker.errors import BrokerError, require
+from orcastream.broker.jobs.order import CANCELLING, JobOrder, JobProgress, check_job_id
+from orcastream.broker.redis_link import RedisLink
+from orcastream.broker.reply_log import REFUSED
+from orcastream.broker.resp import fields_of
+from orcastream.broker.scripts import LEASE_JOB, MARK_JOB, RECORD_LINE, SEAL_JOB, ScriptCall
+from orcastream.schemas.keys import Keys
+
+T = TypeVar("T")
+
+FIRST_RESULT: Final = "0"
+"""The cursor before all results."""
+_NO_JOB: Final = -1
+_COUNTS: Final = ("completed", "failed", "completed_bytes", "failed_bytes")
+_FIELDS: Final = frozenset({"order", "total", *_COUNTS})
+"""What is kept of a job beside its marks."""
+
+
+class JobLost(BrokerError):
+    """Redis does not know the job, or not all of its lines: it expired, or Redis came back with less than it had."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"the job {job_id!r} is not, or not wholly, in Redis")
+
+
+class OtherJob(BrokerError):
+    """There is a job of this id, and it was ordered for something else."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"the job {job_id!r} exists and was submitted with other lines")
+
+
+class JobLine(NamedTuple):
+    """One line, as it was submitted, and its number: 1, 2, 3 …"""
+
+    number: int
+    body: bytes
+
+
+class JobResult(NamedTuple):
+    """One line's result, whether it says what went wrong, and the cursor behind it."""
+
+    cursor: str
+    number: int
+    body: bytes
+    failed: bool
+
+
+class Held(IntEnum):
+    """Whether a runner has the right to run a job, as `lease_job.lua` says it."""
+
+    BY_ANOTHER = 0
+    YES = 1
+    CANCELLING = 2
+    """It has, and is to end the job without answering more lines."""
+
+
+class Job:
+    """Every call may be repeated: what was done is not done twice, whoever does it, and however often.
+
+    While Redis is away a call waits for `patience_s`; then it raises LinkLost, ResponseError or Unwritable.
+    """
+
+    def __init__(self, redis: RedisLink, keys: Keys, job_id: str, *, patience_s: float) -> None:
+        """InvalidRequest where there can be no such id."""
+        self.id = check_job_id(job_id)
+        self._redis = redis
+        self._keys = keys
+        self._patience_s = patience_s
+
+    def request_id(self, number: int, attempt: int = 0) -> str:
+        """The id of the request that answers a line: of one that ended without an answer the next attempt's."""
+        return f"{self.id}.{number}" + (f".{attempt}" if attempt else "")
+
+    async def create(self, order: JobOrder) -> JobOrder:
+        """Make the job unless it is there: the order that counts. Raises OtherJob."""
+        key = self._keys.job(self.id)
+
+        async def create(link: Connection) -> JobOrder:
+            await link.call("HSETNX", key, "order", order.as_text())
+            counts = JobOrder.from_text(await link.call("HGET", key, "order"))
+            require([await self._expire(link, key, counts)])
+            expired = ("ZREMRANGEBYSCORE", self._keys.jobs, "-inf", order.created_ms)
+            require(await link.call_many([expired, ("ZADD", self._keys.jobs, counts.kept_until_ms, self.id)]))
+            return counts
+
+        counts = await self._patiently(create)
+        if counts.source != order.source:
+            raise OtherJob(self.id)
+        return counts
+
+    async def order(self) -> JobOrder:
+        """What it was ordered as. Raises JobLost."""
+        text = await self._patiently(lambda link: link.call("HGET", self._keys.job(self.id), "order"))
+        if text is None:
+            raise JobLost(self.id)
+        return JobOrder.from_text(text)
+
+    async def progress(self) -> JobProgress:
+        """How far it is. Raises JobLost."""
+        flat = await self._patiently(lambda link: link.call("HGETALL", self._keys.job(self.id)))
+        if not flat:
+            raise JobLost(self.id)
+        fields = {name.decode(): value.decode() for name, value in fields_of(flat).items()}
+        total = fields.get("total")
+        completed, failed, completed_bytes, failed_bytes = (int(fields.get(name, 0)) for name in _COUNTS)
+        return JobProgress(
+            None if total is None else int(total),
+            completed,
+            failed,
+            completed_bytes,
+            failed_bytes,
+            {name: value for name, value in fields.items() if name not in _FIELDS},
+        )
+
+    async def last_line(self) -> int:
+        """The number of the last line that was added; 0: none. Of a job that is not sealed."""
+        newest = await self._patiently(
+            lambda link: link.call("XREVRANGE", self._keys.job_lines(self.id), "+", "-", "COUNT", 1)
+        )
+        return _number(newest[0][0]) if newest else 0
+
+    async def add_lines(self, lines: Sequence[JobLine], order: JobOrder) -> None:
+        """Add lines in the order of their numbers; one that is there stays as it is."""
+        key = self._keys.job_lines(self.id)
+
+        async def add(link: Connection) -> None:
+            added = [("XADD", key, f"{line.number}-0", "line", line.body) for line in lines]
+            replies = await link.call_many(added)
+            require([reply for reply in replies if REFUSED not in str(reply)])
+            require([await self._expire(link, key, order)])
+
+        await self._patiently(add)
+
+    async def seal(self, total: int) -> bool:
+        """Say that all lines are there; False where one is missing, and all have to be added anew. Raises JobLost."""
+        keys = [self._keys.job(self.id), self._keys.job_lines(self.id)]
+        return bool(await self._run(SEAL_JOB.call(keys, [total])))
+
+    async def lines_after(self, number: int, count: int) -> list[JobLine]:
+        """At most `count` lines without a result, those behind line `number`, in their order."""
+        entries = await self._patiently(
+            lambda link: link.call("XRANGE", self._keys.job_lines(self.id), f"{number + 1}-0", "+", "COUNT", count)
+        )
+        return [JobLine(_number(entry_id), fields_of(flat)[b"line"]) for entry_id, flat in entries]
+
+    async def record(self, number: int, result: bytes, *, failed: bool) -> bool:
+        """Keep a line's result unless it has one; False where it has. Raises JobLost."""
+        keys = [self._keys.job(self.id), self._keys.job_lines(self.id), self._keys.job_results(self.id)]
+        return bool(await self._run(RECORD_LINE.call(keys, [number, result, "failed" if failed else "completed"])))
+
+    async def results_after(self, cursor: str, count: int) -> list[JobResult]:
+        """At most `count` results in the order in which they came, those behind `cursor`."""
+        begin = "-" if cursor == FIRST_RESULT else f"({cursor}"
+        entries = await self._patiently(
+            lambda link: link.call("XRANGE", self._keys.job_results(self.id), begin, "+", "COUNT", count)
+        )
+        return [_result(entry) for entry in entries]
+
+    async def mark(self, name: str, value: str | int) -> bool:
+        """Note what has happened to it, unless that was noted before: then False. Raises JobLost."""
+        if name in _FIELDS:
+            raise ValueError(f"name: got {name!r}, allowed: other names than {', '.join(sorted(_FIELDS))}")
+        return bool(await self._run(MARK_JOB.call([self._keys.job(self.id)], [name, value])))
+
+    async def cancel(self) -> None:
+        """Have no more lines answered: whoever runs it, now or later, ends it. Raises JobLost."""
+        await self.mark(CANCELLING, self._redis.now_ms)
+
+    async def lease(self, runner: str, lease_ms: int) -> Held:
+        """Take, or renew, the right to run it for `lease_ms`; 0 gives it back. Raises JobLost."""
+        keys = [self._keys.job(self.id), self._keys.job_runner(self.id)]
+        return Held(await self._run(LEASE_JOB.call(keys, [runner, lease_ms])))
+
+    async def delete(self) -> None:
+        """Leave nothing of it in Redis; whoever still runs it gets JobLost."""
+        kinds = (self._keys.job, self._keys.job_lines, self._keys.job_results, self._keys.job_runner)
+        keys = [kind(self.id) for kind in kinds]
+
+        async def delete(link: Connection) -> None:
+            await link.call("DEL", *keys)
+            await link.call("ZREM", self._keys.jobs, self.id)
+
+        await self._patiently(delete)
+
+    async def _run(self, call: ScriptCall) -> int:
+        done = int(await self._patiently(lambda link: link.run(call.script, call.keys, call.args)))
+        if done == _NO_JOB:
+            raise JobLost(self.id)
+        return done
+
+    async def _expire(self, link: Connection, key: str, order: JobOrder) -> Any:
+        return (await link.call_many([("PEXPIREAT", key, order.kept_until_ms)]))[0]
+
+    async def _patiently(self, action: Callable[[Connection], Awaitable[T]]) -> T:
+        return await self._redis.patiently(action, time.monotonic() + self._patience_s)
+
+
+async def list_jobs(link: Connection, keys: Keys) -> list[str]:
+    """The model's jobs, the first to expire first; some may have expired. Raises LinkLost, ResponseError."""
+    return [job_id.decode(errors="replace") for job_id in await link.call("ZRANGEBYSCORE", keys.jobs, "-inf", "+inf")]
+
+
+def _number(entry_id: bytes) -> int:
+    return int(entry_id.partition(b"-")[0])
+
+
+def _result(entry: Sequence[Any]) -> JobResult:
+    entry_id, flat = entry
+    fields = fields_of(flat)
+    return JobResult(entry_id.decode(), int(fields[b"line"]), fields[b"result"], fields[b"outcome"] == b"failed")

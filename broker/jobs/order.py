@@ -1,0 +1,82 @@
+"""What a bulk job was ordered as, and how far it is."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self
+
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.keys import PriorityClass
+from orcastream.schemas.request import DEFAULT_TENANT
+
+MAX_JOB_ID_LENGTH: Final = 64
+JOB_ID: Final = re.compile(rf"[A-Za-z0-9_\-]{{1,{MAX_JOB_ID_LENGTH}}}")
+"""No dot: behind the first one in a request's id stands the number of its line."""
+
+CANCELLING: Final = "cancelling_ms"
+"""The mark of a job that was cancelled: when. [ms]"""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOrder:
+    """What does not change of a job. Times are Unix milliseconds of the server's clock.
+
+    `source` identifies what was submitted, such as a digest of it: under the id of a job with another one nothing is
+    taken. `deadline_ms`: what has no answer then gets none. `kept_until_ms`: then nothing is left of the job.
+    `details` are the submitter's own.
+    """
+
+    source: str
+    created_ms: int
+    deadline_ms: int
+    kept_until_ms: int
+    tenant: str = DEFAULT_TENANT
+    priority_class: PriorityClass = "low"
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_text(self) -> str:
+        """As it is kept in Redis."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: bytes) -> Self:
+        """As `as_text` wrote it."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """`total` is None while lines are still being added. Lines with a result: `completed` and `failed`.
+
+    `marks` are what else was noted of the job, see `Job.mark`.
+    """
+
+    total: int | None
+    completed: int
+    failed: int
+    completed_bytes: int = 0
+    failed_bytes: int = 0
+    marks: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def left(self) -> int | None:
+        """Lines without a result."""
+        return None if self.total is None else max(0, self.total - self.completed - self.failed)
+
+    @property
+    def ended(self) -> bool:
+        """Whether every line has its result."""
+        return self.left == 0
+
+    @property
+    def cancelling(self) -> bool:
+        """Whether lines without a result are not to be answered any more."""
+        return CANCELLING in self.marks
+
+
+def check_job_id(job_id: str) -> str:
+    """The id itself; InvalidRequest where it cannot be one."""
+    if not JOB_ID.fullmatch(job_id):
+        raise InvalidRequest("job", job_id, f"1 to {MAX_JOB_ID_LENGTH} characters of A-Z a-z 0-9 _ -")
+    return job_id

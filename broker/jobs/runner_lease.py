@@ -1,0 +1,66 @@
+"""The right to run a bulk job: one runner has it, and another gets it once that one is dead."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+from redis.exceptions import ResponseError
+
+from orcastream.broker.errors import BrokerError
+from orcastream.broker.jobs.job import Held, Job
+
+_BEAT_S: Final = 1.0
+"""How often a runner says that it lives, and looks whether its job was cancelled."""
+_LEAVING_S: Final = 1.0
+"""How long giving the right back may take, such as while Redis is away."""
+
+
+class RunnerLease:
+    """Keeps the requests of a job that are in flight to one window. Nothing else depends on it: of two runners that
+    both believe they have it, one loses it at the next beat, and each line has one result whoever answers.
+    """
+
+    def __init__(self, job: Job, runner: str, *, lease_ms: int) -> None:
+        """`runner`: a name that no other has; `lease_ms`: a runner that was not heard of for so long is dead."""
+        self._job = job
+        self._runner = runner
+        self._lease_ms = lease_ms
+        self.cancelled = asyncio.Event()
+        """Set once the job was cancelled."""
+
+    async def take(self) -> bool:
+        """Whether the right is this runner's now. Raises as `Job`."""
+        held = await self._job.lease(self._runner, self._lease_ms)
+        if held is Held.CANCELLING:
+            self.cancelled.set()
+        return held is not Held.BY_ANOTHER
+
+    async def keep(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Carry `work` out under the right, and give it back; False where another got it before the work was done.
+
+        Raises what the work raises, and as `Job`.
+        """
+        working, keeping = asyncio.ensure_future(work), asyncio.ensure_future(self._keep_taking())
+        try:
+            await asyncio.wait((working, keeping), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+                return True
+            keeping.result()
+            return False
+        finally:
+            for task in (working, keeping):
+                task.cancel()
+            await asyncio.gather(working, keeping, return_exceptions=True)
+            await self._give_back()
+
+    async def _keep_taking(self) -> None:
+        """Return once another has it."""
+        while await self.take():  # noqa: ASYNC110 (the state is Redis')
+            await asyncio.sleep(min(_BEAT_S, self._lease_ms / 3000))
+
+    async def _give_back(self) -> None:
+        with suppress(BrokerError, ResponseError, TimeoutError):
+            async with asyncio.timeout(_LEAVING_S):
+                await self._job.lease(self._runner, 0)

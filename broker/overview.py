@@ -1,0 +1,29 @@
+"""A look at one model's service from outside, for people: its queue and its workers, as they say of themselves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orcastream.broker.connection import Connection
+from orcastream.broker.errors import require
+from orcastream.broker.presence import WorkerInfo, list_workers
+from orcastream.broker.queue_state import QueueState, read_queue_state
+from orcastream.schemas.keys import Keys
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """`dead_letters`: how many there are. `time_ms` is the server's clock; Unix time."""
+
+    time_ms: int
+    queue: QueueState
+    workers: Sequence[WorkerInfo]
+    dead_letters: int
+
+
+async def read_overview(link: Connection, keys: Keys) -> Overview:
+    """A few round trips, none of which walks through a stream. Raises LinkLost, ResponseError, Unwritable."""
+    queue = await read_queue_state(link, keys)
+    workers = await list_workers(link, keys)
+    letters = await link.call_many([("XLEN", lane.dead) for lane in keys.each_lane])
+    require(letters)
+    return Overview(await link.server_time_ms(), queue, workers, sum(letters))

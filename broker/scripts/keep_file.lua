@@ -1,0 +1,24 @@
+-- Enter a file into its tenant's list, or say it anew; files that have expired leave the list.
+-- KEYS[1] the tenant's files
+-- ARGV[1] id, ARGV[2] the file as JSON with size_bytes and expires_ms, ARGV[3] now, ms,
+-- ARGV[4] most bytes of all files together, ARGV[5] most files; 0: any
+-- Returns {1}; or, where it is not entered, {0, bytes} or {-1, files} that there would be
+local file = cjson.decode(ARGV[2])
+local bytes, files, latest_ms = file.size_bytes, 1, file.expires_ms
+local entered = redis.call('HGETALL', KEYS[1])
+local expired = {}
+for at = 1, #entered, 2 do
+  local other = cjson.decode(entered[at + 1])
+  if other.expires_ms <= tonumber(ARGV[3]) then
+    expired[#expired + 1] = entered[at]
+  elseif entered[at] ~= ARGV[1] then
+    bytes, files, latest_ms = bytes + other.size_bytes, files + 1, math.max(latest_ms, other.expires_ms)
+  end
+end
+local most_bytes, most_files = tonumber(ARGV[4]), tonumber(ARGV[5])
+if most_bytes > 0 and bytes > most_bytes then return {0, bytes} end
+if most_files > 0 and files > most_files then return {-1, files} end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+for _, id in ipairs(expired) do redis.call('HDEL', KEYS[1], id) end
+redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', latest_ms))
+return {1}

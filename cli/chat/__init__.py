@@ -1,0 +1,1 @@
+"""`orcastream chat`."""

@@ -1,0 +1,141 @@
+"""A conversation with a model: what was said so far, as far as the model's context takes it."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from orcastream.client import AsyncClient, AsyncReply, ClientError, Message, Parameters, Refused, Usage
+
+_CONTEXT_FULL: Final = "context_length_exceeded"
+_CANCEL_S: Final = 2.0
+"""How long a gateway may take to be told that nobody wants the answer any more."""
+
+
+@dataclass
+class AnswerStats:
+    """How one answer came. Times are readings of a monotonic clock in seconds."""
+
+    asked_s: float
+    first_s: float | None = None
+    last_s: float | None = None
+    usage: Usage | None = None
+
+    def took(self, piece: str) -> None:
+        """Something came."""
+        if piece:
+            self.last_s = time.monotonic()
+            self.first_s = self.first_s or self.last_s
+
+
+class Conversation:
+    """Turns of question and answer. Once the context is full the oldest are forgotten, and `tell` is told so."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        *,
+        system: str | None = None,
+        max_tokens: int | None = None,
+        temperature: float = 0.0,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._max_tokens = max_tokens
+        self._temperature = temperature
+        self._tell = tell
+        self._turns: list[list[Message]] = []
+        """Each a question, and its answer where there is one."""
+        self._is_full = False
+        self.system = system
+        """What the model is told before everything else."""
+        self.answers: list[AnswerStats] = []
+        """Of all questions so far."""
+
+    @property
+    def num_turns(self) -> int:
+        """Questions that the model still knows of."""
+        return len(self._turns)
+
+    def clear(self) -> None:
+        """Begin anew; the system message stays."""
+        self._turns.clear()
+        self._is_full = False
+
+    async def ask(self, question: str, show: Callable[[str], None]) -> None:
+        """Show the answer's pieces as they come. What was asked and answered is remembered, also when cut short.
+
+        Cancelled, it cancels the request. Raises ClientError.
+        """
+        if self._is_full:
+            self._forget(len(self._turns) // 2)
+        turn: list[Message] = [{"role": "user", "content": question}]
+        self._turns.append(turn)
+        stats = AnswerStats(time.monotonic())
+        self.answers.append(stats)
+        pieces: list[str] = []
+
+        def came(piece: str) -> None:
+            stats.took(piece)
+            pieces.append(piece)
+            show(piece)
+
+        try:
+            await self._stream(stats, came)
+        finally:
+            if pieces:
+                turn.append({"role": "assistant", "content": "".join(pieces)})
+            else:
+                self._turns.pop()
+
+    async def _stream(self, stats: AnswerStats, came: Callable[[str], None]) -> None:
+        reply = await self._accepted()
+        try:
+            async for delta in reply:
+                came(delta.text)
+            result = await reply.result()
+        except asyncio.CancelledError:
+            with suppress(ClientError, TimeoutError):
+                async with asyncio.timeout(_CANCEL_S):
+                    await reply.cancel()
+            raise
+        finally:
+            await reply.aclose()
+        stats.usage = result.usage
+        self._is_full = self._max_tokens is None and result.choices[0].finish_reason == "length"
+        if self._is_full:
+            self._tell("the context is full, and so the answer ends here")
+
+    async def _accepted(self) -> AsyncReply:
+        """The reply to the turns that fit, once the gateway has taken it."""
+        forgotten = 1
+        while True:
+            reply = self._reply()
+            try:
+                await reply.accepted()
+                return reply
+            except Refused as error:
+                if error.code != _CONTEXT_FULL or self.num_turns == 1:
+                    raise
+            self._forget(forgotten)
+            forgotten *= 2
+
+    def _reply(self) -> AsyncReply:
+        first: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
+        messages = first + [message for turn in self._turns for message in turn]
+        parameters: Parameters = {"temperature": self._temperature}
+        if self._max_tokens is not None:
+            parameters["max_tokens"] = self._max_tokens
+        return self._client.generate(messages, **parameters)
+
+    def _forget(self, count: int) -> None:
+        """The oldest turns, at least one and never the last."""
+        count = max(1, min(count, len(self._turns) - 1))
+        del self._turns[:count]
+        self._is_full = False
+        what = (
+            "the oldest question and its answer are" if count == 1 else f"the oldest {count} questions and answers are"
+        )
+        self._tell(f"the context is full: {what} forgotten")

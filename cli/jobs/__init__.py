@@ -1,0 +1,1 @@
+"""`orcastream submit` and `orcastream results`."""

@@ -1,0 +1,92 @@
+"""Has the lines of a bulk job answered, by the client over Redis."""
+
+from collections.abc import Callable
+from itertools import count
+
+from orcastream.broker.jobs.job import Job, JobLine
+from orcastream.broker.jobs.order import JobOrder
+from orcastream.broker.jobs.result_line import failed
+from orcastream.broker.jobs.runner import LineResult
+from orcastream.cli.jobs.question import Question
+from orcastream.cli.jobs.result_line import answered
+from orcastream.client import (
+    AsyncClient,
+    ClientError,
+    Expired,
+    InvalidRequest,
+    ReplyConflict,
+    ReplyExpired,
+    Result,
+    Unavailable,
+)
+from orcastream.client.errors import NOT_ENDED
+
+
+class Answers:
+    """See `orcastream.broker.jobs.runner.Answers`; Unavailable where Redis stays away or takes no requests."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        job: Job,
+        order: JobOrder,
+        *,
+        model: str,
+        max_tokens: int | None,
+        timeout_s: float,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._client = client
+        self._job = job
+        self._order = order
+        self._model = model
+        self._max_tokens = max_tokens
+        self._timeout_s = timeout_s
+        self._now_ms = now_ms
+
+    async def answer(self, line: JobLine) -> LineResult:
+        """Ask until there is an answer, or a failure that another attempt would not mend."""
+        line_id = self._job.request_id(line.number)
+        try:
+            question = Question.read(line.body, line.number, model=self._model, max_tokens=self._max_tokens)
+        except InvalidRequest as error:
+            return LineResult(failed(line_id, f"request-{line.number}", str(error.code), str(error)), True)
+        for attempt in count():
+            left_s = (self._order.deadline_ms - self._now_ms()) / 1000
+            if left_s <= 0:
+                return LineResult(failed(line_id, question.custom_id, "expired", "The job's time is over."), True)
+            try:
+                result = await self._ask(question, self._job.request_id(line.number, attempt), left_s)
+                return LineResult(answered(line_id, question, result, self._model), False)
+            except (Expired, ReplyConflict, ReplyExpired):
+                pass  # its answer is not to be had any more; nothing of it was shown
+            except Unavailable as error:
+                if error.code != NOT_ENDED:
+                    raise
+            except (ClientError, InvalidRequest) as error:
+                return LineResult(failed(line_id, question.custom_id, str(error.code), str(error)), True)
+        raise AssertionError("count() has no end")
+
+    async def withdraw(self, line: JobLine) -> None:
+        """See `orcastream.broker.jobs.runner.Answers`."""
+        await self._client.generate([0], request_id=self._job.request_id(line.number)).cancel()  # which posts nothing
+
+    def cancelled(self, line: JobLine) -> LineResult:
+        """See `orcastream.broker.jobs.runner.Answers`."""
+        try:
+            custom_id = Question.read(line.body, line.number, model=self._model, max_tokens=self._max_tokens).custom_id
+        except InvalidRequest:
+            custom_id = f"request-{line.number}"
+        told = failed(self._job.request_id(line.number), custom_id, "cancelled", "The job was cancelled.")
+        return LineResult(told, True)
+
+    async def _ask(self, question: Question, request_id: str, left_s: float) -> Result:
+        reply = self._client.generate(
+            question.prompt,
+            request_id=request_id,
+            priority=self._order.priority_class,
+            timeout_s=min(self._timeout_s, left_s),
+            **question.parameters,
+        )
+        async with reply:
+            return await reply.result()

@@ -1,0 +1,75 @@
+"""The file of a bulk job: surveyed once, so that nothing is queued of one with a mistake, then handed over."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from orcastream.broker.jobs.job import Job, JobLine
+from orcastream.broker.jobs.order import JobOrder
+from orcastream.cli.errors import UserError
+from orcastream.cli.jobs.question import Question
+from orcastream.schemas.errors import InvalidRequest
+
+_PIECE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """Requests one per line; blank lines do not count. The model and longest answer are those of `Question.read`."""
+
+    path: Path
+    model: str
+    max_tokens: int | None
+
+    def survey(self) -> tuple[int, str]:
+        """How many requests there are, and a digest of all that the answers depend on.
+
+        UserError naming each of the first wrong lines.
+        """
+        digest = sha256(f"{self.model} {self.max_tokens}\n".encode())
+        first_lines: dict[str, int] = {}
+        for at, line in self._lines():
+            digest.update(line.body + b"\n")
+            try:
+                question = Question.read(line.body, line.number, model=self.model, max_tokens=self.max_tokens)
+            except InvalidRequest as error:
+                raise UserError(f"{self.path}, line {at}: {error}") from None
+            if (first := first_lines.setdefault(question.custom_id, at)) != at:
+                raise UserError(
+                    f"{self.path}, line {at}: custom_id {question.custom_id!r} is that of line {first}, too"
+                )
+        if not first_lines:
+            raise UserError(f"{self.path}: got no request, allowed: one JSON object per line")
+        return len(first_lines), digest.hexdigest()
+
+    async def hand_over(self, job: Job, order: JobOrder, total: int) -> None:
+        """Add all lines to a job that is not sealed yet, and seal it."""
+        while True:
+            last = await job.last_line()
+            lines = (line for _, line in self._lines() if line.number > last)
+            while piece := list(islice(lines, _PIECE)):
+                await job.add_lines(piece, order)
+                last = piece[-1].number
+            if last != total:
+                raise UserError(
+                    f"{self.path}: had {total} requests a moment ago and has {last}, allowed: one that stays"
+                )
+            if await job.seal(total):
+                return
+
+    def _lines(self) -> Iterator[tuple[int, JobLine]]:
+        """Where each request stands in the file, and the request."""
+        number = 0
+        try:
+            with self.path.open("rb") as file:
+                for at, raw in enumerate(file, start=1):
+                    if body := raw.strip():
+                        number += 1
+                        yield at, JobLine(number, body)
+        except OSError as error:
+            raise UserError(
+                f"file: got {str(self.path)!r}, allowed: a file that can be read ({error.strerror})"
+            ) from None

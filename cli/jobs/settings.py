@@ -1,0 +1,67 @@
+"""Settings of the commands about bulk jobs."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import CliPositionalArg
+
+from orcastream.broker.jobs.order import JOB_ID
+from orcastream.broker.settings import NAME
+from orcastream.cli.console.settings import ConsoleSettings
+from orcastream.schemas.keys import PriorityClass
+from orcastream.schemas.limits import MAX_DEADLINE_AHEAD_MS, MAX_OUTPUT_TOKENS
+from orcastream.schemas.request import DEFAULT_TENANT
+
+_JOB = f"^(?:{JOB_ID.pattern})$"
+_MAX_TIMEOUT_S = MAX_DEADLINE_AHEAD_MS // 1000
+_DAY_S = 86_400
+
+
+class SubmitSettings(ConsoleSettings):
+    """Have every line of a file answered through the queue, each once. Run it again to go on where it was ended."""
+
+    file: CliPositionalArg[Path] = Field(
+        description='The requests, one JSON object per line: OpenAI\'s batch lines, or {"prompt": ...}.'
+    )
+    output: Path | None = Field(
+        None, description="Where the results go; what it holds of them stays. None: FILE with .results before its end."
+    )
+    ordered: bool = Field(False, description="Write results in the order of their requests instead of as they come.")
+    job: str | None = Field(
+        None, pattern=_JOB, description="The job's id; none: one that follows from the file and the model."
+    )
+    window: int = Field(
+        128,
+        ge=1,
+        description="Most requests of the job that wait and run at once; at most half of max_queue_depth. [requests]",
+    )
+    priority_class: PriorityClass = Field("low", description="Class of the requests; --class for short.")
+    tenant: str = Field(DEFAULT_TENANT, pattern=NAME, description="Whose requests they are.")
+    max_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_OUTPUT_TOKENS,
+        description="Longest answer to lines that do not say; none: what the context leaves, 16 for a prompt. [tokens]",
+    )
+    timeout_s: float = Field(
+        3600.0, ge=1, le=_MAX_TIMEOUT_S, description="A request without an end after this long is posted again. [s]"
+    )
+    completion_window_s: float = Field(
+        _MAX_TIMEOUT_S, ge=1, le=_MAX_TIMEOUT_S, description="Lines without an answer after this long fail. [s]"
+    )
+    keep_s: float = Field(
+        _DAY_S, ge=0, le=30 * _DAY_S, description="How long after that Redis keeps the job and its results. [s]"
+    )
+
+
+class ResultsSettings(ConsoleSettings):
+    """The results of a job, as far as they are there; without a job, a list of all jobs."""
+
+    job: CliPositionalArg[str] = Field("", pattern=f"^$|{_JOB}", description="The job's id; none: list the jobs.")
+    output: Path | None = Field(None, description="Append what is missing there; none: print them.")
+    ordered: bool = Field(False, description="In the order of their requests instead of as they came.")
+    delete: bool = Field(False, description="Delete the job, once all of its results are written.")
+    cancel: bool = Field(
+        False,
+        description="Have no more lines answered; `submit`, running or run again, ends the job with what is there.",
+    )

@@ -1,0 +1,155 @@
+"""`orcastream submit FILE.jsonl`: every line answered through the queue, and its result in a file, once."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from orcastream.broker.connection import Connection
+from orcastream.broker.jobs.job import Job, JobLost, OtherJob
+from orcastream.broker.jobs.order import JobOrder
+from orcastream.broker.jobs.runner import JobRunner
+from orcastream.broker.jobs.runner_lease import RunnerLease
+from orcastream.broker.presence import new_process_name
+from orcastream.broker.redis_link import RedisLink
+from orcastream.cli.console.output import show_one
+from orcastream.cli.console.run import FLAGS, NotDone, run_with_redis
+from orcastream.cli.errors import UserError
+from orcastream.cli.jobs.answers import Answers
+from orcastream.cli.jobs.collector import Collector
+from orcastream.cli.jobs.input_file import InputFile
+from orcastream.cli.jobs.result_file import ResultFile
+from orcastream.cli.jobs.settings import SubmitSettings
+from orcastream.cli.parse import load_settings
+from orcastream.client import AsyncClient, Unavailable
+from orcastream.text.model_config import ModelFilesError
+from orcastream.text.tokenizer import Tokenizer
+
+_LEASE_MS = 5000
+"""A process that runs a job and was not heard of for so long is dead."""
+_LOOK_S = 0.5
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code 1 where lines have failed, or the job cannot be done; 130 after Ctrl-C."""
+    settings = load_settings(SubmitSettings, arguments, "submit", FLAGS)
+    if settings.window > settings.max_queue_depth // 2:
+        most = f"at most {settings.max_queue_depth // 2}, half of max_queue_depth"
+        raise UserError(f"window (--window, ORCASTREAM_WINDOW): got {settings.window}, allowed: {most}")
+    try:
+        return run_with_redis(settings, _submit)
+    except KeyboardInterrupt:
+        print("orcastream submit: interrupted; the same command goes on where this one ended", file=sys.stderr)
+        raise
+
+
+async def _submit(link: Connection, settings: SubmitSettings) -> None:
+    file = InputFile(settings.file, settings.served_name, settings.max_tokens)
+    total, digest = file.survey()
+    redis = RedisLink(str(settings.connection_url), f"submit-{new_process_name()}")
+    job = Job(redis, settings.keys(), settings.job or f"job-{digest[:24]}", patience_s=settings.completion_window_s)
+    output = settings.output or settings.file.with_suffix(f".results{settings.file.suffix}")
+    try:
+        order = await job.create(_order(settings, digest, await link.server_time_ms()))
+        if (await job.progress()).total is None:
+            await file.hand_over(job, order, total)
+        with ResultFile(output, job.id) as results, _bar() as bar:
+            shown = bar.add_task(job.id, total=total, completed=len(results.numbers))
+            collector = _collector(job, results, settings, bar, shown)
+            await _run(settings, job, order, redis, collector)
+            if len(results.numbers) != total:
+                await collector.collect_anew()
+            if len(results.numbers) != total:
+                raise JobLost(job.id)
+        progress = await job.progress()
+    except (JobLost, OtherJob, Unavailable) as error:
+        raise NotDone(f"{error}; what the output holds is kept") from None
+    finally:
+        await redis.close()
+    facts = {"job": job.id, "lines": total, "completed": progress.completed, "failed": progress.failed}
+    show_one({**facts, "output": str(output)}, as_json=settings.as_json)
+    if progress.failed:
+        raise NotDone(f"{progress.failed} of {total} lines have failed: `error` says why")
+
+
+def _order(settings: SubmitSettings, digest: str, now_ms: int) -> JobOrder:
+    deadline_ms = now_ms + int(settings.completion_window_s * 1000)
+    return JobOrder(
+        source=digest,
+        created_ms=now_ms,
+        deadline_ms=deadline_ms,
+        kept_until_ms=deadline_ms + int(settings.keep_s * 1000),
+        tenant=settings.tenant,
+        priority_class=settings.priority_class,
+        details={"file": settings.file.name, "model": settings.served_name},
+    )
+
+
+def _bar() -> Progress:
+    """How far the job is, on standard error if that is a terminal."""
+    console = Console(file=sys.stderr)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, disable=not console.is_terminal)
+
+
+def _collector(job: Job, results: ResultFile, settings: SubmitSettings, bar: Progress, shown: TaskID) -> Collector:
+    return Collector(
+        job, results, ordered=settings.ordered, on_written=lambda count: bar.update(shown, completed=count)
+    )
+
+
+async def _run(settings: SubmitSettings, job: Job, order: JobOrder, redis: RedisLink, collector: Collector) -> None:
+    """Run the job, and collect its results meanwhile."""
+    news = asyncio.Event()
+    async with _client(settings, order) as client:
+        answers = Answers(
+            client,
+            job,
+            order,
+            model=settings.served_name,
+            max_tokens=settings.max_tokens,
+            timeout_s=settings.timeout_s,
+            now_ms=lambda: redis.now_ms,
+        )
+        running = asyncio.create_task(_answer_all(job, answers, settings.window, news))
+        running.add_done_callback(lambda _: news.set())
+        try:
+            while not running.done():
+                await collector.collect()
+                await news.wait()
+                news.clear()
+            await running
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    await collector.collect()
+
+
+async def _answer_all(job: Job, answers: Answers, window: int, news: asyncio.Event) -> None:
+    """Run the job, or wait while another process does."""
+    lease = RunnerLease(job, new_process_name(), lease_ms=_LEASE_MS)
+    runner = JobRunner(job, answers, lease, window=window, on_result=lambda _: news.set())
+    while not (await lease.take() and await lease.keep(runner.run())):
+        if (await job.progress()).ended:
+            return
+        news.set()  # of what the other one has kept
+        await asyncio.sleep(_LOOK_S)
+
+
+def _client(settings: SubmitSettings, order: JobOrder) -> AsyncClient:
+    try:
+        tokenizer = Tokenizer.load(settings.model)
+    except ModelFilesError as error:
+        raise UserError(str(error)) from None
+    return AsyncClient(
+        str(settings.connection_url),
+        settings.served_name,
+        patience_s=settings.completion_window_s,
+        namespace=settings.namespace,
+        tenant=order.tenant,
+        queue_lanes=settings.queue_lanes,
+        tokenizer=tokenizer,
+        retention_s=settings.retention_s,
+    )

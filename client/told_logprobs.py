@@ -1,0 +1,41 @@
+"""Log probabilities as they come: in the chunks of a gateway's streams, and in the runs of reply logs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from orcastream.client.result import LikelyToken, TokenLogprob
+from orcastream.text.token_text import token_text
+from orcastream.text.tokenizer import Tokenizer
+
+
+def of_chunk(told: Mapping[str, Any]) -> Iterator[TokenLogprob]:
+    """Those of a choice's `logprobs` in a chat or a completion, whose lists have one item per token."""
+    if "content" in told:
+        for one in told["content"] or ():
+            yield TokenLogprob(one["logprob"], one["token"], likeliest=_sorted(map(_of_chat, one["top_logprobs"])))
+        return
+    for text, logprob, top in zip(told["tokens"], told["token_logprobs"], told["top_logprobs"], strict=True):
+        likeliest = _sorted(LikelyToken(value, name) for name, value in top.items())
+        yield TokenLogprob(logprob, text, likeliest=likeliest)
+
+
+def of_run(
+    tokenizer: Tokenizer | None, tokens: Sequence[int], items: Sequence[Any], *, position: int
+) -> Iterator[TokenLogprob]:
+    """Those of a run's tokens, the first of which stands at `position` of its choice."""
+    for offset, (token, (own, likeliest)) in enumerate(zip(tokens, items, strict=True)):
+        first = position + offset == 0
+        others = tuple(LikelyToken(value, _text(tokenizer, other, first), other) for other, value in likeliest)
+        yield TokenLogprob(own, _text(tokenizer, token, first), token, others)
+
+
+def _of_chat(told: Mapping[str, Any]) -> LikelyToken:
+    return LikelyToken(told["logprob"], told["token"])
+
+
+def _sorted(tokens: Iterator[LikelyToken]) -> tuple[LikelyToken, ...]:
+    return tuple(sorted(tokens, key=lambda one: -one.logprob))
+
+
+def _text(tokenizer: Tokenizer | None, token: int, first: bool) -> str:
+    return "" if tokenizer is None else token_text(tokenizer, token, first=first).text

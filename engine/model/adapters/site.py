@@ -1,0 +1,79 @@
+"""Where adapters can change a model: its linear layers, as they are computed."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from orcastream.engine.model.passes.merge_projections import MergedLinear
+from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
+
+_PROBE_TOKENS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One product of a forward pass: a linear layer, or several of one input, side by side.
+
+    `layers` are their names in the model as it was loaded, in the order of the product's columns, of which each takes
+    `widths[i]`. The product is called once per pass, with `[1, num_tokens, in_features]`.
+    """
+
+    module: nn.Module
+    layers: tuple[str, ...]
+    widths: tuple[int, ...]
+    in_features: int
+
+    @property
+    def name(self) -> str:
+        """That of the first layer."""
+        return self.layers[0]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the compiled operators compute it."""
+        return isinstance(self.module, MergedLinear | PackedLinearLayer)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is computed."""
+        if self.is_packed:
+            return torch.device("cpu")
+        weight = self.module.weight
+        assert isinstance(weight, torch.Tensor)
+        return weight.device
+
+
+def find_sites(model: PreTrainedModel, probe: Callable[[int], None]) -> list[Site]:
+    """Those that every token of a flat batch goes through once; `probe` makes a forward pass of so many tokens.
+
+    A head that computes some rows only, experts that get some tokens only, and layers whose weights are used without a
+    call are none.
+    """
+    candidates = list(_candidates(model))
+    calls: dict[nn.Module, list[Sequence[int]]] = {site.module: [] for site in candidates}
+
+    def note(module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> None:
+        calls[module].append(arguments[0].shape)
+
+    handles = [site.module.register_forward_pre_hook(note) for site in candidates]
+    try:
+        probe(_PROBE_TOKENS)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [site for site in candidates if calls[site.module] == [(1, _PROBE_TOKENS, site.in_features)]]
+
+
+def _candidates(model: PreTrainedModel) -> Iterator[Site]:
+    for name, module in model.named_modules():
+        if isinstance(module, MergedLinear | PackedLinearLayer):
+            yield Site(module, module.layers, module.widths, module.packed.k)
+        elif type(module) is nn.Linear:
+            yield Site(module, (name,), (module.out_features,), module.in_features)
+        elif type(module) is Conv1D:
+            in_features, out_features = module.weight.shape
+            yield Site(module, (name,), (out_features,), in_features)

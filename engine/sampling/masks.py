@@ -1,0 +1,106 @@
+"""Which tokens may come next where outputs have to follow something: computed while the model runs."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+if TYPE_CHECKING:
+    from orcastream.engine.request import Request
+
+Mask = npt.NDArray[np.uint8]
+
+
+class Matcher(Protocol):
+    """What the output of one request has to follow: a state that its tokens move on, shared with no other request.
+
+    An error that a call raises ends its request. Calls come from one thread, one at a time, and should let go of the
+    interpreter where they take long.
+    """
+
+    def consume(self, token_ids: Sequence[int]) -> None:
+        """These tokens come next in the output."""
+
+    def fill(self, mask: Mask) -> None:
+        """Tell which tokens may follow; at the end of an output those that end it.
+
+        mask `[mask_bytes(vocab_size)]` uint8, to be written as a whole: token t is bit t % 8, from the lowest, of byte
+        t // 8.
+        """
+
+
+def mask_bytes(vocab_size: int) -> int:
+    """Bytes of a mask: whole words of 32 tokens."""
+    return -(-vocab_size // 32) * 4
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """Masks `[num_masks, mask_bytes]` uint8, the row of each request in them, and why others have none."""
+
+    bits: Mask
+    rows: "dict[Request, int]" = field(default_factory=dict)
+    failed: "dict[Request, str]" = field(default_factory=dict)
+
+    def to(self, device: torch.device) -> torch.Tensor:
+        """The masks on `device`."""
+        return torch.from_numpy(self.bits).to(device)
+
+
+NO_MASKS = Masks(np.empty((0, 0), dtype=np.uint8))
+
+
+class MaskThread:
+    """Computes the masks of one iteration after another. Its thread begins with the first of them."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._width = mask_bytes(vocab_size)
+
+    def begin(self, requests: "Sequence[Request]") -> "Future[Masks] | None":
+        """Masks of what follows the known tokens of `requests` and of their followers; None where all may say anything.
+
+        The tokens of those requests must not change before the result is there, unless it is never used.
+        """
+        followed = [each for each in requests if each.matcher is not None or each.followers]
+        if not followed:
+            return None
+        matched = [each for leader in followed for each in (leader, *leader.followers) if each.matcher is not None]
+        return self._thread.submit(self._fill, matched) if matched else None
+
+    def _fill(self, requests: "list[Request]") -> Masks:
+        masks = Masks(np.empty((len(requests), self._width), dtype=np.uint8))
+        for row, request in enumerate(requests):
+            try:
+                _fill(request, masks.bits[row])
+                masks.rows[request] = row
+            except Exception as error:
+                masks.failed[request] = f"the constraint failed on this request: {error}"
+        return masks
+
+    @cached_property
+    def _thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, thread_name_prefix="masks")
+
+
+def _fill(request: "Request", mask: Mask) -> None:
+    """What was generated since the last mask, or elsewhere before, goes first."""
+    assert request.matcher is not None
+    new = request.output_ids[request.num_matched :]
+    if new:
+        request.matcher.consume(new)
+        request.num_matched += len(new)
+    request.matcher.fill(mask)
+
+
+_BITS = tuple(1 << bit for bit in range(8))
+
+
+def allowed(masks: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """bool `[rows, vocab_size]` of masks `[rows, mask_bytes]` uint8."""
+    bits = masks.new_tensor(_BITS)
+    return (masks.unsqueeze(-1) & bits).ne(0).flatten(1)[:, :vocab_size]

@@ -1,0 +1,1 @@
+"""What a request has to pass before it waits: keys, tenants, limits, tokenizing."""

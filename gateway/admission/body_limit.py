@@ -1,0 +1,83 @@
+"""Refuses bodies beyond a limit, announced or not, before anything holds them."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import MappingProxyType
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from orcastream.gateway.errors import ApiError, body_too_large
+
+_LINGER_BYTES = 64 * 1024 * 1024
+_LINGER_S = 10.0
+
+
+class _TooLarge(Exception):
+    """The body went past the limit while it was read."""
+
+
+class BodyLimit:
+    """ASGI middleware: 413 by Content-Length at once, or as soon as a chunked body has grown too large."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_body_bytes: int,
+        refused: Callable[[ApiError], None],
+        larger: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """`refused` is told of each refusal, before it is answered; `larger`: paths with a limit of their own."""
+        self._app = app
+        self._refused = refused
+        self._max_body_bytes = max_body_bytes
+        self._larger = larger
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        most_bytes = self._larger.get(scope["path"], self._max_body_bytes)
+        announced = dict(scope["headers"]).get(b"content-length", b"")
+        if announced.isdigit() and int(announced) > most_bytes:
+            await self._refuse(scope, receive, send, most_bytes, int(announced))
+            return
+        seen_bytes = 0
+
+        async def counted() -> Message:
+            nonlocal seen_bytes
+            message = await receive()
+            if message["type"] == "http.request":
+                seen_bytes += len(message.get("body", b""))
+                if seen_bytes > most_bytes:
+                    raise _TooLarge
+            return message
+
+        try:
+            await self._app(scope, counted, send)
+        except _TooLarge:
+            await self._refuse(scope, receive, send, most_bytes)
+
+    async def _refuse(
+        self, scope: Scope, receive: Receive, send: Send, most_bytes: int, announced_bytes: int = 0
+    ) -> None:
+        """Answer once the body has been read and dropped: a client that is still sending would see a reset instead."""
+        if announced_bytes <= _LINGER_BYTES:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LINGER_S):
+                    await _drop_body(receive)
+        error = body_too_large(most_bytes)
+        self._refused(error)
+        response = JSONResponse(error.body(), status_code=error.status, headers={"Connection": "close"})
+        await response(scope, receive, send)
+
+
+async def _drop_body(receive: Receive) -> None:
+    left_bytes = _LINGER_BYTES
+    while left_bytes > 0:
+        message = await receive()
+        left_bytes -= len(message.get("body", b""))
+        if message["type"] == "http.disconnect" or not message.get("more_body"):
+            return

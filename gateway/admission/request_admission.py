@@ -1,0 +1,169 @@
+"""From a parsed body to requests of the wire contract: tokenize, check against the model, give an id and a deadline."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from orcastream.gateway.admission.answer_formats import AnswerFormats
+from orcastream.gateway.admission.prompt_encoder import PromptEncoder
+from orcastream.gateway.admission.request_ids import RequestIds
+from orcastream.gateway.admission.trace_headers import trace_headers
+from orcastream.gateway.errors import ApiError, invalid
+from orcastream.gateway.openai.options import Options
+from orcastream.gateway.openai.prompt import Conversation
+from orcastream.gateway.openai.request import ApiRequest
+from orcastream.schemas.constraint import check_constraint
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.explain import first_complaint
+from orcastream.schemas.keys import check_id
+from orcastream.schemas.limits import MAX_ID_LENGTH, MAX_PAYLOAD_BYTES
+from orcastream.schemas.model_limits import ModelLimits
+from orcastream.schemas.request import GenerationRequest, Payload, RequestParameters
+from orcastream.text.answer_grammar import answer_grammar
+from orcastream.text.grammar import check_constraint as check_grammar
+from orcastream.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds until a request expires: by default, and at most."""
+
+    default_s: float
+    max_s: float
+
+
+class RequestAdmission:
+    """Checks everything of one model's requests that can be known before they wait.
+
+    Needs no Redis; may run in a thread.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        timeouts: Timeouts,
+        ids: RequestIds,
+        formats: AnswerFormats | None = None,
+    ) -> None:
+        """`formats`: how answers are read; None: as the tokenizer's chat template says."""
+        self._ids = ids
+        self._formats = formats or AnswerFormats(tokenizer)
+        self._tokenizer = tokenizer
+        self._timeouts = timeouts
+
+    def admit(
+        self, asked: ApiRequest, limits: ModelLimits, *, tenant: str, headers: Mapping[str, str], now_ms: int
+    ) -> list[GenerationRequest]:
+        """The requests in a body, one per prompt; InvalidRequest or ApiError naming what is wrong.
+
+        `limits` are what the model takes now, `now_ms` is the server's clock.
+        """
+        options = asked.options
+        ids = self._request_ids(asked, headers.get("idempotency-key"), tenant)
+        deadline_ms = self._deadline_ms(options, now_ms)
+        parameters = asked.parameters.model_copy(update={"tenant": tenant})
+        traceparent, tracestate = trace_headers(headers)
+        requests = [
+            GenerationRequest(
+                own_id,
+                self._payload(asked, number, parameters, limits),
+                deadline_ms,
+                options.priority_class,
+                traceparent=traceparent,
+                tracestate=tracestate,
+            )
+            for number, own_id in enumerate(ids)
+        ]
+        for request in requests:
+            _check_size(request)
+        return requests
+
+    def _request_ids(self, asked: ApiRequest, header: str | None, tenant: str) -> list[str]:
+        """An id for each prompt, as it is in the queue."""
+        own, field = asked.options.request_id, "request_id"
+        if own is None and header is not None:
+            own, field = header, "Idempotency-Key"
+        count = len(asked.prompts)
+        if own is None:
+            return _one_for_each(asked.endpoint.new_id(), count)
+        shown = _one_for_each(asked.endpoint.own_id(check_id(own, field)), count)
+        ids = [self._ids.in_queue(one, tenant) for one in shown]
+        beyond = max(map(len, ids)) - MAX_ID_LENGTH
+        if beyond > 0:
+            raise InvalidRequest(field, own, f"at most {len(own) - beyond} characters")
+        return ids
+
+    def _deadline_ms(self, options: Options, now_ms: int) -> int:
+        most_s, asked_s, deadline_ms = self._timeouts.max_s, options.timeout, options.deadline_ms
+        if deadline_ms is not None:
+            if not now_ms < deadline_ms <= now_ms + most_s * 1000:
+                allowed = f"milliseconds of Unix time, after now ({now_ms}), by at most {most_s:g} seconds"
+                raise InvalidRequest("deadline_ms", deadline_ms, allowed)
+            return deadline_ms
+        if asked_s is not None and asked_s > most_s:
+            raise InvalidRequest("timeout", asked_s, f"more than 0, at most {most_s:g} seconds")
+        return now_ms + int((self._timeouts.default_s if asked_s is None else asked_s) * 1000)
+
+    def _payload(self, asked: ApiRequest, number: int, parameters: RequestParameters, limits: ModelLimits) -> Payload:
+        """That of one of the prompts."""
+        prompt = asked.prompts[number]
+        try:
+            ids = PromptEncoder(self._tokenizer, limits).encode(prompt)
+        except InvalidRequest as error:
+            raise _beyond_the_model(asked, number, error) from None
+        if parameters.max_tokens is None and (least := asked.endpoint.default_max_tokens) is not None:
+            room = limits.max_total_tokens - len(ids)
+            most = max(1, min(max(least, parameters.min_tokens), room))
+            parameters = parameters.model_copy(update={"max_tokens": most})
+        try:
+            if isinstance(prompt, Conversation):
+                parameters = self._as_answered(asked, prompt, ids, parameters)
+            payload = Payload.of(ids, parameters)
+        except InvalidRequest as error:
+            raise asked.told(error, number) from None
+        try:
+            limits.check(payload)
+        except InvalidRequest as error:
+            raise _beyond_the_model(asked, number, error) from None
+        return payload
+
+    def _as_answered(
+        self, asked: ApiRequest, chat: Conversation, ids: Sequence[int], parameters: RequestParameters
+    ) -> RequestParameters:
+        """The parameters with the format of the answer, and with a grammar for all of it where parts have to come."""
+        answer_format = self._formats.of(chat, ids)
+        if answer_format.is_plain:
+            return parameters
+        own, use = parameters.constraint, chat.tool_use
+        calls = use.calls if use is not None and (use.followed or own is not None) else None
+        try:
+            constraint = answer_grammar(answer_format, calls, own)
+            if constraint is not None and constraint is not own:
+                check_grammar(constraint)
+        except (ValidationError, InvalidRequest) as error:
+            told = error if isinstance(error, InvalidRequest) else first_complaint(error)
+            name = asked.names.get("response_format", "response_format") if calls is None else "tools"
+            raise ApiError(422, str(told.renamed(name)), param=name, code="invalid_constraint") from None
+        update = {"answer_format": str(answer_format), "constraint": constraint}
+        parameters = parameters.model_copy(update={name: each for name, each in update.items() if each})
+        check_constraint(parameters)
+        return parameters
+
+
+def _beyond_the_model(asked: ApiRequest, number: int, error: InvalidRequest) -> Exception:
+    """What a client is told of a request that the model cannot hold."""
+    code = "context_length_exceeded" if error.field in ("prompt", "max_tokens", "min_tokens") else None
+    return invalid(asked.told(error, number), code)
+
+
+def _one_for_each(request_id: str, count: int) -> list[str]:
+    """An id for each prompt: the request's own for the first one."""
+    return [request_id, *(f"{request_id}.p{number}" for number in range(1, count))]
+
+
+def _check_size(request: GenerationRequest) -> None:
+    """InvalidRequest for a payload that the contract does not allow; few are long enough to be measured."""
+    prompt = request.payload.prompt
+    if len(prompt) * 4 > MAX_PAYLOAD_BYTES // 2 and len(request.fields()["payload"]) > MAX_PAYLOAD_BYTES:
+        raise InvalidRequest("prompt", f"{len(prompt)} tokens", f"a payload of at most {MAX_PAYLOAD_BYTES} bytes")

@@ -1,0 +1,63 @@
+"""Which tenant a request comes from and what it may ask for, told by its API key."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import SecretStr
+from redis.exceptions import ResponseError
+
+from orcastream.broker.errors import BrokerError
+from orcastream.gateway.admission.api_key import Grant, Grants, digest
+from orcastream.gateway.admission.key_source import KeySource
+from orcastream.gateway.errors import unauthorized, unavailable
+from orcastream.gateway.log import log_event
+from orcastream.schemas.errors import InvalidRequest
+
+DEFAULT_TENANT: Final = "default"
+_ANYBODY: Final = Grant(tenant=DEFAULT_TENANT, queue_share=1)
+"""Without keys all requests are of one tenant, to whom the whole queue belongs."""
+
+
+class Tenants:
+    """The grants, looked up by the hashes of keys, so that a look-up's time tells nothing about a key.
+
+    Without `source` and without keys in the settings no key is asked for. With a source, nobody is let in before it was
+    read once; after that, while it cannot be read, what it said last counts.
+    """
+
+    def __init__(self, api_keys: Mapping[SecretStr, str], source: KeySource | None = None) -> None:
+        self._source = source
+        self._grants: Grants | None = None
+        if source is None:
+            self._grants = {digest(key.get_secret_value()): Grant(tenant=name) for key, name in api_keys.items()}
+
+    def of(self, headers: Mapping[str, str]) -> Grant:
+        """What the sender of a request may do; ApiError 401 where keys are asked for and this one is none."""
+        if self._grants is None:
+            raise unavailable("The API keys could not be read yet.", "api_keys_unknown")
+        if not self._grants and self._source is None:
+            return _ANYBODY
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        grant = self._grants.get(digest(key.strip()))
+        if scheme.lower() != "bearer" or grant is None or (grant.expires is not None and time.time() >= grant.expires):
+            raise unauthorized()
+        return grant
+
+    async def keep_fresh(self, pause_s: float) -> None:
+        """Look for changes of the source, for ever."""
+        while self._source is not None:
+            await self._look(self._source)
+            await asyncio.sleep(pause_s)
+
+    async def _look(self, source: KeySource) -> None:
+        try:
+            changed = await source.changed()
+        except (InvalidRequest, OSError, BrokerError, ResponseError) as error:
+            log_event("API keys cannot be read", level=logging.WARNING, why=error)
+            return
+        if changed is not None:
+            self._grants = changed
+            log_event("API keys read", level=logging.INFO, keys=len(changed))

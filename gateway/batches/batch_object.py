@@ -1,0 +1,75 @@
+"""A batch as OpenAI writes it: a function of its bulk job."""
+
+import json
+from enum import StrEnum
+from typing import Any, Final
+
+from orcastream.broker.jobs.order import CANCELLING, JobOrder, JobProgress
+from orcastream.gateway.batches.batch_request import BatchTerms
+
+
+class Mark(StrEnum):
+    """What is noted of a batch's job, each once; those about times are in Unix milliseconds."""
+
+    IN_PROGRESS = "in_progress_ms"
+    FINALIZING = "finalizing_ms"
+    COMPLETED = "completed_ms"
+    FAILED = "failed_ms"
+    EXPIRED = "expired_ms"
+    CANCELLED = "cancelled_ms"
+    ERRORS = "errors"
+    """What is wrong with its input, JSON."""
+    OVERDUE = "overdue_ms"
+    """The completion window ended before some line was answered."""
+    OUTPUT = "output_file"
+    ERROR_OUTPUT = "error_file"
+    """Ids of the files that it has written."""
+
+
+ENDS: Final = (Mark.FAILED, Mark.CANCELLED, Mark.EXPIRED, Mark.COMPLETED)
+_STATES: Final = (*ENDS, CANCELLING, Mark.FINALIZING)
+"""The first that is noted tells the status."""
+
+
+def status_of(progress: JobProgress) -> str:
+    """OpenAI's word for where a batch is."""
+    for mark in _STATES:
+        if mark in progress.marks:
+            return mark.removesuffix("_ms")
+    return "validating" if progress.total is None else "in_progress"
+
+
+def has_ended(progress: JobProgress) -> bool:
+    """Whether nothing about a batch will change any more."""
+    return any(mark in progress.marks for mark in ENDS)
+
+
+def batch_object(batch_id: str, order: JobOrder, terms: BatchTerms, progress: JobProgress) -> dict[str, Any]:
+    """The whole."""
+    marks = progress.marks
+    errors = marks.get(Mark.ERRORS)
+    return {
+        "id": batch_id,
+        "object": "batch",
+        "endpoint": terms.asked.endpoint,
+        "model": None,
+        "errors": None if errors is None else {"object": "list", "data": json.loads(errors)},
+        "input_file_id": terms.asked.input_file_id,
+        "completion_window": terms.asked.completion_window,
+        "status": status_of(progress),
+        "output_file_id": marks.get(Mark.OUTPUT),
+        "error_file_id": marks.get(Mark.ERROR_OUTPUT),
+        "created_at": order.created_ms // 1000,
+        "expires_at": order.deadline_ms // 1000,
+        **{
+            f"{mark.removesuffix('_ms')}_at": int(marks[mark]) // 1000 if mark in marks else None
+            for mark in (Mark.IN_PROGRESS, *_STATES)
+        },
+        "request_counts": {
+            "total": progress.total or 0,
+            "completed": progress.completed,
+            "failed": progress.failed,
+        },
+        "usage": None,
+        "metadata": terms.asked.metadata,
+    }

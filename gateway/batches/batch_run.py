@@ -1,0 +1,134 @@
+"""One batch from wherever it is to its end."""
+
+import json
+from functools import partial
+from typing import Any, Final
+
+from orcastream.broker.files.file_store import FileLost, FileStore
+from orcastream.broker.files.stored_file import Outcome, StoredFile
+from orcastream.broker.jobs.job import Job, JobLine
+from orcastream.broker.jobs.order import JobOrder, JobProgress
+from orcastream.broker.jobs.runner import JobRunner
+from orcastream.broker.jobs.runner_lease import RunnerLease
+from orcastream.gateway.batches.batch_object import Mark, has_ended
+from orcastream.gateway.batches.batch_request import BatchTerms
+from orcastream.gateway.batches.input_check import InputCheck
+from orcastream.gateway.batches.input_lines import LineTooLong, input_lines
+from orcastream.gateway.batches.line_answers import LineAnswers
+from orcastream.gateway.service import Gateway
+
+OUTPUT_PURPOSE: Final = "batch_output"
+_OUTPUTS: Final[tuple[tuple[Outcome, str, Mark], ...]] = (
+    ("completed", "output", Mark.OUTPUT),
+    ("failed", "error", Mark.ERROR_OUTPUT),
+)
+
+
+class BatchRun:
+    """Each step may be repeated, by whichever gateway; what was noted of the job says where to go on."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        files: FileStore,
+        job: Job,
+        order: JobOrder,
+        terms: BatchTerms,
+    ) -> None:
+        self._gateway = gateway
+        self._files = files
+        self._job = job
+        self._order = order
+        self._terms = terms
+
+    async def run(self, lease: RunnerLease) -> None:
+        """Return once it has ended; run under the lease. Raises JobLost, and as `Job`."""
+        progress = await self._job.progress()
+        if has_ended(progress):
+            return
+        if progress.total is None and not progress.cancelling and not await self._take_lines():
+            await self._mark(Mark.FAILED)
+            return
+        if (await self._job.progress()).total is not None:
+            await self._mark(Mark.IN_PROGRESS)
+            answers = LineAnswers(self._gateway, self._job, self._order, self._terms)
+            window = self._gateway.settings.batch_window
+            await JobRunner(self._job, answers, lease, window=window).run()
+        await self._end()
+
+    async def _take_lines(self) -> bool:
+        """From the input file into the job; False where the input is wrong, which is noted."""
+        errors = await self._check_input()
+        if errors:
+            await self._job.mark(Mark.ERRORS, json.dumps(errors))
+            return False
+        total = None
+        while total is None or not await self._job.seal(total):
+            total = await self._add_lines()
+        return True
+
+    async def _check_input(self) -> list[dict[str, Any]]:
+        settings, models = self._gateway.settings, self._gateway.models
+        check = InputCheck(self._terms.endpoint, max_lines=settings.max_batch_lines, max_values=models.max_total_tokens)
+        file = await self._files.find(self._order.tenant, self._terms.asked.input_file_id)
+        if file is None:
+            check.complain("file_not_found", "The input file is not there any more.", param="input_file_id")
+            return check.errors
+        try:
+            async for lines in input_lines(self._files.content(file), settings.max_body_bytes):
+                size_bytes = sum(len(line.raw) for line in lines)
+                await self._gateway.offload.run(size_bytes, partial(check.add, lines))
+                if check.failed:
+                    return check.errors
+        except LineTooLong as error:
+            check.complain("invalid_line", str(error), line=error.at)
+        except FileLost as error:
+            check.complain("file_not_found", str(error), param="input_file_id")
+        else:
+            check.end()
+        return check.errors
+
+    async def _add_lines(self) -> int:
+        """All lines; how many there are."""
+        number, settings = 0, self._gateway.settings
+        file = await self._files.find(self._order.tenant, self._terms.asked.input_file_id)
+        if file is None:
+            raise FileLost(self._terms.asked.input_file_id)
+        async for lines in input_lines(self._files.content(file), settings.max_body_bytes):
+            numbered = [JobLine(number + ahead, line.raw) for ahead, line in enumerate(lines, start=1)]
+            number += len(numbered)
+            if numbered:
+                await self._job.add_lines(numbered, self._order)
+        return number
+
+    async def _end(self) -> None:
+        """Enter what it has written among its tenant's files, and say how it ended."""
+        await self._mark(Mark.FINALIZING)
+        progress = await self._job.progress()
+        for outcome, name, mark in _OUTPUTS:
+            if getattr(progress, outcome):
+                file = self._output(progress, outcome, name)
+                await self._files.keep(self._order.tenant, file)
+                await self._job.mark(mark, file.id)
+        if progress.cancelling:
+            await self._mark(Mark.CANCELLED)
+        else:
+            await self._mark(Mark.EXPIRED if Mark.OVERDUE in progress.marks else Mark.COMPLETED)
+
+    def _output(self, progress: JobProgress, outcome: Outcome, name: str) -> StoredFile:
+        """The file of the results of one outcome."""
+        created_ms = int(progress.marks[Mark.FINALIZING])
+        lines, size_bytes = getattr(progress, outcome), getattr(progress, f"{outcome}_bytes")
+        return StoredFile(
+            id=f"file-{self._job.id.removeprefix('batch_')}-{name}",
+            filename=f"{self._job.id}_{name}.jsonl",
+            purpose=OUTPUT_PURPOSE,
+            size_bytes=size_bytes + lines,
+            created_ms=created_ms,
+            expires_ms=min(created_ms + int(self._terms.kept_s * 1000), self._order.kept_until_ms),
+            job=self._job.id,
+            outcome=outcome,
+        )
+
+    async def _mark(self, mark: Mark) -> None:
+        await self._job.mark(mark, self._gateway.redis.now_ms)

@@ -1,0 +1,160 @@
+"""The batches of a gateway: what its routes share, and the tasks that run those that nobody else runs."""
+
+import asyncio
+import logging
+from typing import Final
+from uuid import uuid4
+
+from redis.exceptions import ResponseError
+from starlette.requests import Request
+
+from orcastream.broker.errors import BrokerError
+from orcastream.broker.files.file_store import FileStore
+from orcastream.broker.jobs.batch_index import BatchIndex
+from orcastream.broker.jobs.job import Job, JobLost
+from orcastream.broker.jobs.order import JOB_ID, JobOrder, JobProgress
+from orcastream.broker.jobs.runner_lease import RunnerLease
+from orcastream.gateway.admission.api_key import Grant
+from orcastream.gateway.batches.batch_object import has_ended, status_of
+from orcastream.gateway.batches.batch_request import BatchTerms
+from orcastream.gateway.batches.batch_run import BatchRun
+from orcastream.gateway.errors import batches_full
+from orcastream.gateway.http.body_memory import BodyMemory
+from orcastream.gateway.log import LOGGER, log_event
+from orcastream.gateway.service import Gateway
+from orcastream.gateway.settings import GatewaySettings
+
+_LOOK_S: Final = 1.0
+"""How often a gateway looks for batches that nobody runs."""
+_AT_ONCE: Final = 4
+"""Most batches that one gateway runs; others wait, or are another's."""
+
+
+class Batch:
+    """One batch as it was read from Redis."""
+
+    def __init__(self, job: Job, order: JobOrder, terms: BatchTerms, progress: JobProgress) -> None:
+        self.job = job
+        self.order = order
+        self.terms = terms
+        self.progress = progress
+
+
+class Batches:
+    """Stateless as its gateway: a batch is a bulk job in Redis, and any gateway goes on with one that another ran."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._keys = gateway.models.default.keys
+        self._patience_s = gateway.settings.redis_patience_s
+        self.settings: GatewaySettings = gateway.settings
+        self.bodies: BodyMemory = gateway.bodies
+        self.files = FileStore(gateway.redis, self._keys, patience_s=self._patience_s)
+        self._index = BatchIndex(gateway.redis, self._keys, patience_s=self._patience_s)
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._new = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to run what nobody runs; does not wait for Redis."""
+        self._looking = asyncio.create_task(self._keep_looking())
+
+    async def close(self) -> None:
+        """Run nothing any more: whatever is not done another gateway goes on with at once."""
+        tasks = [task for task in (self._looking, *self._running.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def now_ms(self) -> int:
+        """The server's clock."""
+        return self._gateway.redis.now_ms
+
+    def grant_of(self, request: Request) -> Grant:
+        """What the sender of a request may do; ApiError 401."""
+        return self._gateway.tenants.of(request.headers)
+
+    async def create(self, terms: BatchTerms) -> Batch:
+        """A new batch. ApiError 429 where its tenant has as many open ones as it may."""
+        job = self._job(f"batch_{uuid4().hex}")
+        order = await job.create(terms.order(self.now_ms, retention_s=self.settings.files_retention_s))
+        if not await self._index.open(job.id, order.tenant, max_open=self.settings.max_batches):
+            await job.delete()
+            raise batches_full(self.settings.max_batches)
+        await self._index.add(job.id, order)
+        self._new.set()
+        log_event("batch taken", batch=job.id, tenant=order.tenant)
+        return Batch(job, order, terms, await job.progress())
+
+    async def find(self, batch_id: str, tenant: str) -> Batch | None:
+        """The batch of a tenant; None where it has none of that id."""
+        if not JOB_ID.fullmatch(batch_id):
+            return None
+        job = self._job(batch_id)
+        try:
+            order = await job.order()
+            terms = BatchTerms.of(order)
+            if terms is None or order.tenant != tenant:
+                return None
+            return Batch(job, order, terms, await job.progress())
+        except JobLost:
+            return None
+
+    async def list_ids(self, tenant: str) -> list[str]:
+        """The ids of a tenant's batches, the oldest first; some may have expired."""
+        return await self._index.list(tenant)
+
+    def _job(self, batch_id: str) -> Job:
+        return Job(self._gateway.redis, self._keys, batch_id, patience_s=self._patience_s)
+
+    async def _keep_looking(self) -> None:
+        """Take up batches that nobody runs, for ever."""
+        while True:
+            self._new.clear()
+            try:
+                await self._look()
+            except (BrokerError, ResponseError) as error:
+                log_event("batches not looked for", why=error)
+            except Exception:
+                LOGGER.exception("looking for batches failed")
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    await self._new.wait()
+            except TimeoutError:
+                continue
+
+    async def _look(self) -> None:
+        for batch_id, tenant in (await self._index.list_open()).items():
+            if len(self._running) >= _AT_ONCE:
+                return
+            if batch_id not in self._running:
+                await self._take_up(batch_id, tenant)
+
+    async def _take_up(self, batch_id: str, tenant: str) -> None:
+        """Run a batch, unless another gateway does."""
+        batch = await self.find(batch_id, tenant)
+        if batch is None or has_ended(batch.progress):
+            await self._index.close(batch_id)
+            return
+        lease = RunnerLease(batch.job, self._gateway.name, lease_ms=int(self.settings.gateway_lease_s * 1000))
+        if await lease.take():
+            task = self._running[batch_id] = asyncio.create_task(self._run(batch, lease))
+            task.add_done_callback(lambda _: self._running.pop(batch_id))
+
+    async def _run(self, batch: Batch, lease: RunnerLease) -> None:
+        job = batch.job
+        log_event("batch run", level=logging.INFO, batch=job.id, status=status_of(batch.progress))
+        run = BatchRun(self._gateway, self.files, job, batch.order, batch.terms)
+        try:
+            if not await lease.keep(run.run(lease)):
+                log_event("batch left", batch=job.id, why="another gateway runs it")
+                return
+            progress = await job.progress()
+            await self._index.close(job.id)
+            counts = {"total": progress.total, "completed": progress.completed, "failed": progress.failed}
+            log_event("batch ended", level=logging.INFO, batch=job.id, status=status_of(progress), **counts)
+        except (BrokerError, ResponseError) as error:
+            log_event("batch interrupted", batch=job.id, why=error)
+        except Exception:
+            LOGGER.exception("running the batch %s failed", job.id)

@@ -1,0 +1,25 @@
+"""When files expire that their owner has said it of."""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from orcastream.schemas.errors import InvalidRequest
+
+_LEAST_S: Final = 3600
+_MOST_S: Final = 2_592_000
+
+
+class ExpiresAfter(BaseModel):
+    """So many seconds after a file was made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Field(ge=_LEAST_S, le=_MOST_S, description="From an hour to what the service keeps. [s]")]
+
+    def within(self, most_s: float, field: str) -> float:
+        """Its seconds; InvalidRequest where the service keeps nothing for that long."""
+        if self.seconds > most_s:
+            raise InvalidRequest(f"{field}.seconds", self.seconds, f"{_LEAST_S} to {most_s:g}")
+        return float(self.seconds)

@@ -1,0 +1,104 @@
+"""/v1/files: what batches read and write."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from orcastream.broker.files.file_store import FileLost, FilesFull
+from orcastream.broker.files.stored_file import StoredFile
+from orcastream.gateway.admission.query import check_query
+from orcastream.gateway.batches.batch_run import OUTPUT_PURPOSE
+from orcastream.gateway.batches.batches import Batches
+from orcastream.gateway.batches.listing import PageQuery, list_object
+from orcastream.gateway.batches.upload import HELD_BYTES, PURPOSE, Upload
+from orcastream.gateway.errors import file_not_found, files_full
+from orcastream.gateway.http.url_secrets import without_keys
+from orcastream.gateway.log import log_event
+from orcastream.schemas.errors import InvalidRequest
+
+_MOST: Final = 10_000
+
+
+async def create(batches: Batches, request: Request) -> Response:
+    """POST: a form with `file` and `purpose`, passed on to Redis while it comes."""
+    tenant = batches.grant_of(request).tenant
+    check_query(request)
+    upload = Upload(batches.files, tenant, batches.settings)
+    with batches.bodies.holding(HELD_BYTES):
+        try:
+            file = await upload.receive(request, batches.now_ms)
+        except FilesFull as error:
+            raise files_full(error) from None
+    log_event("file taken", file=file.id, tenant=tenant, bytes=file.size_bytes)
+    return JSONResponse(file_object(file))
+
+
+async def list_files(batches: Batches, request: Request) -> Response:
+    """GET: the files of a tenant, the newest first unless `order` says otherwise."""
+    tenant = batches.grant_of(request).tenant
+    check_query(request, "after", "limit", "order", "purpose")
+    query, purpose = PageQuery.read(request, default=_MOST, most=_MOST), request.query_params.get("purpose")
+    if purpose not in (None, PURPOSE, OUTPUT_PURPOSE):
+        raise InvalidRequest("purpose", without_keys(purpose), f"{PURPOSE}, {OUTPUT_PURPOSE}")
+    files = [file for file in await batches.files.list(tenant) if purpose in (None, file.purpose)]
+    page = query.of(files, lambda file: file.id)
+    return JSONResponse(list_object([file_object(file) for file in page.items], has_more=page.has_more))
+
+
+async def retrieve(batches: Batches, request: Request) -> Response:
+    """GET of one."""
+    _, file = await _found(batches, request)
+    return JSONResponse(file_object(file))
+
+
+async def content(batches: Batches, request: Request) -> Response:
+    """GET: the bytes of a file."""
+    _, file = await _found(batches, request)
+    pieces = batches.files.content(file)
+    try:
+        first = await anext(pieces, b"")
+    except FileLost:
+        raise file_not_found(file.id) from None
+    headers = {"Content-Length": str(file.size_bytes)}
+    return StreamingResponse(_joined(first, pieces), media_type="application/octet-stream", headers=headers)
+
+
+async def delete(batches: Batches, request: Request) -> Response:
+    """DELETE."""
+    tenant, file = await _found(batches, request)
+    await batches.files.delete(tenant, file)
+    log_event("file deleted", file=file.id, tenant=tenant)
+    return JSONResponse({"id": file.id, "object": "file", "deleted": True})
+
+
+def file_object(file: StoredFile) -> dict[str, Any]:
+    """A file as OpenAI writes it."""
+    return {
+        "id": file.id,
+        "object": "file",
+        "bytes": file.size_bytes,
+        "created_at": file.created_ms // 1000,
+        "expires_at": file.expires_ms // 1000,
+        "filename": file.filename,
+        "purpose": file.purpose,
+        "status": "processed",
+        "status_details": None,
+    }
+
+
+async def _found(batches: Batches, request: Request) -> tuple[str, StoredFile]:
+    """The tenant, and the file of its that the path names; ApiError 404 where it has none of that id."""
+    tenant, file_id = batches.grant_of(request).tenant, request.path_params["file_id"]
+    check_query(request)
+    file = await batches.files.find(tenant, file_id)
+    if file is None:
+        raise file_not_found(file_id)
+    return tenant, file
+
+
+async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece

@@ -1,0 +1,143 @@
+"""Has the lines of a batch answered, as their requests would be over HTTP."""
+
+from functools import partial
+from itertools import count
+from typing import Any, Final
+
+from redis.exceptions import ResponseError
+
+from orcastream.broker.errors import BrokerError
+from orcastream.broker.jobs.job import Job, JobLine
+from orcastream.broker.jobs.order import JobOrder
+from orcastream.broker.jobs.result_line import failed, responded
+from orcastream.broker.jobs.runner import LineResult
+from orcastream.gateway.batches.batch_line import BatchLine, with_deadline
+from orcastream.gateway.batches.batch_object import Mark
+from orcastream.gateway.batches.batch_request import BatchTerms
+from orcastream.gateway.batches.posting_turns import PostingTurns
+from orcastream.gateway.errors import ApiError, ended, invalid, unavailable
+from orcastream.gateway.generate import Reply, close_all, enqueue_all, whole
+from orcastream.gateway.intake import Received, admit
+from orcastream.gateway.openai.request import ApiRequest
+from orcastream.gateway.replies.answer import as_api_error
+from orcastream.gateway.request_telemetry import RequestTelemetry
+from orcastream.gateway.served_model import ServedModel
+from orcastream.gateway.service import Gateway
+from orcastream.schemas.errors import ErrorCode, InvalidRequest
+from orcastream.schemas.model_limits import ModelLimits
+from orcastream.schemas.request import GenerationRequest
+
+_ANEW: Final = frozenset({ErrorCode.EXPIRED, ErrorCode.LOST, "reply_expired", "reply_conflict", "request_not_found"})
+"""Ends of an attempt whose answer cannot be had any more: nothing of it was shown, so there may be another."""
+_LATER: Final = frozenset({429, 503})
+"""Statuses of what would be answered, but not now."""
+_UNKNOWN: Final = "unknown"
+
+
+class LineAnswers:
+    """See `orcastream.broker.jobs.runner.Answers`. A line's fault is its result; the service's are waited out."""
+
+    def __init__(self, gateway: Gateway, job: Job, order: JobOrder, terms: BatchTerms) -> None:
+        self._gateway = gateway
+        self._job = job
+        self._order = order
+        self._grant = terms.grant
+        self._endpoint = terms.endpoint
+        self._turns = PostingTurns()
+        self._attempts: dict[int, int] = {}
+        """Of each line that had more than one: which attempt counts, from 0."""
+
+    async def answer(self, line: JobLine) -> LineResult:
+        """Ask until there is an answer, or a failure that another attempt would not mend. Raises JobLost."""
+        line_id, custom_id = self._job.request_id(line.number), _UNKNOWN
+        try:
+            read = await self._gateway.offload.run(len(line.body), partial(self._read, line.body))
+            custom_id = read.custom_id
+            parse = partial(read.parse, self._endpoint, self._gateway.models.max_total_tokens)
+            asked = await self._gateway.offload.run(len(read.body), parse)
+            answered = await self._answer(line.number, asked, len(read.body))
+        except (ApiError, InvalidRequest) as error:
+            told = error if isinstance(error, ApiError) else invalid(error)
+            return LineResult(responded(line_id, custom_id, told.status, line_id, told.body()), True)
+        if answered is None:
+            await self._job.mark(Mark.OVERDUE, self._now_ms)
+            message = "This request could not be answered before the completion window ended."
+            return LineResult(failed(line_id, custom_id, "batch_expired", message), True)
+        return LineResult(responded(line_id, custom_id, 200, *answered), False)
+
+    async def withdraw(self, line: JobLine) -> None:
+        """See Answers."""
+        key = self._job.request_id(line.number, self._attempts.get(line.number, 0))
+        shown = self._endpoint.own_id(key)
+        for number in count():
+            request_id = f"{shown}.p{number}" if number else shown
+            found = await self._gateway.models.find(request_id, self._grant.tenant)
+            if found is None:
+                return
+            await found.model.cancel(found.request_id)
+
+    def cancelled(self, line: JobLine) -> LineResult:
+        """See Answers."""
+        try:
+            custom_id = self._read(line.body).custom_id
+        except InvalidRequest:
+            custom_id = _UNKNOWN
+        message = "The batch was cancelled before this request was answered."
+        return LineResult(failed(self._job.request_id(line.number), custom_id, "batch_cancelled", message), True)
+
+    def _read(self, raw: bytes) -> BatchLine:
+        return BatchLine.read(raw, self._endpoint, self._gateway.models.max_total_tokens)
+
+    async def _answer(self, number: int, asked: ApiRequest, size_bytes: int) -> tuple[str, dict[str, Any]] | None:
+        """The id of the request and its answer; None where the batch's time is over before. Raises ApiError."""
+        while self._left_s > 0:
+            try:
+                key = self._job.request_id(number, self._attempts.get(number, 0))
+                return await self._ask(asked, size_bytes, key)
+            except (ApiError, BrokerError, ResponseError) as error:
+                told = _told(error)
+                if told.code in _ANEW:
+                    self._attempts[number] = self._attempts.get(number, 0) + 1
+                elif told.status in _LATER:
+                    self._turns.pause(float(told.headers.get("Retry-After", 1)))
+                else:
+                    raise told from None
+        return None
+
+    async def _ask(self, asked: ApiRequest, size_bytes: int, key: str) -> tuple[str, dict[str, Any]]:
+        """One attempt, under an id that follows from `key`."""
+        async with self._turns.turn(self._left_s):
+            replies = await self._post(asked, size_bytes, key)
+        try:
+            return replies[0].shape.id, await whole(replies)
+        finally:
+            await close_all([reply.session for reply in replies], left=False)
+
+    async def _post(self, asked: ApiRequest, size_bytes: int, key: str) -> list[Reply]:
+        named = await self._gateway.models.named(asked.options.model)
+        model, asked = named.model, asked.with_adapter(named.adapter)
+        limits = await model.require_worker()
+        admitted = await self._gateway.offload.run(size_bytes, partial(self._admit, model, limits, asked, key))
+        return await enqueue_all(Received(model, asked, self._grant, admitted), RequestTelemetry(timed=False))
+
+    def _admit(self, model: ServedModel, limits: ModelLimits, asked: ApiRequest, key: str) -> list[GenerationRequest]:
+        now_ms = self._now_ms
+        if now_ms >= self._order.deadline_ms:
+            raise ended(ErrorCode.EXPIRED, None, None)
+        latest_ms = now_ms + int(self._gateway.settings.max_timeout_s * 1000)
+        asked = with_deadline(asked, min(self._order.deadline_ms, latest_ms))
+        return admit(model, limits, asked, self._grant, {"idempotency-key": key})
+
+    @property
+    def _left_s(self) -> float:
+        return (self._order.deadline_ms - self._now_ms) / 1000
+
+    @property
+    def _now_ms(self) -> int:
+        return self._gateway.redis.now_ms
+
+
+def _told(error: ApiError | BrokerError | ResponseError) -> ApiError:
+    if isinstance(error, ResponseError):
+        return unavailable(f"Redis cannot serve this now: {error}")
+    return as_api_error(error, "")

@@ -1,0 +1,61 @@
+"""Pages of a list, as OpenAI's clients turn them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar
+
+from starlette.requests import Request
+
+from orcastream.gateway.http.url_secrets import without_keys
+from orcastream.schemas.errors import InvalidRequest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PageQuery:
+    """Which page is asked for: behind `after`, the id of an object, in this order."""
+
+    limit: int
+    after: str | None
+    ascending: bool
+
+    @classmethod
+    def read(cls, request: Request, *, default: int, most: int) -> Self:
+        """From a URL's query; InvalidRequest naming what is wrong."""
+        query = request.query_params
+        limit, order = query.get("limit", str(default)), query.get("order", "desc")
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= most):
+            raise InvalidRequest("limit", without_keys(limit), f"1 to {most}")
+        if order not in ("asc", "desc"):
+            raise InvalidRequest("order", without_keys(order), "asc, desc")
+        return cls(int(limit), query.get("after"), order == "asc")
+
+    def of(self, oldest_first: Sequence[T], id_of: Callable[[T], str]) -> "Page[T]":
+        """The page; InvalidRequest where `after` names nothing in the list."""
+        ordered = list(oldest_first) if self.ascending else list(reversed(oldest_first))
+        if self.after is not None:
+            ids = [id_of(one) for one in ordered]
+            if self.after not in ids:
+                raise InvalidRequest("after", without_keys(self.after), "the id of an object in the list")
+            ordered = ordered[ids.index(self.after) + 1 :]
+        return Page(ordered[: self.limit], len(ordered) > self.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some of a list, and whether there are more."""
+
+    items: list[T]
+    has_more: bool
+
+
+def list_object(objects: Sequence[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
+    """A page as OpenAI writes it."""
+    return {
+        "object": "list",
+        "data": list(objects),
+        "first_id": objects[0]["id"] if objects else None,
+        "last_id": objects[-1]["id"] if objects else None,
+        "has_more": has_more,
+    }

@@ -1,0 +1,123 @@
+"""One upload: from the body of a request into the store, a piece at a time."""
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+from uuid import uuid4
+
+from pydantic import ValidationError
+from redis.exceptions import ResponseError
+from starlette.requests import Request
+
+from orcastream.broker.errors import BrokerError
+from orcastream.broker.files.file_store import PIECE_BYTES, FileBounds, FileStore
+from orcastream.broker.files.stored_file import StoredFile
+from orcastream.gateway.batches.expiry import ExpiresAfter
+from orcastream.gateway.batches.form import UploadForm
+from orcastream.gateway.errors import body_too_large
+from orcastream.gateway.settings import GatewaySettings
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.explain import first_complaint
+
+PURPOSE: Final = "batch"
+HELD_BYTES: Final = 2 * PIECE_BYTES
+"""What an upload needs of the gateway's memory."""
+_MAX_FILENAME: Final = 512
+_EXPIRY: Final = {"expires_after[anchor]": "anchor", "expires_after[seconds]": "seconds"}
+
+
+class Upload:
+    """Takes a place among its tenant's files at once, as large as it may get, and gives it back where it fails."""
+
+    def __init__(self, store: FileStore, tenant: str, settings: GatewaySettings) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._settings = settings
+
+    async def receive(self, request: Request, now_ms: int) -> StoredFile:
+        """The file once all of it is in the store. Raises InvalidRequest, ApiError, FilesFull, and as FileStore."""
+        form = UploadForm(request.headers.get("content-type", ""))
+        most_bytes = self._settings.max_file_bytes
+        announced = request.headers.get("content-length", "")
+        file = StoredFile(
+            id=f"file-{uuid4().hex}",
+            filename="",
+            purpose=PURPOSE,
+            size_bytes=min(int(announced), most_bytes) if announced.isdigit() else most_bytes,
+            created_ms=now_ms,
+            expires_ms=now_ms + int(self._settings.body_timeout_s * 1000) + 1000,
+            pending=True,
+        )
+        bounds = FileBounds(self._settings.max_files_bytes, self._settings.max_files)
+        await self._store.keep(self._tenant, file, bounds)
+        try:
+            size_bytes = await self._pass_on(form, request.stream(), file)
+            done = replace(self._checked(form, self._kept(file)), size_bytes=size_bytes)
+            await self._store.keep(self._tenant, done)
+            return done
+        except BaseException:
+            with suppress(BrokerError, ResponseError):
+                await self._store.delete(self._tenant, file)
+            raise
+
+    async def _pass_on(self, form: UploadForm, body: AsyncIterator[bytes], file: StoredFile) -> int:
+        """Every piece of the content into the store; how many bytes there were."""
+        size_bytes = number = 0
+        async for chunk in body:
+            form.feed(chunk)
+            while form.content_bytes >= PIECE_BYTES or (form.complete and form.content_bytes):
+                number, piece = number + 1, form.take(PIECE_BYTES)
+                size_bytes += len(piece)
+                if size_bytes > self._settings.max_file_bytes:
+                    raise body_too_large(self._settings.max_file_bytes)
+                await self._store.add_piece(file, number, piece)
+        if not form.complete:
+            raise InvalidRequest("body", "a form without its end", "multipart/form-data")
+        return size_bytes
+
+    def _kept(self, file: StoredFile) -> StoredFile:
+        """The file as it is to be kept, unless it says otherwise."""
+        return replace(file, expires_ms=file.created_ms + int(self._settings.files_retention_s * 1000), pending=False)
+
+    def _checked(self, form: UploadForm, file: StoredFile) -> StoredFile:
+        """The file as the form describes it."""
+        fields = dict(form.fields)
+        if form.filename is None:
+            raise InvalidRequest("file", None, "a part with a file")
+        if len(form.filename) > _MAX_FILENAME:
+            raise InvalidRequest("filename", f"{len(form.filename)} characters", f"at most {_MAX_FILENAME}")
+        if (purpose := fields.pop("purpose", None)) != PURPOSE:
+            raise InvalidRequest("purpose", purpose, PURPOSE)
+        expiry = {inner: fields.pop(name) for name, inner in _EXPIRY.items() if name in fields}
+        for name, value in fields.items():
+            raise InvalidRequest(name, value, "file, purpose and expires_after")
+        if expiry:
+            seconds = _expiry(expiry).within(self._settings.files_retention_s, "expires_after")
+            file = replace(file, expires_ms=file.created_ms + int(seconds * 1000))
+        return replace(file, filename=form.filename)
+
+
+def upload_schema() -> dict[str, Any]:
+    """The JSON schema of the form."""
+    seconds = ExpiresAfter.model_json_schema()["properties"]["seconds"]
+    return {
+        "type": "object",
+        "properties": {
+            "file": {"type": "string", "format": "binary", "description": "JSON objects, one per line."},
+            "purpose": {"const": PURPOSE},
+            "expires_after[anchor]": {"const": "created_at"},
+            "expires_after[seconds]": seconds,
+        },
+        "required": ["file", "purpose"],
+        "additionalProperties": False,
+    }
+
+
+def _expiry(texts: dict[str, str]) -> ExpiresAfter:
+    """From a form, which has no numbers."""
+    try:
+        return ExpiresAfter.model_validate_strings(texts)
+    except ValidationError as error:
+        complaint = first_complaint(error)
+        raise complaint.renamed(f"expires_after[{complaint.field}]") from None

@@ -1,0 +1,187 @@
+"""One client's connection: uvicorn's protocol, with times for headers, bodies and answers, and bounds."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from orcastream.gateway.errors import ApiError, unavailable
+
+MAX_HEADER_BYTES: Final = 64 * 1024
+"""Of one request, with its first line."""
+_LOOK_S: Final = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How many clients a server has, and for how long it waits for each of them. [connections, s]"""
+
+    max_connections: int
+    header_timeout_s: float
+    body_timeout_s: float
+    idle_timeout_s: float
+    write_timeout_s: float
+
+
+class Connections:
+    """What the connections of one server share."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self.waiting: dict[BoundedConnection, None] = {}
+        """Those on which no request is served, the one that has been so for longest first."""
+
+    def protocol(self, *args: Any, **kwargs: Any) -> "BoundedConnection":
+        """A connection, made as uvicorn makes its own."""
+        return BoundedConnection(self, *args, **kwargs)
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """A stream of events is not idle, however silent: only what a client owes has a time."""
+
+    def __init__(self, shared: Connections, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._shared = shared
+        self._limits = shared.limits
+        self.timeout_keep_alive = shared.limits.idle_timeout_s  # type: ignore[assignment]  # handed to call_later
+        self._timer: asyncio.TimerHandle | None = None
+        """Of the headers, or the body, that are being received."""
+        self._write_timer: asyncio.TimerHandle | None = None
+        self._in_headers = self._in_body = False
+        self._header_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of streams alone
+        """Take the connection, for which an idle one may have to go; 503 where all are busy."""
+        super().connection_made(transport)
+        self._wait(self._limits.header_timeout_s, self._headers_late)
+        if len(self.connections) > self._limits.max_connections:
+            longest_waiting = next(iter(self._shared.waiting), None)
+            if longest_waiting is None:
+                self._end(unavailable("The gateway has as many connections as it may have.", "too_many_connections"))
+                return
+            longest_waiting.leave()
+        self._shared.waiting[self] = None
+
+    def leave(self) -> None:
+        """Close a connection on which no request is served."""
+        self._shared.waiting.pop(self, None)
+        self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone, or was sent away."""
+        self._shared.waiting.pop(self, None)
+        self._stop_waiting()
+        self._cancel_write_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes of a request."""
+        super().data_received(data)
+        if self.parser is None or self.transport.is_closing():
+            return
+        if self._in_headers:
+            self._header_bytes += len(data)
+            if self._header_bytes > MAX_HEADER_BYTES:
+                self._end(ApiError(431, f"The headers are too large; allowed: at most {MAX_HEADER_BYTES} bytes."))
+        elif self._timer is None:
+            if self._in_body:
+                self._wait(self._limits.body_timeout_s, self._body_late)
+            elif not self._answering:  # line ends before a request, which end what uvicorn calls idle
+                self._wait(self._limits.header_timeout_s, self._headers_late)
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        super().on_message_begin()
+        self._in_headers, self._header_bytes = True, 0
+        if self._timer is None:
+            self._wait(self._limits.header_timeout_s, self._headers_late)
+
+    def on_headers_complete(self) -> None:
+        """A request can be served."""
+        self._stop_waiting()
+        self._in_headers, self._in_body = False, True
+        self._shared.waiting.pop(self, None)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The whole request is here."""
+        self._stop_waiting()
+        self._in_body = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The whole answer is written."""
+        super().on_response_complete()
+        if not self.transport.is_closing() and not self._answering:
+            self._shared.waiting[self] = None
+
+    def pause_writing(self) -> None:
+        """The client takes less than it is sent."""
+        super().pause_writing()
+        self._cancel_write_timer()
+        self._write_timer = self.loop.call_later(self._limits.write_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has taken what it was sent."""
+        super().resume_writing()
+        self._cancel_write_timer()
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP."""
+        self._end(ApiError(400, msg, code="invalid_http"))
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _wait(self, timeout_s: float, late: Callable[[], None]) -> None:
+        self._timer = self.loop.call_later(timeout_s, self._look_again, late)
+
+    def _look_again(self, late: Callable[[], None]) -> None:
+        """What came while the event loop stood still is read before anybody is late."""
+        self._timer = self.loop.call_later(_LOOK_S, late)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _cancel_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def _headers_late(self) -> None:
+        self._timer = None
+        if self._answering:  # the next request has begun early, and has its time once this answer is written
+            self._wait(self._limits.header_timeout_s, self._headers_late)
+        elif self._in_headers:
+            self._end(ApiError(408, f"The headers did not come within {self._limits.header_timeout_s:g} s."))
+        else:
+            self.transport.close()
+
+    def _body_late(self) -> None:
+        self._timer = None
+        self._end(ApiError(408, f"The body did not come within {self._limits.body_timeout_s:g} s."))
+
+    def _end(self, error: ApiError) -> None:
+        """Tell the client, unless an answer has begun, and close; who serves the request learns that it has gone."""
+        self._stop_waiting()
+        begun = self._answering and self.cycle.response_started
+        if not begun and not self.transport.is_closing():
+            self.transport.write(_answer(error))
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.close()
+
+
+def _answer(error: ApiError) -> bytes:
+    """A whole answer, after which the connection is closed."""
+    body = json.dumps(error.body()).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+    lines = [f"{name.lower()}: {value}\r\n" for name, value in {**headers, **error.headers}.items()]
+    return STATUS_LINE[error.status] + "".join(lines).encode() + b"\r\n" + body

@@ -1,0 +1,139 @@
+"""From a POST to an endpoint that generates to requests that wait in the queue."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from starlette.requests import Request
+
+from orcastream.broker.entry import EntryRef
+from orcastream.broker.errors import IdInUse, ReplyExpired
+from orcastream.broker.posting import counting_request
+from orcastream.broker.queue import Enqueued
+from orcastream.gateway.admission.api_key import Grant
+from orcastream.gateway.admission.query import check_query
+from orcastream.gateway.errors import id_in_use, reply_expired
+from orcastream.gateway.log import log_event
+from orcastream.gateway.openai.endpoint import GenerationEndpoint
+from orcastream.gateway.openai.options import Options
+from orcastream.gateway.openai.request import ApiRequest, parse_body
+from orcastream.gateway.replies.reply_session import ReplySession
+from orcastream.gateway.request_telemetry import RequestTelemetry
+from orcastream.gateway.served_model import ServedModel
+from orcastream.gateway.service import Gateway
+from orcastream.schemas.model_limits import ModelLimits
+from orcastream.schemas.request import GenerationRequest
+
+Prepare = Callable[[ApiRequest, str], Awaitable[ApiRequest]]
+"""Completes a parsed body of a tenant with what Redis knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A checked body, and the requests in it, one per prompt."""
+
+    model: ServedModel
+    asked: ApiRequest
+    grant: Grant
+    requests: list[GenerationRequest]
+
+    @property
+    def shown_model(self) -> str:
+        """What the client calls the model."""
+        return self.asked.parameters.adapter or self.model.name
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A request in the queue. `counting` is the first one of its id; None where that one's entry is gone."""
+
+    model: ServedModel
+    request: GenerationRequest
+    counting: GenerationRequest | None
+    entry: EntryRef
+    is_duplicate: bool
+    telemetry: RequestTelemetry
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is."""
+        return self.request.payload.tenant
+
+    @property
+    def shown_id(self) -> str:
+        """What the client calls it."""
+        return self.model.ids.shown(self.request.id, self.tenant)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this very request waits, and no earlier one of its id."""
+        return self.counting == self.request
+
+    def session(self) -> ReplySession:
+        """The client reads the reply from here on."""
+        return ReplySession(
+            self.model,
+            self.request.id,
+            self.tenant,
+            self.entry,
+            request=self.counting,
+            accepted=self.is_own,
+            telemetry=self.telemetry,
+        )
+
+
+async def receive(
+    gateway: Gateway, endpoint: GenerationEndpoint, request: Request, prepare: Prepare | None = None
+) -> Received:
+    """Read, check and admit. Raises ApiError, InvalidRequest, BrokerError."""
+    grant = gateway.tenants.of(request.headers)
+    check_query(request)
+    async with gateway.bodies.body_of(request) as raw:
+        parse = partial(parse_body, endpoint, raw, gateway.models.max_total_tokens)
+        asked = await gateway.offload.run(len(raw), parse)
+        named = await gateway.models.named(asked.options.model)
+        model, asked = named.model, asked.with_adapter(named.adapter)
+        request.state.model = model.name
+        limits = await model.require_worker()
+        if prepare is not None:
+            asked = await prepare(asked, grant.tenant)
+        admitted = await gateway.offload.run(len(raw), partial(admit, model, limits, asked, grant, request.headers))
+    return Received(model, asked, grant, admitted)
+
+
+def admit(
+    model: ServedModel, limits: ModelLimits, asked: ApiRequest, grant: Grant, headers: Mapping[str, str]
+) -> list[GenerationRequest]:
+    """The requests in a parsed body, as its client's key allows them; as `RequestAdmission.admit`."""
+    admitted = model.admission.admit(asked, limits, tenant=grant.tenant, headers=headers, now_ms=model.redis.now_ms)
+    return [grant.applied_to(one) for one in admitted]
+
+
+async def accept(
+    model: ServedModel, request: GenerationRequest, options: Options, grant: Grant, telemetry: RequestTelemetry
+) -> Accepted:
+    """Put one request into the queue. Raises ApiError."""
+    telemetry.asked(request, model.name, model.metrics)
+    request, enqueued = await model.send(request, grant, durable=options.durable)
+    counting = await _counting(model, request, enqueued)
+    log_event(
+        "repeated" if enqueued.duplicate else "accepted",
+        request=request.id,
+        entry=enqueued.entry,
+        tenant=grant.tenant,
+        user=options.user,
+        prompt_tokens=len(request.payload.prompt),
+        stream=options.stream,
+    )
+    return Accepted(model, request, counting, enqueued.entry, enqueued.duplicate, telemetry)
+
+
+async def _counting(model: ServedModel, request: GenerationRequest, enqueued: Enqueued) -> GenerationRequest | None:
+    """The request that counts under this id. Raises ApiError."""
+    keys, redis = model.keys, model.redis
+    try:
+        return await model.patiently(lambda link: counting_request(link, keys, request, enqueued, redis.now_ms))
+    except IdInUse as error:
+        raise id_in_use(error) from None
+    except ReplyExpired as error:
+        raise reply_expired(error) from None

@@ -1,0 +1,1 @@
+"""OpenAI's API: one class per endpoint, with its request, its checks and its shapes."""

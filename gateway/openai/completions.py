@@ -1,0 +1,95 @@
+"""/v1/completions: a plain prompt goes on."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from orcastream.gateway.openai.body import Body
+from orcastream.gateway.openai.endpoint import ChoicesEndpoint, Json, Logprobs
+from orcastream.gateway.openai.logprobs import completion_logprobs
+from orcastream.gateway.openai.parts import Part
+from orcastream.gateway.openai.prompt import Prompt, Text, TokenIds, check_text
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.limits import MAX_LOGPROBS, MAX_TOKEN_ID
+from orcastream.telemetry import names
+
+_ALLOWED: Final = "text, an array of token ids, or an array of such prompts"
+MAX_PROMPTS: Final = 128
+"""In one request; each waits, runs and counts as a request of its own."""
+
+
+class Completions(ChoicesEndpoint):
+    """See ChoicesEndpoint."""
+
+    path = "/v1/completions"
+    summary = "The completions of one prompt or several."
+    body_name = "CompletionRequest"
+    id_prefix = "cmpl-"
+    operation = names.OPERATION
+    whole_object = chunk_object = "text_completion"
+    prompt_name = "prompt"
+    default_max_tokens = 16
+    """As OpenAI's."""
+    splits = False
+    own_names = frozenset({"prompt", "echo", "logprobs"})
+
+    def take_prompts(self, body: Body) -> list[Prompt]:
+        """Text or an array of token ids, or several of them in an array."""
+        value = body.take("prompt")
+        if not isinstance(value, list) or not value or not isinstance(value[0], str | list):
+            return [_prompt("prompt", value)]
+        if len(value) > MAX_PROMPTS:
+            raise InvalidRequest("prompt", f"{len(value)} prompts", f"at most {MAX_PROMPTS} prompts")
+        if len(value) == 1:
+            return [_prompt("prompt", value[0])]
+        return [_prompt(f"prompt.{number}", each) for number, each in enumerate(value)]
+
+    def take_parameters(self, body: Body) -> Json:
+        """`logprobs`, how many likeliest tokens to tell besides the chosen one, and `echo`."""
+        logprobs, echo = body.take("logprobs"), body.take("echo", False)
+        if not isinstance(echo, bool):
+            raise InvalidRequest("echo", echo, "true or false")
+        if echo and logprobs is not None:
+            raise InvalidRequest("echo", echo, "false with logprobs: those of prompts are not computed")
+        body.echo = echo
+        return {} if logprobs is None or logprobs is False else {"logprobs": logprobs}
+
+    def prompt_schema(self) -> Json:
+        """Text, or token ids, or several of them."""
+        ids = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID}}
+        one = {"anyOf": [{"type": "string", "minLength": 1}, ids]}
+        return {"anyOf": [*one["anyOf"], {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": one}]}
+
+    def own_schemas(self, common: Json) -> Json:
+        """echo and logprobs."""
+        told = "Log probability of each token and of this many likeliest ones; false: none."
+        return {
+            "echo": {"type": "boolean", "description": "Begin each choice with the prompt; not with logprobs."},
+            "logprobs": {
+                "anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_LOGPROBS}, {"const": False}],
+                "description": told,
+            },
+        }
+
+    def opening(self, choice: int, echo: str) -> Json | None:
+        """The prompt, where it is echoed."""
+        return self.delta(choice, (echo,), None) if echo else None
+
+    def delta(self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Logprobs = ()) -> Json:
+        """See ChoicesEndpoint."""
+        text = "".join(part for part in parts if isinstance(part, str))
+        told = completion_logprobs(logprobs) if logprobs else None
+        return {"index": choice, "text": text, "logprobs": told, "finish_reason": finish_reason}
+
+    def whole_choice(
+        self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Logprobs = ()
+    ) -> Json:
+        """See ChoicesEndpoint."""
+        return self.delta(choice, parts, finish_reason, logprobs)
+
+
+def _prompt(field: str, value: Any) -> Prompt:
+    if isinstance(value, str):
+        return Text(check_text(field, value))
+    if not isinstance(value, list) or not value or isinstance(value[0], str | list):
+        raise InvalidRequest(field, value, _ALLOWED)
+    return TokenIds(value)

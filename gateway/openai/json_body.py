@@ -1,0 +1,43 @@
+"""The JSON object in a body, read strictly."""
+
+from typing import Any, Final
+
+from orcastream.schemas.codec import first_repeated
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.json_text import JsonBounds, parse_json
+
+MAX_BODY_PARTS: Final = 65_536
+"""Maps and arrays in a body; a chat of 10,000 messages, each an array of parts, has 30,000."""
+MAX_BODY_STRINGS: Final = 50_000
+"""Names and texts in a body; a chat of 10,000 messages has 40,000."""
+MAX_BODY_VALUES: Final = 262_144
+"""What maps and arrays of a body hold, whatever the context: beyond that many ids no array is read to be counted."""
+
+
+def read_json_object(raw: bytes, max_values: int) -> dict[str, Any]:
+    """One object of UTF-8 JSON; InvalidRequest naming `body`, or a key that stands twice in one object.
+
+    `max_values` is how much more than MAX_BODY_VALUES its maps and arrays may hold together.
+    """
+    JsonBounds(MAX_BODY_PARTS, MAX_BODY_STRINGS, MAX_BODY_VALUES + max_values).check(raw, "body")
+    try:
+        body = parse_json(raw, _unique, _no_constant)
+    except InvalidRequest:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest("body", raw[:32], f"one JSON object ({error})") from None
+    if not isinstance(body, dict):
+        raise InvalidRequest("body", body, "one JSON object")
+    return body
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name, value = first_repeated(pairs)
+        raise InvalidRequest(name, value, "one value: no name may stand more than once")
+    return found

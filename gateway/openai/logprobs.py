@@ -1,0 +1,54 @@
+"""Log probabilities as the two endpoints write them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orcastream.text.token_text import TokenText
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyToken:
+    """A token and its natural log probability."""
+
+    token: TokenText
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token of an answer, how many characters of its choice's text are before it, and what else was likely."""
+
+    chosen: LikelyToken
+    text_offset: int
+    likeliest: Sequence[LikelyToken]
+
+
+def chat_logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+    """`logprobs` of a choice of a chat."""
+    content = [
+        {**chat_token(one.chosen), "top_logprobs": [chat_token(other) for other in one.likeliest]} for one in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def chat_token(likely: LikelyToken) -> dict[str, Any]:
+    """A token with its log probability, as chats and responses have it."""
+    return {"token": likely.token.text, "logprob": likely.logprob, "bytes": list(likely.token.raw)}
+
+
+def completion_logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+    """`logprobs` of a choice of a completion: lists of one item per token."""
+    return {
+        "tokens": [_name(one.chosen) for one in tokens],
+        "token_logprobs": [one.chosen.logprob for one in tokens],
+        "top_logprobs": [{_name(likely): likely.logprob for likely in (*one.likeliest, one.chosen)} for one in tokens],
+        "text_offset": [one.text_offset for one in tokens],
+    }
+
+
+def _name(likely: LikelyToken) -> str:
+    """The token's text; its bytes where they are no whole characters, as OpenAI tells them."""
+    if likely.token.is_text:
+        return likely.token.text
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in likely.token.raw)

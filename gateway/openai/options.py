@@ -1,0 +1,131 @@
+"""The parameters of a body that concern the gateway rather than the engine."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.keys import PriorityClass
+
+MAX_METADATA: Final = 16
+_SHORT, _LONG = 64, 512
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=_SHORT)], Annotated[str, Field(max_length=_LONG)]],
+    Field(max_length=MAX_METADATA),
+]
+_CLASS_OF_TIER: Final[dict[str, PriorityClass]] = {
+    "auto": "normal",
+    "default": "normal",
+    "flex": "low",
+    "priority": "high",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UsageWanted:
+    """Where a stream tells the token counts."""
+
+    at_end: bool = False
+    in_every_chunk: bool = False
+
+
+NO_USAGE: Final = UsageWanted()
+
+
+def _without_zero(value: object) -> object:
+    """vLLM's clients send the number 0 where they ask for no priority."""
+    return None if type(value) is int and value == 0 else value
+
+
+def check_stream_options(value: object, *, is_stream: bool) -> None:
+    """InvalidRequest for what a stream is asked to carry where there is none."""
+    if not is_stream:
+        raise InvalidRequest("stream_options", value, "only together with stream=true")
+
+
+class StreamOptions(BaseModel):
+    """What a stream carries besides text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    include_usage: bool = Field(False, description="A last chunk with the token counts.")
+    continuous_usage_stats: bool = Field(False, description="The token counts so far in every chunk.")
+    include_obfuscation: bool = Field(
+        False, description="Padding against traffic analysis, which does not change the answer: there is none."
+    )
+
+
+class Hints(BaseModel):
+    """What cannot change the answer: accepted, checked for its form, and without effect here."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    prompt_cache_key: str | None = Field(
+        None, max_length=_LONG, description="Without effect: prefixes are found by their content."
+    )
+    prompt_cache_options: dict[str, Any] | None = Field(None, description="Without effect, as `prompt_cache_key`.")
+    prompt_cache_retention: str | None = Field(
+        None, max_length=_SHORT, description="Without effect, as `prompt_cache_key`."
+    )
+    safety_identifier: str | None = Field(None, max_length=_LONG, description="Without effect.")
+
+
+class Options(Hints):
+    """What a client asks the gateway for, at every endpoint that generates."""
+
+    model: Annotated[str, Field(min_length=1, max_length=512)]
+    stream: bool = False
+    user: str | None = Field(None, max_length=256, description="Whom the client asks for; written to the log.")
+    priority: Annotated[PriorityClass | None, BeforeValidator(_without_zero)] = Field(
+        None, description="The class in which the request waits; none: `normal`, or that of `service_tier`."
+    )
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = Field(
+        None, description="OpenAI's name for a class: `flex` is `low`, `priority` is `high`, others are `normal`."
+    )
+    timeout: float | None = Field(None, gt=0, description="Seconds until the request expires.")
+    deadline_ms: int | None = Field(
+        None, ge=0, description="When the request expires, in milliseconds of Unix time, instead of `timeout`. [ms]"
+    )
+    request_id: str | None = Field(None, description="The client's own id; posting it again gives the same answer.")
+    durable: bool = Field(False, description="Accept the request only once Redis has it on disk.")
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        tier = self.service_tier
+        if tier not in (None, "auto") and self.priority not in (None, _CLASS_OF_TIER[tier]):
+            raise InvalidRequest("service_tier", tier, f"one that means the priority {self.priority}, or one of them")
+        if self.timeout is not None and self.deadline_ms is not None:
+            raise InvalidRequest("deadline_ms", self.deadline_ms, "nothing with a timeout, or no timeout")
+        return self
+
+    @property
+    def priority_class(self) -> PriorityClass:
+        """The class of the request."""
+        return self.priority or _CLASS_OF_TIER[self.service_tier or "auto"]
+
+    @property
+    def usage(self) -> UsageWanted:
+        """Where the client wants the token counts of a stream."""
+        return NO_USAGE
+
+
+class ChoicesOptions(Options):
+    """Those of completions and chats."""
+
+    metadata: Metadata | None = Field(None, description="Without effect: nothing is stored under it.")
+    prediction: dict[str, Any] | None = Field(None, description="Without effect: a hint to compute faster.")
+    store: Literal[False] = Field(False, description="Answers are kept for `retention_s` and not stored.")
+    stream_options: StreamOptions | None = None
+
+    @model_validator(mode="after")
+    def _streams(self) -> Self:
+        if self.stream_options is not None:
+            check_stream_options(self.stream_options, is_stream=self.stream)
+        return self
+
+    @property
+    def usage(self) -> UsageWanted:
+        """See Options."""
+        asked = self.stream_options
+        return NO_USAGE if asked is None else UsageWanted(asked.include_usage, asked.continuous_usage_stats)

@@ -1,0 +1,1 @@
+"""/v1/responses: its request, its items, and how its answers are written, whole and as events."""

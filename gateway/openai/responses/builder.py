@@ -1,0 +1,173 @@
+"""A response as its reply comes: the events that tell of it, numbered, and all that there is so far."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from orcastream.broker.subscription import Update
+from orcastream.gateway.openai.endpoint import Json
+from orcastream.gateway.openai.logprobs import TokenLogprob
+from orcastream.gateway.openai.parts import Call, Part
+from orcastream.gateway.openai.responses.output import CallItem, MessageItem, OutputItem, ReasoningItem, Told
+from orcastream.gateway.openai.responses.shape import ResponseShape, Status
+from orcastream.gateway.replies.delivered import Delivered
+from orcastream.gateway.replies.reply_text import ReplyText
+from orcastream.schemas.events import Run, Terminal
+from orcastream.text.answer_parser import Reasoning
+
+_ENDS = {
+    Status.COMPLETED: "response.completed",
+    Status.INCOMPLETE: "response.incomplete",
+    Status.FAILED: "response.failed",
+    Status.CANCELLED: "response.failed",
+}
+"""OpenAI has no event for a response that was cancelled: its status tells."""
+
+
+class NumberedEvent(NamedTuple):
+    """An event of a stream. `event_id`: see Told."""
+
+    number: int
+    type: str
+    body: Json
+    event_id: str | None
+
+
+class ResponseBuilder:
+    """Takes in a reply from its start.
+
+    Each token that brings text is an event, however the log was written or read; so the events and their numbers are a
+    function of the reply alone, the same for every reader.
+    """
+
+    def __init__(self, shape: ResponseShape, text: ReplyText) -> None:
+        self.shape = shape
+        self.status = Status.QUEUED
+        self._text = text
+        self._items: list[OutputItem] = []
+        self._logprobs: list[TokenLogprob] = []
+        """Those of tokens that have brought nothing yet."""
+        self._thought_until: str | None = None
+        """The event id at which the thinking is over, or as far as it has come."""
+        self._terminal: Terminal | None = None
+        self._next_number = 0
+
+    @property
+    def num_events(self) -> int:
+        """Events so far."""
+        return self._next_number
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there will be no more."""
+        return self._terminal is not None
+
+    def response(self) -> Json:
+        """The response with its output so far."""
+        return self.shape.written(self.status, self.output(), self._terminal, self._num_reasoning_tokens())
+
+    def output(self) -> list[Json]:
+        """The output so far."""
+        return [item.json() for item in self._items]
+
+    def begin(self) -> NumberedEvent:
+        """The first event, which needs nothing of the reply."""
+        return self._numbered(Told("response.created", {"response": self.shape.written(self.shape.first_status)}))
+
+    def take(self, update: Update) -> Iterator[NumberedEvent]:
+        """The events of an update; those of a failed request, too. ReplyConflict as `ReplyText.take`."""
+        for told in self._told(update):
+            yield self._numbered(told)
+
+    def _told(self, update: Update) -> Iterator[Told]:
+        if update.started is not None and self.status is Status.QUEUED:
+            self.status = Status.IN_PROGRESS
+            yield Told("response.in_progress", {"response": self.response()})
+        for piece in self._text.take(_by_token(update)):
+            self._logprobs += piece.logprobs
+            if piece.parts:
+                yield from self._add(piece.parts, piece.event_id)
+        if update.terminal is not None:
+            yield from self._end(update.terminal)
+
+    def _add(self, parts: Sequence[Part], event_id: str | None) -> Iterator[Told]:
+        """More of the output; the last event is the one that tells the place."""
+        if any(isinstance(part, Reasoning) for part in parts):
+            self._thought_until = event_id
+        told = [one for part in parts for one in self._add_part(part)]
+        self._logprobs = []
+        yield from told[:-1]
+        yield told[-1]._replace(event_id=event_id)
+
+    def _add_part(self, part: Part) -> Iterator[Told]:
+        """More of the last item, or the next one. A call is whole, and its item with it."""
+        item = self._items[-1] if self._items else None
+        if isinstance(part, Call):
+            call = CallItem(self._next_id("fc"), len(self._items), part)
+            yield from self._opened(call)
+            yield call.told_arguments()
+            yield from call.closed(Status.COMPLETED)
+        elif isinstance(part, Reasoning):
+            if not isinstance(item, ReasoningItem):
+                item = ReasoningItem(self._next_id("rs"), len(self._items))
+                yield from self._opened(item)
+            yield item.add(part.text)
+        else:
+            if not isinstance(item, MessageItem):
+                item = MessageItem(self._next_id("msg"), len(self._items))
+                yield from self._opened(item)
+            logprobs, self._logprobs = self._logprobs, []
+            yield item.add(part, logprobs)
+
+    def _next_id(self, kind: str) -> str:
+        return self.shape.item_id(kind, len(self._items))
+
+    def _opened(self, item: OutputItem) -> Iterator[Told]:
+        """The next item begins, and ends the one before."""
+        yield from self._last_closed(Status.COMPLETED)
+        self._items.append(item)
+        yield from item.opened()
+
+    def _last_closed(self, status: Status) -> Iterator[Told]:
+        """The last item ends, if it has not."""
+        if self._items and self._items[-1].is_open:
+            yield from self._items[-1].closed(status)
+
+    def _end(self, terminal: Terminal) -> Iterator[Told]:
+        self._terminal, self.status = terminal, Status.of(terminal)
+        if terminal.error is None:
+            for last in self._text.end(terminal):
+                if last.parts:
+                    yield from self._add(last.parts, last.event_id)
+            if not self._items:
+                yield from self._opened(MessageItem(self._next_id("msg"), 0))
+            yield from self._last_logprobs(self._items[-1])
+            yield from self._last_closed(self.status)
+        elif self._items:
+            self._items[-1].break_off()
+        yield Told(_ENDS[self.status], {"response": self.response()})
+
+    def _last_logprobs(self, item: OutputItem) -> Iterator[Told]:
+        """Those of tokens behind the text that brought none, such as the end token."""
+        if self._logprobs and isinstance(item, MessageItem):
+            yield item.add("", self._logprobs)
+
+    def _num_reasoning_tokens(self) -> int:
+        return 0 if self._thought_until is None else Delivered.parse(self._thought_until).tokens.counts[0]
+
+    def _numbered(self, told: Told) -> NumberedEvent:
+        number = self._next_number
+        self._next_number += 1
+        return NumberedEvent(number, told.type, told.body, told.event_id)
+
+
+def _by_token(update: Update) -> Update:
+    """The same, each token a run of its own."""
+    if all(len(run.tokens) == 1 for run in update.runs):
+        return update
+    return update._replace(runs=tuple(single for run in update.runs for single in _singles(run)))
+
+
+def _singles(run: Run) -> Iterator[Run]:
+    for offset, token in enumerate(run.tokens):
+        logprobs = None if run.logprobs is None else (run.logprobs[offset],)
+        yield Run(run.choice, run.position + offset, (token,), logprobs)

@@ -1,0 +1,77 @@
+"""What each kind of input item says, checked, and reduced to what is kept of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from orcastream.gateway.openai.endpoint import Json
+from orcastream.gateway.openai.known_names import check_names
+from orcastream.gateway.openai.responses.text_parts import MESSAGE_PARTS, REASONING_PARTS, RESULT_PARTS, read_texts
+from orcastream.gateway.openai.tool_messages import read_arguments, read_call_id, read_function_name
+from orcastream.schemas.errors import InvalidRequest
+
+ROLES: Final = ("system", "developer", "user", "assistant")
+PHASES: Final = ("commentary", "final_answer")
+_OF_ALL: Final = ("type", "id", "status")
+_CALL_EXTRAS: Final = frozenset({"async", "caller", "namespace"})
+_RESULT_EXTRAS: Final = frozenset({"caller", "name", "namespace"})
+_REASONING_EXTRAS: Final = frozenset({"encrypted_content", "summary"})
+"""Names that are not implemented: they may be there empty, as clients send an output back."""
+
+
+def user_message(text: str) -> Json:
+    """The item that a text alone stands for."""
+    return _message("user", [text])
+
+
+def _read_message(field: str, value: Json) -> Json:
+    check_names(field, value, (*_OF_ALL, "role", "content", "phase"))
+    role, phase = value.get("role"), value.get("phase")
+    if not isinstance(role, str) or role not in ROLES:
+        raise InvalidRequest(f"{field}.role", role, ", ".join(ROLES))
+    if phase is not None and phase not in PHASES:
+        raise InvalidRequest(f"{field}.phase", phase, ", ".join(PHASES))
+    return _message(role, read_texts(f"{field}.content", value.get("content"), MESSAGE_PARTS))
+
+
+def _read_call(field: str, value: Json) -> Json:
+    check_names(field, value, (*_OF_ALL, "call_id", "name", "arguments"), _CALL_EXTRAS)
+    read_arguments(f"{field}.arguments", value.get("arguments"))
+    return {
+        "call_id": read_call_id(f"{field}.call_id", value.get("call_id")),
+        "name": read_function_name(f"{field}.name", value.get("name")),
+        "arguments": value["arguments"],
+    }
+
+
+def _read_result(field: str, value: Json) -> Json:
+    check_names(field, value, (*_OF_ALL, "call_id", "output"), _RESULT_EXTRAS)
+    call_id = read_call_id(f"{field}.call_id", value.get("call_id"))
+    return {"call_id": call_id, "output": "".join(read_texts(f"{field}.output", value.get("output"), RESULT_PARTS))}
+
+
+def _read_reasoning(field: str, value: Json) -> Json:
+    """Thinking that was not told comes without content."""
+    check_names(field, value, (*_OF_ALL, "content"), _REASONING_EXTRAS)
+    content = value.get("content") or []
+    texts = read_texts(f"{field}.content", content, REASONING_PARTS) if content else []
+    return {"summary": [], "content": [{"type": "reasoning_text", "text": text} for text in texts]}
+
+
+def _message(role: str, texts: Sequence[str]) -> Json:
+    if role == "assistant":
+        parts = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
+    else:
+        parts = [{"type": "input_text", "text": text} for text in texts]
+    return {"role": role, "content": parts}
+
+
+READERS: Final[Mapping[str, Callable[[str, Json], Json]]] = MappingProxyType(
+    {
+        "message": _read_message,
+        "reasoning": _read_reasoning,
+        "function_call": _read_call,
+        "function_call_output": _read_result,
+    }
+)
+"""By the type of an item: from its place and itself to its own fields; InvalidRequest naming what is wrong."""

@@ -1,0 +1,169 @@
+"""The items of a response's output: what they hold, and the events that tell of them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
+
+from orcastream.gateway.openai.endpoint import Json, Logprobs
+from orcastream.gateway.openai.logprobs import chat_token
+from orcastream.gateway.openai.parts import Call
+from orcastream.gateway.openai.responses.shape import Status
+
+
+class Told(NamedTuple):
+    """An event, without its number. `event_id` stands for everything delivered up to and with it, where it says so."""
+
+    type: str
+    body: Json
+    event_id: str | None = None
+
+
+class OutputItem(ABC):
+    """One item while it is made. `index` is its place in the output."""
+
+    def __init__(self, item_id: str, index: int) -> None:
+        self.id = item_id
+        self.index = index
+        self.status = Status.IN_PROGRESS
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there may be more of it."""
+        return self.status is Status.IN_PROGRESS
+
+    def break_off(self) -> None:
+        """There will be no more, and no event says so: the response has failed."""
+        if self.is_open:
+            self.status = Status.INCOMPLETE
+
+    @abstractmethod
+    def json(self) -> Json:
+        """The item as far as it has come."""
+
+    @abstractmethod
+    def opened(self) -> Iterator[Told]:
+        """It begins."""
+
+    @abstractmethod
+    def closed(self, status: Status) -> Iterator[Told]:
+        """It ends: `completed`, or `incomplete`."""
+
+    def _added(self) -> Told:
+        return Told("response.output_item.added", {"output_index": self.index, "item": self.json()})
+
+    def _done(self) -> Told:
+        return Told("response.output_item.done", {"output_index": self.index, "item": self.json()})
+
+
+class _TextItem(OutputItem):
+    """Text in one part. `_EVENT`: what the events of its text begin with."""
+
+    _EVENT: ClassVar[str]
+
+    def __init__(self, item_id: str, index: int) -> None:
+        super().__init__(item_id, index)
+        self._texts: list[str] = []
+        self._is_open = False
+
+    def opened(self) -> Iterator[Told]:
+        """See OutputItem."""
+        yield self._added()
+        self._is_open = True
+        yield Told("response.content_part.added", {**self._place(), "part": self._part()})
+
+    def closed(self, status: Status) -> Iterator[Told]:
+        """See OutputItem."""
+        self.status = status
+        part = self._part()
+        body = {name: each for name, each in part.items() if name in ("text", "logprobs")}
+        yield Told(f"{self._EVENT}.done", {**self._place(), **body})
+        yield Told("response.content_part.done", {**self._place(), "part": part})
+        yield self._done()
+
+    @abstractmethod
+    def _part(self) -> Json:
+        """Its one part."""
+
+    def _content(self) -> list[Json]:
+        return [self._part()] if self._is_open else []
+
+    def _place(self) -> Json:
+        return {"item_id": self.id, "output_index": self.index, "content_index": 0}
+
+    def _delta(self, text: str, more: Json) -> Told:
+        self._texts.append(text)
+        return Told(f"{self._EVENT}.delta", {**self._place(), "delta": text, **more})
+
+
+class MessageItem(_TextItem):
+    """The answer's content."""
+
+    _EVENT = "response.output_text"
+
+    def __init__(self, item_id: str, index: int) -> None:
+        super().__init__(item_id, index)
+        self._logprobs: list[Json] = []
+
+    def json(self) -> Json:
+        """See OutputItem."""
+        head = {"id": self.id, "type": "message", "status": str(self.status), "role": "assistant"}
+        return {**head, "content": self._content()}
+
+    def add(self, text: str, logprobs: Logprobs = ()) -> Told:
+        """More text, and the log probabilities of its tokens where they were asked for."""
+        told = [{**chat_token(one.chosen), "top_logprobs": list(map(chat_token, one.likeliest))} for one in logprobs]
+        self._logprobs += told
+        return self._delta(text, {"logprobs": told})
+
+    def _part(self) -> Json:
+        text = "".join(self._texts)
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(self._logprobs)}
+
+
+class ReasoningItem(_TextItem):
+    """What the model thought."""
+
+    _EVENT = "response.reasoning_text"
+
+    def json(self) -> Json:
+        """See OutputItem."""
+        head = {"id": self.id, "type": "reasoning", "status": str(self.status), "summary": []}
+        return {**head, "content": self._content()}
+
+    def add(self, text: str) -> Told:
+        """More of it."""
+        return self._delta(text, {})
+
+    def _part(self) -> Json:
+        return {"type": "reasoning_text", "text": "".join(self._texts)}
+
+
+class CallItem(OutputItem):
+    """A function that is to be called."""
+
+    def __init__(self, item_id: str, index: int, call: Call) -> None:
+        super().__init__(item_id, index)
+        self._call = call
+        self._arguments = ""
+
+    def json(self) -> Json:
+        """See OutputItem."""
+        named = {"call_id": self._call.id, "name": self._call.name, "arguments": self._arguments}
+        return {"id": self.id, "type": "function_call", "status": str(self.status), **named}
+
+    def opened(self) -> Iterator[Told]:
+        """See OutputItem."""
+        yield self._added()
+
+    def told_arguments(self) -> Told:
+        """All of them at once."""
+        self._arguments = self._call.arguments
+        body = {"item_id": self.id, "output_index": self.index, "delta": self._arguments}
+        return Told("response.function_call_arguments.delta", body)
+
+    def closed(self, status: Status) -> Iterator[Told]:
+        """See OutputItem."""
+        self.status = status
+        body = {"item_id": self.id, "output_index": self.index, "name": self._call.name}
+        yield Told("response.function_call_arguments.done", {**body, "arguments": self._arguments})
+        yield self._done()

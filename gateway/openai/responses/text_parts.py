@@ -1,0 +1,33 @@
+"""Text of an item: as it is, or in parts."""
+
+from typing import Final
+
+from orcastream.gateway.openai.known_names import check_names
+from orcastream.gateway.openai.prompt import check_text
+from orcastream.schemas.errors import InvalidRequest
+
+MESSAGE_PARTS: Final = ("input_text", "output_text")
+RESULT_PARTS: Final = ("input_text",)
+REASONING_PARTS: Final = ("reasoning_text",)
+_EXTRAS: Final = frozenset({"prompt_cache_breakpoint"})
+
+
+def read_texts(field: str, content: object, kinds: tuple[str, ...]) -> list[str]:
+    """The texts of at least one part, which are of `kinds`; InvalidRequest naming what is wrong or not supported."""
+    if isinstance(content, str):
+        return [check_text(field, content)]
+    if not isinstance(content, list) or not content:
+        raise InvalidRequest(field, content, "text, or an array of text parts")
+    return [_part(f"{field}.{number}", part, kinds) for number, part in enumerate(content)]
+
+
+def _part(field: str, part: object, kinds: tuple[str, ...]) -> str:
+    kind = part.get("type") if isinstance(part, dict) else part
+    if not isinstance(part, dict) or kind not in kinds:
+        raise InvalidRequest(f"{field}.type", kind, f"{', '.join(kinds)}: other parts are not implemented")
+    own = ("type", "text", "annotations", "logprobs") if kind == "output_text" else ("type", "text")
+    check_names(field, part, own, _EXTRAS)
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{field}.text", text, "text")
+    return check_text(f"{field}.text", text)

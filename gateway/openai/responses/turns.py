@@ -1,0 +1,66 @@
+"""From the items of a conversation to the messages that chat templates take."""
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any
+
+from orcastream.gateway.openai.endpoint import Json
+from orcastream.gateway.openai.messages import TEMPLATE_ROLE, Message
+from orcastream.gateway.openai.tool_messages import read_arguments, template_call
+
+
+class _Said(IntEnum):
+    """What of an assistant's message there is last; they come in this order."""
+
+    REASONING = 0
+    CONTENT = 1
+    CALLS = 2
+
+
+def messages_of(items: Iterable[Mapping[str, Any]]) -> list[Message]:
+    """The messages of checked items: what an assistant thought, said and called in one go is one of them."""
+    messages: list[Message] = []
+    last: _Said | None = None
+    for item in items:
+        said = _said(item)
+        if said is None:
+            messages.append(_of_others(item))
+        else:
+            if last is None or not (said > last or said is last is _Said.CALLS):
+                messages.append({"role": "assistant", "content": ""})
+            _add(messages[-1], said, item)
+        last = said
+    return messages
+
+
+def _said(item: Mapping[str, Any]) -> _Said | None:
+    """What an assistant's item is; None for those of others."""
+    if item["type"] == "reasoning":
+        return _Said.REASONING
+    if item["type"] == "function_call":
+        return _Said.CALLS
+    return _Said.CONTENT if item.get("role") == "assistant" else None
+
+
+def _add(message: Message, said: _Said, item: Mapping[str, Any]) -> None:
+    if said is _Said.CALLS:
+        message.setdefault("tool_calls", []).append(_call(item))
+    elif said is _Said.CONTENT:
+        message["content"] = _text(item)
+    elif text := _text(item):
+        message["reasoning_content"] = text
+
+
+def _of_others(item: Mapping[str, Any]) -> Message:
+    if item["type"] == "function_call_output":
+        return {"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}
+    role: str = item["role"]
+    return {"role": TEMPLATE_ROLE.get(role, role), "content": _text(item)}
+
+
+def _call(item: Mapping[str, Any]) -> Json:
+    return template_call(item["call_id"], item["name"], read_arguments("arguments", item["arguments"]))
+
+
+def _text(item: Mapping[str, Any]) -> str:
+    return "".join(part["text"] for part in item["content"])

@@ -1,0 +1,88 @@
+"""The tool calls in a message of an assistant, as clients send them back."""
+
+from typing import Any, Final
+
+from orcastream.gateway.openai.endpoint import Json
+from orcastream.gateway.openai.known_names import check_names
+from orcastream.gateway.openai.prompt import check_text, check_value
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.json_text import parse_json
+
+MAX_CALLS: Final = 128
+MAX_CALL_ID_LENGTH: Final = 256
+_ALLOWED_ARGUMENTS: Final = "JSON text of one object"
+
+
+def read_calls(field: str, value: object) -> list[Json]:
+    """The calls as templates take them, their arguments as objects; InvalidRequest naming what is wrong."""
+    if not isinstance(value, list) or len(value) > MAX_CALLS:
+        raise InvalidRequest(field, value, f"an array of at most {MAX_CALLS} calls")
+    return [_call(f"{field}.{number}", each) for number, each in enumerate(value)]
+
+
+def read_call_id(field: str, value: object) -> str:
+    """The id of a call."""
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_CALL_ID_LENGTH:
+        raise InvalidRequest(field, value, f"the id of a call, 1 to {MAX_CALL_ID_LENGTH} characters")
+    return check_text(field, value)
+
+
+def call_schema() -> Json:
+    """The JSON schema of one call."""
+    function = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 1},
+            "arguments": {"type": "string", "description": f"{_ALLOWED_ARGUMENTS}, or nothing."},
+        },
+        "required": ["name", "arguments"],
+    }
+    call_id = {"type": "string", "minLength": 1, "maxLength": MAX_CALL_ID_LENGTH}
+    properties = {"id": call_id, "type": {"const": "function"}, "function": function}
+    return {"type": "object", "properties": properties, "required": ["id", "type", "function"]}
+
+
+def _call(field: str, value: object) -> Json:
+    if not isinstance(value, dict) or value.get("type", "function") != "function":
+        raise InvalidRequest(field, value, "an object of the type function")
+    check_names(field, value, ("id", "type", "function", "index"))
+    function = value.get("function")
+    call_id, field = read_call_id(f"{field}.id", value.get("id")), f"{field}.function"
+    if not isinstance(function, dict):
+        raise InvalidRequest(field, function, "an object with name and arguments")
+    check_names(field, function, ("name", "arguments", "parsed_arguments"))
+    name = read_function_name(f"{field}.name", function.get("name"))
+    arguments = read_arguments(f"{field}.arguments", function.get("arguments"))
+    return template_call(call_id, name, arguments)
+
+
+def template_call(call_id: str, name: str, arguments: Json) -> Json:
+    """A call as templates take it."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def read_function_name(field: str, value: object) -> str:
+    """The name of what was called."""
+    if not isinstance(value, str) or not value:
+        raise InvalidRequest(field, value, "the name of a function")
+    return check_text(field, value)
+
+
+def read_arguments(field: str, value: object) -> Json:
+    """The arguments in the JSON text of a call; no text stands for no arguments."""
+    if not isinstance(value, str):
+        raise InvalidRequest(field, value, _ALLOWED_ARGUMENTS)
+    try:
+        arguments = parse_json(check_text(field, value).encode(), parse_constant=_no_number) if value else {}
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InvalidRequest):
+            raise
+        raise InvalidRequest(field, value, _ALLOWED_ARGUMENTS) from None
+    if not isinstance(arguments, dict):
+        raise InvalidRequest(field, value, _ALLOWED_ARGUMENTS)
+    check_value(field, arguments)
+    return arguments
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")

@@ -1,0 +1,80 @@
+"""Parameters of OpenAI's and other servers' APIs that are not implemented, and what of them asks for nothing."""
+
+from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import Any, Final
+
+from orcastream.gateway.errors import unsupported
+
+_NOTHING: Final[tuple[Any, ...]] = ()
+
+_OPENAIS: Final[dict[str, tuple[Any, ...]]] = {
+    "audio": _NOTHING,
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "moderation": _NOTHING,
+    "parallel_tool_calls": (True, False),
+    "reasoning_effort": _NOTHING,
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "verbosity": ("medium",),
+    "web_search_options": _NOTHING,
+}
+_OTHERS: Final[dict[str, tuple[Any, ...]]] = {
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (True, False),
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "chat_template": _NOTHING,
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "echo": (False,),
+    "guided_decoding_backend": _NOTHING,
+    "guided_whitespace_pattern": _NOTHING,
+    "include_reasoning": (True,),
+    "include_stop_str_in_output": (False,),
+    "kv_transfer_params": _NOTHING,
+    "logits_processors": ([],),
+    "mm_processor_kwargs": ({},),
+    "prompt_logprobs": _NOTHING,
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": _NOTHING,
+    "vllm_xargs": ({},),
+}
+"""vLLM's: its clients and load tools send them with these values."""
+
+NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType({**_OPENAIS, **_OTHERS})
+"""The values of each parameter that ask for nothing, besides null, which does so wherever a parameter is known."""
+
+
+def drop_neutral(
+    body: Mapping[str, Any], implemented: Set[str], own: Mapping[str, Sequence[Any]] | None = None
+) -> dict[str, Any]:
+    """`body` without nulls and without parameters that ask for nothing; ApiError naming one that asks for something.
+
+    `own`: what the endpoint knows besides. What is neither `implemented` nor known stays as it is, null or not.
+    """
+    known = {**NEUTRAL, **own} if own else NEUTRAL
+    kept = {}
+    for name, value in body.items():
+        if value is None and (name in implemented or name in known):
+            continue
+        if name in implemented or name not in known:
+            kept[name] = value
+            continue
+        neutral = known[name]
+        if not any(_same(value, one) for one in neutral):
+            allowed = ", ".join(["null", *map(repr, neutral)])
+            raise unsupported(name, value, f"{allowed}: the parameter is not implemented")
+    return kept
+
+
+def _same(value: object, neutral: object) -> bool:
+    """Equality that does not take false for 0."""
+    return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)

@@ -1,0 +1,53 @@
+"""Going on with a reply, for a client that may have posted its request at another gateway."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from orcastream.gateway.errors import not_found, unavailable
+from orcastream.gateway.replies.answer import stream
+from orcastream.gateway.replies.reply_session import ReplySession
+from orcastream.gateway.replies.reply_writer import ReplyWriter
+from orcastream.gateway.replies.sse import EventStream
+from orcastream.gateway.request_telemetry import RequestTelemetry
+from orcastream.gateway.served_models import Found
+from orcastream.gateway.service import Gateway
+from orcastream.schemas.limits import ID_PATTERN
+
+
+async def find_request(gateway: Gateway, request: Request) -> Found:
+    """The request that the path names; ApiError 404 where there is none of this tenant."""
+    tenant = gateway.tenants.of(request.headers).tenant
+    request_id = request.path_params["request_id"]
+    found = await gateway.models.find(request_id, tenant) if ID_PATTERN.fullmatch(request_id) else None
+    if found is None:
+        raise not_found(request_id)
+    return found
+
+
+def require_serving(gateway: Gateway) -> None:
+    """ApiError 503 where this gateway is stopping: it begins no streams any more."""
+    if gateway.shutdown.stopping:
+        raise unavailable("This gateway is stopping.", "gateway_stopping")
+
+
+def read_on(found: Found, shown_id: str, writer: ReplyWriter) -> Response:
+    """The reply as a stream of what `writer` makes of it."""
+    session = _session(found)
+    parts = stream([(session.updates(), writer)], shown_id, session.failed)
+    return EventStream(parts, headers={"X-Request-Id": shown_id}, closed=session.close)
+
+
+def _session(found: Found) -> ReplySession:
+    model, origin = found.model, found.origin
+    telemetry = RequestTelemetry(timed=False)
+    priority_class = None if origin.ref is None else origin.ref.priority_class
+    telemetry.resumed(found.request_id, model.name, origin.tenant, priority_class, model.metrics)
+    return ReplySession(
+        model,
+        found.request_id,
+        origin.tenant,
+        origin.ref,
+        request=origin.request,
+        accepted=False,
+        telemetry=telemetry,
+    )

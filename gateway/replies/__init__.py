@@ -1,0 +1,1 @@
+"""From reply logs to HTTP answers: who reads, the text, server-sent events."""

@@ -1,0 +1,110 @@
+"""Replies as one HTTP answer: gathered whole, or streamed as server-sent events."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+from orcastream.broker.errors import BrokerError, ReplyConflict, UnknownRequest, WrongTenant
+from orcastream.gateway.errors import ApiError, not_found, reply_conflict, unavailable
+from orcastream.gateway.openai.answer_shape import WrittenChoice
+from orcastream.gateway.replies.event_writer import check, total
+from orcastream.gateway.replies.merged import merged
+from orcastream.gateway.replies.reply_session import Updates
+from orcastream.gateway.replies.reply_text import ReplyText
+from orcastream.gateway.replies.reply_writer import ReplyWriter
+from orcastream.gateway.replies.sse import KEEP_ALIVE, is_comment
+from orcastream.schemas.events import Usage
+
+
+class ReadReply(NamedTuple):
+    """One prompt's reply while it comes; its choices begin with `echo`."""
+
+    updates: Updates
+    text: ReplyText
+    echo: str = ""
+
+
+async def gather(replies: Sequence[ReadReply]) -> tuple[list[WrittenChoice], Usage]:
+    """The choices of all prompts, and their token counts. Raises ApiError where one of them ended with an error."""
+    tasks = [asyncio.ensure_future(_gather_one(reply)) for reply in replies]
+    try:
+        gathered = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    choices = [choice for written, _ in gathered for choice in written]
+    return choices, total([usage for _, usage in gathered])
+
+
+async def _gather_one(reply: ReadReply) -> tuple[list[WrittenChoice], Usage]:
+    text, echo, choices = reply.text, reply.echo, dict[int, WrittenChoice]()
+    async with aclosing(reply.updates) as updates:
+        async for ready in updates:
+            for update in ready:
+                for piece in text.take(update):
+                    choices.setdefault(piece.choice, WrittenChoice(echo)).add(piece.parts, piece.logprobs)
+                if update.terminal is not None:
+                    check(update.terminal)
+                    for last in text.end(update.terminal):
+                        choice = choices.setdefault(last.choice, WrittenChoice(echo))
+                        choice.add(last.parts)
+                        choice.finish_reason = last.finish_reason
+                    return [choices[number] for number in sorted(choices)], update.terminal.usage
+    raise unavailable("The reply broke off.")
+
+
+async def stream(
+    replies: Sequence[tuple[Updates, ReplyWriter]], request_id: str, failed: Callable[[ApiError], None]
+) -> AsyncGenerator[bytes]:
+    """The answer as events, those that are there at the same time in one piece of bytes.
+
+    An error that comes once the stream has begun is its last event, and `failed` is told. `request_id` is what the
+    client calls the request.
+    """
+    first = replies[0][1]
+    written = [event for _, writer in replies for event in writer.begin()]
+    usages: list[Usage] = []
+    try:
+        if written:
+            yield b"".join(written)
+            written.clear()
+        async with aclosing(merged([updates for updates, _ in replies])) as batches:
+            async for number, ready in batches:
+                writer = replies[number][1]
+                if not ready:
+                    yield KEEP_ALIVE
+                for update in ready:
+                    for part in writer.write(update):
+                        written.append(part)  # one by one: what was made before an error is sent before it
+                    if update.terminal is not None:
+                        usages.append(update.terminal.usage)
+                if len(usages) == len(replies):
+                    written += first.end(usages)
+                if written and not is_comment(written[-1]):
+                    together = b"".join(written)
+                    written.clear()
+                    yield together
+    except Exception as error:
+        if written and not is_comment(written[-1]):
+            yield b"".join(written)
+            written.clear()
+        told = as_api_error(error, request_id)
+        failed(told)
+        yield b"".join((*written, first.failure(told)))
+        if not isinstance(error, ApiError | BrokerError):
+            raise
+
+
+def as_api_error(error: Exception, request_id: str) -> ApiError:
+    """What a client is told about an error while its reply was read."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ReplyConflict):
+        return reply_conflict()
+    if isinstance(error, WrongTenant | UnknownRequest):
+        return not_found(request_id)
+    if isinstance(error, BrokerError):
+        return unavailable(f"Redis cannot be read: {error}")
+    return ApiError(500, "The gateway failed on this reply.", kind="server_error", code="internal_error")

@@ -1,0 +1,126 @@
+"""Cancels requests whose clients have gone and did not come back."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+
+from redis.exceptions import ResponseError
+
+from orcastream.broker.attendance import Attendance, Reading
+from orcastream.broker.connection import Connection
+from orcastream.broker.ending import Ender
+from orcastream.broker.errors import BrokerError, LinkLost, Unusable
+from orcastream.broker.origin import find_origin
+from orcastream.broker.redis_link import RedisLink
+from orcastream.gateway.log import LOGGER, log_event
+from orcastream.gateway.replies.readers import TELLING_AGAIN_S, Readers
+from orcastream.gateway.shutdown import Shutdown
+from orcastream.schemas.keys import Keys
+
+_LOOK_S = 0.5
+_SLOW_S = 1.0
+"""A look at Redis that takes longer met one that stood still."""
+_MARGIN_S = 2 * TELLING_AGAIN_S
+"""Beside the grace: until every gateway is connected again, or may write again, and has said who is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class DisconnectTimes:
+    """`grace_s` for a lost client to come back, `lease_s` for its gateway to be heard of; how long logs are kept."""
+
+    grace_s: float
+    lease_s: float
+    retention_ms: int
+
+
+class Disconnects:
+    """Looks for requests, of whatever gateway, whose client counts as gone, and cancels them.
+
+    While Redis is away no client can come back, so the grace stands still: nothing is cancelled before Redis has
+    answered for as long as the grace and, once it was away, for as long as another gateway may take to find it again
+    and still counts as alive: a client may be back there. A gateway that stops cancels nothing: stopping is not
+    cancelling.
+    """
+
+    def __init__(
+        self,
+        redis: RedisLink,
+        keys: Keys,
+        attendance: Attendance,
+        readers: Readers,
+        ender: Ender,
+        times: DisconnectTimes,
+        shutdown: Shutdown,
+    ) -> None:
+        self._redis = redis
+        self._keys = keys
+        self._attendance = attendance
+        self._readers = readers
+        self._ender = ender
+        self._times = times
+        self._shutdown = shutdown
+        self._left = asyncio.Event()
+
+    def left(self, request_id: str) -> None:
+        """The last reader here has gone before the reply's end."""
+        log_event("disconnected", request=request_id)
+        self._left.set()
+
+    async def keep_looking(self) -> None:
+        """Cancel what is due, for ever."""
+        while True:
+            try:
+                await self.cancel_due()
+            except (BrokerError, ResponseError) as error:
+                self._readers.unsettle()
+                log_event("departures not looked at", why=error)
+            except Exception:
+                LOGGER.exception("looking for departures failed")
+            await self._until_next(self._times.grace_s)
+
+    async def _until_next(self, grace_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                await self._left.wait()
+        if self._left.is_set():
+            self._left.clear()
+            await asyncio.sleep(min(grace_s, _LOOK_S))
+
+    def may_cancel(self) -> bool:
+        """Whether Redis has been there for so long that who was not heard of is gone."""
+        least_s = self._times.grace_s
+        if self._readers.was_away:
+            least_s = max(least_s, self._times.lease_s)
+        return self._readers.settled_s >= least_s + _MARGIN_S
+
+    async def cancel_due(self) -> None:
+        """One look. Raises LinkLost, Unwritable, ResponseError."""
+        if self._shutdown.stopping or not self.may_cancel():
+            return
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        link = await self._redis.get()
+        departed = await self._attendance.departed(link, for_ms=int(_MARGIN_S * 1000))
+        if loop.time() - begun > _SLOW_S:
+            self._readers.unsettle()
+            return
+        for request_id in departed:
+            try:
+                await self._cancel(link, request_id)
+            except LinkLost:
+                raise
+            except (BrokerError, ResponseError) as error:
+                if not isinstance(error, Unusable):  # others could not write either
+                    self._readers.unsettle()
+                log_event("not cancelled", request=request_id, why=error)
+
+    async def _cancel(self, link: Connection, request_id: str) -> None:
+        """What breaks off in the middle is done again a little later, by whichever gateway looks first."""
+        origin = await find_origin(link, self._keys, request_id, self._redis.now_ms)
+        if origin is not None and origin.request is not None and origin.ref is not None:
+            expire_at_ms = origin.request.deadline_ms + self._times.retention_ms
+            if not await self._attendance.give_up(link, request_id, expire_at_ms=expire_at_ms):
+                return
+            log_event("cancelled", request=request_id, why="disconnect")
+            await self._ender.end_if_waiting(link, origin.request, origin.ref, "cancelled while it waited")
+        await self._attendance.tell(link, [(request_id, Reading.ENDED)])

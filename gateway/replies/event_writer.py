@@ -1,0 +1,95 @@
+"""One reply's updates as chunks, the events of completions and chats."""
+
+from collections.abc import Generator, Sequence
+
+from orcastream.broker.subscription import Update
+from orcastream.gateway.errors import ApiError, ended
+from orcastream.gateway.openai.answer_shape import AnswerShape
+from orcastream.gateway.replies.chunks import Chunks
+from orcastream.gateway.replies.reply_text import Piece, ReplyText
+from orcastream.gateway.replies.reply_writer import ReplyWriter
+from orcastream.gateway.replies.sse import DONE, comment, event
+from orcastream.schemas.events import Started, Terminal, Usage
+
+
+class EventWriter(ReplyWriter):
+    """Writes what an update adds to a stream of chunks.
+
+    `resumed`: behind something that the client has. `id_lines`: see Chunks. `resumable`: its events tell their places.
+    """
+
+    def __init__(
+        self,
+        shape: AnswerShape,
+        text: ReplyText,
+        *,
+        resumed: bool = False,
+        id_lines: bool = False,
+        resumable: bool = True,
+    ) -> None:
+        self._shape = shape
+        self._text = text
+        self._chunks = Chunks(shape, id_lines=id_lines)
+        self._opened: set[int] = set()
+        self._resumed = resumed
+        self._resumable = resumable
+        self._is_plain = resumable and not shape.usage.in_every_chunk
+        self._prompt_tokens = 0
+
+    def write(self, update: Update) -> Generator[bytes]:
+        """See ReplyWriter."""
+        started, terminal = update.started, update.terminal
+        if started is not None:
+            self._prompt_tokens = started.prompt_tokens
+            yield comment(f"worker {started.worker} epoch {update.epoch}")
+            if not self._resumed:
+                yield from self._openings(started)
+        for piece in self._text.take(update):
+            yield self._piece(piece, update)
+        if terminal is not None:
+            check(terminal)
+            for last in self._text.end(terminal):
+                chunk = self._shape.delta(last.choice, last.parts, last.finish_reason, self._usage(update))
+                yield self._chunks.whole(chunk, last.event_id if self._resumable else None)
+
+    def end(self, usages: Sequence[Usage]) -> list[bytes]:
+        """The token counts, where they were asked for, and the end."""
+        return [event(self._shape.usage_chunk(total(usages))), DONE] if self._shape.usage.at_end else [DONE]
+
+    def failure(self, error: ApiError) -> bytes:
+        """See ReplyWriter."""
+        return event(error.body())
+
+    def _piece(self, piece: Piece, update: Update) -> bytes:
+        parts = piece.parts
+        if self._is_plain and not piece.logprobs and len(parts) == 1 and isinstance(parts[0], str):
+            return self._chunks.delta(piece.choice, parts[0], piece.event_id)
+        chunk = self._shape.delta(piece.choice, parts, None, self._usage(update), piece.logprobs)
+        return self._chunks.whole(chunk, piece.event_id if self._resumable else None)
+
+    def _usage(self, update: Update) -> Usage | None:
+        """The token counts up to an update, where every chunk is to tell them."""
+        return Usage(self._prompt_tokens, sum(update.counts)) if self._shape.usage.in_every_chunk else None
+
+    def _openings(self, started: Started) -> Generator[bytes]:
+        """The chunks before the first text of each choice, once."""
+        for choice in range(started.n):
+            chunk = None if choice in self._opened else self._shape.opening(choice)
+            self._opened.add(choice)
+            if chunk is not None:
+                yield event(chunk)
+
+
+def total(usages: Sequence[Usage]) -> Usage:
+    """The token counts of several prompts."""
+    return Usage(
+        sum(usage.prompt_tokens for usage in usages),
+        sum(usage.completion_tokens for usage in usages),
+        sum(usage.cached_tokens for usage in usages),
+    )
+
+
+def check(terminal: Terminal) -> None:
+    """ApiError where the request ended with one."""
+    if terminal.error is not None:
+        raise ended(terminal.error, terminal.message, terminal.field_name)

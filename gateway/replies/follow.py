@@ -1,0 +1,81 @@
+"""Follows one reply: its updates, and the moments of silence between them."""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from orcastream.broker.subscription import Subscription, Update
+from orcastream.gateway.errors import ApiError, unavailable
+
+_TURN = 32
+"""Updates that are taken in one go: a long log that is read again must not keep all other clients waiting."""
+
+
+class Following:
+    """Reads one subscription, inside `async with`.
+
+    One timer watches for silence, whatever number of updates come: most streams are never silent.
+    """
+
+    def __init__(
+        self, subscription: Subscription, ending: asyncio.Event, *, keep_alive_s: float, give_up_at: float
+    ) -> None:
+        """`ending` is set when the gateway stops; `give_up_at` (loop time) is after the request's deadline."""
+        self._subscription = subscription
+        self._ending = ending
+        self._keep_alive_s = keep_alive_s
+        self._give_up_at = give_up_at
+        self._loop = asyncio.get_running_loop()
+        self.taken_at = self._loop.time()
+        """When updates last came, or their absence was noticed, by the loop's clock."""
+
+    async def __aenter__(self) -> Self:
+        self._closing = asyncio.create_task(self._close_at_the_end())
+        self._timer = self._loop.call_later(self._keep_alive_s, self._watch)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        self._closing.cancel()
+
+    async def take(self) -> list[Update]:
+        """The updates that are there, waiting for the first; none where `keep_alive_s` passed without one.
+
+        Raises what the subscription raises, and ApiError when the gateway stops or when nothing has ended the reply by
+        `give_up_at`: then not even Redis can be asked.
+        """
+        try:
+            updates = await self._subscription.take(_TURN)
+        except StopAsyncIteration:
+            raise gateway_stopping() from None
+        self.taken_at = self._loop.time()
+        if not updates and self.taken_at > self._give_up_at:
+            raise _overdue()
+        if len(updates) == _TURN:
+            await asyncio.sleep(0)
+        return updates
+
+    def _watch(self) -> None:
+        due_at = self.taken_at + self._keep_alive_s
+        if due_at <= self._loop.time():
+            self._subscription.nudge()
+            due_at = self._loop.time() + self._keep_alive_s
+        self._timer = self._loop.call_at(due_at, self._watch)
+
+    async def _close_at_the_end(self) -> None:
+        await self._ending.wait()
+        self._subscription.close()
+
+
+def _overdue() -> ApiError:
+    message = "The deadline passed, and Redis cannot be asked how the request ended."
+    return ApiError(504, message, kind="server_error", code="expired", headers={"x-should-retry": "false"})
+
+
+def gateway_stopping() -> ApiError:
+    """This gateway stops; the request goes on, and any other gateway serves the rest."""
+    path = "/v1/requests/{id}/events (its id is in X-Request-Id)"
+    message = f"This gateway is stopping; the request goes on. Continue with GET {path} and Last-Event-ID."
+    return unavailable(message, "gateway_stopping")

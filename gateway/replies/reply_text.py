@@ -1,0 +1,183 @@
+"""The parts of a reply as its tokens arrive, and how far a client has come in it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from orcastream.broker.resume import CaughtUp, ResumePoint, Resumption, extend_checksum, resume_id
+from orcastream.broker.subscription import Update
+from orcastream.gateway.openai.logprobs import TokenLogprob
+from orcastream.gateway.openai.parts import Part
+from orcastream.gateway.replies.answer_splitter import AnswerSplitter
+from orcastream.gateway.replies.delivered import Delivered
+from orcastream.gateway.replies.token_logprobs import told
+from orcastream.schemas.events import Ending, Run, Started, Terminal
+from orcastream.schemas.stopping import FinishReason
+from orcastream.text.answer_format import AnswerFormat
+from orcastream.text.choice_text import ChoiceText
+from orcastream.text.tokenizer import Tokenizer
+
+TOOL_CALLS: Final = "tool_calls"
+"""The finish reason of an answer that ended by itself and has calls."""
+
+
+class Piece(NamedTuple):
+    """What is new of one choice. `event_id` stands for everything delivered up to and with it, of all choices.
+
+    `logprobs` are those of its tokens, where they were asked for; then there may be no parts.
+    """
+
+    choice: int
+    parts: Sequence[Part]
+    event_id: str
+    logprobs: Sequence[TokenLogprob] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The end of one choice: what only the end made certain, and the finish reason.
+
+    `event_id` stands for everything delivered up to and with it; None where it adds nothing.
+    """
+
+    choice: int
+    parts: Sequence[Part]
+    finish_reason: str | None
+    event_id: str | None
+
+
+class _Choice:
+    """One choice: its text, what that is split into, how many tokens it took, and their checksum."""
+
+    def __init__(self, tokenizer: Tokenizer, splitter: AnswerSplitter | None) -> None:
+        self.text = ChoiceText(tokenizer)
+        self._tokenizer = tokenizer
+        self._splitter = splitter
+        self.num_tokens = 0
+        self.checksum = 0
+
+    def take(self, tokens: Sequence[int], checksum: int | None = None) -> Sequence[Part]:
+        """What `tokens` make certain; `checksum` is that of all so far, where it is known."""
+        self.num_tokens += len(tokens)
+        self.checksum = extend_checksum(self.checksum, tokens) if checksum is None else checksum
+        text = self.text.push(tokens)
+        if not text:
+            return ()
+        return (text,) if self._splitter is None else self._splitter.push(text)
+
+    def take_with_logprobs(
+        self, tokens: Sequence[int], logprobs: Sequence[Any]
+    ) -> tuple[Sequence[Part], list[TokenLogprob]]:
+        """As `take`, token by token; what begins where a stop string has cut the text is not told."""
+        parts: list[Part] = []
+        all_told = []
+        for token, item in zip(tokens, logprobs, strict=True):
+            position, offset = self.num_tokens, self.text.length
+            parts += self.take((token,))
+            if self.text.text_length is None or offset < self.text.text_length:
+                all_told.append(told(self._tokenizer, token, item, position=position, text_offset=offset))
+        return parts, all_told
+
+    def finish(self) -> Sequence[Part]:
+        """What only the end makes certain."""
+        text = self.text.finish()
+        if self._splitter is None:
+            return (text,) if text else ()
+        return [*self._splitter.push(text), *self._splitter.finish()]
+
+    def finish_reason(self, ending: Ending) -> str | None:
+        """Why it ended, after `finish`: by itself, with calls, or otherwise."""
+        if ending.finish_reason is FinishReason.STOP and self._splitter is not None and self._splitter.num_calls:
+            return TOOL_CALLS
+        return None if ending.finish_reason is None else str(ending.finish_reason)
+
+
+class ReplyText:
+    """Turns a reply's updates into text and other parts, choice by choice.
+
+    What is behind an event id is a function of the log alone: of its tokens up to the id's counts, whoever reads them
+    and in whatever groups. With `resume`, what a client was given before is taken in silently and compared first.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, resume: Delivered | None = None, *, split: str | None = None) -> None:
+        """`split`: the id, in the queue, of a request whose text is told apart in the format that its log names."""
+        self._tokenizer = tokenizer
+        self._split = split
+        self._format = AnswerFormat()
+        self._choices: list[_Choice] = []
+        self._resume = None if resume is None else Resumption(resume.tokens)
+        self._num_ends = 0 if resume is None else resume.num_ends
+        """Choices whose end the client has."""
+
+    def take(self, update: Update) -> list[Piece]:
+        """What is new in an update. ReplyConflict where a resuming client was told something else."""
+        if update.started is not None:
+            self._begin(update.started)
+        if update.terminal is not None:
+            for choice, ending in enumerate(update.terminal.endings):
+                self._choice(choice).text.text_length = ending.text_length
+        if self._resume is None:
+            if len(update.runs) == 1 and update.runs[0].logprobs is None:
+                return self._piece(update.runs[0], update)
+            return self._pieces(update.runs)
+        has_finished = update.terminal is not None and update.terminal.error is None
+        caught_up = self._resume.take(update.runs, has_finished=has_finished)
+        return [] if caught_up is None else self._catch_up(caught_up)
+
+    def end(self, terminal: Terminal) -> list[Last]:
+        """How each choice ended, after `take` took the last update."""
+        lasts = []
+        for number, ending in enumerate(terminal.endings):
+            choice = self._choice(number)
+            parts = choice.finish()
+            if number < self._num_ends:
+                parts = ()
+            event_id = str(Delivered(self._point(), number + 1)) if parts else None
+            lasts.append(Last(number, parts, choice.finish_reason(ending), event_id))
+        return lasts
+
+    def _catch_up(self, caught_up: CaughtUp) -> list[Piece]:
+        """What the client has goes in without a word, what goes beyond comes out."""
+        self._resume = None
+        for number, tokens in enumerate(caught_up.delivered):
+            self._choice(number).take(tokens)
+        return self._pieces(caught_up.beyond)
+
+    def _pieces(self, runs: Sequence[Run]) -> list[Piece]:
+        pieces = []
+        for run in runs:
+            choice = self._choice(run.choice)
+            if run.logprobs is not None:
+                parts, logprobs = choice.take_with_logprobs(run.tokens, run.logprobs)
+                pieces.append(Piece(run.choice, parts, self._event_id(), logprobs))
+            elif parts := choice.take(run.tokens):
+                pieces.append(Piece(run.choice, parts, self._event_id()))
+        return pieces
+
+    def _piece(self, run: Run, update: Update) -> list[Piece]:
+        """As `_pieces`, of one run, behind which the counts are the update's own."""
+        parts = self._choice(run.choice).take(run.tokens, update.checksums[run.choice])
+        return [Piece(run.choice, parts, update.resume_id)] if parts else []
+
+    def _event_id(self) -> str:
+        choices = self._choices
+        return resume_id([c.num_tokens for c in choices], [c.checksum for c in choices])
+
+    def _point(self) -> ResumePoint:
+        return ResumePoint.of([c.num_tokens for c in self._choices], [c.checksum for c in self._choices])
+
+    def _begin(self, started: Started) -> None:
+        """An epoch begins; all of them have the format of the first."""
+        if not self._choices and self._split is not None:
+            self._format = AnswerFormat.parse(started.answer_format)
+        self._grow(started.n)
+
+    def _choice(self, number: int) -> _Choice:
+        self._grow(number + 1)
+        return self._choices[number]
+
+    def _grow(self, num_choices: int) -> None:
+        for number in range(len(self._choices), num_choices):
+            is_plain = self._split is None or self._format.is_plain
+            splitter = None if is_plain else AnswerSplitter(self._format, str(self._split), number)
+            self._choices.append(_Choice(self._tokenizer, splitter))

@@ -1,0 +1,86 @@
+"""Server-sent events: how they are written, and the response that carries them until the client goes away."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b"\n"
+"""An empty line, which says nothing to anybody: load tools that glue what they read together stumble over a comment."""
+SERVERS_SEND = "orcastream.send"
+"""Where a request's scope holds the server's own `send`: what stands around it looks at begin and end of an answer."""
+_LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
+"""Ends of lines to Unicode, and so to clients that split by its rules (httpx), while JSON lets them stand."""
+
+
+def event(data: Mapping[str, Any]) -> bytes:
+    """One event."""
+    return b"data: %b\n\n" % encoded(data)
+
+
+def encoded(data: Any) -> bytes:
+    """JSON on one line, whatever counts as the end of one."""
+    body = _encode(data)
+    return (body if body.isascii() else body.translate(_LINE_ENDS)).encode()
+
+
+def comment(text: str) -> bytes:
+    """A block that clients skip. It has to be written together with an event behind it, see KEEP_ALIVE."""
+    return f": {' '.join(text.split())}\n\n".encode()
+
+
+def is_comment(block: bytes) -> bool:
+    """Is it one that `comment` made?"""
+    return block.startswith(b":")
+
+
+class EventStream(Response):
+    """A response that writes what `events` yields, until it ends or the client goes away.
+
+    `closed` is awaited at the end in any case, with `left` true where the client went before the end.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self, events: AsyncGenerator[bytes], *, headers: Mapping[str, str], closed: Callable[..., Awaitable[None]]
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
+        del self.headers["content-length"]
+        self._events = events
+        self._closed = closed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        writing = asyncio.ensure_future(self._write(send, scope.get(SERVERS_SEND, send)))
+        leaving = asyncio.ensure_future(disconnected(receive))
+        left = True
+        try:
+            await asyncio.wait((writing, leaving), return_when=asyncio.FIRST_COMPLETED)
+            left = not writing.done() or isinstance(writing.exception(), OSError)
+        finally:
+            for task in (writing, leaving):
+                task.cancel()
+            await asyncio.gather(writing, leaving, return_exceptions=True)
+            await self._closed(left=left)
+        if not left:
+            writing.result()
+
+    async def _write(self, send: Send, send_part: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with aclosing(self._events):
+            async for part in self._events:
+                await send_part({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def disconnected(receive: Receive) -> None:
+    """Returns when the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

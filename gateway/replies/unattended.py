@@ -1,0 +1,54 @@
+"""Accepted requests whose clients have gone: nobody reads them here, and this gateway still answers for them."""
+
+import asyncio
+
+from redis.exceptions import ResponseError
+
+from orcastream.broker.errors import BrokerError, LinkLost, Unusable
+from orcastream.broker.loss import LossCheck, Verdict, Watch
+from orcastream.broker.redis_link import RedisLink
+from orcastream.gateway.log import LOGGER, log_event
+
+
+class Unattended:
+    """Looks after them until they have ended: puts one that Redis lost into the queue again."""
+
+    def __init__(self, redis: RedisLink, loss: LossCheck, pause_s: float) -> None:
+        """`pause_s` between two looks at all of them."""
+        self._redis = redis
+        self._loss = loss
+        self._pause_s = pause_s
+        self._watches: dict[str, Watch] = {}
+
+    def add(self, watch: Watch) -> None:
+        """The last reader of a request that was accepted here has gone before its end."""
+        self._watches[watch.request_id] = watch
+
+    async def keep_checking(self) -> None:
+        """Check all of them now and then, for ever."""
+        while True:
+            await asyncio.sleep(self._pause_s)
+            try:
+                await self._check_all()
+            except LinkLost as error:
+                log_event("unattended requests not checked", why=error)
+
+    async def _check_all(self) -> None:
+        for request_id, watch in list(self._watches.items()):
+            try:
+                verdict = await self._loss.check(await self._redis.get(), watch)
+            except LinkLost:
+                raise
+            except Unusable as error:
+                log_event("given up", request=request_id, why=error)
+                verdict = Verdict.UNKNOWN
+            except (BrokerError, ResponseError) as error:
+                log_event("not checked", request=request_id, why=error)
+                continue
+            except Exception:
+                LOGGER.exception("checking %s failed", request_id)
+                continue
+            if verdict is Verdict.REQUEUED:
+                log_event("enqueued again", request=request_id)
+            elif verdict in (Verdict.ENDED, Verdict.UNKNOWN):
+                del self._watches[request_id]

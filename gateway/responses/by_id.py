@@ -1,0 +1,119 @@
+"""/v1/responses/{id}: what is done with a response by its id, at any gateway."""
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from orcastream.broker.errors import BrokerError
+from orcastream.broker.loss import Watch
+from orcastream.broker.queue import RequestQueue
+from orcastream.gateway.admission.query import check_query, read_flag, read_number
+from orcastream.gateway.errors import not_found
+from orcastream.gateway.log import log_event
+from orcastream.gateway.openai.responses.behind import Behind
+from orcastream.gateway.openai.responses.options import check_included
+from orcastream.gateway.openai.responses.writer import ResponseWriter
+from orcastream.gateway.reading_on import find_request, read_on, require_serving
+from orcastream.gateway.requests_api import cancel_found
+from orcastream.gateway.responses.stored_response import StoredResponse
+from orcastream.gateway.served_models import Found
+from orcastream.gateway.service import Gateway
+from orcastream.schemas.errors import InvalidRequest
+
+_MAX_NUMBER: Final = 2**31 - 1
+_MAX_ITEMS, _DEFAULT_ITEMS = 100, 20
+_INCLUDE: Final = ("include", "include[]")
+_CANCEL_S: Final = 5.0
+"""A cancelled request ends within an iteration; whoever cancelled it waits so long for that."""
+
+
+async def retrieve(gateway: Gateway, request: Request) -> Response:
+    """GET: the response as it is now; with `stream`, its events, those after `starting_after`."""
+    check_query(request, "stream", "starting_after", "include_obfuscation", repeatable=_INCLUDE)
+    _check_include(request)
+    read_flag(request, "include_obfuscation")
+    after = read_number(request, "starting_after", least=0, most=_MAX_NUMBER)
+    is_stream = read_flag(request, "stream")
+    if after is not None and not is_stream:
+        raise InvalidRequest("starting_after", after, "only together with stream=true")
+    stored = await _stored(gateway, request)
+    if is_stream:
+        require_serving(gateway)
+        log_event("resumed", request=stored.found.request_id, behind=after)
+        return read_on(
+            stored.found, stored.id, ResponseWriter(stored.builder(), Behind(number=-1 if after is None else after))
+        )
+    return _told(stored, (await stored.now(gateway.offload)).response())
+
+
+async def cancel(gateway: Gateway, request: Request) -> Response:
+    """POST: cancel, and the response as it is then; one that has ended stays as it is."""
+    check_query(request)
+    stored = await _stored(gateway, request)
+    if await cancel_found(stored.found):
+        await _end_of(stored.found)
+    return _told(stored, (await stored.now(gateway.offload)).response())
+
+
+async def delete(gateway: Gateway, request: Request) -> Response:
+    """DELETE: cancel what runs, and forget the response; its reply, too, once it has ended."""
+    check_query(request)
+    stored = await _stored(gateway, request)
+    model, request_id, tenant = stored.found.model, stored.found.request_id, stored.found.origin.tenant
+    if await cancel_found(stored.found):
+        await _end_of(stored.found)
+    await model.patiently(lambda link: model.responses.delete(link, request_id, tenant))
+    origin = await model.origin(request_id)
+    if origin is not None and origin.request is None:  # nobody has to clean up behind its end any more
+        await model.patiently(lambda link: RequestQueue(link, model.keys).forget_reply(request_id))
+    log_event("deleted", request=request_id)
+    return _told(stored, {"id": stored.id, "object": "response", "deleted": True})
+
+
+async def input_items(gateway: Gateway, request: Request) -> Response:
+    """GET: the conversation up to the answer, a page of it."""
+    check_query(request, "after", "limit", "order", repeatable=_INCLUDE)
+    _check_include(request)
+    limit = read_number(request, "limit", least=1, most=_MAX_ITEMS) or _DEFAULT_ITEMS
+    order, after = request.query_params.get("order", "desc"), request.query_params.get("after")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("order", order, "asc, desc")
+    stored = await _stored(gateway, request)
+    items = list(stored.record.items if order == "asc" else reversed(stored.record.items))
+    if after is not None:
+        ids = [item["id"] for item in items]
+        if after not in ids:
+            raise InvalidRequest("after", after, "the id of an item of this response")
+        items = items[ids.index(after) + 1 :]
+    page = items[:limit]
+    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
+    return _told(stored, {"object": "list", "data": page, **ends, "has_more": len(items) > limit})
+
+
+async def _stored(gateway: Gateway, request: Request) -> StoredResponse:
+    """The response that the path names; ApiError 404 where none of this tenant is kept."""
+    found = await find_request(gateway, request)
+    stored = await StoredResponse.read(found)
+    if stored is None:
+        raise not_found(request.path_params["request_id"])
+    return stored
+
+
+async def _end_of(found: Found) -> None:
+    """Wait for the end of a reply, for as long as somebody who cancelled it waits."""
+    watch = Watch(found.request_id, found.origin.tenant, found.origin.ref)
+    with suppress(TimeoutError, BrokerError):
+        async with asyncio.timeout(_CANCEL_S), found.model.reader.subscribe(watch) as updates:
+            async for _ in updates:
+                pass
+
+
+def _check_include(request: Request) -> None:
+    check_included("include", [value for name in _INCLUDE for value in request.query_params.getlist(name)])
+
+
+def _told(stored: StoredResponse, body: dict[str, object]) -> Response:
+    return JSONResponse(body, headers={"X-Request-Id": stored.id})

@@ -1,0 +1,123 @@
+"""POST /v1/responses."""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from orcastream.broker.loss import Watch
+from orcastream.gateway.errors import ApiError, unavailable
+from orcastream.gateway.generate import answer_whole
+from orcastream.gateway.intake import Accepted, Received, accept, receive
+from orcastream.gateway.openai.endpoint import Json
+from orcastream.gateway.openai.endpoints import RESPONSES
+from orcastream.gateway.openai.request import ApiRequest
+from orcastream.gateway.openai.responses.builder import ResponseBuilder
+from orcastream.gateway.openai.responses.items import Item, ResponseInput, read_items
+from orcastream.gateway.openai.responses.options import ResponseOptions
+from orcastream.gateway.openai.responses.record import ResponseRecord, input_of, options_of
+from orcastream.gateway.openai.responses.shape import Status
+from orcastream.gateway.openai.responses.writer import ResponseWriter
+from orcastream.gateway.replies.answer import stream
+from orcastream.gateway.replies.event_writer import check
+from orcastream.gateway.replies.reply_session import ReplySession
+from orcastream.gateway.replies.reply_text import ReplyText
+from orcastream.gateway.replies.sse import EventStream
+from orcastream.gateway.request_telemetry import RequestTelemetry
+from orcastream.gateway.responses.stored_response import StoredResponse, read_record
+from orcastream.gateway.service import Gateway
+from orcastream.schemas.errors import InvalidRequest
+
+
+async def create(gateway: Gateway, request: Request) -> Response:
+    """Admit, keep, enqueue, answer. Raises ApiError, InvalidRequest, BrokerError."""
+    telemetry = RequestTelemetry()
+    received = await receive(gateway, RESPONSES, request, partial(_after_previous, gateway))
+    options = options_of(received.asked)
+    record, accepted = await _accept(received, options, telemetry)
+    shown = accepted.shown_id
+    builder = ResponseBuilder(record.shape(shown), ReplyText(received.model.tokenizer, split=accepted.request.id))
+    headers = {"X-Request-Id": shown}
+    if options.stream:
+        session = accepted.session()
+        events = stream([(session.updates(), ResponseWriter(builder))], shown, session.failed)
+        return EventStream(events, headers=headers, closed=session.close)
+    if options.background:
+        return JSONResponse(await _in_background(gateway, accepted, builder), headers=headers)
+    session = accepted.session()
+    return await answer_whole(_whole(session, builder), [session], request, shown)
+
+
+async def _accept(
+    received: Received, options: ResponseOptions, telemetry: RequestTelemetry
+) -> tuple[ResponseRecord, Accepted]:
+    """The request in the queue, and what is kept of it; of a repeated one, that of the first."""
+    model, (request,) = received.model, received.requests
+    shown = model.ids.shown(request.id, request.payload.tenant)
+    record = ResponseRecord.of(received.asked, shown, received.shown_model, model.redis.now_ms // 1000)
+    if not options.store:
+        return record, await accept(model, request, options, received.grant, telemetry)
+    request = replace(request, record=record.encode())
+    accepted = await accept(model, request, options, received.grant, telemetry)
+    if accepted.is_duplicate:
+        return await read_record(model, request.id) or record, accepted
+    expire_at_ms = request.deadline_ms + model.settings.retention_ms
+    await model.patiently(lambda link: model.responses.count(link, request, expire_at_ms=expire_at_ms))
+    return record, accepted
+
+
+async def _in_background(gateway: Gateway, accepted: Accepted, builder: ResponseBuilder) -> Json:
+    """The response as it is now. This gateway answers for the request, though nobody reads it here."""
+    if accepted.is_own:
+        request = accepted.request
+        accepted.model.unattended.add(Watch(request.id, accepted.tenant, accepted.entry, request))
+    if not accepted.is_duplicate:
+        return builder.response()
+    found = await gateway.models.find(accepted.shown_id, accepted.tenant)
+    stored = None if found is None else await StoredResponse.read(found)
+    return builder.response() if stored is None else (await stored.now(gateway.offload)).response()
+
+
+async def _whole(session: ReplySession, builder: ResponseBuilder) -> Json:
+    """The response at its end. ApiError where the request failed."""
+    async with aclosing(session.updates()) as updates:
+        async for ready in updates:
+            for update in ready:
+                for _ in builder.take(update):
+                    pass
+                if update.terminal is not None:
+                    check(update.terminal)
+                    return builder.response()
+    raise unavailable("The reply broke off.")
+
+
+async def _after_previous(gateway: Gateway, asked: ApiRequest, tenant: str) -> ApiRequest:
+    """The conversation of `previous_response_id` goes on. ApiError 404 where it is not known, InvalidRequest."""
+    previous_id = options_of(asked).previous_response_id
+    if previous_id is None:
+        return asked
+    found = await gateway.models.find(previous_id, tenant)
+    stored = None if found is None else await StoredResponse.read(found)
+    if stored is None:
+        raise _no_previous(previous_id)
+    builder = await stored.now(gateway.offload)
+    if builder.status not in (Status.COMPLETED, Status.INCOMPLETE):
+        allowed = f"one that is {Status.COMPLETED} or {Status.INCOMPLETE}"
+        raise InvalidRequest("previous_response_id", f"{previous_id} ({builder.status})", allowed)
+    earlier, output = stored.record.items, builder.output()
+    size = sum(len(item.get("arguments", "")) for item in (*earlier, *output))
+    read = partial(_going_on, input_of(asked), earlier, output)
+    return replace(asked, prompts=[await gateway.offload.run(size, read)])
+
+
+def _going_on(given: ResponseInput, earlier: Sequence[Item], output: Sequence[Json]) -> ResponseInput:
+    """What was given behind an earlier conversation and its output, which is read as if the client had sent it."""
+    return given.after([*earlier, *read_items("previous_response_id", output)])
+
+
+def _no_previous(response_id: str) -> ApiError:
+    message = f"Previous response with id {response_id!r} not found."
+    return ApiError(404, message, param="previous_response_id", code="previous_response_not_found")

@@ -1,0 +1,92 @@
+"""A response that somebody asks for by its id: what is kept of its request, and its reply as far as it has come."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from orcastream.broker.errors import ReplyConflict
+from orcastream.broker.followed import FollowedLog
+from orcastream.broker.loss import Watch
+from orcastream.broker.subscription import Update
+from orcastream.gateway.admission.offload import Offload
+from orcastream.gateway.errors import reply_conflict
+from orcastream.gateway.openai.responses.builder import ResponseBuilder
+from orcastream.gateway.openai.responses.record import ResponseRecord
+from orcastream.gateway.replies.reply_text import ReplyText
+from orcastream.gateway.served_model import ServedModel
+from orcastream.gateway.served_models import Found
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A request of one tenant, and its record."""
+
+    found: Found
+    record: ResponseRecord
+
+    @classmethod
+    async def read(cls, found: Found) -> Self | None:
+        """That of a request; None where nothing is kept of it. Raises ApiError."""
+        record = await read_record(found.model, found.request_id)
+        return None if record is None else cls(found, record)
+
+    @classmethod
+    def unknown(cls, found: Found) -> Self:
+        """That of a request of which nothing is kept: its reply can be read nevertheless."""
+        origin = found.origin
+        created_ms = found.model.redis.now_ms if origin.ref is None else origin.ref.order[0]
+        return cls(found, ResponseRecord(found.shown_model, created_ms // 1000, {}, ()))
+
+    @property
+    def id(self) -> str:
+        """What its client calls it."""
+        return self.found.model.ids.shown(self.found.request_id, self.found.origin.tenant)
+
+    def builder(self) -> ResponseBuilder:
+        """What takes its reply in, from the start."""
+        return ResponseBuilder(
+            self.record.shape(self.id), ReplyText(self.found.model.tokenizer, split=self.found.request_id)
+        )
+
+    async def now(self, offload: Offload) -> ResponseBuilder:
+        """As far as the reply has come now. Raises ApiError."""
+        model, request_id = self.found.model, self.found.request_id
+        key = model.keys.reply(request_id)
+        entries = await model.patiently(lambda link: link.call("XRANGE", key, "-", "+"))
+        size = sum(len(part) for _, flat in entries for part in flat)
+        try:
+            builder = await offload.run(size, lambda: self._built(entries))
+        except ReplyConflict:
+            raise reply_conflict() from None
+        if not builder.has_ended and self.found.origin.request is None:
+            self._look_after()
+        return builder
+
+    def _built(self, entries: Sequence[Any]) -> ResponseBuilder:
+        builder = self.builder()
+        builder.begin()
+        for update in _updates(self.found.request_id, self.found.origin.tenant, entries):
+            for _ in builder.take(update):
+                pass
+        return builder
+
+    def _look_after(self) -> None:
+        """Its queue entry went before the log was read, and the log has no end: Redis may have lost it."""
+        origin = self.found.origin
+        self.found.model.unattended.add(Watch(self.found.request_id, origin.tenant, origin.ref))
+
+
+async def read_record(model: ServedModel, request_id: str) -> ResponseRecord | None:
+    """What is kept of a request; None where that is nothing. Raises ApiError."""
+    raw = await model.patiently(lambda link: model.responses.read(link, request_id))
+    return None if raw is None else ResponseRecord.decode(raw)
+
+
+def _updates(request_id: str, tenant: str, entries: Sequence[Any]) -> Sequence[Update]:
+    """A log as its followers see it. ReplyConflict where it contradicts itself."""
+    followed = FollowedLog(Watch(request_id, tenant), "", 0.0)
+    while not all(followed.take(entry) for entry in entries):
+        pass  # from its start again, once per epoch that has a hole
+    if followed.state.failure is not None:
+        raise followed.state.failure
+    return followed.state.updates

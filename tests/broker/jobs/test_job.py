@@ -1,0 +1,125 @@
+"""A bulk job in Redis: each line has one result, whoever adds lines, keeps results or says so twice."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from redis.exceptions import OutOfMemoryError, ResponseError
+
+from orcastream.broker.jobs.job import FIRST_RESULT, JobLine, JobLost, OtherJob, list_jobs
+from orcastream.broker.link import Link
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.keys import Keys
+from tests.broker.jobs.conftest import FAR_MS, ORDER, MakeJob, lines_of, results_of, sealed
+from tests.redis_server import RedisServer
+
+
+async def test_lines_wait_until_they_have_results(redis_server: RedisServer, make_job: MakeJob) -> None:
+    job = await sealed(make_job(redis_server.url), 5)
+    assert await job.lines_after(0, 3) == lines_of(5)[:3]
+    assert await job.lines_after(3, 10) == lines_of(5)[3:]
+    assert await job.record(4, b"four", failed=False)
+    assert await job.record(2, b"two", failed=True)
+    assert [line.number for line in await job.lines_after(0, 10)] == [1, 3, 5]
+    progress = await job.progress()
+    assert (progress.total, progress.completed, progress.failed, progress.left) == (5, 1, 1, 3)
+    assert not progress.ended
+    first, second = await job.results_after(FIRST_RESULT, 10)
+    assert (first.number, first.body, second.number, second.body) == (4, b"four", 2, b"two")
+    assert await job.results_after(first.cursor, 10) == [second]
+    for number in (1, 3, 5):
+        assert await job.record(number, b"", failed=False)
+    assert (await job.progress()).ended
+
+
+async def test_the_first_result_of_a_line_is_kept(redis_server: RedisServer, make_job: MakeJob) -> None:
+    job, other = await sealed(make_job(redis_server.url), 2), make_job(redis_server.url)
+    assert await job.record(1, b"first", failed=False)
+    assert not await other.record(1, b"second", failed=True)
+    assert not await job.record(3, b"no such line", failed=False)
+    assert await results_of(other) == {1: b"first"}
+    progress = await other.progress()
+    assert (progress.completed, progress.failed) == (1, 0)
+
+
+async def test_lines_may_be_added_again(redis_server: RedisServer, make_job: MakeJob) -> None:
+    job = make_job(redis_server.url)
+    await job.create(ORDER)
+    assert await job.last_line() == 0
+    await job.add_lines(lines_of(3), ORDER)
+    await job.add_lines(lines_of(5), ORDER)
+    assert await job.last_line() == 5
+    assert (await job.progress()).total is None
+    assert await job.seal(5)
+    assert await job.record(1, b"", failed=False)
+    assert await job.seal(5), "it stays sealed, also for who adds the same lines a moment later"
+    assert await job.lines_after(0, 10) == lines_of(5)[1:]
+
+
+async def test_a_job_that_lacks_a_line_is_not_sealed(redis_server: RedisServer, make_job: MakeJob) -> None:
+    job = make_job(redis_server.url)
+    await job.create(ORDER)
+    await job.add_lines([JobLine(1, b"a"), JobLine(3, b"c")], ORDER)
+    assert not await job.seal(3)
+    assert (await job.last_line(), (await job.progress()).total) == (0, None)
+
+
+async def test_the_first_order_counts(redis_server: RedisServer, make_job: MakeJob) -> None:
+    job = make_job(redis_server.url)
+    assert await job.create(ORDER) == ORDER
+    assert await make_job(redis_server.url).create(replace(ORDER, deadline_ms=1, tenant="blue")) == ORDER
+    assert await job.order() == ORDER
+    with pytest.raises(OtherJob):
+        await job.create(replace(ORDER, source="another digest"))
+
+
+async def test_what_is_not_there_is_told(redis_server: RedisServer, make_job: MakeJob) -> None:
+    job = make_job(redis_server.url, "nothing")
+    for asking in (job.order(), job.progress(), job.seal(1), job.record(1, b"", failed=False)):
+        with pytest.raises(JobLost, match="the job 'nothing' is not"):
+            await asking
+    with pytest.raises(InvalidRequest, match=r"job: got 'a\.b', allowed: "):
+        make_job(redis_server.url, "a.b")
+
+
+async def test_all_of_it_expires_and_can_be_deleted(
+    redis_server: RedisServer, make_job: MakeJob, link: Link, keys: Keys
+) -> None:
+    job = await sealed(make_job(redis_server.url, "one"), 2)
+    await job.record(1, b"", failed=False)
+    parts = [keys.job("one"), keys.job_lines("one"), keys.job_results("one")]
+    now_ms = await link.server_time_ms()
+    for part in parts:
+        assert abs(await link.call("PTTL", part) + now_ms - FAR_MS) < 60_000
+    await sealed(make_job(redis_server.url, "two"), 1)
+    assert await list_jobs(link, keys) == ["one", "two"]
+    await job.delete()
+    await job.delete()
+    assert await list_jobs(link, keys) == ["two"]
+    assert await link.call("EXISTS", *parts) == 0
+
+
+async def test_what_has_expired_leaves_the_list(
+    redis_server: RedisServer, make_job: MakeJob, link: Link, keys: Keys
+) -> None:
+    await make_job(redis_server.url, "old").create(replace(ORDER, kept_until_ms=FAR_MS - 1))
+    await make_job(redis_server.url, "new").create(replace(ORDER, created_ms=FAR_MS - 1))
+    assert await list_jobs(link, keys) == ["new"]
+
+
+async def test_out_of_memory_a_result_is_kept_whole_or_not_at_all(
+    own_redis: Callable[..., RedisServer], make_job: MakeJob
+) -> None:
+    server = own_redis()
+    job = await sealed(make_job(server.url, patience_s=0), 2)
+    with server.client() as client:
+        client.config_set("maxmemory", "1mb")
+        with pytest.raises(OutOfMemoryError):
+            client.set("filling", "x" * 1024 * 1024)
+        with pytest.raises(ResponseError):
+            await job.record(1, b"one", failed=False)
+        assert [line.number for line in await job.lines_after(0, 10)] == [1, 2]
+        assert await results_of(job) == {}
+        client.config_set("maxmemory", "0")
+    assert await job.record(1, b"one", failed=False)
+    assert await results_of(job) == {1: b"one"}

@@ -1,0 +1,145 @@
+"""A real gateway before a scripted worker, and `orcastream chat` as a process in front of it."""
+
+import asyncio
+import fcntl
+import os
+import re
+import signal
+import sys
+import termios
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from orcastream.schemas.request import GenerationRequest
+from tests.cli.processes import ROOT
+from tests.gateway.conftest import Stage, model_folder, redis_binary, stage, stage_of, tokenizer
+
+__all__ = ["model_folder", "redis_binary", "stage", "stage_of", "tokenizer"]
+
+CHAT = (sys.executable, "-P", "-m", "orcastream.cli.main", "chat")
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """With a state directory of the test's own, and a terminal that is not asked where its cursor is."""
+    own = {"XDG_STATE_HOME": str(directory), "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+    return {**os.environ, **own, "PYTHONPATH": str(ROOT)}
+
+
+def asked(stage: Stage, request: GenerationRequest) -> str:
+    """The prompt as the worker got it."""
+    return stage.tokenizer.decode(request.payload.prompt)
+
+
+async def piped(directory: Path, url: str, text: str, *flags: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a chat that reads `text`."""
+    process = await asyncio.create_subprocess_exec(
+        *CHAT,
+        "--url",
+        url,
+        *flags,
+        cwd=directory,
+        env=environment(directory),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate(text.encode())
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+class Tty:
+    """A chat on a terminal of its own, typed at like a person does."""
+
+    def __init__(self, process: asyncio.subprocess.Process, master: int) -> None:
+        self.process = process
+        self._master = master
+        self._text = ""
+        self._seen = 0
+        self._changed = asyncio.Event()
+        os.set_blocking(master, False)
+        asyncio.get_running_loop().add_reader(master, self._read)
+
+    @classmethod
+    async def open(cls, directory: Path, url: str, *flags: str) -> "Tty":
+        """Start it, and wait for its prompt."""
+        master, slave = os.openpty()
+
+        def own_terminal() -> None:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        process = await asyncio.create_subprocess_exec(
+            *CHAT,
+            "--url",
+            url,
+            *flags,
+            cwd=directory,
+            env=environment(directory),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=own_terminal,
+        )
+        os.close(slave)
+        tty = cls(process, master)
+        await tty.shows("talking with tiny")
+        await tty.prompts()
+        return tty
+
+    async def type(self, text: str) -> None:
+        """Keys as a terminal sends them; Enter is a carriage return."""
+        left = text.encode()
+        while left:
+            try:
+                left = left[os.write(self._master, left) :]
+            except BlockingIOError:
+                await asyncio.sleep(0.01)
+
+    async def prompts(self) -> None:
+        """Wait for the prompt: only then keys are the prompt's."""
+        await self.shows(re.escape("\x1b[?2004h"))  # it begins with a request for brackets around what is pasted
+
+    async def shows(self, pattern: str, timeout_s: float = 150) -> str:
+        """Wait for the first match in what was not looked at yet."""
+        async with asyncio.timeout(timeout_s):
+            while (match := re.search(pattern, self._text[self._seen :])) is None:
+                self._changed.clear()
+                await self._changed.wait()
+        self._seen += match.end()
+        return match[0]
+
+    async def close(self) -> int:
+        """Make sure that it ends; its exit code."""
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGKILL)
+        code = await self.process.wait()
+        asyncio.get_running_loop().remove_reader(self._master)
+        os.close(self._master)
+        return code
+
+    def _read(self) -> None:
+        try:
+            self._text += os.read(self._master, 65536).decode(errors="replace")
+        except OSError:  # the last process on it has gone
+            asyncio.get_running_loop().remove_reader(self._master)
+        self._changed.set()
+
+
+OpenTty = Callable[..., "asyncio.Future[Tty]"]
+
+
+@pytest.fixture
+async def open_tty(tmp_path: Path) -> AsyncIterator[Callable[..., "object"]]:
+    """Starts chats on terminals: `await open_tty(url, *flags)`; ends them with the test."""
+    opened: list[Tty] = []
+
+    async def open_one(url: str, *flags: str) -> Tty:
+        opened.append(await Tty.open(tmp_path, url, *flags))
+        return opened[-1]
+
+    yield open_one
+    for tty in opened:
+        await tty.close()

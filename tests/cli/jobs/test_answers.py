@@ -1,0 +1,105 @@
+"""A line is asked again where the answer to its request is not to be had, and fails where that would not help."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from orcastream.broker.jobs.job import Job, JobLine
+from orcastream.broker.jobs.order import JobOrder
+from orcastream.broker.link import Link
+from orcastream.broker.redis_link import RedisLink
+from orcastream.cli.jobs.answers import Answers
+from orcastream.client import AsyncClient
+from orcastream.schemas.errors import ErrorCode
+from tests.gateway.conftest import MODEL, TEXT, Stage, eventually, model_folder, redis_binary, stage, tokenizer
+from tests.gateway.scripted_worker import Answer
+
+__all__ = ["model_folder", "redis_binary", "stage", "tokenizer"]
+
+LINE = JobLine(1, json.dumps({"custom_id": "a", "prompt": "x"}).encode())
+Ask = Callable[..., "asyncio.Task[tuple[dict[str, Any], bool]]"]
+
+
+@pytest.fixture
+async def ask(stage: Stage) -> AsyncIterator[Ask]:
+    """Begins to ask the line: its result, and whether that is a failure."""
+    redis = RedisLink(stage.url, "job")
+    client = AsyncClient(stage.url, MODEL, tokenizer=stage.tokenizer)
+    job = Job(redis, stage.keys, "job", patience_s=10)
+
+    async def answer(timeout_s: float, window_s: float) -> tuple[dict[str, Any], bool]:
+        now_ms = int(time.time() * 1000)
+        order = JobOrder("digest", now_ms, now_ms + int(window_s * 1000), now_ms + 60_000)
+        answers = Answers(
+            client, job, order, model=MODEL, max_tokens=None, timeout_s=timeout_s, now_ms=lambda: redis.now_ms
+        )
+        body, failed = await answers.answer(LINE)
+        return json.loads(body), failed
+
+    def begin(timeout_s: float = 60, window_s: float = 60) -> "asyncio.Task[tuple[dict[str, Any], bool]]":
+        return asyncio.create_task(answer(timeout_s, window_s))
+
+    yield begin
+    await client.aclose()
+    await redis.close()
+
+
+def text(result: dict[str, Any]) -> str:
+    found: str = result["response"]["body"]["choices"][0]["text"]
+    return found
+
+
+async def test_an_answer(stage: Stage, ask: Ask) -> None:
+    worker = await stage.worker()
+    result, failed = await ask()
+    assert (text(result), failed, result["id"], result["response"]["request_id"]) == (TEXT, False, "job.1", "job.1")
+    [request] = worker.requests
+    assert (request.priority_class, request.payload.max_tokens) == ("low", 16)
+
+
+async def test_a_reply_that_is_not_kept_any_more_is_asked_for_anew(stage: Stage, ask: Ask) -> None:
+    worker = await stage.worker()
+    await ask()
+    link = await Link.open(stage.url)
+    await link.call("DEL", stage.keys.reply("job.1"))
+    await link.close()
+    result, failed = await ask()
+    assert (text(result), failed, result["id"], result["response"]["request_id"]) == (TEXT, False, "job.1", "job.1.1")
+    assert [request.id for request in worker.requests] == ["job.1", "job.1.1"]
+
+
+async def test_a_request_that_nobody_served_in_time_is_posted_again(
+    stage: Stage, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is neither a worker nor a gateway to end it."""
+    monkeypatch.setattr("orcastream.client.redis_transport._LATE_S", 0.1)
+    asking = ask(timeout_s=0.3)
+    link = await Link.open(stage.url)
+
+    async def posted_again() -> bool:
+        return bool(await link.call("EXISTS", stage.keys.seen("job.1.1")))
+
+    await eventually(posted_again, timeout_s=60)
+    assert not asking.done()
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await link.close()
+
+
+async def test_a_line_fails_once_the_time_of_its_job_is_over(
+    stage: Stage, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orcastream.client.redis_transport._LATE_S", 0.1)
+    result, failed = await ask(timeout_s=0.2, window_s=0.3)
+    assert (failed, result["response"], result["error"]["code"], result["custom_id"]) == (True, None, "expired", "a")
+
+
+async def test_what_another_attempt_would_not_mend_is_the_result(stage: Stage, ask: Ask) -> None:
+    worker = await stage.worker(Answer([[5]], error=ErrorCode.ENGINE_ERROR))
+    result, failed = await ask()
+    assert (failed, result["error"]) == (True, {"code": "engine_error", "message": "the script says engine_error"})
+    assert len(worker.requests) == 1

@@ -1,0 +1,64 @@
+"""The output of a bulk job holds each result once, however its writer ended."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orcastream.cli.errors import UserError
+from orcastream.cli.jobs.result_file import ResultFile
+
+
+def result(number: int, job: str = "job") -> bytes:
+    return json.dumps({"id": f"{job}.{number}", "custom_id": str(number)}).encode()
+
+
+def numbers(path: Path) -> list[int]:
+    return [int(json.loads(line)["custom_id"]) for line in path.read_bytes().splitlines()]
+
+
+def test_each_result_once_over_many_writers(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    for _ in range(2):
+        with ResultFile(path, "job") as file:
+            for number in (3, 1, 3):
+                file.write(number, result(number))
+    with ResultFile(path, "job") as file:
+        assert file.numbers == {1, 3}
+        file.write(2, result(2))
+    assert numbers(path) == [3, 1, 2]
+
+
+@pytest.mark.parametrize("cut", range(len(result(2)) + 1))
+def test_cut_off_behind_every_byte(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(result(1) + b"\n" + result(2)[:cut])
+    with ResultFile(path, "job") as file:
+        assert file.numbers == {1}
+        file.write(2, result(2))
+    assert path.read_bytes() == result(1) + b"\n" + result(2) + b"\n"
+
+
+@pytest.mark.parametrize(
+    "line", [b"notes", b"{}", b"[]", b'{"id": 1}', result(1, "another"), b'{"id": "job.x"}', b"\xff"]
+)
+def test_a_file_with_anything_else_is_left_alone(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(line + b"\n")
+    with pytest.raises(
+        UserError, match=r"output: got '.*out.jsonl', allowed: a new file, or one with results of the job"
+    ):
+        ResultFile(path, "job")
+    assert path.read_bytes() == line + b"\n"
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    with ResultFile(path, "job"), pytest.raises(UserError, match="another process is writing"):
+        ResultFile(path, "job")
+    ResultFile(path, "job").close()
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"output: got '.*', allowed: a file that can be written \(.*directory\)"):
+        ResultFile(tmp_path, "job")

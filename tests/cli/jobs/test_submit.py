@@ -1,0 +1,232 @@
+"""`orcastream submit` and `orcastream results` with a real worker: what goes in comes out once, whatever is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orcastream.cli.main import main
+from orcastream.schemas.keys import Keys
+from tests.cli.jobs.bulk import ROOT, BulkJob
+from tests.redis_server import RedisServer, one_server
+from tests.worker.worker_process import MODEL, WorkerProcess
+
+pytestmark = one_server("system")
+
+SUMS = {"What is 7 + 5?": "12", "What is 3 + 4?": "7", "What is 9 + 9?": "18"}
+
+
+@pytest.fixture(scope="module")
+def server(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server with one worker, for all tests that kill nothing."""
+    folder = tmp_path_factory.mktemp("submit")
+    server = RedisServer(redis_binary, folder)
+    server.start()
+    worker = WorkerProcess(server.url, folder / "worker.log")
+    try:
+        worker.wait_serving()
+        yield server
+    finally:
+        worker.kill()
+        server.kill()
+
+
+class Shell:
+    """The commands on one server, in a directory of the test's own."""
+
+    def __init__(self, server: RedisServer, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.directory = directory
+        self._flags = ["--redis-url", server.url, "--served-model-name", MODEL]
+        self._capsys = capsys
+
+    def run(self, *command: str, code: int = 0) -> tuple[str, str]:
+        """What it prints to standard output and standard error."""
+        assert main([*command, *self._flags]) == code
+        printed = self._capsys.readouterr()
+        return printed.out, printed.err
+
+    def write(self, name: str, *lines: object) -> Path:
+        """A file of such lines."""
+        path = self.directory / name
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        return path
+
+
+@pytest.fixture
+def shell(server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+    with server.client() as client:
+        client.delete(*client.keys("*job*") or ["none"])
+    return Shell(server, tmp_path, capsys)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def chat(question: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": question}], "temperature": 0}
+
+
+def test_results_are_openais(shell: Shell) -> None:
+    lines = [{"custom_id": question, "url": "/v1/chat/completions", "body": chat(question)} for question in SUMS]
+    path = shell.write("in.jsonl", *lines, {"prompt": "What is 7 + 5?", "temperature": 0})
+    out, err = shell.run("submit", str(path), "--ordered", "--json")
+    told = json.loads(out)
+    output = shell.directory / "in.results.jsonl"
+    assert (told["lines"], told["completed"], told["failed"], told["output"]) == (4, 4, 0, str(output))
+    assert err == ""
+    *chats, plain = read(output)
+    assert [one["custom_id"] for one in chats] == list(SUMS)
+    for one, answer in zip(chats, SUMS.values(), strict=True):
+        body = one["response"]["body"]
+        assert (one["error"], one["response"]["status_code"], body["object"]) == (None, 200, "chat.completion")
+        assert body["choices"][0]["message"] == {"role": "assistant", "content": answer}
+        assert body["choices"][0]["finish_reason"] == "stop"
+        assert body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] + body["usage"]["completion_tokens"] > 0
+    assert plain["custom_id"] == "request-4"
+    assert plain["response"]["body"]["object"] == "text_completion"
+    assert plain["response"]["body"]["choices"][0]["text"].strip() == "12"
+
+
+def test_the_same_command_again_asks_nothing_again(shell: Shell, server: RedisServer) -> None:
+    path = shell.write("in.jsonl", *map(chat, SUMS))
+    output = shell.directory / "out.jsonl"
+    shell.run("submit", str(path), "--output", str(output))
+    first = output.read_bytes()
+    with server.client() as client:
+        client.delete(*client.keys("*:reply:*"))
+    shell.run("submit", str(path), "--output", str(output))
+    assert output.read_bytes() == first
+    output.unlink()
+    shell.run("submit", str(path), "--output", str(output))
+    assert output.read_bytes() == first
+
+
+def test_results_of_another_process(shell: Shell) -> None:
+    path = shell.write("in.jsonl", *map(chat, SUMS))
+    shell.run("submit", str(path), "--job", "sums", "--output", str(shell.directory / "first.jsonl"))
+    listed = json.loads(shell.run("results", "--json")[0])
+    assert (listed["job"], listed["state"], listed["lines"], listed["completed"]) == ("sums", "ended", 3, 3)
+    assert shell.run("results")[0].splitlines()[1].split()[0] == "sums"
+    printed = [json.loads(line) for line in shell.run("results", "sums", "--ordered")[0].splitlines()]
+    assert [one["id"] for one in printed] == ["sums.1", "sums.2", "sums.3"]
+    output = shell.directory / "second.jsonl"
+    shell.run("results", "sums", "--output", str(output), "--ordered", "--delete")
+    assert read(output) == printed
+    assert "'sums' is not" in shell.run("results", "sums", code=1)[1]
+    assert shell.run("results")[0] == ""
+
+
+def test_a_line_that_cannot_be_answered_fails_alone(shell: Shell) -> None:
+    path = shell.write("in.jsonl", chat("What is 7 + 5?"), {"custom_id": "long", "prompt": [5] * 20_000})
+    out, err = shell.run("submit", str(path), "--ordered", code=1)
+    assert "failed     1" in out
+    assert err == "orcastream submit: 1 of 2 lines have failed: `error` says why\n"
+    right, long = read(shell.directory / "in.results.jsonl")
+    assert right["error"] is None
+    assert (long["custom_id"], long["response"], long["error"]["code"]) == ("long", None, "invalid_request")
+    assert long["error"]["message"].startswith("prompt: got ")
+
+
+@pytest.mark.parametrize(
+    ("lines", "complaint"),
+    [
+        ((), "in.jsonl: got no request, allowed: one JSON object per line"),
+        ((chat("x"), {"prompt": "x", "top_k": -1}), "in.jsonl, line 2: top_k: got -1, allowed: "),
+        (({"custom_id": "a", "prompt": "x"},) * 2, "in.jsonl, line 2: custom_id 'a' is that of line 1, too"),
+    ],
+)
+def test_nothing_is_queued_of_a_file_with_a_mistake(shell: Shell, lines: tuple[object, ...], complaint: str) -> None:
+    path = shell.write("in.jsonl", *lines)
+    _, err = shell.run("submit", str(path), code=2)
+    assert complaint in err
+    assert err.count("\n") == 1
+    assert shell.run("results")[0] == ""
+
+
+def test_what_cannot_be_is_one_line(shell: Shell) -> None:
+    path = shell.write("in.jsonl", chat("What is 7 + 5?"))
+    assert "file: got '/no/such', allowed: a file that can be read" in shell.run("submit", "/no/such", code=2)[1]
+    assert "got 501, allowed: at most 500, half of" in shell.run("submit", str(path), "--window", "501", code=2)[1]
+    shell.run("submit", str(path), "--job", "one")
+    other = shell.write("other.jsonl", chat("What is 9 + 9?"))
+    assert (
+        "'one' exists and was submitted with other lines" in shell.run("submit", str(other), "--job", "one", code=1)[1]
+    )
+
+
+@pytest.fixture
+def ctrl_c_counts() -> Iterator[None]:
+    """Also where a shell has started the tests in the background, which ignores it for all that they start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_counts")
+def test_ctrl_c_says_how_to_go_on(own_redis: Callable[..., RedisServer], tmp_path: Path) -> None:
+    """Nobody answers: there is no worker."""
+    server = own_redis()
+    (tmp_path / "in.jsonl").write_text(json.dumps(chat("What is 7 + 5?")))
+    command = [sys.executable, "-P", "-m", "orcastream.cli.main", "submit", str(tmp_path / "in.jsonl"), "--job", "one"]
+    command += ["--redis-url", server.url, "--served-model-name", MODEL]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            with server.client() as client:
+                while not client.xlen(Keys(MODEL).requests("low")):
+                    assert process.poll() is None
+                    time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert err.endswith("orcastream submit: interrupted; the same command goes on where this one ended\n")
+
+
+def test_a_cancelled_job_ends(own_redis: Callable[..., RedisServer], tmp_path: Path) -> None:
+    """What waits in the queue is cancelled, and what was not posted yet is not: there is no worker."""
+    server, number = own_redis(), 5
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(chat("What is 7 + 5?")) + "\n" for _ in range(number)))
+    command = [sys.executable, "-P", "-m", "orcastream.cli.main", "submit", str(tmp_path / "in.jsonl"), "--job", "one"]
+    flags = ["--redis-url", server.url, "--served-model-name", MODEL]
+    process = subprocess.Popen(
+        [*command, *flags, "--window", "2"], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL
+    )
+    try:
+        with server.client() as client:
+            while client.xlen(Keys(MODEL).requests("low")) < 2:
+                assert process.poll() is None
+                time.sleep(0.02)
+            assert main(["results", "one", "--cancel", *flags]) == 1, "it has not ended yet"
+            assert process.wait(timeout=60) == 1
+            assert client.xlen(Keys(MODEL).requests("low")) == 0
+    finally:
+        process.kill()
+        process.wait()
+    results = read(tmp_path / "in.results.jsonl")
+    assert [one["error"]["code"] for one in results] == ["cancelled"] * number
+    assert len({one["id"] for one in results}) == number
+
+
+@pytest.mark.parametrize("flags", [(), ("--ordered",)], ids=["as they come", "in order"])
+def test_every_result_once_whatever_is_killed(
+    own_redis: Callable[..., RedisServer], tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    """Submit itself, a worker, the gateway and Redis, one after the other."""
+    job = BulkJob(own_redis(aof="always"), tmp_path, 250, *flags, "--window", "40")
+    try:
+        outcome = job.run(rounds=1)
+    finally:
+        job.stop()
+    assert outcome.faults == {"submit": 1, "worker": 1, "gateway": 1, "redis": 1}
+    assert outcome.lines == outcome.results == outcome.distinct == outcome.right == 250, job.log
+    assert outcome.in_order or not flags

@@ -1,0 +1,173 @@
+"""`orcastream top`, printed once and live in a terminal, against real servers and a real worker."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orcastream.broker.link import Link
+from orcastream.broker.presence import Presence
+from orcastream.broker.queue import RequestQueue
+from orcastream.cli.main import main
+from orcastream.client import Client
+from orcastream.schemas.keys import Keys
+from tests.broker.scripted import ScriptedWorker, enqueue, make_request
+from tests.cli.processes import ROOT
+from tests.redis_server import RedisServer, one_server
+from tests.worker.worker_process import MODEL, WorkerProcess
+
+pytestmark = one_server("system")
+
+KEYS = Keys("demo")
+
+
+async def _fill(server: RedisServer) -> None:
+    """One request of class high runs, one waits, and one of class low; one worker is there, one is gone."""
+    link = await Link.open(server.url)
+    await RequestQueue(link, KEYS).ensure_groups()
+    for request_id, priority_class in (("a", "high"), ("b", "high"), ("c", "low")):
+        await enqueue(link, KEYS, make_request(request_id, priority_class=priority_class))
+    gone = await ScriptedWorker(server.url, KEYS, "gone", salt=7).connect()
+    await gone.take()
+    info = {"state": "draining", "running": 3, "capacity": 8, "blocks_used": 10, "blocks_total": 40, "preemptions": 2}
+    await Presence(link, KEYS, "there").beat({**info, "clock_s": "1.5", "iterations": "soon"}, ttl_ms=60_000)
+    await link.call("XADD", KEYS.dead, "*", "entry", "high 1-1")
+    await gone.close()
+    await link.close()
+
+
+def once(server: RedisServer, capsys: pytest.CaptureFixture[str], *flags: str, model: str = KEYS.model) -> str:
+    where = ["--redis-url", server.url, "--served-model-name", model, "--interval-s", "0.2"]
+    assert main(["top", "--once", *where, *flags]) == 0
+    return capsys.readouterr().out
+
+
+def test_it_tells_queue_and_workers(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(_fill(redis_server))
+    told: dict[str, Any] = json.loads(once(redis_server, capsys, "--json"))
+    assert (told["model"], told["dead_letters"]) == ("demo", 1)
+    assert [(row["class"], row["waiting"], row["claimed"]) for row in told["queue"]] == [
+        ("realtime", 0, 0),
+        ("high", 1, 1),
+        ("normal", 0, 0),
+        ("low", 1, 0),
+    ]
+    assert told["queue"][3]["oldest_s"] > 0
+    gone, there = told["workers"]
+    assert (gone["worker"], gone["state"], gone["holds"], gone["running"]) == ("gone", "gone", 1, None)
+    assert (there["state"], there["running"], there["capacity"], there["preemptions"]) == ("draining", 3, 8, 2)
+    assert (there["iterations"], there["rates"]["iterations"]) == (None, None)
+    shown = once(redis_server, capsys)
+    for part in ("orcastream demo", "1 dead letters", "draining", "3/8", "10/40", "gone"):
+        assert part in shown
+
+
+def test_an_empty_queue_without_workers(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no worker" in once(redis_server, capsys)
+    assert json.loads(once(redis_server, capsys, "--json"))["rates"]["output_tokens"] is None
+
+
+def test_what_cannot_be_is_one_line(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    for flags, code, complaint in (
+        (["--redis-url", redis_server.url], 2, "standard output is no terminal; allowed: --once"),
+        (["--redis-url", redis_server.url, "--json"], 2, "as_json (--json): allowed: with --once"),
+        (["--redis-url", "redis://127.0.0.1:1", "--once"], 3, "redis_url redis://127.0.0.1:1: "),
+    ):
+        assert main(["top", *flags]) == code
+        error = capsys.readouterr().err
+        assert error.startswith(f"orcastream top: {complaint}")
+        assert error.count("\n") == 1
+
+
+@pytest.fixture
+def busy(redis_server: RedisServer, tmp_path: Path) -> Iterator[RedisServer]:
+    """A server with a worker that is answering two requests, and will for long."""
+    worker = WorkerProcess(redis_server.url, tmp_path / "worker.log")
+    try:
+        worker.wait_serving()
+        with Client(redis_server.url, MODEL) as client:
+            replies = [client.generate([5, 6], max_tokens=4000, ignore_eos=True) for _ in range(2)]
+            for reply in replies:
+                next(reply)
+            yield redis_server
+    finally:
+        worker.kill()
+
+
+def test_rates_are_those_of_the_work(busy: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    while True:
+        told = json.loads(once(busy, capsys, "--json", model=MODEL))
+        [worker] = told["workers"]
+        if worker["rates"]["output_tokens"]:
+            break
+    assert worker["rates"]["output_tokens"] >= worker["rates"]["iterations"] > 0
+    assert told["rates"]["output_tokens"] == worker["rates"]["output_tokens"]
+    assert (worker["state"], worker["running"], worker["holds"]) == ("serving", 2, 2)
+
+
+class Tmux:
+    """A session of its own server, which ends with the test."""
+
+    def __init__(self, name: str, command: str) -> None:
+        self._name = name
+        self.run("-f", "/dev/null", "new-session", "-d", "-x", "140", "-y", "40", command)
+
+    def run(self, *arguments: str) -> str:
+        command = ["tmux", "-L", self._name, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+    def shows(self, *parts: str) -> str:
+        """Wait until the screen holds all parts."""
+        give_up = time.monotonic() + 60
+        while time.monotonic() < give_up:
+            screen = self.run("capture-pane", "-p")
+            if all(part in screen for part in parts):
+                return screen
+            time.sleep(0.1)
+        raise AssertionError(f"the screen does not show {parts}:\n{screen}")
+
+    def ended(self) -> bool:
+        """Whether its command has ended: the only session goes with it."""
+        give_up = time.monotonic() + 60
+        while self.run("list-sessions") and time.monotonic() < give_up:
+            time.sleep(0.1)
+        return not self.run("list-sessions")
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_it_is_live_in_a_terminal(own_redis: Any, tmp_path: Path) -> None:
+    server: RedisServer = own_redis(aof="always")
+    asyncio.run(_fill(server))
+    flags = f"--redis-url {server.url} --served-model-name demo --interval-s 0.2"
+    variables = f"PYTHONPATH={ROOT} TERM=screen"
+    code = tmp_path / "code"
+    top = f"env {variables} {sys.executable} -P -m orcastream.cli.main top {flags}; echo $? > {code}"
+    tmux = Tmux(f"orcastream-{os.getpid()}", top)
+    try:
+        tmux.shows("orcastream demo", "there", "draining", "3/8")
+        asyncio.run(_say(server, running=7))
+        tmux.shows("7/8")
+        server.kill()
+        tmux.shows("Redis does not answer", "7/8")
+        server.start()
+        asyncio.run(_say(server, running=5))
+        tmux.shows("5/8")
+        tmux.run("send-keys", "C-c")
+        assert tmux.ended()
+        assert code.read_text() == "0\n"
+    finally:
+        tmux.run("kill-server")
+
+
+async def _say(server: RedisServer, **info: int) -> None:
+    link = await Link.open(server.url)
+    await Presence(link, KEYS, "there").beat(info, ttl_ms=60_000)
+    await link.close()

@@ -1,0 +1,90 @@
+"""Log probabilities, constraints and adapters over both ways: what is asked for, and what comes back typed."""
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from orcastream.client import AsyncReply, LikelyToken, TokenLogprob
+from orcastream.text.token_text import token_text
+from orcastream.text.tokenizer import Tokenizer
+from tests.client.conftest import Connect
+from tests.client.cutting_proxy import CuttingProxy
+from tests.gateway.conftest import TEXT, Stage
+from tests.gateway.scripted_worker import Answer, logprobs_of
+from tests.gateway.test_adapters import have
+
+MESSAGES: Any = [{"role": "user", "content": "hi"}]
+
+
+def expected(tokenizer: Tokenizer, *, ids: bool, texts: bool, whole: bool = False) -> tuple[TokenLogprob, ...]:
+    """What the scripted worker's numbers come to; `whole`: tokens that are no whole characters say their bytes."""
+
+    def text(token: int) -> str:
+        if not texts:
+            return ""
+        own = token_text(tokenizer, token)
+        return own.text if own.is_text or not whole else "bytes:" + "".join(f"\\x{byte:02x}" for byte in own.raw)
+
+    told = []
+    for position, token in enumerate(tokenizer.encode(TEXT)):
+        own, likeliest = logprobs_of(token, position)
+        others = tuple(LikelyToken(value, text(one), one if ids else None) for one, value in likeliest)
+        told.append(TokenLogprob(own, text(token), token if ids else None, others))
+    return tuple(told)
+
+
+async def told_of(reply: AsyncReply) -> tuple[TokenLogprob, ...]:
+    """What comes piece by piece, which is what the whole has."""
+    pieces = [delta async for delta in reply]
+    told = tuple(one for delta in pieces for one in delta.logprobs)
+    result = await reply.result()
+    assert "".join(delta.text for delta in pieces) == result.text
+    assert result.choices[0].logprobs == told
+    return told
+
+
+@pytest.mark.parametrize("group", [1, 3])
+async def test_log_probabilities_over_redis(stage: Stage, connect: Connect, group: int) -> None:
+    worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)], group=group, logprobs=True))
+    bare = connect(stage.url).generate([5], logprobs=2)
+    assert await told_of(bare) == expected(stage.tokenizer, ids=True, texts=False)
+    reading = connect(stage.url, tokenizer=stage.tokenizer).generate("x", logprobs=2)
+    assert await told_of(reading) == expected(stage.tokenizer, ids=True, texts=True)
+    assert [request.payload.logprobs for request in worker.requests] == [2, 2]
+
+
+@pytest.mark.parametrize("prompt", ["x", MESSAGES], ids=["completion", "chat"])
+async def test_log_probabilities_over_http(stage: Stage, connect: Connect, prompt: Any) -> None:
+    """Also over connections that break: each token is told of once."""
+    worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)], logprobs=True))
+    served = await stage.gateway(disconnect_grace_s=60)
+    told = expected(stage.tokenizer, ids=False, texts=True, whole=isinstance(prompt, str))
+    assert await told_of(connect(served.url).generate(prompt, logprobs=2)) == told
+    async with CuttingProxy(int(served.url.rpartition(":")[2]), count(1500, 97)) as proxy:
+        assert await told_of(connect(proxy.url).generate(prompt, logprobs=2)) == told
+    assert proxy.num_cut > 2
+    assert [request.payload.logprobs for request in worker.requests] == [2, 2]
+
+
+async def test_without_them_nothing_is_told(stage: Stage, connect: Connect) -> None:
+    await stage.worker()
+    assert await told_of(connect((await stage.gateway()).url).generate("x")) == ()
+    assert await told_of(connect(stage.url).generate([5])) == ()
+
+
+async def test_constraints_penalties_and_adapters_reach_the_worker(stage: Stage, connect: Connect) -> None:
+    worker = await stage.worker()
+    served = await stage.gateway()
+    await have(stage, served, worker, "red")
+    for client in (connect(served.url), connect(stage.url, tokenizer=stage.tokenizer)):
+        reply = client.generate(
+            MESSAGES, adapter="red", constraint={"regex": "[^#]+"}, frequency_penalty=0.5, logit_bias={5: -1}
+        )
+        assert (await reply.result()).text == TEXT
+    for payload in (request.payload for request in worker.requests):
+        assert payload.adapter == "red"
+        assert payload.constraint is not None
+        assert payload.constraint.regex == "[^#]+"
+        assert (payload.frequency_penalty, payload.logit_bias) == (0.5, ((5, -1.0),))
+    assert len(worker.requests) == 2

@@ -1,0 +1,220 @@
+"""Requests of several adapters and of none in one flat batch get what each gets alone from weights merged by PEFT."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from orcastream.engine import Adapter, Adapters, Beam, OrcaEngine, Request
+from orcastream.engine.attention import NativeBackend
+from orcastream.engine.batch.flat_batch import FlatBatch, SpanColumns
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.kv.layout import group_layers
+from orcastream.engine.model.passes import apply_passes, passes_unavailable
+from orcastream.engine.model.runner import ModelRunner
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.sampling import SamplingParams
+from tests.engine.running import MakeEngine, MakeModel, run, tokens
+from tests.lora import ATTENTION, MLP, merged, save_adapter
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+PROMPTS = [tuple(range(1, 6)), tuple(range(7, 28)), (9, 9), tuple(range(40, 53))]
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen3": {
+        "use_rslora": True,
+        "rank_pattern": {"q_proj": 2, "layers.1.mlp.down_proj": 7},
+        "alpha_pattern": {"v_proj": 3},
+    },
+    "gemma2": {"target_modules": [*ATTENTION, *MLP]},
+    "phi3": {"target_modules": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]},
+    "gpt2": {"target_modules": ["c_attn", "c_fc", "c_proj"], "fan_in_fan_out": True},
+    "mixtral": {"target_modules": ATTENTION},
+}
+"""Settings of their adapters."""
+WIDE = {"hidden_size": 64, "intermediate_size": 96, "tie_word_embeddings": False}
+"""Widths that the passes merge."""
+NATIVE = pytest.mark.skipif(
+    passes_unavailable(torch.device("cpu")) is not None,
+    reason="no compiled operators: python -m orcastream.engine.native.build",
+)
+Reference = Callable[..., list[int]]
+
+
+def read(engine: OrcaEngine, *folders: Path) -> list[Adapter]:
+    assert engine.adapters is not None
+    return [engine.adapters.read(folder.name, folder) for folder in folders]
+
+
+def three(model: PreTrainedModel, folder: Path, **settings: Any) -> list[Path]:
+    """Adapters that are different in more than their numbers."""
+    own: list[dict[str, Any]] = [settings, {**settings, "r": 3, "lora_alpha": 2}, {**settings, "r": 8}]
+    own[1]["target_modules"] = (settings.get("target_modules") or ATTENTION)[:1]
+    own[1].pop("rank_pattern", None)
+    return [save_adapter(model, folder / f"a{seed}", seed=seed, **each) for seed, each in enumerate(own)]
+
+
+def check(
+    engine: OrcaEngine, model: PreTrainedModel, folders: list[Path], greedy_reference: Reference
+) -> dict[str, list[int | None]]:
+    """One batch of all prompts with all adapters and none, beside what transformers makes of merged weights."""
+    adapters: list[Adapter | None] = [None, *read(engine, *folders)]
+    requests = [
+        Request(f"{number}-{index}", prompt, GREEDY, adapter=adapter)
+        for index, prompt in enumerate(PROMPTS)
+        for number, adapter in enumerate(adapters)
+    ]
+    found = {name: tokens(events) for name, events in run(engine, *requests).items()}
+    models = [model, *(merged(model, folder) for folder in folders)]
+    expected = {
+        f"{number}-{index}": greedy_reference(one, prompt, 12)
+        for number, one in enumerate(models)
+        for index, prompt in enumerate(PROMPTS)
+    }
+    assert found == expected
+    assert len({tuple(found[f"{number}-1"]) for number in range(4)}) == 4, "every adapter says something else"
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_as_by_merged_weights(
+    family: str, make_model: MakeModel, make_engine: MakeEngine, greedy_reference: Reference, tmp_path: Path
+) -> None:
+    model = make_model(family, tie_word_embeddings=False)
+    folders = three(model, tmp_path, **FAMILIES[family])
+    engine = make_engine(model, max_adapters=3, max_num_batched_tokens=24)
+    check(engine, model, folders, greedy_reference)
+
+
+@NATIVE
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "phi3"])
+def test_as_by_merged_weights_where_passes_have_run(
+    family: str, make_model: MakeModel, make_engine: MakeEngine, greedy_reference: Reference, tmp_path: Path
+) -> None:
+    model, fast = make_model(family, **WIDE), make_model(family, **WIDE)
+    if model.device.type != "cpu":
+        pytest.skip("the passes are for CPUs")
+    folders = three(model, tmp_path, **FAMILIES[family])
+    replaced = apply_passes(fast)
+    assert bool(replaced["compile_decoder"]) == (family in ("llama", "qwen3"))
+    assert replaced["fuse_gated_mlp"]
+    for backend in ("native", "torch"):
+        engine = make_engine(fast, attention_backend=backend, max_adapters=3, max_num_batched_tokens=24)
+        assert engine._runner.is_compiled == (backend == "native" and family in ("llama", "qwen3"))
+        check(engine, model, folders, greedy_reference)
+
+
+@NATIVE
+def test_the_compiled_decoder_computes_what_modules_do_in_bfloat16(make_model: MakeModel, tmp_path: Path) -> None:
+    """One request of an adapter and one of none: the logits of the first move, those of the other do not."""
+    model = make_model("llama", **WIDE)
+    if model.device.type != "cpu":
+        pytest.skip("the passes are for CPUs")
+    folder = save_adapter(model, tmp_path / "one", seed=0)
+    expected = [one.to(torch.bfloat16) for one in (merged(model, folder), model)]
+    fast = make_model("llama", **WIDE).to(torch.bfloat16)
+    assert apply_passes(fast)["compile_decoder"]
+    runner = ModelRunner(fast, NativeBackend())
+    runner.adapters = Adapters(fast, runner.probe, max_adapters=1, max_rank=4)
+    adapter = runner.adapters.read("one", folder)
+    groups = group_layers(runner.shapes, 32)
+    runner.allocate(groups, [8], 16)
+    cache = KVCache(groups, [8], block_size=16, max_sequences=2, max_model_len=32, longest_span=32, prefix_cache=False)
+    columns = SpanColumns(adapters=[adapter.number, -1])
+    for prompt in PROMPTS[:2]:
+        columns.add(cache.sequence_of(len(prompt)), prompt, 0, 1)
+    batch = FlatBatch.lay_out(columns, cache, runner.device)
+    logits = runner.forward(batch).float()
+    for row, span in enumerate(batch.logit_spans):
+        with torch.inference_mode():
+            own = expected[span](torch.tensor([PROMPTS[span]])).logits[0, -1].float()
+        assert (logits[row] - own).norm() < 0.05 * own.norm()
+
+
+def test_nothing_is_shared_with_another_adapter(make_model: MakeModel, make_engine: MakeEngine, tmp_path: Path) -> None:
+    model = make_model()
+    folders = three(model, tmp_path)
+    engine = make_engine(model, max_adapters=3)
+    prompt = tuple(range(1, 30))
+    adapters: list[Adapter | None] = [None, *read(engine, *folders)]
+    first = {number: run(engine, Request("a", prompt, GREEDY, adapter=each)) for number, each in enumerate(adapters)}
+    assert {events["a"][0].cached_tokens for events in first.values()} == {0}
+    (again,) = read(engine, folders[0])  # the same files
+    events = run(engine, Request("b", prompt, GREEDY, adapter=again))["b"]
+    assert events[0].cached_tokens == 28
+    assert tokens(events) == tokens(first[1]["a"])
+
+
+@pytest.mark.parametrize(
+    "preemption", [{"preemption": "recompute"}, {"preemption": "swap", "host_cache_memory": 1 << 20}]
+)
+def test_preempted_requests_keep_their_adapters(
+    preemption: dict[str, Any],
+    make_model: MakeModel,
+    make_engine: MakeEngine,
+    greedy_reference: Reference,
+    tmp_path: Path,
+) -> None:
+    model = make_model()
+    folders = three(model, tmp_path)
+    engine = make_engine(model, max_adapters=3, num_blocks=24, max_num_batched_tokens=24, **preemption)
+    check(engine, model, folders, greedy_reference)
+    assert engine.stats().preemptions
+
+
+@pytest.mark.parametrize("overlap", ["on", "off"])
+def test_candidates_of_one_prompt_have_its_adapter(
+    overlap: str, make_model: MakeModel, make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    model = make_model()
+    (folder, *_) = three(model, tmp_path)
+    alone = make_engine(merged(model, folder))
+    engine = make_engine(model, max_adapters=1, overlap=overlap)
+    (adapter,) = read(engine, folder)
+    sampled = SamplingParams(temperature=1, max_tokens=6)
+
+    def requests(adapter: Adapter | None) -> list[Request]:
+        return [
+            *(Request(f"c{seed}", PROMPTS[1], sampled, seed=seed, group="g", adapter=adapter) for seed in range(3)),
+            Request("beam", PROMPTS[3], GREEDY, beam=Beam(3, 2), adapter=adapter),
+        ]
+
+    others = [Request("other", PROMPTS[1], sampled, seed=0, group="g"), Request("beside", PROMPTS[3], GREEDY)]
+    found = run(engine, *requests(adapter), *others)
+    expected = run(alone, *requests(None))
+    assert {name: tokens(found[name]) for name in expected} == {name: tokens(each) for name, each in expected.items()}
+    assert tokens(found["other"]) != tokens(found["c0"])
+
+
+def test_an_adapter_of_another_engine_is_refused(
+    make_model: MakeModel, make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    model = make_model()
+    (folder, *_) = three(model, tmp_path)
+    one, other, without = make_engine(model, max_adapters=1), make_engine(model, max_adapters=1), make_engine(model)
+    (adapter,) = read(one, folder)
+    for engine in (other, without):
+        with pytest.raises(InvalidRequest, match="adapter: got 'a0', allowed: one that this engine has read"):
+            engine.submit(Request("a", (1, 2), GREEDY, adapter=adapter))
+    assert not other.has_work
+
+
+def test_engines_of_one_model_have_adapters_of_their_own(
+    make_model: MakeModel, make_engine: MakeEngine, greedy_reference: Reference, tmp_path: Path
+) -> None:
+    """Steps of three engines in turn: what one adds reaches no other."""
+    model = make_model()
+    folders = three(model, tmp_path)
+    engines = [make_engine(model, max_adapters=1), make_engine(model, max_adapters=1), make_engine(model)]
+    adapters: list[Adapter | None] = [*read(engines[0], folders[0]), *read(engines[1], folders[2]), None]
+    requests = [Request("a", PROMPTS[1], GREEDY, adapter=adapter) for adapter in adapters]
+    for engine, request in zip(engines, requests, strict=True):
+        engine.submit(request)
+    while any(engine.has_work for engine in engines):
+        for engine in engines:
+            engine.step()
+    expected = [merged(model, folders[0]), merged(model, folders[2]), model]
+    assert [list(each.output_ids) for each in requests] == [greedy_reference(one, PROMPTS[1], 12) for one in expected]

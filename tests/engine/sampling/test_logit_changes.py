@@ -1,0 +1,84 @@
+"""Penalties and biases change logits as their definitions say, whatever is sampled beside."""
+
+import random
+
+import pytest
+import torch
+
+from orcastream.engine.sampling.logit_changes import LogitChanges
+from orcastream.engine.sampling.sampler import SamplingRow, sample
+from orcastream.schemas.sampling import SamplingParams
+
+VOCAB = 40
+
+
+def params(**changes: object) -> SamplingParams:
+    return SamplingParams.model_validate(changes)
+
+
+def plainly_changed(logits: list[float], asked: SamplingParams, prompt: list[int], outputs: list[int]) -> list[float]:
+    """One token after another, by the definitions."""
+    changed = []
+    for token, logit in enumerate(logits):
+        if token in prompt or token in outputs:
+            logit = logit / asked.repetition_penalty if logit > 0 else logit * asked.repetition_penalty
+        logit += dict(asked.logit_bias).get(token, 0.0)
+        logit -= asked.frequency_penalty * outputs.count(token)
+        logit -= asked.presence_penalty * (token in outputs)
+        changed.append(logit)
+    return changed
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_as_the_definitions_say(seed: int, device: torch.device) -> None:
+    choose = random.Random(seed)
+    prompt = [choose.randrange(VOCAB) for _ in range(10)]
+    outputs = [choose.randrange(VOCAB) for _ in range(choose.randrange(30))]
+    asked = params(
+        presence_penalty=choose.choice([0, choose.uniform(-2, 2)]),
+        frequency_penalty=choose.choice([0, choose.uniform(-2, 2)]),
+        repetition_penalty=choose.choice([1.0, choose.uniform(0.1, 3)]),
+        logit_bias=[[token, choose.uniform(-100, 100)] for token in choose.sample(range(VOCAB), choose.randrange(6))],
+    )
+    logits = torch.randn(VOCAB, device=device)
+    changes = LogitChanges.of(asked, prompt)
+    row = logits.clone()
+    if changes is not None:
+        for end in sorted(choose.sample(range(len(outputs) + 1), min(3, len(outputs)))):
+            changes.see(outputs[:end])
+        changes.see(outputs)
+        changes.apply(row)
+    torch.testing.assert_close(row.cpu(), torch.tensor(plainly_changed(logits.tolist(), asked, prompt, outputs)))
+
+
+def test_what_changes_nothing_is_none() -> None:
+    assert LogitChanges.of(params(), [1]) is None
+    assert LogitChanges.of(params(temperature=0, logprobs=3), [1]) is None
+
+
+def test_whoever_goes_on_makes_the_same_changes() -> None:
+    asked, outputs = params(frequency_penalty=0.1, presence_penalty=0.7, repetition_penalty=1.3), [3, 5, 3, 3, 7]
+    first, second = LogitChanges(asked, [1]), LogitChanges(asked, [1])
+    for end in range(len(outputs) + 1):
+        first.see(outputs[:end])
+    second.see(outputs)
+    rows = torch.randn(VOCAB).repeat(2, 1)
+    first.apply(rows[0])
+    second.apply(rows[1])
+    assert torch.equal(rows[0], rows[1])
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_the_sampler_changes_no_other_row(temperature: float, device: torch.device) -> None:
+    logits = torch.randn(4, VOCAB, device=device)
+    before = logits.clone()
+    asked = params(temperature=temperature, logit_bias=[[5, 100]], logprobs=1)
+    changes = LogitChanges.of(asked, [])
+    plain = SamplingRow(params(temperature=temperature), 1, 0)
+    alone = [each.token for each in sample(logits, [plain] * 4)]
+    mixed = sample(logits, [plain, SamplingRow(asked, 1, 0, (), changes), plain, plain])
+    assert [mixed[index].token for index in (0, 2, 3)] == [alone[index] for index in (0, 2, 3)]
+    assert mixed[1].token == 5
+    assert mixed[1].logprobs is not None
+    assert mixed[1].logprobs[0] == pytest.approx(float(before[1].log_softmax(-1)[5])), "the model's own"
+    assert torch.equal(logits, before)

@@ -1,0 +1,231 @@
+"""Batches as OpenAI's client uses them: every line answered once, whatever other lines say; states, counts, errors."""
+
+import asyncio
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from orcastream.gateway.batches.batch_request import WINDOW_MS
+from orcastream.schemas.keys import Keys
+from orcastream.schemas.request import GenerationRequest
+from tests.gateway.batches.conftest import CHAT, begin, ended, line, results
+from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
+from tests.gateway.scripted_worker import Answer, Gate
+from tests.redis_server import RedisServer
+
+COMPLETIONS = "/v1/completions"
+
+
+async def test_a_batch_is_answered(stage: Stage) -> None:
+    worker = await stage.worker()
+    client = (await stage.gateway()).openai()
+    begun = await begin(client, *(line(f"n{number}") for number in range(30)), metadata={"what": "a test"})
+    assert (begun.object, begun.status, begun.endpoint, begun.completion_window) == ("batch", "validating", CHAT, "24h")
+    assert begun.expires_at == begun.created_at + WINDOW_MS // 1000
+    batch = await ended(client, begun)
+    assert (batch.status, batch.errors, batch.error_file_id, batch.metadata) == (
+        "completed",
+        None,
+        None,
+        {"what": "a test"},
+    )
+    assert batch.request_counts is not None
+    assert batch.request_counts.to_dict() == {"total": 30, "completed": 30, "failed": 0}
+    assert None not in (batch.in_progress_at, batch.finalizing_at, batch.completed_at)
+    found = await results(client, batch.output_file_id)
+    assert set(found) == {f"n{number}" for number in range(30)}
+    for number, result in enumerate(sorted(found.values(), key=lambda one: int(one["custom_id"][1:])), start=1):
+        assert (result["id"], result["error"]) == (f"{batch.id}.{number}", None)
+        response = result["response"]
+        answer = openai.types.chat.ChatCompletion.model_validate(response["body"])
+        assert (response["status_code"], response["request_id"]) == (200, answer.id)
+        assert answer.choices[0].message.content == TEXT
+    assert [request.priority_class for request in worker.requests] == ["low"] * 30
+    assert len({request.id for request in worker.requests}) == 30
+    output = await client.files.retrieve(batch.output_file_id or "")
+    assert (output.purpose, output.filename) == ("batch_output", f"{batch.id}_output.jsonl")
+
+
+async def test_completions_of_several_prompts_and_models_are_wholes(stage: Stage, model_folder: str) -> None:
+    await stage.worker()
+    await stage.worker("second", name="other", keys=Keys("other"))
+    client = (await stage.gateway(more_models=(f"other={model_folder}",))).openai()
+    lines = [line("a", COMPLETIONS, prompt=["x", "y"], n=2), line("b", COMPLETIONS, model="other")]
+    batch = await ended(client, await begin(client, *lines, endpoint=COMPLETIONS))
+    found = await results(client, batch.output_file_id)
+    bodies = {custom_id: result["response"]["body"] for custom_id, result in found.items()}
+    assert [choice["text"] for choice in bodies["a"]["choices"]] == [TEXT] * 4
+    assert (bodies["b"]["model"], bodies["b"]["choices"][0]["text"]) == ("other", "second")
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "param"),
+    [
+        ({"temperature": -1}, 400, "temperature"),
+        ({"nonsense": 1}, 400, "nonsense"),
+        ({"model": "none"}, 404, "model"),
+        ({"stream": True}, 400, "stream"),
+        ({"priority": "high"}, 400, "priority"),
+        ({"service_tier": "priority"}, 400, "service_tier"),
+        ({"timeout": 5}, 400, "timeout"),
+        ({"request_id": "mine"}, 400, "request_id"),
+        ({"max_tokens": 10**6}, 400, "max_tokens"),
+        ({"messages": []}, 400, "messages"),
+    ],
+)
+async def test_a_wrong_request_is_an_error_line_alone(
+    stage: Stage, more: dict[str, Any], status: int, param: str
+) -> None:
+    await stage.worker()
+    client = (await stage.gateway()).openai()
+    lines = [line("first"), line("wrong", **more), line("last", service_tier="flex", priority="low")]
+    batch = await ended(client, await begin(client, *lines))
+    assert batch.status == "completed"
+    assert batch.request_counts is not None
+    assert batch.request_counts.to_dict() == {"total": 3, "completed": 2, "failed": 1}
+    assert set(await results(client, batch.output_file_id)) == {"first", "last"}
+    [(custom_id, failed)] = (await results(client, batch.error_file_id)).items()
+    assert (custom_id, failed["response"]["status_code"], failed["error"]) == ("wrong", status, None)
+    assert failed["response"]["body"]["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("lines", "at", "param"),
+    [
+        ([line("a"), b"no json", line("c")], 2, "body"),
+        ([b"", b" ", line("a"), line("a")], 4, "custom_id"),
+        ([line("a", COMPLETIONS)], 1, "url"),
+        ([{**line("a"), "method": "GET"}], 1, "method"),
+        ([{**line("a"), "body": []}], 1, "body"),
+        ([{**line("a"), "more": 1}], 1, "more"),
+        ([{**line("a"), "custom_id": ""}], 1, "custom_id"),
+        ([b"{" + b" " * 5000 + b"}"], 1, None),
+        ([], None, None),
+        ([line(str(number)) for number in range(11)], None, None),
+    ],
+)
+async def test_an_input_with_a_wrong_line_fails_as_a_whole(
+    stage: Stage, lines: list[object], at: int | None, param: str | None
+) -> None:
+    worker = await stage.worker()
+    client = (await stage.gateway(max_batch_lines=10, max_body_bytes=4096)).openai()
+    batch = await ended(client, await begin(client, *lines))
+    assert (batch.status, batch.output_file_id, batch.error_file_id) == ("failed", None, None)
+    assert batch.failed_at is not None
+    assert batch.errors is not None
+    assert batch.errors.data is not None
+    [error] = batch.errors.data
+    assert (error.line, error.param) == (at, param)
+    assert error.message
+    assert worker.requests == []
+
+
+async def test_wrong_batches_are_refused(stage: Stage) -> None:
+    await stage.worker()
+    client = (await stage.gateway()).openai()
+    made = await ended(client, await begin(client, line("a")))
+    asked: dict[str, Any] = {"input_file_id": made.input_file_id, "endpoint": CHAT, "completion_window": "24h"}
+    for change, param in (
+        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"completion_window": "1h"}, "completion_window"),
+        ({"metadata": {"x" * 65: "y"}}, "metadata"),
+        ({"output_expires_after": {"anchor": "created_at", "seconds": 5}}, "output_expires_after"),
+        ({"extra_body": {"nonsense": 1}}, "nonsense"),
+        ({"input_file_id": made.output_file_id}, "input_file_id"),
+    ):
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.batches.create(**{**asked, **change})
+        assert (refused.value.param or "").startswith(param)
+    with pytest.raises(openai.NotFoundError) as unknown:
+        await client.batches.create(**{**asked, "input_file_id": "file-none"})
+    assert (unknown.value.code, unknown.value.param) == ("file_not_found", "input_file_id")
+
+
+async def test_cancelling_ends_what_runs_and_what_waits(stage: Stage, redis_server: RedisServer) -> None:
+    ids, quick = stage.tokenizer.encode(TEXT), len(stage.tokenizer.encode("x"))
+
+    def script(request: GenerationRequest) -> Answer:
+        return Answer([ids], gate=Gate() if len(request.payload.prompt) == quick else Gate(1))
+
+    worker = await stage.worker(script)
+    served = await stage.gateway(batch_window=4)
+    client = served.openai()
+    lines = [line(str(number), COMPLETIONS, prompt="x" if number < 3 else "a longer one") for number in range(20)]
+    begun = await begin(client, *lines, endpoint=COMPLETIONS)
+
+    async def has_answered() -> bool:
+        counts = (await client.batches.retrieve(begun.id)).request_counts
+        return counts is not None and counts.completed == 3
+
+    await eventually(has_answered)
+    asked = await client.batches.cancel(begun.id)
+    assert asked.status in ("cancelling", "cancelled")
+    assert asked.cancelling_at is not None
+    batch = await ended(client, begun)
+    assert batch.status == "cancelled"
+    assert batch.request_counts is not None
+    assert batch.request_counts.to_dict() == {"total": 20, "completed": 3, "failed": 17}
+    assert set(await results(client, batch.output_file_id)) == {"0", "1", "2"}
+    refused = await results(client, batch.error_file_id)
+    assert {one["error"]["code"] for one in refused.values()} == {"batch_cancelled"}
+    assert len(worker.requests) <= 7
+    with redis_server.client() as redis:
+
+        async def runs_nothing() -> bool:
+            return not redis.xlen(Keys(MODEL).requests("low"))
+
+        await eventually(runs_nothing)
+    with pytest.raises(openai.ConflictError, match="has ended as cancelled"):
+        await client.batches.cancel(begun.id)
+
+
+async def test_what_has_no_answer_by_the_end_of_the_window_expires(stage: Stage, redis_server: RedisServer) -> None:
+    client = (await stage.gateway(batch_window=2)).openai()
+    begun = await begin(client, *(line(str(number)) for number in range(5)))  # there is no worker
+    key = Keys(MODEL).job(begun.id)
+    with redis_server.client() as redis:
+        order = json.loads(redis.hget(key, "order") or "")
+        redis.hset(key, "order", json.dumps({**order, "deadline_ms": redis.time()[0] * 1000 + 3000}))
+        redis.set(Keys(MODEL).job_runner(begun.id), "another gateway", px=2500)  # for longer than a beat
+    batch = await ended(client, begun)
+    assert (batch.status, batch.output_file_id) == ("expired", None)
+    assert batch.expired_at is not None
+    assert batch.request_counts is not None
+    assert batch.request_counts.to_dict() == {"total": 5, "completed": 0, "failed": 5}
+    late = await results(client, batch.error_file_id)
+    assert {(one["response"], one["error"]["code"]) for one in late.values()} == {(None, "batch_expired")}
+
+
+async def test_a_batch_is_its_tenants(stage: Stage) -> None:
+    await stage.worker()
+    served = await stage.gateway(api_keys={"one": "red", "two": "blue"}, max_batches=2)
+    mine, other = served.openai("one"), served.openai("two")
+    batch = await ended(mine, await begin(mine, line("a")))
+    second = await ended(mine, await begin(mine, line("a")))
+    assert [one.id async for one in mine.batches.list()] == [second.id, batch.id]
+    assert [one.id async for one in mine.batches.list(limit=1)] == [second.id, batch.id]
+    assert [one.id async for one in other.batches.list()] == []
+    for ask in (other.batches.retrieve, other.batches.cancel):
+        with pytest.raises(openai.NotFoundError, match="No batch"):
+            await ask(batch.id)
+    with pytest.raises(openai.NotFoundError):
+        await other.files.content(batch.output_file_id or "")
+    with pytest.raises(openai.NotFoundError):
+        await begin_with(other, batch.input_file_id)
+
+
+async def test_a_tenant_has_so_many_open_batches(stage: Stage) -> None:
+    client = (await stage.gateway(max_batches=2)).openai()
+    open_ones = [await begin(client, line("a")) for _ in range(2)]
+    with pytest.raises(openai.RateLimitError) as refused:
+        await begin(client, line("a"))
+    assert refused.value.code == "batches_full"
+    await stage.worker()
+    await asyncio.gather(*(ended(client, batch) for batch in open_ones))
+    assert (await ended(client, await begin(client, line("a")))).status == "completed"
+
+
+async def begin_with(client: openai.AsyncOpenAI, file_id: str) -> Any:
+    return await client.batches.create(input_file_id=file_id, endpoint=CHAT, completion_window="24h")

@@ -1,0 +1,166 @@
+"""Files: taken in pieces, listed in pages, read back as they were, gone when deleted or expired; each its tenant's."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+
+import httpx
+import openai
+import pytest
+
+from orcastream.broker.files.file_store import PIECE_BYTES
+from orcastream.schemas.keys import Keys
+from tests.gateway.batches.conftest import upload
+from tests.gateway.conftest import MODEL, Stage, eventually
+from tests.redis_server import RedisServer
+
+KEYS = {"api_keys": {"one": "red", "two": "blue"}}
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, 2 * PIECE_BYTES + 1])
+async def test_a_file_is_what_was_uploaded(stage: Stage, size: int) -> None:
+    first, second = await stage.gateway(), await stage.gateway()
+    content = os.urandom(size)
+    file = await first.openai().files.create(file=("in.jsonl", content), purpose="batch")
+    assert (file.bytes, file.filename, file.purpose, file.status, file.object) == (
+        size,
+        "in.jsonl",
+        "batch",
+        "processed",
+        "file",
+    )
+    client = second.openai()
+    assert await client.files.retrieve(file.id) == file
+    assert (await client.files.content(file.id)).content == content
+
+
+async def test_files_are_listed_in_pages(stage: Stage) -> None:
+    client = (await stage.gateway()).openai()
+    ids = [await upload(client, b"x") for _ in range(5)]
+    newest_first = ids[::-1]
+    assert [file.id async for file in client.files.list()] == newest_first
+    assert [file.id async for file in client.files.list(limit=2)] == newest_first
+    page = await client.files.list(limit=2, order="asc", after=ids[0])
+    assert ([file.id for file in page.data], page.has_more) == (ids[1:3], True)
+    assert [file.id async for file in client.files.list(purpose="batch_output")] == []
+
+
+async def test_deleted_and_expired_files_are_gone(stage: Stage, redis_server: RedisServer) -> None:
+    client, keys = (await stage.gateway(files_retention_s=7200)).openai(), Keys(MODEL)
+    deleted, expired = await upload(client, b"x"), await upload(client, b"y")
+    kept = await client.files.create(
+        file=b"z", purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
+    )
+    assert kept.expires_at == kept.created_at + 3600
+    assert (await client.files.delete(deleted)).deleted
+    with redis_server.client() as redis:
+        assert redis.exists(keys.file_pieces(deleted)) == 0
+        assert 3500 < redis.ttl(keys.file_pieces(kept.id)) <= 3600
+        assert 7000 < redis.ttl(keys.file_pieces(expired)) <= 7200
+        entry = json.loads(redis.hget(keys.files("default"), expired) or "")
+        redis.hset(keys.files("default"), expired, json.dumps({**entry, "expires_ms": 1}))
+    assert [file.id async for file in client.files.list()] == [kept.id]
+    for gone in (deleted, expired, "file-none"):
+        for ask in (client.files.retrieve, client.files.content, client.files.delete):
+            with pytest.raises(openai.NotFoundError, match="No file"):
+                await ask(gone)
+
+
+async def test_a_file_is_its_tenants(stage: Stage) -> None:
+    served = await stage.gateway(**KEYS)
+    mine, other = served.openai("one"), served.openai("two")
+    file_id = await upload(mine, b"x")
+    assert (await mine.files.retrieve(file_id)).bytes == 1
+    assert [file.id async for file in other.files.list()] == []
+    for ask in (other.files.retrieve, other.files.content, other.files.delete):
+        with pytest.raises(openai.NotFoundError):
+            await ask(file_id)
+    with pytest.raises(openai.AuthenticationError):
+        await served.openai("none").files.list()
+
+
+async def test_a_tenant_has_so_many_bytes_and_files(stage: Stage) -> None:
+    bounds = {"max_file_bytes": 1024, "max_files_bytes": 3000, "max_files": 4}
+    served = await stage.gateway(**KEYS, **bounds)
+    client = served.openai("one")
+    full = [await upload(client, bytes(1000)) for _ in range(2)]
+    with pytest.raises(openai.RateLimitError, match=r"Your files would be \d+ bytes, allowed: 3000") as refused:
+        await upload(client, bytes(1000))
+    assert (refused.value.code, refused.value.response.headers["x-should-retry"]) == ("files_full", "false")
+    await upload(served.openai("two"), bytes(1000))
+    await client.files.delete(full[0])
+    for _ in range(3):
+        await upload(client, b"x")
+    with pytest.raises(openai.RateLimitError, match="5 files, allowed: 4"):
+        await upload(client, b"x")
+
+
+async def test_a_file_that_is_too_large_leaves_nothing(stage: Stage, redis_server: RedisServer) -> None:
+    served = await stage.gateway(max_file_bytes=PIECE_BYTES + 10)
+    with pytest.raises(openai.APIStatusError) as refused:
+        await upload(served.openai(), bytes(2 * PIECE_BYTES))
+    assert (refused.value.status_code, refused.value.code) == (413, "body_too_large")
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
+        for _ in range(4):
+            yield bytes(PIECE_BYTES // 2)
+        yield b"\r\n--x--\r\n"
+
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    async with served.http() as http:
+        assert (await http.post("/v1/files", content=chunks(), headers=headers)).status_code == 413
+    with redis_server.client() as redis:
+        assert redis.keys("*:file*") == []
+
+
+@pytest.mark.parametrize(
+    ("form", "param"),
+    [
+        ({"data": {"purpose": "vision"}, "files": {"file": b"x"}}, "purpose"),
+        ({"data": {"purpose": "batch"}, "files": {"other": b"x"}}, "file"),
+        ({"data": {"purpose": "batch", "more": "1"}, "files": {"file": b"x"}}, "more"),
+        ({"files": {"file": b"x"}}, "purpose"),
+        ({"data": {"purpose": "batch", "expires_after[seconds]": "60"}, "files": {"file": b"x"}}, "expires_after"),
+        ({"json": {"purpose": "batch"}}, "Content-Type"),
+        ({"data": {"purpose": "batch" * 1000}, "files": {"file": b"x"}}, "purpose"),
+    ],
+)
+async def test_a_wrong_form_is_refused_by_name(
+    stage: Stage, redis_server: RedisServer, form: dict[str, object], param: str
+) -> None:
+    async with (await stage.gateway()).http() as http:
+        refused = await http.post("/v1/files", **form)  # type: ignore[arg-type]
+    assert refused.status_code == 400, refused.text
+    assert refused.json()["error"]["param"].startswith(param)
+    with redis_server.client() as redis:
+        assert redis.keys("*:file*") == []
+
+
+async def test_a_client_that_leaves_leaves_nothing(stage: Stage, redis_server: RedisServer) -> None:
+    served = await stage.gateway()
+    begun = asyncio.Event()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n' + bytes(PIECE_BYTES)
+        begun.set()
+        await asyncio.Event().wait()
+
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    http = httpx.AsyncClient(base_url=served.url)
+    posting = asyncio.create_task(http.post("/v1/files", content=chunks(), headers=headers))
+    await begun.wait()
+    with redis_server.client() as redis:
+
+        async def are_pieces_there() -> bool:
+            return bool(redis.keys("*:file:*"))
+
+        async def is_nothing_there() -> bool:
+            return not redis.keys("*:file*")
+
+        await eventually(are_pieces_there)
+        posting.cancel()
+        await asyncio.gather(posting, return_exceptions=True)
+        await http.aclose()
+        await eventually(is_nothing_there)

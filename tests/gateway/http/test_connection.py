@@ -1,0 +1,187 @@
+"""A real gateway process, and clients that are slow, silent, or too many."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from tests.gateway.http.conftest import serving
+from tests.path.gateway_process import GatewayProcess
+from tests.redis_server import RedisServer
+
+pytestmark = pytest.mark.server
+
+TIMES_S = 1.0
+LONG_S = 60
+MAX_CONNECTIONS = 40
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
+LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def impatient(module_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """All times are short."""
+    names = ("header_timeout_s", "body_timeout_s", "idle_timeout_s", "write_timeout_s")
+    with serving(module_redis, tmp_path_factory.mktemp("gateway"), **dict.fromkeys(names, TIMES_S)) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def narrow(module_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """Few connections, and time."""
+    settings: dict[str, object] = {"max_connections": MAX_CONNECTIONS, "header_timeout_s": LONG_S}
+    with serving(module_redis, tmp_path_factory.mktemp("gateway"), **settings) as gateway:
+        yield gateway
+
+
+def connect(gateway: GatewayProcess, *sent: bytes) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", gateway.port), timeout=LONG_S)
+    for part in sent:
+        connection.sendall(part)
+    return connection
+
+
+def all_of(connection: socket.socket) -> bytes:
+    """What comes until the server closes."""
+    received = b""
+    try:
+        while part := connection.recv(65536):
+            received += part
+    except ConnectionResetError:
+        pass
+    connection.close()
+    return received
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def error_of(answer: bytes) -> str:
+    return str(json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"])
+
+
+def is_live(gateway: GatewayProcess) -> bool:
+    return httpx.get(f"{gateway.url}/health/live", timeout=LONG_S).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "what"),
+    [((b"GET /health/li",), "headers"), ((HEAD, b"X-A: b\r\n"), "headers"), ((HEAD, b"\r\n{"), "body")],
+    ids=["first line", "headers", "body"],
+)
+def test_a_request_that_does_not_come_is_told_so(impatient: GatewayProcess, sent: tuple[bytes, ...], what: str) -> None:
+    answer = all_of(connect(impatient, *sent))
+    assert status_of(answer) == 408
+    assert error_of(answer) == f"The {what} did not come within 1 s."
+
+
+def test_bytes_one_by_one_give_no_more_time(impatient: GatewayProcess) -> None:
+    """Neither for headers, nor for a body, nor between two requests."""
+    for begin, drop in ((HEAD, b"X"), (HEAD + b"\r\n", b" "), (LIVE, b"\r\n")):
+        connection = connect(impatient, begin)
+        connection.settimeout(TIMES_S / 20)
+        received, give_up = b"", time.monotonic() + LONG_S
+        while time.monotonic() < give_up:
+            try:
+                connection.sendall(drop)
+                part = connection.recv(65536)
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+            if not part:
+                break
+            received += part
+        assert time.monotonic() < give_up
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "sent", [(), (b"\r\n",), (LIVE,), (LIVE, b"\r\n")], ids=["new", "line end", "idle", "idle line end"]
+)
+def test_silent_connections_are_closed(impatient: GatewayProcess, sent: tuple[bytes, ...]) -> None:
+    answer = all_of(connect(impatient, *sent))
+    assert answer == b"" if LIVE not in sent else status_of(answer) == 200
+
+
+def test_three_hundred_slow_clients_are_gone_soon(impatient: GatewayProcess) -> None:
+    with ExitStack() as stack:
+        slow = [stack.enter_context(connect(impatient, HEAD)) for _ in range(300)]
+        assert is_live(impatient)
+        assert {status_of(all_of(one)) for one in slow} == {408}
+    assert is_live(impatient)
+
+
+def test_a_client_that_takes_nothing_is_cut_off(impatient: GatewayProcess) -> None:
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(LONG_S)
+    connection.connect(("127.0.0.1", impatient.port))
+    asked = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    try:
+        while True:  # answers that nobody reads, until the server has neither place for more nor patience
+            connection.sendall(asked * 1000)
+    except OSError:
+        pass
+    connection.close()
+    assert is_live(impatient)
+
+
+def test_headers_without_end_are_refused(narrow: GatewayProcess) -> None:
+    connection = connect(narrow, HEAD)
+    try:
+        for _ in range(100):
+            connection.sendall(b"X-A: " + b"a" * 1000 + b"\r\n")
+    except OSError:
+        pass
+    answer = all_of(connection)
+    assert status_of(answer) == 431
+    assert "at most 65536 bytes" in error_of(answer)
+
+
+def test_what_is_no_http_is_told_so_in_the_apis_form(narrow: GatewayProcess) -> None:
+    answer = all_of(connect(narrow, b"\x16\x03\x01\r\n\r\n"))
+    assert status_of(answer) == 400
+    assert error_of(answer)
+
+
+def test_one_connection_too_many_takes_the_place_of_an_idle_one(narrow: GatewayProcess) -> None:
+    with ExitStack() as stack:
+        first = stack.enter_context(connect(narrow, HEAD))
+        rest = [stack.enter_context(connect(narrow, HEAD)) for _ in range(MAX_CONNECTIONS * 2)]
+        assert all_of(first) == b""
+        for one in rest[:-MAX_CONNECTIONS]:
+            assert all_of(one) == b""
+        assert is_live(narrow)
+
+
+def test_where_all_connections_are_busy_one_more_is_refused(narrow: GatewayProcess) -> None:
+    with ExitStack() as stack:
+        busy = [stack.enter_context(connect(narrow, HEAD, b"\r\n{")) for _ in range(MAX_CONNECTIONS)]
+        answer = all_of(stack.enter_context(connect(narrow)))
+        assert status_of(answer) == 503
+        assert b"\r\nretry-after: 1\r\n" in answer
+        busy.pop().close()
+        for _ in range(1000):
+            if status_of(all_of(connect(narrow, LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")))) == 200:
+                break
+        else:
+            pytest.fail("the place of a client that left is not given to another")
+
+
+def test_a_silent_stream_is_not_idle(impatient: GatewayProcess) -> None:
+    """Nobody answers here: a stream waits for longer than all the times, and the connection stays."""
+    body = json.dumps({"model": "orca-demo", "prompt": "x", "stream": True, "timeout": TIMES_S * 4})
+    with httpx.stream("POST", f"{impatient.url}/v1/completions", content=body, timeout=LONG_S) as response:
+        events = [line for line in response.iter_lines() if line.startswith("data: ")]
+    assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "expired"
+
+
+def test_a_connection_serves_one_request_after_another(narrow: GatewayProcess) -> None:
+    with httpx.Client(base_url=narrow.url) as client:
+        assert [client.get("/v1/models").status_code for _ in range(3)] == [200] * 3

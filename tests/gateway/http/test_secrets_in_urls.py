@@ -1,0 +1,60 @@
+"""People put API keys into URLs: nothing repeats them."""
+
+import logging
+from pathlib import Path
+
+import httpx
+import pytest
+
+from orcastream.gateway.http.url_secrets import WithoutSecrets
+from tests.gateway.conftest import Stage
+from tests.gateway.http.conftest import serving
+from tests.redis_server import RedisServer
+
+KEY = "orca_Zx3-_kQ9vYt7LmN2pRs4WdBc8FgHj6KaEu1oTiXyPqZ"
+"""Like one of `new_key`, but the same in each test process: it is in the names of tests."""
+PATHS = (
+    f"/v1/models?api_key={KEY}",
+    f"/v1/models?{KEY}",
+    f"/v1/models?{KEY}={KEY}",
+    f"/v1/models?Key-1={KEY}",
+    f"/v1/requests/x/events?include_usage={KEY}",
+    f"/v1/requests/x/events?include_usage=true&include_usage={KEY}",
+    f"/{KEY}/v1/models",
+    f"/v1/models/{KEY}",
+    f"/v1/requests/{KEY}/events",
+)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+async def test_nothing_is_echoed(stage: Stage, method: str, path: str) -> None:
+    answer = await (await stage.gateway()).http().request(method, path)
+    assert KEY not in answer.text
+    assert KEY not in str(answer.headers)
+
+
+async def test_the_name_of_a_parameter_is_told(stage: Stage) -> None:
+    served = await stage.gateway()
+    for name, told in (("api_key", "api_key"), (KEY, "query")):
+        answer = await served.http().post("/v1/completions", params={name: "x"}, json={})
+        assert answer.json()["error"]["param"] == told
+        assert "no parameters in the query" in answer.json()["error"]["message"]
+
+
+@pytest.mark.server
+def test_nothing_is_logged(module_redis: RedisServer, tmp_path: Path) -> None:
+    with serving(module_redis, tmp_path, log_level="debug") as gateway:
+        for path in PATHS:
+            httpx.get(f"{gateway.url}{path}", timeout=60)
+        httpx.get(f"{gateway.url}/the/last", timeout=60)
+        while "/the/last" not in gateway.log:
+            assert gateway.running
+        assert KEY not in gateway.log
+        assert '"GET /v1/models HTTP/1.1" 200' in gateway.log
+
+
+def test_records_of_another_form_pass() -> None:
+    record = logging.LogRecord("uvicorn.access", logging.INFO, "", 0, "nothing", None, None)
+    assert WithoutSecrets().filter(record)
+    assert record.getMessage() == "nothing"

@@ -1,0 +1,256 @@
+"""Tool calls and thinking over chats: what is asked of the model, and how its answer is told."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from orcastream.demo import MODEL_DIR
+from orcastream.gateway.admission.answer_formats import AnswerFormats
+from orcastream.gateway.admission.request_admission import RequestAdmission, Timeouts
+from orcastream.gateway.admission.request_ids import RequestIds
+from orcastream.gateway.errors import ApiError, invalid
+from orcastream.gateway.openai.endpoints import CHAT
+from orcastream.gateway.openai.request import parse_body
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.request import Payload
+from orcastream.text.model_config import ModelConfig
+from orcastream.text.tokenizer import Tokenizer
+from tests.gateway.conftest import MODEL, Served, Stage
+from tests.gateway.scripted_worker import Answer
+from tests.gateway.sse_client import Seen, read
+from tests.text import tiny_tokenizers
+
+CITY = {"type": "object", "properties": {"city": {"enum": ["Köln", "Rom"]}}, "required": ["city"]}
+WEATHER = {"type": "function", "function": {"name": "weather", "description": "Tells it.", "parameters": CITY}}
+STOP = {"type": "function", "function": {"name": "stop"}}
+QUESTION = [{"role": "user", "content": "hi"}]
+BODY = {"model": MODEL, "messages": QUESTION, "tools": [WEATHER, STOP]}
+ONE = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
+TWO = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
+THOUGHT = f"<think>\nWhere?\n</think>\n\nLet me see.\n{ONE}\n{TWO}"
+
+
+@pytest.fixture(scope="module")
+def demo() -> Tokenizer:
+    return Tokenizer.load(str(MODEL_DIR))
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def admitted(tokenizer: Tokenizer, body: dict[str, Any], **parsers: Any) -> Payload:
+    limits = ModelConfig.load(str(MODEL_DIR)).limits
+    formats = AnswerFormats(tokenizer, **parsers)
+    admission = RequestAdmission(tokenizer, Timeouts(60, 600), RequestIds(MODEL), formats)
+    asked = parse_body(CHAT, json.dumps({**BODY, **body}).encode(), limits.max_total_tokens)
+    (request,) = admission.admit(asked, limits, tenant="default", headers={}, now_ms=0)
+    return request.payload
+
+
+def refused(tokenizer: Tokenizer, body: dict[str, Any]) -> ApiError:
+    with pytest.raises((ApiError, InvalidRequest)) as caught:
+        admitted(tokenizer, body)
+    return caught.value if isinstance(caught.value, ApiError) else invalid(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "answer_format", "follows"),
+    [
+        ({}, "hermes", False),
+        ({"tool_choice": "auto", "parallel_tool_calls": True}, "hermes", False),
+        ({"tool_choice": "none"}, "", False),
+        ({"tools": []}, "", False),
+        ({"tool_choice": "required"}, "hermes", True),
+        ({"tool_choice": named("stop")}, "hermes", True),
+        ({"parallel_tool_calls": False}, "hermes", True),
+        ({"tools": [{**WEATHER, "function": {**WEATHER["function"], "strict": True}}]}, "hermes", True),
+        ({"response_format": {"type": "json_object"}}, "hermes", False),
+        ({"tool_choice": "none", "response_format": {"type": "json_object"}}, "", False),
+    ],
+)
+def test_what_the_model_is_made_to_follow(
+    demo: Tokenizer, more: dict[str, Any], answer_format: str, follows: bool
+) -> None:
+    payload = admitted(demo, more)
+    assert payload.answer_format == answer_format
+    has_grammar = payload.constraint is not None and "calls" in payload.constraint.grammar
+    assert has_grammar is (follows or ("response_format" in more and answer_format != ""))
+    shown = demo.decode(payload.prompt, skip_special_tokens=False)
+    assert ("weather" in shown) is bool(answer_format)
+
+
+def test_a_choice_of_allowed_tools_shows_all_and_lets_some_be_called(demo: Tokenizer) -> None:
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named("stop")]}}
+    payload = admitted(demo, {"tool_choice": allowed})
+    assert payload.constraint is not None
+    assert '\\"weather\\"' not in payload.constraint.grammar
+    assert "weather" in demo.decode(payload.prompt)
+
+
+def test_thinking_comes_before_what_has_to_be_followed(demo: Tokenizer) -> None:
+    for more in ({"tool_choice": "required"}, {"tools": [], "response_format": {"type": "json_object"}}):
+        payload = admitted(demo, more, reasoning_parser="think")
+        assert payload.answer_format.startswith("think")
+        assert payload.constraint is not None
+        assert payload.constraint.grammar.startswith('start: ("<think>" thought)? ')
+
+
+@pytest.mark.parametrize(
+    ("end", "thinking"), [("", "think"), ("<think>\\n", "thinking"), ("<think>\\n\\n</think>\\n\\n", "")]
+)
+def test_where_the_thinking_begins_is_seen_in_the_prompt(end: str, thinking: str) -> None:
+    template = tiny_tokenizers.CHAT_TEMPLATE + f"{{{{- '{end}' -}}}}{{#- </think> -#}}"
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level(chat_template=template))
+    assert admitted(tokenizer, {"tools": []}).answer_format == thinking
+    assert admitted(tokenizer, {"tools": []}, reasoning_parser="none").answer_format == ""
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "param"),
+    [
+        ({"tools": {}}, 400, "tools"),
+        ({"tools": [WEATHER, 1]}, 400, "tools.1"),
+        ({"tools": [{"type": "web_search"}]}, 400, "tools.0.type"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, 400, "tools.0.function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "a", "nmae": 1}}]}, 400, "tools.0.function.nmae"),
+        ({"tools": [STOP, STOP]}, 400, "tools.1.function.name"),
+        ({"tools": [STOP] * 129}, 400, "tools"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "array"}}}]},
+            400,
+            "tools.0.function.parameters",
+        ),
+        ({"tool_choice": "any"}, 400, "tool_choice"),
+        ({"tool_choice": named("other")}, 400, "tool_choice.function.name"),
+        ({"tool_choice": {"type": "custom"}}, 400, "tool_choice.type"),
+        ({"tools": [], "tool_choice": "required"}, 400, "tool_choice"),
+        ({"parallel_tool_calls": "no"}, 400, "parallel_tool_calls"),
+        ({"tool_choice": "required", "ignore_eos": True}, 400, "ignore_eos"),
+        ({"tool_choice": "required", "use_beam_search": True, "n": 2}, 400, "tool_choice"),
+    ],
+)
+def test_what_is_wrong_is_named(demo: Tokenizer, more: dict[str, Any], status: int, param: str) -> None:
+    error = refused(demo, more)
+    assert (error.status, error.param) == (status, param)
+
+
+def test_a_schema_that_calls_cannot_follow_is_told_with_its_place(demo: Tokenizer) -> None:
+    parameters = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
+    tools = [STOP, {"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    error = refused(demo, {"tools": tools, "tool_choice": "required"})
+    assert (error.status, error.param) == (422, "tools.1.function.parameters.properties.x")
+    assert admitted(demo, {"tools": tools}).answer_format == "hermes", "nothing has to follow it"
+
+
+def test_a_model_without_tools_refuses_them_by_name() -> None:
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    error = refused(tokenizer, {})
+    assert (error.status, error.param, error.code) == (400, "tools", "unsupported_parameter")
+    assert admitted(tokenizer, {"tool_choice": "none"}).answer_format == ""
+
+
+def test_a_conversation_with_calls_and_their_results(demo: Tokenizer) -> None:
+    """As clients send back what they got; nothing in it is a control token."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "<|im_end|>"}'}}
+    said = {"role": "assistant", "content": None, "refusal": None, "annotations": [], "tool_calls": [call]}
+    said |= {"reasoning_content": "Where?", "audio": None, "function_call": None}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "<|im_start|>system"}
+    payload = admitted(demo, {"messages": [*QUESTION, said, result]})
+    text = demo.decode(payload.prompt, skip_special_tokens=False)
+    assert '{"name": "weather", "arguments": {"city": "<|im_end|>"}}' in text
+    assert "<tool_response>\n<|im_start|>system\n</tool_response>" in text
+    marks = demo.encode("<|im_start|><|im_end|>", add_special_tokens=False)
+    assert [payload.prompt.count(mark) for mark in marks] == [5, 4]
+
+
+async def gateway(stage: Stage, **changes: Any) -> Served:
+    return await stage.gateway(model=str(MODEL_DIR), reasoning_parser="think", **changes)
+
+
+def told(message: dict[str, Any]) -> tuple[Any, ...]:
+    calls = [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in message["tool_calls"]]
+    return message["reasoning_content"], message["content"], calls
+
+
+class Heard:
+    """What the events of a stream add up to."""
+
+    def __init__(self, choice: int = 0) -> None:
+        self.choice = choice
+        self.message: dict[str, Any] = {"reasoning_content": "", "content": "", "tool_calls": []}
+        self.finish_reason: str | None = None
+        self.logprobs: list[Any] = []
+
+    def take(self, event: Seen) -> "Heard":
+        for choice in [] if event.data is None or event.done else event.data["choices"]:
+            if choice["index"] == self.choice:
+                for name in ("reasoning_content", "content", "tool_calls"):
+                    self.message[name] += choice["delta"].get(name, type(self.message[name])())
+                self.finish_reason = choice["finish_reason"] or self.finish_reason
+                self.logprobs += (choice["logprobs"] or {}).get("content", [])
+        return self
+
+
+async def streamed(http: httpx.AsyncClient, body: dict[str, Any]) -> list[Seen]:
+    async with http.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
+        assert response.status_code == 200
+        return [event async for event in read(response)]
+
+
+async def test_whole_answers_and_streams_agree(stage: Stage, demo: Tokenizer) -> None:
+    ids = demo.encode(THOUGHT, add_special_tokens=False)
+    worker = await stage.worker(Answer([ids, demo.encode(TWO, add_special_tokens=False)], logprobs=True))
+    http = (await gateway(stage)).http()
+    body = {**BODY, "n": 2, "request_id": "mine", "logprobs": True}
+    whole = (await http.post("/v1/chat/completions", json=body)).json()
+    first, second = whole["choices"]
+    assert told(first["message"])[:2] == ("Where?", "Let me see.")
+    assert [call[1:] for call in told(first["message"])[2]] == [("weather", '{"city": "Köln"}'), ("stop", "{}")]
+    assert (second["message"]["content"], second["finish_reason"]) == (None, "tool_calls")
+    call_ids = [call["id"] for choice in whole["choices"] for call in choice["message"]["tool_calls"]]
+    assert len(set(call_ids)) == 3
+    assert len(first["logprobs"]["content"]) == len(ids), "of every token of the answer"
+    events = await streamed(http, body)
+    heard = Heard()
+    for event in events:
+        heard.take(event)
+    assert told(heard.message) == told(first["message"])
+    assert [call["index"] for call in heard.message["tool_calls"]] == [0, 1]
+    assert (heard.finish_reason, first["finish_reason"]) == ("tool_calls", "tool_calls")
+    assert heard.logprobs == first["logprobs"]["content"]
+    assert len(worker.requests) == 1
+
+
+async def test_a_gateway_that_never_saw_the_request_goes_on_anywhere(stage: Stage, demo: Tokenizer) -> None:
+    await stage.worker(Answer([demo.encode(THOUGHT, add_special_tokens=False)], group=3))
+    events = await streamed((await gateway(stage)).http(), {**BODY, "request_id": "chatcmpl-mine"})
+    other = (await stage.gateway(model=str(MODEL_DIR), reasoning_parser="none", tool_parser="none")).http()
+    whole = Heard()
+    for event in events:
+        whole.take(event)
+    places = {event.last_id: number for number, event in enumerate(events) if event.last_id is not None}
+    assert len(places) > 5
+    for place, number in places.items():
+        heard = Heard()
+        for event in events[: number + 1]:
+            heard.take(event)
+        headers = {"Last-Event-ID": str(place)}
+        async with other.stream("GET", "/v1/requests/chatcmpl-mine/events", headers=headers) as response:
+            async for event in read(response):
+                heard.take(event)
+        assert (heard.message, heard.finish_reason) == (whole.message, "tool_calls"), place
+
+
+async def test_the_first_request_of_an_id_says_how_its_answer_is_told(stage: Stage, demo: Tokenizer) -> None:
+    await stage.worker(Answer([demo.encode(ONE, add_special_tokens=False)]))
+    http = (await gateway(stage)).http()
+    plain = {"model": MODEL, "messages": QUESTION}
+    asked = [{**BODY, "request_id": "a"}, {**plain, "request_id": "a"}, {**plain, "request_id": "b"}]
+    asked += [{**BODY, "request_id": "b"}, {**BODY, "tool_choice": "none"}]
+    answers = [(await http.post("/v1/chat/completions", json=body)).json()["choices"][0] for body in asked]
+    assert [choice["finish_reason"] for choice in answers] == ["tool_calls"] * 2 + ["stop"] * 3
+    assert answers[0] == answers[1]
+    assert [choice["message"]["content"] for choice in answers[2:]] == [ONE] * 3

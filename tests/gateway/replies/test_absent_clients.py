@@ -1,0 +1,232 @@
+"""Whose loss cancels a request, and when: onlookers, clients of killed gateways, marks lost with their link."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from orcastream.broker.link import Link
+from orcastream.broker.queue import RequestQueue
+from orcastream.broker.redis_link import RedisLink
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.keys import GROUP
+from orcastream.schemas.request import GenerationRequest, Payload
+from tests.gateway.conftest import MODEL, TEXT, Served, Stage, eventually
+from tests.gateway.replies.test_disconnects import cancel_key, departed, ending, leave_after, noticed
+from tests.gateway.scripted_worker import Answer, Gate
+from tests.gateway.sse_client import read
+from tests.ports import free_port
+from tests.redis_server import RedisServer
+
+BODY = {"model": MODEL, "prompt": "x", "stream": True}
+PROGRAM = """
+import sys
+from orcastream.gateway.main import run
+from orcastream.gateway.settings import GatewaySettings
+run(GatewaySettings(_env_file=None, redis_url=sys.argv[1], model=sys.argv[2], served_model_name="tiny",
+    port=int(sys.argv[3]), disconnect_grace_s=0.05, gateway_lease_s=3))
+"""
+
+
+async def post_to_redis(stage: Stage, request_id: str, **parameters: Any) -> None:
+    link = await Link.open(stage.url)
+    payload = Payload(prompt=(5, 6), max_tokens=50, **parameters)
+    request = GenerationRequest(request_id, payload, await link.server_time_ms() + 60_000)
+    await RequestQueue(link, stage.keys).enqueue(request, terms=None, retention_ms=60_000)
+    await link.close()
+
+
+@pytest.mark.parametrize("parameters", [{}, {"on_disconnect": "cancel"}], ids=["by default", "cancel"])
+async def test_an_onlooker_cancels_no_producers_request(stage: Stage, parameters: dict[str, str]) -> None:
+    gate = Gate(3)
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    served = await stage.gateway()
+    await post_to_redis(stage, "job.17", **parameters)
+    async with served.http() as http, http.stream("GET", "/v1/requests/job.17/events") as response:
+        reading = read(response)
+        await anext(reading)
+    await eventually(lambda: noticed(served))
+    await departed(served)
+    assert not await cancel_key(stage, "job.17")
+    await gate.open()
+    assert (await ending(stage, "job.17")).error is None
+
+
+async def test_an_onlooker_cancels_no_clients_request(stage: Stage) -> None:
+    """Somebody else looks on at another gateway and leaves: the client is still there."""
+    gate = Gate(3)
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    first, second = await stage.gateway(), await stage.gateway()
+    async with first.http().stream("POST", "/v1/completions", json=BODY) as response:
+        reading = read(response)
+        await anext(reading)
+        request_id = response.headers["x-request-id"]
+        async with second.http() as http, http.stream("GET", f"/v1/requests/{request_id}/events") as looking:
+            onlooker = read(looking)
+            await anext(onlooker)
+        await eventually(lambda: noticed(second))
+        await departed(second)
+        assert not await cancel_key(stage, request_id)
+        await gate.open()
+        assert [event async for event in reading][-1].done
+
+
+async def test_a_client_of_a_killed_gateway_that_never_returns(stage: Stage, model_folder: str) -> None:
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=Gate(4)))
+    await stage.gateway()
+    port = free_port()
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, stage.url, model_folder, str(port))
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+            await eventually(lambda: is_ready(http), 90)
+            async with http.stream("POST", "/v1/completions", json=BODY) as response:
+                request_id = response.headers["x-request-id"]
+                reading = read(response)
+                await anext(reading)
+                await marked(stage, request_id)
+                process.send_signal(signal.SIGKILL)
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGKILL)
+        await process.wait()
+    assert (await ending(stage, request_id)).error is ErrorCode.CANCELLED
+
+
+async def is_ready(http: httpx.AsyncClient) -> bool:
+    try:
+        return (await http.get("/health/ready")).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+async def marked(stage: Stage, request_id: str, gateway: str | None = None) -> None:
+    """Wait until Redis knows that somebody, or `gateway`, reads the reply."""
+    link = await Link.open(stage.url)
+
+    async def found() -> bool:
+        names = await link.call("HKEYS", stage.keys.readers(request_id))
+        return gateway.encode() in names if gateway else bool(names)
+
+    await eventually(found)
+    await link.close()
+
+
+class Breaking:
+    """Hands out a connection that has just broken, once."""
+
+    def __init__(self, redis: RedisLink) -> None:
+        self._redis = redis
+        self.broke = False
+        self.opened_at = redis.opened_at
+
+    async def get(self) -> Link:
+        link = await self._redis.get()
+        if not self.broke:
+            self.broke = True
+            await link.close()
+        return link
+
+
+async def test_a_mark_that_was_lost_with_its_link_is_repeated(stage: Stage) -> None:
+    gate = Gate(3)
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    first, second = await stage.gateway(disconnect_grace_s=60), await stage.gateway()
+    request_id, _ = await leave_after(first, 2)
+    breaking = Breaking(second.gateway.redis)
+    second.model.readers._redis = breaking  # type: ignore[assignment]
+    async with second.http().stream("GET", f"/v1/requests/{request_id}/events") as response:
+        reading = read(response)
+        await anext(reading)
+        await marked(stage, request_id, second.gateway.name)
+        assert breaking.broke
+
+
+async def test_after_a_break_the_grace_begins_again(stage: Stage) -> None:
+    """Also where the connection is back before the next renewal of the marks."""
+    served = await stage.gateway()
+    await departed(served)
+    gateway = served.gateway
+    assert gateway.models.default.disconnects.may_cancel()
+    await (await gateway.redis.get()).close()
+    await gateway.redis.get()
+    assert not gateway.models.default.disconnects.may_cancel()
+
+
+async def test_after_a_break_the_other_gateways_get_their_time(stage: Stage) -> None:
+    """A client may be back at one that has not found Redis again."""
+    served = await stage.gateway(disconnect_grace_s=0.1, gateway_lease_s=3)
+    await departed(served)
+    await (await served.gateway.redis.get()).close()
+    await eventually(lambda: settled(served, 1.5))
+    assert not served.model.disconnects.may_cancel()
+    await departed(served)
+
+
+async def test_who_comes_back_while_redis_refuses_writes_keeps_the_request(
+    own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage]
+) -> None:
+    server = own_redis()
+    stage = stage_of(server.url)
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=Gate(3)))
+    first, second = await stage.gateway(), await stage.gateway()
+    await departed(first)
+    request_id, _ = await leave_after(first, 2)
+    with server.client() as redis:
+        await eventually(lambda: told(first))
+        redis.config_set("maxmemory", 1)
+        async with second.http().stream("GET", f"/v1/requests/{request_id}/events") as response:
+            reading = read(response)
+            await anext(reading)
+            await eventually(lambda: unsettled(first))
+            redis.config_set("maxmemory", 0)
+            await marked(stage, request_id, second.gateway.name)
+            await departed(first)
+            assert not await cancel_key(stage, request_id)
+
+
+async def told(served: Served) -> bool:
+    """Has the gateway written all marks?"""
+    return not served.model.readers._changed
+
+
+async def settled(served: Served, seconds: float) -> bool:
+    """Has Redis answered the gateway on one connection for so long?"""
+    await served.gateway.redis.get()
+    return served.model.readers.settled_s > seconds
+
+
+async def unsettled(served: Served) -> bool:
+    """Has Redis refused the gateway something?"""
+    return not served.model.disconnects.may_cancel()
+
+
+async def lose_entry(stage: Stage) -> None:
+    link = await Link.open(stage.url)
+    stream = stage.keys.requests("normal")
+    entry_id = (await link.call("XRANGE", stream, "-", "+"))[0][0]
+    await link.call_many([("XACK", stream, GROUP, entry_id), ("XDEL", stream, entry_id)])
+    await link.close()
+
+
+async def test_an_accepted_request_without_a_reader_is_enqueued_again(stage: Stage) -> None:
+    gate = Gate(3)
+    worker = await stage.worker(lambda _: Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    served: Served = await stage.gateway()
+    request_id, _ = await leave_after(served, 2, on_disconnect="continue")
+    await lose_entry(stage)
+
+    async def requeued() -> bool:
+        return len(worker.requests) > 1
+
+    await eventually(requeued)
+    await gate.open()
+    assert (await ending(stage, request_id)).error is None
+    await eventually(lambda: forgotten(served))
+
+
+async def forgotten(served: Served) -> bool:
+    return not served.model.unattended._watches

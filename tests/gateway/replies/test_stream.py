@@ -1,0 +1,77 @@
+"""A stream's bytes: what is there at one moment in one piece, and nothing lost before an error."""
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+
+from orcastream.broker.errors import ReplyConflict
+from orcastream.broker.subscription import Update
+from orcastream.gateway.errors import ApiError
+from orcastream.gateway.openai.answer_shape import AnswerShape
+from orcastream.gateway.replies.answer import stream
+from orcastream.gateway.replies.event_writer import EventWriter
+from orcastream.gateway.replies.reply_text import ReplyText
+from orcastream.gateway.replies.sse import KEEP_ALIVE
+from orcastream.schemas.events import Run, Started
+from orcastream.text.tokenizer import Tokenizer
+
+SHAPE = AnswerShape("cmpl-1", "tiny", 1_795_270_285)
+STARTED = Started("w1", "tiny", "default", "normal", "normal 1-0", 0, 1)
+
+
+def updates(tokenizer: Tokenizer, text: str) -> list[Update]:
+    """One update per character, each a token of its own."""
+    ids = [tokenizer.encode(character)[0] for character in text]
+    return [Update((n,), (n,), 1, (Run(0, n - 1, (token,)),)) for n, token in enumerate(ids, start=1)]
+
+
+async def bytes_of(
+    batches: Sequence[list[Update]], tokenizer: Tokenizer, failure: Exception | None = None
+) -> tuple[list[bytes], list[ApiError]]:
+    async def come() -> AsyncGenerator[list[Update]]:
+        for batch in batches:
+            yield batch
+        if failure is not None:
+            raise failure
+
+    told: list[ApiError] = []
+    writer = EventWriter(SHAPE, ReplyText(tokenizer))
+    events = stream([(come(), writer)], SHAPE.id, told.append)
+    return [part async for part in events], told
+
+
+def texts(part: bytes) -> list[str]:
+    """The text of each event."""
+    lines = [line[6:] for line in part.split(b"\n") if line.startswith(b"data: ")]
+    return [json.loads(line)["choices"][0]["text"] for line in lines]
+
+
+async def test_what_is_there_together_is_one_piece_of_several_events(tokenizer: Tokenizer) -> None:
+    begun = Update((0,), (0,), 1, started=STARTED)
+    one_by_one = updates(tokenizer, "abc")
+    parts, _ = await bytes_of([[begun, *one_by_one[:2]], [], one_by_one[2:]], tokenizer)
+    assert parts[0].startswith(b": worker w1 epoch 1\n\ndata: ")
+    assert parts[1] == KEEP_ALIVE
+    assert len(texts(parts[0])) == 2
+    assert len(texts(parts[2])) == 1
+    assert "".join(texts(parts[0]) + texts(parts[2])) == "abc"
+    assert parts[0].count(b'"event_id":') == 2
+    assert b"\nid:" not in parts[0]
+
+
+async def test_a_comment_waits_for_the_event_behind_it(tokenizer: Tokenizer) -> None:
+    """Load tools glue what they read together: alone it would swallow the rest."""
+    begun = Update((0,), (0,), 1, started=STARTED)
+    parts, _ = await bytes_of([[begun], [], updates(tokenizer, "a")], tokenizer)
+    assert parts[0] == KEEP_ALIVE
+    assert parts[1].startswith(b": worker w1 epoch 1\n\ndata: ")
+    assert texts(parts[1]) == ["a"]
+    parts, _ = await bytes_of([[begun]], tokenizer, ReplyConflict("another"))
+    assert parts[0].startswith(b": worker w1 epoch 1\n\ndata: ")
+
+
+async def test_what_came_before_an_error_is_sent_before_it(tokenizer: Tokenizer) -> None:
+    begun = Update((0,), (0,), 1, started=STARTED)
+    parts, told = await bytes_of([[begun, *updates(tokenizer, "ab")]], tokenizer, ReplyConflict("another"))
+    assert "".join(texts(parts[0])) == "ab"
+    assert json.loads(parts[1].split(b"data: ")[1])["error"]["code"] == "reply_conflict"
+    assert [error.code for error in told] == ["reply_conflict"]

@@ -1,0 +1,157 @@
+"""The events of a response follow from its tokens alone."""
+
+from dataclasses import replace
+from itertools import groupby, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orcastream.broker.errors import ReplyConflict
+from orcastream.broker.resume import extend_checksum
+from orcastream.broker.subscription import Update
+from orcastream.gateway.openai.responses.behind import Behind
+from orcastream.gateway.openai.responses.builder import NumberedEvent, ResponseBuilder
+from orcastream.gateway.openai.responses.shape import ResponseShape
+from orcastream.gateway.replies.delivered import Delivered
+from orcastream.gateway.replies.reply_text import ReplyText
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import Ending, Run, Started, Terminal, Usage
+from orcastream.schemas.stopping import FinishReason
+from orcastream.text.tokenizer import Tokenizer
+from tests.gateway.conftest import TEXT
+
+SHAPE = ResponseShape("resp_1", "tiny", 1_795_270_285)
+STARTED = Started("w1", "tiny", "default", "normal", "normal 1-0", 0, 1)
+CALL = '<tool_call>\n{"name": "stop", "arguments": {"at": "Köln"}}\n</tool_call>'
+THOUGHT = f"<think>\nWhere?\n</think>\n\nLet me see.\n{CALL}\n{CALL}"
+CALLED = [
+    "output_item.added",
+    "function_call_arguments.delta",
+    "function_call_arguments.done",
+    "output_item.done",
+]
+
+
+def read(
+    tokenizer: Tokenizer,
+    tokens: list[int],
+    ends: list[int],
+    *,
+    text_length: int | None = None,
+    error: ErrorCode | None = None,
+    epochs: int = 1,
+    answer_format: str = "",
+    finish_reason: FinishReason = FinishReason.STOP,
+) -> list[NumberedEvent]:
+    """The events of a log whose tokens are seen up to each of `ends` at once, the last ones with the terminal."""
+    builder = ResponseBuilder(SHAPE, ReplyText(tokenizer, split="request-1"))
+    ending = Ending(None if error else finish_reason, len(tokens), text_length)
+    terminal = Terminal((ending,), Usage(1, len(tokens)), error=error)
+    updates = [Update((0,), (0,), 1, started=replace(STARTED, answer_format=answer_format))] * epochs
+    for begin, end in pairwise([0, *ends, len(tokens)]):
+        is_last = end == len(tokens)
+        runs = (Run(0, begin, tuple(tokens[begin:end])),) if end > begin else ()
+        checksums = (extend_checksum(0, tokens[:end]),)
+        updates.append(Update((end,), checksums, 1, runs, terminal=terminal if is_last else None))
+    return [builder.begin(), *(event for update in updates for event in builder.take(update))]
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_groups_make_no_difference(tokenizer: Tokenizer, data: st.DataObject) -> None:
+    text, answer_format = data.draw(st.sampled_from([(TEXT, ""), (THOUGHT, "think+hermes")]))
+    tokens = tokenizer.encode(text)
+    if data.draw(st.booleans(), "ends within a character"):
+        tokens = tokens[:-1] + tokenizer.encode("👍", add_special_tokens=False)[:-1]
+    places = st.sets(st.integers(1, len(tokens) - 1))
+    ends = sorted(data.draw(places, "seen at once"))
+    error = data.draw(st.sampled_from([None, ErrorCode.EXPIRED]))
+    asked: dict[str, Any] = {"error": error, "answer_format": answer_format}
+    one_by_one = read(tokenizer, tokens, list(range(1, len(tokens))), **asked)
+    assert read(tokenizer, tokens, ends, **asked, epochs=data.draw(st.integers(1, 3))) == one_by_one
+    assert [event.number for event in one_by_one] == list(range(len(one_by_one)))
+
+
+def test_thinking_text_and_calls_are_items_in_their_order(tokenizer: Tokenizer) -> None:
+    events = read(tokenizer, tokenizer.encode(THOUGHT), [], answer_format="think+hermes")
+    kinds = [kind for kind, _ in groupby(event.type.removeprefix("response.") for event in events)]
+    opened = ["output_item.added", "content_part.added"]
+    assert kinds == [
+        *("created", "in_progress"),
+        *(*opened, "reasoning_text.delta", "reasoning_text.done", "content_part.done", "output_item.done"),
+        *(*opened, "output_text.delta", "output_text.done", "content_part.done", "output_item.done"),
+        *(*CALLED, *CALLED),
+        "completed",
+    ]
+    response = events[-1].body["response"]
+    thought, message, *calls = response["output"]
+    assert (thought["type"], thought["content"][0]["text"]) == ("reasoning", "Where?")
+    assert (message["type"], message["content"][0]["text"]) == ("message", "Let me see.")
+    assert [(call["name"], call["arguments"]) for call in calls] == [("stop", '{"at": "Köln"}')] * 2
+    assert calls[0]["call_id"] != calls[1]["call_id"]
+    assert {item["status"] for item in response["output"]} == {"completed"}
+    told = [event.body["item"] for event in events if event.type == "response.output_item.done"]
+    assert told == response["output"]
+
+
+def test_the_last_event_of_a_call_tells_its_place(tokenizer: Tokenizer) -> None:
+    events = read(tokenizer, tokenizer.encode(f"{CALL}{CALL}"), [], answer_format="hermes")
+    places = [event.type for event in events if event.event_id is not None]
+    assert places == ["response.output_item.done"] * 2
+
+
+def test_thinking_is_counted(tokenizer: Tokenizer) -> None:
+    tokens = tokenizer.encode(THOUGHT)
+    thinking = tokenizer.encode("<think>\nWhere?")
+    usage = read(tokenizer, tokens, [], answer_format="think+hermes")[-1].body["response"]["usage"]
+    assert len(thinking) <= usage["output_tokens_details"]["reasoning_tokens"] < len(tokens) // 2
+    plain = read(tokenizer, tokens, [], answer_format="hermes")[-1].body["response"]["usage"]
+    assert plain["output_tokens_details"]["reasoning_tokens"] == 0
+
+
+def test_what_a_length_cuts_behind_a_call_leaves_the_call_whole(tokenizer: Tokenizer) -> None:
+    for text, last in ((f"{CALL} ", "completed"), (f"{CALL} and", "incomplete"), (CALL[:-3], "incomplete")):
+        more: dict[str, Any] = {"answer_format": "hermes", "finish_reason": FinishReason.LENGTH}
+        response = read(tokenizer, tokenizer.encode(text), [], **more)[-1].body["response"]
+        assert (response["status"], response["output"][-1]["status"]) == ("incomplete", last)
+    assert response["output"][0]["content"][0]["text"] == CALL[:-3], "a call that is cut is text"
+
+
+def test_text_is_cut_where_a_stop_string_ended_it(tokenizer: Tokenizer) -> None:
+    events = read(tokenizer, tokenizer.encode("abc END"), [], text_length=4)
+    assert "".join(event.body.get("delta", "") for event in events) == "abc "
+    assert events[-1].body["response"]["output"][0]["content"][0]["text"] == "abc "
+
+
+def test_an_answer_without_text_has_its_item(tokenizer: Tokenizer) -> None:
+    events = read(tokenizer, [], [])
+    assert [event.type.removeprefix("response.") for event in events] == [
+        *("created", "in_progress", "output_item.added", "content_part.added", "output_text.done"),
+        *("content_part.done", "output_item.done", "completed"),
+    ]
+
+
+def test_what_failed_tells_what_there_was(tokenizer: Tokenizer) -> None:
+    response: dict[str, Any] = read(tokenizer, tokenizer.encode("abc"), [], error=ErrorCode.CANCELLED)[-1].body[
+        "response"
+    ]
+    assert (response["status"], response["error"]["type"]) == ("cancelled", "cancelled")
+    assert response["output"][0]["status"] == "incomplete"
+    assert response["output"][0]["content"][0]["text"] == "abc"
+
+
+def test_behind_lets_pass_what_comes_after(tokenizer: Tokenizer) -> None:
+    events = read(tokenizer, tokenizer.encode(TEXT), [])
+    named = next(event for event in events if event.event_id is not None)
+    for behind in (Behind(number=named.number), Behind(delivered=Delivered.parse(str(named.event_id)))):
+        assert [event for event in events if behind.is_new(event)] == events[named.number + 1 :]
+        behind.check_reached()
+    beyond = Behind(number=len(events))
+    assert not any(beyond.is_new(event) for event in events)
+    with pytest.raises(ReplyConflict):
+        beyond.check_reached()
+    other = Behind(delivered=Delivered.parse("1-00000000"))
+    with pytest.raises(ReplyConflict):
+        [other.is_new(event) for event in events]

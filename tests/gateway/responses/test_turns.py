@@ -1,0 +1,67 @@
+"""Items of a conversation become the messages that templates take."""
+
+from typing import Any
+
+from orcastream.gateway.openai.responses.items import ResponseInput, read_input
+
+QUESTION = {"role": "user", "content": "hi"}
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Where?"}]}
+SAID = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I see."}]}
+
+
+def call(number: int, arguments: str = '{"a": 1}') -> dict[str, Any]:
+    return {"type": "function_call", "call_id": f"call_{number}", "name": "f", "arguments": arguments}
+
+
+def result(number: int) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": f"call_{number}", "output": f"{number}"}
+
+
+def messages(*items: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(ResponseInput.of(read_input(list(items)), None, {}).messages)
+
+
+def told(number: int, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
+    function = {"name": "f", "arguments": {"a": 1} if arguments is None else arguments}
+    return {"id": f"call_{number}", "type": "function", "function": function}
+
+
+def test_what_an_assistant_did_in_one_go_is_one_message() -> None:
+    assert messages(QUESTION, THOUGHT, SAID, call(1), call(2, ""), result(1), result(2), SAID) == [
+        QUESTION,
+        {
+            "role": "assistant",
+            "content": "I see.",
+            "reasoning_content": "Where?",
+            "tool_calls": [told(1), told(2, {})],
+        },
+        {"role": "tool", "tool_call_id": "call_1", "content": "1"},
+        {"role": "tool", "tool_call_id": "call_2", "content": "2"},
+        {"role": "assistant", "content": "I see."},
+    ]
+
+
+def test_what_cannot_follow_in_one_message_begins_the_next() -> None:
+    assert [sorted(message) for message in messages(SAID, SAID, call(1), SAID, THOUGHT, call(2))] == [
+        ["content", "role"],
+        ["content", "role", "tool_calls"],
+        ["content", "role"],
+        ["content", "reasoning_content", "role", "tool_calls"],
+    ]
+
+
+def test_calls_alone_have_no_text_and_thinking_may_have_none() -> None:
+    assert messages(call(1)) == [{"role": "assistant", "content": "", "tool_calls": [told(1)]}]
+    untold = {"type": "reasoning", "summary": [], "content": None, "encrypted_content": None}
+    assert messages(untold, SAID) == [{"role": "assistant", "content": "I see."}]
+
+
+def test_a_result_of_parts_is_their_text() -> None:
+    parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+    assert messages({**result(1), "output": parts})[0]["content"] == "ab"
+
+
+def test_items_have_ids_of_their_kinds() -> None:
+    items = read_input([QUESTION, {**THOUGHT, "id": None}, {**call(1), "id": "fc_own"}, call(2), result(1)])
+    named = ResponseInput.of(items, None, {}).with_ids("x_in").items
+    assert [item["id"] for item in named] == ["msg_x_in0", "rs_x_in1", "fc_own", "fc_x_in3", "fco_x_in4"]

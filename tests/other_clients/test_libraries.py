@@ -1,0 +1,60 @@
+"""langchain-openai, litellm and instructor, unchanged but for the address. docs/clients.md has their versions."""
+
+import pytest
+
+from tests.other_clients.conftest import Ask
+
+pytestmark = pytest.mark.server
+
+CHAT = [("langchain_client", "langchain_openai", "invoke"), ("litellm_client", "litellm", "chat")]
+CHAT += [("litellm_client", "litellm", "vllm_chat")]
+STREAMS = [("langchain_client", "langchain_openai", "stream"), ("litellm_client", "litellm", "stream")]
+COMPLETIONS = [("langchain_client", "langchain_openai", "completion"), ("litellm_client", "litellm", "completion")]
+
+
+@pytest.mark.parametrize("case", CHAT)
+def test_a_chat_is_answered_and_counted(ask: Ask, case: tuple[str, str, str]) -> None:
+    told = ask(*case)
+    assert told["text"] == "7"
+    assert told["tokens"] == 2
+
+
+@pytest.mark.parametrize("case", STREAMS)
+def test_a_stream_is_read_whole(ask: Ask, case: tuple[str, str, str]) -> None:
+    assert ask(*case)["text"] == "1, 2, 3, 4, 5, 6, 7, 8, 9"
+
+
+@pytest.mark.parametrize("case", COMPLETIONS)
+def test_a_completion_is_answered(ask: Ask, case: tuple[str, str, str]) -> None:
+    assert ask(*case)["text"].strip() == "7"
+
+
+def test_langchain_asks_several_at_once(ask: Ask) -> None:
+    assert ask("langchain_client", "langchain_openai", "batch")["texts"] == ["7", "o-r-c-a"]
+
+
+def test_langchain_calls_tools(ask: Ask) -> None:
+    told = ask("langchain_client", "langchain_openai", "tools")
+    assert told["call"]["name"] == "order"
+    assert told["result"] == f"{told['call']['args']['name']} comes"
+    assert told["behind"] == "ai"
+    (call,) = ask("langchain_client", "langchain_openai", "streamed_tools")["calls"]
+    assert call["args"]["name"] in ("soup", "pie")
+
+
+def test_litellm_calls_tools(ask: Ask) -> None:
+    told = ask("litellm_client", "litellm", "tools")
+    assert told["call"]["name"] == "order"
+    assert told["call"]["args"]["name"] in ("soup", "pie")
+    assert (told["reason"], told["behind"]) == ("tool_calls", "assistant")
+
+
+STRUCTURED = [("langchain_client", "langchain_openai", case) for case in ("function_calling", "json_schema")]
+STRUCTURED += [("instructor_client", "instructor", case) for case in ("tools", "json_schema")]
+
+
+@pytest.mark.parametrize("case", STRUCTURED)
+def test_structured_output_is_of_its_class(ask: Ask, case: tuple[str, str, str]) -> None:
+    dish = ask(*case)
+    assert dish["name"] in ("soup", "pie")
+    assert 1 <= dish["portions"] <= 9

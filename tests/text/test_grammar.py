@@ -1,0 +1,202 @@
+"""Constraints that cannot be followed exactly are refused, with the place; others are followed byte by byte."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from llguidance import LLParserLimits
+
+from orcastream.schemas.constraint import Constraint
+from orcastream.schemas.errors import InvalidRequest, without_values
+from orcastream.text import matcher as matchers
+from orcastream.text.grammar import check_constraint
+from orcastream.text.matcher import ConstraintFailed, Matcher
+from orcastream.text.tokenizer import Tokenizer
+from orcastream.text.vocabulary import NoVocabulary, Vocabulary
+from tests.text import tiny_tokenizers
+
+
+def schema(**parts: object) -> Constraint:
+    return Constraint(json_schema=json.dumps(parts))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "field", "why"),
+    [
+        (
+            schema(type="object", properties={"a": {"type": "array", "items": {"type": "strin"}}}),
+            "constraint.json_schema.properties.a.items",
+            "Invalid type: strin",
+        ),
+        (
+            schema(properties={"a": {"$ref": "#/$defs/x"}}, **{"$defs": {"y": {}, "x": {"uniqueItems": True}}}),
+            "constraint.json_schema.$defs.x",
+            'Unimplemented keys: ["uniqueItems"]',
+        ),
+        (schema(anyOf=[{}, {"not": {}}]), "constraint.json_schema.anyOf.1", 'Unimplemented keys: ["not"]'),
+        (schema(const={"type": "strin"}, format="frob", type="string"), "constraint.json_schema", "frob"),
+        (schema(oneOf=[{"minLength": 1}, {"maxLength": 3}]), "constraint.json_schema", "oneOf"),
+        (schema(**{"$ref": "http://example.org/x"}), "constraint.json_schema", "http://example.org/x"),
+        (Constraint(json_schema="{"), "constraint.json_schema", "line 1 column 2"),
+        (Constraint(json_schema="[]"), "constraint.json_schema", ""),
+        (Constraint(json_schema='{"a": NaN}'), "constraint.json_schema", "NaN"),
+        (Constraint(json_schema='{"items":' * 3000 + "{}" + "}" * 3000), "constraint.json_schema", "nested too deeply"),
+        (Constraint(regex="ab(?=a)"), "constraint.regex", "character 3: look-around"),
+        (Constraint(regex="a("), "constraint.regex", "character 2: unclosed group"),
+        (Constraint(regex="a$b"), "constraint.regex", "End in regex"),
+        (Constraint(grammar="start: b"), "constraint.grammar", 'line 1, column 8: unknown name: "b"'),
+        (Constraint(grammar='start: "a"\nb: ('), "constraint.grammar", "line 2, column 5"),
+        (Constraint(grammar="start: " + "(" * 9000), "constraint.grammar", "too deeply nested"),
+        (Constraint(grammar='root ::= "a" ('), "constraint.grammar", ""),
+        (Constraint(grammar='root ::= "a" b'), "constraint.grammar", ""),
+        (Constraint(grammar="root ::= " + "(" * 9000), "constraint.grammar", "nested too deeply"),
+        (Constraint(grammar='start: %json {"type": "strin"}'), "constraint.grammar", "Invalid type: strin"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_what_cannot_be_followed_is_refused_with_its_place(constraint: Constraint, field: str, why: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        check_constraint(constraint)
+    assert caught.value.field == field
+    assert why in str(caught.value)
+    assert not why or why not in without_values(str(caught.value)), "the log quotes nothing of it"
+
+
+VOCABULARIES = {
+    "byte level": lambda: tiny_tokenizers.byte_level(),
+    "byte fallback": lambda: tiny_tokenizers.byte_fallback(),
+    "without strip": lambda: tiny_tokenizers.byte_fallback(strip=False),
+}
+
+
+@pytest.fixture(scope="module", params=VOCABULARIES)
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return Tokenizer(VOCABULARIES[request.param]())
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+    return Vocabulary.of(tokenizer, tokenizer.vocab_size + 5, tokenizer.eos_token_ids)
+
+
+def allowed(matcher: Matcher, size: int) -> set[int]:
+    mask = np.empty(-(-size // 32) * 4, dtype=np.uint8)
+    matcher.fill(mask)
+    return set(np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist())
+
+
+def texts(tokenizer: Tokenizer) -> dict[int, bytes]:
+    """The bytes of every token that is text."""
+    assert tokenizer.token_bytes is not None
+    return {i: tokenizer.token_bytes[i] for i in range(tokenizer.vocab_size) if i not in tokenizer.special_ids}
+
+
+def test_every_token_is_allowed_whose_bytes_are(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+    """Bytes of half a character, two tokens of the same bytes, special tokens that look like text: all as bytes say."""
+    size = tokenizer.vocab_size + 5
+    matcher = Matcher.of(Constraint(regex="[a-zé世 ]+"), vocabulary)
+    letters = [letter.encode() for letter in "abcdefghijklmnopqrstuvwxyzé世 "]
+
+    def begins(piece: bytes) -> bool:
+        while piece:
+            if any(each.startswith(piece) for each in letters):
+                return True
+            first = next((each for each in letters if piece.startswith(each)), None)
+            if first is None:
+                return False
+            piece = piece[len(first) :]
+        return True
+
+    pieces = texts(tokenizer)
+    assert allowed(matcher, size) == {i for i, piece in pieces.items() if piece and begins(piece)}
+    (half,) = [i for i, piece in pieces.items() if piece == b"\xc3"]
+    matcher.consume([half])
+    assert allowed(matcher, size) == {
+        i for i, piece in pieces.items() if piece[:1] == b"\xa9" and begins(b"\xc3" + piece)
+    }
+
+
+@pytest.mark.parametrize("text", ["dog é 世", '{"a":"é"}', "  the", "<|im_end|>", "</s>", "é\n"])
+def test_a_text_comes_as_itself_however_it_is_cut(tokenizer: Tokenizer, vocabulary: Vocabulary, text: str) -> None:
+    """Of all allowed tokens any may come: the bytes are those of the text, then the end."""
+    size = tokenizer.vocab_size + 5
+    pieces = texts(tokenizer)
+    for pick in (min, max):
+        matcher, said = Matcher.of(Constraint(choice=[text]), vocabulary), b""
+        while not (found := allowed(matcher, size)) & tokenizer.eos_token_ids:
+            token = pick(found)
+            said += pieces[token]
+            matcher.consume([token])
+        assert found == tokenizer.eos_token_ids
+        assert said == text.encode()
+
+
+def test_a_grammar_may_be_gbnf(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+    constraint = Constraint(grammar='root ::= "d" rest\nrest ::= "og" | "a" rest')
+    check_constraint(constraint)
+    matcher, ids = Matcher.of(constraint, vocabulary), {piece: i for i, piece in texts(tokenizer).items()}
+    matcher.consume([ids[b"d"]])
+    assert {ids[b"o"], ids[b"a"]} <= allowed(matcher, tokenizer.vocab_size)
+    assert ids[b"d"] not in allowed(matcher, tokenizer.vocab_size)
+
+
+def test_answers_go_on_by_themselves(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+    size = tokenizer.vocab_size + 5
+    made = Matcher.of(Constraint(choice=["dog", "é"]), vocabulary)
+    first, second = made.another(), made.another()
+    before = allowed(first, size)
+    ids = {piece: i for i, piece in texts(tokenizer).items()}
+    first.consume([ids[b"d"]])
+    assert allowed(second, size) == before != allowed(first, size)
+    second.consume([ids[b"\xc3"]])
+    assert allowed(second, size) == {i for i, piece in texts(tokenizer).items() if piece == b"\xa9"}
+
+
+def test_an_answer_that_grows_too_large_takes_no_other_along(
+    tokenizer: Tokenizer, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matchers, "LIMITS", LLParserLimits(max_lexer_states=300, verbose_errors=False))
+    made = Matcher.of(Constraint(regex="[ab]*a[ab]{14}"), vocabulary)
+    ids, draw = {piece: i for i, piece in texts(tokenizer).items()}, random.Random(1)
+
+    def goes_on(matcher: Matcher, steps: int) -> None:
+        for _ in range(steps):
+            matcher.consume([ids[draw.choice([b"a", b"b"])]])
+            allowed(matcher, tokenizer.vocab_size)
+
+    first, second = made.another(), made.another()
+    with pytest.raises(ConstraintFailed, match="too many states"):
+        goes_on(first, 3000)
+    goes_on(second, 20)
+    goes_on(made.another(), 20)
+
+
+def test_a_token_that_does_not_follow_ends_it(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+    ids = {piece: i for i, piece in texts(tokenizer).items()}
+    with pytest.raises(ConstraintFailed):
+        Matcher.of(Constraint(choice=["dog"]), vocabulary).consume([ids[b"b"]])
+
+
+def test_every_end_token_may_end_it() -> None:
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    ends = frozenset({0, 2})
+    matcher = Matcher.of(Constraint(regex="a*"), Vocabulary.of(tokenizer, tokenizer.vocab_size, ends))
+    assert ends < allowed(matcher, tokenizer.vocab_size)
+
+
+def test_who_has_no_vocabulary_is_told_why() -> None:
+    opaque, plain = Tokenizer(tiny_tokenizers.opaque()), Tokenizer(tiny_tokenizers.byte_level())
+    with pytest.raises(NoVocabulary, match="token by token"):
+        Vocabulary.of(opaque, opaque.vocab_size, opaque.eos_token_ids)
+    with pytest.raises(NoVocabulary, match="end-of-sequence"):
+        Vocabulary.of(plain, plain.vocab_size, frozenset())
+
+
+def test_special_tokens_of_a_grammar_are_those_of_the_model() -> None:
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    vocabulary = Vocabulary.of(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids)
+    matcher = Matcher.of(Constraint(grammar='start: <|im_start|> "a"'), vocabulary)
+    assert allowed(matcher, tokenizer.vocab_size) == {1}
+    with pytest.raises(InvalidRequest, match="unknown special token"):
+        Matcher.of(Constraint(grammar="start: <|nonsense|>"), vocabulary)

@@ -1,0 +1,142 @@
+"""Which adapters a worker has in memory: at most so many, those in use never leave, nobody waits for ever."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orcastream.engine import EngineConfig, OrcaEngine, UnsupportedAdapter
+from orcastream.worker.adapter_folders import adapter_folders
+from orcastream.worker.adapter_shelf import AdapterShelf, HeldAdapter
+from tests.engine.conftest import build
+from tests.lora import save_adapter
+
+NAMES = ("a", "b", "c", "d")
+Make = Callable[..., AdapterShelf]
+
+
+@pytest.fixture(scope="module")
+def engine() -> OrcaEngine:
+    return OrcaEngine(EngineConfig("tiny", max_adapters=2, kv_cache_memory=1 << 20), build("llama"))
+
+
+@pytest.fixture(scope="module")
+def folder(engine: OrcaEngine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("adapters")
+    for seed, name in enumerate(NAMES):
+        save_adapter(engine.model, folder / name, seed=seed)
+    return folder
+
+
+@pytest.fixture
+def make(engine: OrcaEngine, folder: Path) -> Make:
+    return lambda most=2: AdapterShelf(adapter_folders(str(folder)), engine.adapters, most)
+
+
+async def turns() -> None:
+    """Let whatever can go on without a thread go on."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_read_once_and_kept(make: Make) -> None:
+    shelf = make()
+    assert shelf.names == NAMES
+    assert not shelf.at_hand("a")
+    first, second = await asyncio.gather(shelf.hold("a"), shelf.hold("a"))
+    assert first.adapter is second.adapter
+    first.release()
+    second.release()
+    assert shelf.at_hand("a")
+    assert (await shelf.hold("a")).adapter is first.adapter
+    assert (shelf.reads, shelf.num_resident) == (1, 1)
+
+
+async def test_the_one_asked_for_least_lately_leaves(make: Make) -> None:
+    shelf = make()
+    for name in ("a", "b", "a", "c"):
+        (await shelf.hold(name)).release()
+    assert [shelf.at_hand(name) for name in NAMES] == [True, False, True, False]
+    assert (shelf.reads, shelf.evictions) == (3, 1)
+
+
+async def test_one_in_use_stays(make: Make) -> None:
+    shelf = make()
+    held = await shelf.hold("a")
+    for name in ("b", "c", "d"):
+        (await shelf.hold(name)).release()
+    assert [shelf.at_hand(name) for name in NAMES] == [True, False, False, True]
+    held.release()
+    held.release()  # counts once
+    again = await shelf.hold("a")
+    (await shelf.hold("b")).release()
+    (await shelf.hold("c")).release()
+    assert shelf.at_hand("a")
+    again.release()
+
+
+async def test_who_finds_all_in_use_waits_and_none_passes(make: Make) -> None:
+    shelf = make()
+    order: list[str] = []
+
+    async def hold(name: str) -> HeldAdapter:
+        held = await shelf.hold(name)
+        order.append(name)
+        return held
+
+    held = {name: await hold(name) for name in ("a", "b")}
+    waiting = [asyncio.create_task(hold(name)) for name in ("c", "a", "b")]
+    await turns()
+    assert order == ["a", "b"]
+    assert not shelf.at_hand("a"), "whoever asks now waits behind the one that wants a place"
+    held["b"].release()
+    for name, task in zip(("c", "a"), waiting[:2], strict=True):
+        assert (await task).adapter.name == name
+    assert order[:4] == ["a", "b", "c", "a"]
+    (await waiting[0]).release()
+    assert (await waiting[2]).adapter.name == "b"
+    assert shelf.num_resident == 2
+
+
+async def test_a_wait_that_is_given_up_stops_no_other(make: Make) -> None:
+    shelf = make(1)
+    held = await shelf.hold("a")
+    given_up = asyncio.create_task(shelf.hold("b"))
+    other = asyncio.create_task(shelf.hold("c"))
+    await turns()
+    given_up.cancel()
+    held.release()
+    assert (await other).adapter.name == "c"
+
+
+async def test_one_that_cannot_be_read(engine: OrcaEngine, folder: Path, tmp_path: Path) -> None:
+    assert engine.adapters is not None
+    shelf = AdapterShelf({"gone": tmp_path / "gone", "a": folder / "a"}, engine.adapters, 1)
+    with pytest.raises(UnsupportedAdapter, match=r"gone.adapter_config\.json"):
+        shelf.check()
+    with pytest.raises(UnsupportedAdapter, match=r"gone.adapter_config\.json"):
+        await shelf.hold("gone")
+    assert (await shelf.hold("a")).adapter.name == "a"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("a=/x,b", "adapters: got 'b', allowed: name=folder, or several with commas"),
+        ("a=/x,a=/y", "adapters: got 'a' twice, allowed: each name once"),
+        ("a b=/x", "adapters: got the name 'a b', allowed: 1 to 128 characters"),
+        ("/nowhere", "adapters: got '/nowhere', allowed: a folder that is there, or name=folder"),
+        ("{empty}", "allowed: a folder of folders that hold adapter_config.json"),
+    ],
+)
+def test_settings_that_name_no_adapters(setting: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="adapters: got") as refused:
+        adapter_folders(setting.format(empty=tmp_path))
+    assert message in str(refused.value)
+
+
+def test_settings(folder: Path) -> None:
+    assert adapter_folders("") == {}
+    assert adapter_folders("sql=/x/y, org/chat=z") == {"sql": Path("/x/y"), "org/chat": Path("z")}
+    assert adapter_folders(str(folder)) == {name: folder / name for name in NAMES}

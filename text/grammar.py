@@ -1,0 +1,114 @@
+"""A constraint as a grammar, and what is wrong where one cannot be followed."""
+
+import json
+import re
+from typing import Final
+
+from llguidance import LLMatcher, LLParserLimits
+from llguidance.gbnf_to_lark import any_to_lark
+
+from orcastream.schemas.constraint import Constraint
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.text.json_schema import Schema, find_wrong_part, read_schema
+from orcastream.text.lark import as_json, as_regex, as_text
+
+LIMITS: Final = LLParserLimits(max_lexer_states=20_000, verbose_errors=False)
+"""What one answer may take, by the states of its lexer, of a kilobyte or two each. Errors quote no state."""
+
+_WHITE_SPACE: Final = r"[\x20\x0A\x0D\x09]{1,32}"
+"""White space as JSON has it, but not without end: a model that repeats itself would never come to the next value."""
+_ALLOWED: Final = {
+    "json_schema": "a schema that answers can follow exactly",
+    "regex": "an expression that answers can follow exactly",
+    "choice": "texts that answers can follow exactly",
+    "grammar": "a grammar that answers can follow exactly",
+}
+_LONGEST: Final = 300
+_PLACE: Final = re.compile(r"(?:at )?(\d+)\((\d+)\): (.*?)(?:\n +\d+ \||\Z)", re.DOTALL)
+_REGEX_ERROR: Final = re.compile(r"\n    (?P<before> *)\^.*?\nerror: (?P<what>[^\n]*)", re.DOTALL)
+
+
+def check_constraint(constraint: Constraint) -> None:
+    """InvalidRequest, naming what is wrong and where, if no answer could follow `constraint` exactly.
+
+    Needs no model: whether its tokens have the names that a grammar uses is told by the worker. May take a second,
+    during which other threads run.
+    """
+    error = LLMatcher.validate_grammar(grammar_of(constraint), limits=LIMITS)
+    if error:
+        raise refusal(constraint, error)
+
+
+def grammar_of(constraint: Constraint) -> str:
+    """The grammar of `constraint`; InvalidRequest where that cannot be told, else it may still be wrong."""
+    match constraint.kind:
+        case "json_schema":
+            return _of_schema(read_schema(constraint.json_schema))
+        case "regex":
+            return LLMatcher.grammar_from_regex(constraint.regex)
+        case "choice":
+            texts = " | ".join(map(as_text, constraint.choice))
+            return LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: {texts}")
+        case _:
+            return LLMatcher.grammar_from_lark(_lark(constraint.grammar))
+
+
+def content_rules(constraint: Constraint) -> list[str]:
+    """`constraint` as the rule `content` of a larger grammar in Lark; InvalidRequest as `grammar_of`."""
+    match constraint.kind:
+        case "json_schema":
+            return [f"content: {as_json(_with_white_space(read_schema(constraint.json_schema)))}"]
+        case "regex":
+            return ["content: CONTENT", f"CONTENT: {as_regex(constraint.regex)}"]
+        case "choice":
+            return ["content: CONTENT", f"CONTENT: {' | '.join(map(as_text, constraint.choice))}"]
+        case _:
+            return [f"content: %lark {{\n{_lark(constraint.grammar)}\n}}"]
+
+
+def refusal(constraint: Constraint, error: str) -> InvalidRequest:
+    """What to say of a constraint that llguidance refuses with `error`."""
+    kind = constraint.kind
+    value: object = getattr(constraint, kind)
+    field = f"constraint.{kind}"
+    if kind == "json_schema":
+        path, value = find_wrong_part(read_schema(constraint.json_schema), error, _error_of)
+        field = ".".join([field, *path])
+    return InvalidRequest(field, value, _ALLOWED[kind], why=_explained(kind, error))
+
+
+def _lark(text: str) -> str:
+    """The grammar in Lark; what has `::=` in it is GBNF. InvalidRequest where that cannot be read."""
+    try:
+        return any_to_lark(text)
+    except Exception as error:  # the converter raises that of many kinds
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InvalidRequest("constraint.grammar", text, _ALLOWED["grammar"], why=why) from None
+
+
+def _of_schema(schema: Schema) -> str:
+    return LLMatcher.grammar_from_json_schema(json.dumps(_with_white_space(schema)))
+
+
+def _with_white_space(schema: Schema) -> Schema:
+    """A schema may have options of its own for llguidance, under `x-guidance`; others are told of white space."""
+    own = schema.get("x-guidance", {})
+    if not isinstance(own, dict) or "whitespace_flexible" in own:
+        return schema
+    return {**schema, "x-guidance": {"whitespace_pattern": _WHITE_SPACE, **own}}
+
+
+def _error_of(schema: Schema) -> str:
+    return LLMatcher.validate_grammar(_of_schema(schema), limits=LIMITS)
+
+
+def _explained(kind: str, error: str) -> str:
+    """The error in one line, with the place where it tells one."""
+    if kind == "regex" and (found := _REGEX_ERROR.search(error)):
+        error = f"character {len(found['before']) + 1}: {found['what']}"
+    elif kind == "grammar" and (found := _PLACE.match(error)):
+        error = f"line {found[1]}, column {found[2]}: {found[3]}"
+    elif found := _PLACE.match(error):
+        error = found[3]
+    line = " ".join(error.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."

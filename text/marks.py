@@ -1,0 +1,56 @@
+"""Marks in text that arrives in pieces."""
+
+
+class UpToMark:
+    """Gives out text up to a mark, and holds back what may be the mark's beginning.
+
+    What is given out depends on the whole text alone, not on how it was cut into pieces, up to those cuts.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, str | None]:
+        """Text before the mark, and what follows it; None while there is no mark."""
+        text = self._held + text
+        start = text.find(self._mark)
+        if start >= 0:
+            self._held = ""
+            return text[:start], text[start + len(self._mark) :]
+        cut = len(text) - _begun(text, self._mark)
+        self._held = text[cut:]
+        return text[:cut], None
+
+    def finish(self) -> str:
+        """What was held back, where the text ends without the mark."""
+        rest, self._held = self._held, ""
+        return rest
+
+
+class Trimmed:
+    """Gives text out without the white space before it, and holds back the white space behind it."""
+
+    def __init__(self, *, at_start: bool, space: str = " \t\r\n") -> None:
+        self._begun = not at_start
+        self._space = space
+        self.held = ""
+        """White space that more text would give out."""
+
+    def push(self, text: str) -> str:
+        """What of the text is known not to be at its end."""
+        text = self.held + text
+        if not self._begun:
+            text = text.lstrip(self._space)
+        inner = text.rstrip(self._space)
+        self._begun = self._begun or bool(inner)
+        self.held = text[len(inner) :]
+        return inner
+
+
+def _begun(text: str, mark: str) -> int:
+    """Length of the longest beginning of `mark`, short of the whole, with which `text` ends."""
+    for length in range(min(len(mark) - 1, len(text)), 0, -1):
+        if text.endswith(mark[:length]):
+            return length
+    return 0

@@ -1,0 +1,75 @@
+"""Which tokens may come next in an answer that follows a constraint."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher
+
+from orcastream.schemas.constraint import Constraint
+from orcastream.text.grammar import LIMITS, grammar_of, refusal
+from orcastream.text.vocabulary import Vocabulary
+
+
+class ConstraintFailed(ValueError):
+    """A constraint cannot be followed any further: its state has grown too large, or a token does not follow it."""
+
+
+class Matcher:
+    """How far one answer has followed its constraint. Safe to hand to another thread, not to share.
+
+    Each has a state of its own, made anew: copies of one would share what their lexers have learnt, and its bound.
+    """
+
+    def __init__(self, grammar: str, vocabulary: Vocabulary, state: LLMatcher | None = None) -> None:
+        """`state`: one at the beginning of an answer; without it the first call makes one, which takes a moment."""
+        self._grammar = grammar
+        self._vocabulary = vocabulary
+        self._begun = state
+        self._eos = min(vocabulary.eos_token_ids)
+        self._others = [each for each in vocabulary.eos_token_ids if each != self._eos]
+
+    @classmethod
+    def of(cls, constraint: Constraint, vocabulary: Vocabulary) -> Self:
+        """At the beginning of an answer; InvalidRequest where the constraint cannot be followed.
+
+        A large schema takes up to a second, during which other threads run.
+        """
+        grammar = grammar_of(constraint)
+        state = _new_state(grammar, vocabulary)
+        if state.is_error():
+            raise refusal(constraint, state.get_error())
+        return cls(grammar, vocabulary, state)
+
+    def another(self) -> Self:
+        """One at the beginning of another answer that follows the same constraint.
+
+        The first one takes over what this one has made, as long as it is at its beginning, too.
+        """
+        state, self._begun = self._begun, None
+        return type(self)(self._grammar, self._vocabulary, state)
+
+    @property
+    def _state(self) -> LLMatcher:
+        if self._begun is None:
+            self._begun = _new_state(self._grammar, self._vocabulary)
+        return self._begun
+
+    def consume(self, token_ids: Sequence[int]) -> None:
+        """These tokens come next; ConstraintFailed where they may not."""
+        if not self._state.consume_tokens(list(token_ids)):
+            raise ConstraintFailed(self._state.get_error())
+
+    def fill(self, mask: npt.NDArray[np.uint8]) -> None:
+        """Set the bits of the tokens that may come next, of a multiple of 32; end tokens where the answer may end."""
+        self._state.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if self._state.is_error():
+            raise ConstraintFailed(self._state.get_error())
+        if mask[self._eos // 8] >> self._eos % 8 & 1:
+            for token_id in self._others:
+                mask[token_id // 8] |= 1 << token_id % 8
+
+
+def _new_state(grammar: str, vocabulary: Vocabulary) -> LLMatcher:
+    return LLMatcher(vocabulary.table, grammar, log_level=0, limits=LIMITS)

@@ -1,0 +1,63 @@
+"""What a model thinks before it answers, told apart from the answer."""
+
+from typing import NamedTuple
+
+from orcastream.text.marks import Trimmed, UpToMark
+
+OPENS, CLOSES = "<think>", "</think>"
+"""The marks of Qwen3, DeepSeek R1 and their like."""
+
+
+class Thought(NamedTuple):
+    """A piece of text: what of it is thinking, and what is answer."""
+
+    reasoning: str
+    content: str
+
+
+class ReasoningParser:
+    """Splits an answer at the marks of thinking, which are part of neither side, nor are line breaks around them.
+
+    An answer that does not begin with the opening mark has no thinking, unless the prompt ended with that mark.
+    Thinking that is never closed is thinking to its end. What comes out depends on the whole text alone.
+    """
+
+    def __init__(self, *, inside: bool = False) -> None:
+        """`inside`: the prompt has opened the thinking already."""
+        self._opening = None if inside else ""
+        self._thinking: UpToMark | None = UpToMark(CLOSES) if inside else None
+        self._reasoning = Trimmed(at_start=True, space="\n")
+        self._at_start = False
+
+    def push(self, text: str) -> Thought:
+        """Take the next piece of text."""
+        if self._opening is not None:
+            text = self._opening + text
+            begun = text.lstrip()
+            if begun.startswith(OPENS):
+                self._thinking, text = UpToMark(CLOSES), begun[len(OPENS) :]
+            elif OPENS.startswith(begun):
+                self._opening = text
+                return Thought("", "")
+            self._opening = None
+        if self._thinking is None:
+            return Thought("", self._answer(text))
+        inside, after = self._thinking.push(text)
+        reasoning = self._reasoning.push(inside)
+        if after is None:
+            return Thought(reasoning, "")
+        self._thinking, self._at_start = None, True
+        return Thought(reasoning, self._answer(after))
+
+    def finish(self) -> Thought:
+        """What was held back, where the text ends."""
+        if self._opening is not None:
+            rest, self._opening = self._opening, None
+            return Thought("", rest)
+        return Thought("" if self._thinking is None else self._reasoning.push(self._thinking.finish()), "")
+
+    def _answer(self, text: str) -> str:
+        if self._at_start:
+            text = text.lstrip("\n")
+            self._at_start = not text
+        return text

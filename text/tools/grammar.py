@@ -1,0 +1,82 @@
+"""How a model is made to write tool calls: a grammar for its format, made of the tools' own schemas."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from orcastream.text.lark import as_json, as_text
+from orcastream.text.tools import hermes
+
+_COMPACT: Final = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+"""White space as models write it in calls."""
+_OPENING: Final = (
+    "additionalProperties",
+    "patternProperties",
+    "unevaluatedProperties",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "$ref",
+)
+"""Keywords by which a schema says itself what its properties may be called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that a model may call; `parameters` is a JSON Schema of one object, None where it may be any."""
+
+    name: str
+    parameters: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The calls that an answer may have.
+
+    `required`: calls and nothing else, at least one; otherwise text may come before, between or instead of them, but
+    none that opens a call and is none. `parallel`: more than one call may come, where the format has that.
+    """
+
+    tools: Sequence[Tool]
+    required: bool
+    parallel: bool = True
+
+
+def hermes_rules(calls: Calls) -> list[str]:
+    """Lark for calls as HermesParser reads them: rules `calls`, and `calls_or_text` where none is required."""
+    lines = [
+        'calls: call ("\\n" call)*' if calls.parallel else "calls: call",
+        f'call: "{hermes.OPENS}" rest',
+        f'rest: "\\n" body "\\n{hermes.CLOSES}"',
+        *_bodies(calls.tools, "arguments"),
+    ]
+    if not calls.required:
+        lines += [f"calls_or_text: opened{'*' if calls.parallel else '?'} TEXT"]
+        lines += ["opened: opening rest", f"opening[lazy]: /(?s:.*){hermes.OPENS}/"]
+        lines += [f"TEXT: /(?s:.*)/ & ~/(?s:.*){hermes.OPENS}(?s:.*)/"]
+    return lines
+
+
+def llama_rules(calls: Calls) -> list[str]:
+    """Lark for one call as LlamaParser reads it, in rules as those of `hermes_rules`; text does not begin with `{`."""
+    lines = ["calls: body", *_bodies(calls.tools, "parameters")]
+    return lines if calls.required else [*lines, "calls_or_text: calls | TEXT", "TEXT: /([^{](?s:.*))?/"]
+
+
+def _bodies(tools: Sequence[Tool], arguments: str) -> list[str]:
+    """Rules for a call of one of the tools. Each schema stands alone, so that its references lead into itself."""
+    lines = [f"body: {' | '.join(f'body_{number}' for number in range(len(tools)))}"]
+    for number, tool in enumerate(tools):
+        head = f'{{"name": {json.dumps(tool.name)}, "{arguments}": '
+        lines += [f'body_{number}: {as_text(head)} arguments_{number} "}}"']
+        lines += [f"arguments_{number}: {as_json(_schema(tool.parameters or {}))}"]
+    return lines
+
+
+def _schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of the arguments, with no names but those it tells of, where it tells of any."""
+    schema = {"type": "object", **parameters, "x-guidance": _COMPACT}
+    if "properties" in parameters and not any(keyword in parameters for keyword in _OPENING):
+        schema["additionalProperties"] = False
+    return schema

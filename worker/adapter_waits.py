@@ -1,0 +1,55 @@
+"""Requests whose adapters are not in memory yet."""
+
+import asyncio
+
+from orcastream.engine import UnsupportedAdapter
+from orcastream.schemas.errors import ErrorCode
+from orcastream.worker.adapter_shelf import AdapterShelf
+from orcastream.worker.running import Running
+
+
+class AdapterWaits:
+    """Each waits by itself, and nothing else does: its adapter is read beside the engine's iterations."""
+
+    def __init__(self, shelf: AdapterShelf) -> None:
+        self._shelf = shelf
+        self._waits: dict[Running, asyncio.Task[None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def has_none(self, running: Running) -> bool:
+        """Whether `ready` would return at once."""
+        name = running.request.payload.adapter
+        return not name or running.adapter is not None or self._shelf.at_hand(name)
+
+    async def ready(self, running: Running) -> None:
+        """Until `running` holds its adapter, or is to end without."""
+        name = running.request.payload.adapter
+        if not name or running.adapter is not None or running.ended:
+            return
+        wait = self._waits.get(running)
+        if wait is None:
+            wait = self._waits[running] = asyncio.create_task(self._fetch(running, name))
+        await asyncio.wait([wait])
+        if not wait.cancelled():
+            wait.result()
+
+    def abandon(self, running: Running) -> None:
+        """`running` is to end, or is somebody else's: it waits no longer."""
+        wait = self._waits.get(running)
+        if wait is not None:
+            wait.cancel()
+
+    async def _fetch(self, running: Running, name: str) -> None:
+        try:
+            held = await self._shelf.hold(name)
+        except (UnsupportedAdapter, OSError) as error:
+            running.fail(ErrorCode.ENGINE_ERROR, f"the adapter {name!r} cannot be read: {error}", "adapter")
+        else:
+            if running.closed:
+                held.release()
+            else:
+                running.adapter = held
+        finally:
+            del self._waits[running]

@@ -1,0 +1,34 @@
+"""Constraints of claimed requests, made ready for the engine."""
+
+import asyncio
+from collections.abc import Collection
+
+from orcastream.schemas.constraint import Constraint
+from orcastream.schemas.errors import InvalidRequest
+from orcastream.text.matcher import Matcher
+from orcastream.text.tokenizer import Tokenizer
+from orcastream.text.vocabulary import NoVocabulary, Vocabulary
+
+
+class Constraints:
+    """Those that the answers of one model can follow."""
+
+    def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: Collection[int]) -> None:
+        self._why_none = "it has no tokenizer"
+        self._vocabulary: Vocabulary | None = None
+        if tokenizer is not None:
+            try:
+                self._vocabulary = Vocabulary.of(tokenizer, vocab_size, eos_token_ids)
+            except NoVocabulary as why:
+                self._why_none = str(why)
+
+    async def matcher(self, constraint: Constraint | None) -> Matcher | None:
+        """One for an answer, or for `another`; None where nothing is asked for. InvalidRequest."""
+        return None if constraint is None else await asyncio.to_thread(self._make, constraint)
+
+    def _make(self, constraint: Constraint) -> Matcher:
+        if self._vocabulary is None:
+            raise InvalidRequest(
+                "constraint", constraint.kind, f"nothing: this model can follow none ({self._why_none})"
+            )
+        return Matcher.of(constraint, self._vocabulary)

@@ -1,0 +1,37 @@
+"""Another scheduling policy for the engine, at somebody's word."""
+
+import logging
+
+from orcastream.engine import OrcaEngine
+from orcastream.engine.schedule.policies import POLICIES
+from orcastream.worker.engine_loop import EngineLoop
+from orcastream.worker.roster import Roster
+from orcastream.worker.settings import WorkerSettings
+
+log = logging.getLogger("orcastream.worker")
+
+
+class PolicySwitch:
+    """Obeys only where `allow_policy_switch` is set: a switch changes how all requests are served."""
+
+    def __init__(self, settings: WorkerSettings, engine: OrcaEngine, engine_loop: EngineLoop, roster: Roster) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._engine_loop = engine_loop
+        self._roster = roster
+
+    @property
+    def policies(self) -> list[str]:
+        """What can be switched to."""
+        return sorted(POLICIES) if self._settings.allow_policy_switch else []
+
+    def switch(self, policy: str) -> None:
+        """Let `policy` decide from the next iteration on; a line in the log where that cannot be."""
+        if policy not in self.policies:
+            allowed = ", ".join(self.policies) or "none: allow_policy_switch is off"
+            log.warning("policy not switched", extra={"policy": policy, "allowed": allowed})
+            return
+        log.info("policy switched", extra={"policy": policy})
+        self._engine_loop.switch_policy(policy)
+        self._roster.capacity = self._engine.config.max_batch_size + self._settings.most_waiting(policy)
+        self._roster.changed.set()

@@ -1,0 +1,1 @@
+"""What the engine does, told while somebody watches."""
