@@ -30,6 +30,8 @@ _MEAN_LENGTH: Final = 20
 _MOST_VIOLATIONS: Final = 20
 _MOST_MORE_BYTES: Final = 32 * 2**20
 _SETTLE_S: Final = 2.0
+_WARM_INPUTS: Final = 5_000
+"""Before so many a process still loads what it needs on first use: a shorter run says nothing about its memory."""
 
 
 def fuzz(target: Target, count: int, seed_: int, minutes: float = float("inf")) -> list[Violation]:
@@ -52,7 +54,7 @@ def fuzz(target: Target, count: int, seed_: int, minutes: float = float("inf")) 
             print(found[-1], flush=True)
             if target.crash is not None:
                 return found
-        if warm is None and sum(given_.values()) >= count / 4:
+        if warm is None and sum(given_.values()) >= max(count / 4, _WARM_INPUTS):
             warm = _settled(target)
     return found + _grown(warm, _settled(target))
 
@@ -109,7 +111,7 @@ def _settled(target: Target) -> dict[str, int]:
 def _grown(before: dict[str, int] | None, after: dict[str, int]) -> list[Violation]:
     more = {name: after[name] - size for name, size in (before or {}).items()}
     return [
-        Violation("memory", f"{name} has {size / 2**20:.0f} MiB more than after the first quarter")
+        Violation("memory", f"{name} has {size / 2**20:.0f} MiB more than when it was warm")
         for name, size in more.items()
         if size > _MOST_MORE_BYTES
     ]
