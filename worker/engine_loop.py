@@ -3,12 +3,12 @@
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from orcastream.engine import IterationRecord, OrcaEngine, Request, TokenEvent
 from orcastream.schemas.errors import InvalidRequest
+from orcastream.worker.awake_clock import AwakeClock
 
 log = logging.getLogger("orcastream.worker")
 
@@ -55,7 +55,9 @@ class EngineLoop(threading.Thread):
         lease_s: float = math.inf,
         listeners: Sequence[Iterated] = (),
     ) -> None:
-        """`lease_s`: an iteration that takes longer has lost what it computes."""
+        """`lease_s`: an iteration that takes longer has lost what it computes; every half of it somebody has to ask how
+        long the engine has stood still, or the process counts as stopped for the rest.
+        """
         super().__init__(name="engine", daemon=True)
         self._lease_s = lease_s
         self._engine = engine
@@ -72,7 +74,8 @@ class EngineLoop(threading.Thread):
         self.alone: Collection[str] = ()
         """The requests that the iteration under way computes alone; empty: it is an iteration of all."""
         self._busy = False
-        self._progress_at = time.monotonic()
+        self._awake = AwakeClock(max(_HESITATION_S, lease_s / 2))
+        self._progress_at = self._awake()
         self._slowest_s = 0.0
         self._held: list[EngineOutput] | None = None
         """The output of the last iteration, if it is still to be delivered."""
@@ -128,8 +131,11 @@ class EngineLoop(threading.Thread):
             raise EngineFailed(type(self.failure).__name__) from self.failure
 
     def stalled_for_s(self) -> float:
-        """Seconds since the engine last made progress; 0 while it has nothing to do or waits for the publisher."""
-        return time.monotonic() - self._progress_at if self._busy else 0.0
+        """Seconds since the engine last made progress, those left out in which the whole process was stopped; 0 while
+        it has nothing to do or waits for the publisher.
+        """
+        now = self._awake()
+        return max(0.0, now - self._progress_at) if self._busy else 0.0
 
     @property
     def busy(self) -> bool:
@@ -163,7 +169,7 @@ class EngineLoop(threading.Thread):
                     self._deliver([])  # whoever waits for the next iteration would wait in vain
                 self._changed.wait()
             if not self._busy:
-                self._busy, self._progress_at = True, time.monotonic()
+                self._busy, self._progress_at = True, self._awake()
             return not self._stopping
 
     def _can_run(self) -> bool:
@@ -193,7 +199,7 @@ class EngineLoop(threading.Thread):
             self._engine.call_before_forward(self._let_go)
             output.extend(self._engine.step())
             self.iterations += 1
-        now = time.monotonic()
+        now = self._awake()
         self._slowest_s = max(_FORGETTING * self._slowest_s, now - self._progress_at)
         self._progress_at, self.alone = now, ()
         with self._changed:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 _SEIZE, _INTERRUPT, _DETACH = 0x4206, 0x4207, 17
 _WALL = 0x40000000
-_TRIES = 25
+_TRIES = 8
+_BETWEEN_TRIES_S = 0.05
+"""Room for an iteration: many tries without any would be a longer stand-still than the one that was asked for."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 _libc.ptrace.restype = ctypes.c_long
@@ -42,7 +44,7 @@ def stall(thread_id: int, seconds: float, others_live: Callable[[], bool]) -> bo
                 return True
         finally:
             _ptrace(_DETACH, thread_id)
-        time.sleep(0.003)
+        time.sleep(_BETWEEN_TRIES_S)
     return False
 
 

@@ -105,6 +105,25 @@ def test_frozen_worker_that_wakes_up_is_fenced(
     producer.wait_empty()
 
 
+def test_a_worker_that_was_stopped_for_long_has_not_stalled(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], undisturbed: Callable
+) -> None:
+    """Nobody else is there: the request waits for the sleeper, whose own time has not passed."""
+    worker = start_worker(stall_timeout_s=2)
+    pair = {worker.wait_serving(): worker}
+
+    def sleep(worker: WorkerProcess) -> None:
+        worker.signal(signal.SIGSTOP)
+        time.sleep(4)  # what it sleeps through
+        worker.signal(signal.SIGCONT)
+
+    request_id = producer.post(count_prompt, **LONG)
+    fold, _ = disturb(producer, request_id, pair, 20, sleep)
+    assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
+    assert worker.running
+    producer.wait_empty()
+
+
 def test_a_worker_that_slept_until_an_answer_had_expired_leaves_it_be(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int]
 ) -> None:
