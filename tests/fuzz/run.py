@@ -2,7 +2,8 @@
 
 A gateway, a worker and Redis, real processes, are given what Hypothesis makes: entries of request streams, wake-ups and
 keys, HTTP requests, and what schemathesis makes of the gateway's own OpenAPI document. Exit status 0: nothing ended,
-failed, got stuck, grew, or was held for more than 50 ms; 1: something did, and the smallest input that does it is told.
+failed, got stuck, grew by more than 32 MiB in the second half, or was held for more than 50 ms; 1: something did, and
+the smallest input that does it is told.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz.calls import CALLS
 from tests.fuzz.entries import COMMANDS
+from tests.fuzz.memory_curve import MemoryCurve
 from tests.fuzz.schema_cases import cases, try_case
 from tests.fuzz.site import Site
 from tests.fuzz.target import KINDS, Target, Violation
@@ -28,20 +30,18 @@ _ROUND: Final = 500
 _MEAN_LENGTH: Final = 20
 """Of the lists of inputs that are given together."""
 _MOST_VIOLATIONS: Final = 20
-_MOST_MORE_BYTES: Final = 32 * 2**20
-_SETTLE_S: Final = 2.0
-_WARM_INPUTS: Final = 5_000
-"""Before so many a process still loads what it needs on first use: a shorter run says nothing about its memory."""
 
 
-def fuzz(target: Target, count: int, seed_: int, minutes: float = float("inf")) -> list[Violation]:
+def fuzz(
+    target: Target, count: int, seed_: int, minutes: float = float("inf"), memory: MemoryCurve | None = None
+) -> list[Violation]:
     """Give the target `count` inputs, or as many as `minutes` allow; what was wrong, each with its smallest input."""
     until = time.monotonic() + minutes * 60
     found: list[Violation] = []
     kinds = _kinds(target)
     shares = {"entries": 0.5, "calls": 0.45, "schemathesis": 0.05}
     size = min(_ROUND, max(10, count // 10))
-    given_, number, warm = dict.fromkeys(shares, 0), 0, None
+    given_, number = dict.fromkeys(shares, 0), 0
     while sum(given_.values()) < count and len(found) < _MOST_VIOLATIONS and time.monotonic() < until:
         kind = min(shares, key=lambda name: given_[name] / shares[name])
         before = target.total
@@ -54,9 +54,9 @@ def fuzz(target: Target, count: int, seed_: int, minutes: float = float("inf")) 
             print(found[-1], flush=True)
             if target.crash is not None:
                 return found
-        if warm is None and sum(given_.values()) >= max(count / 4, _WARM_INPUTS):
-            warm = _settled(target)
-    return found + _grown(warm, _settled(target))
+        if memory is not None:
+            memory.given(sum(given_.values()))
+    return found + (memory.grown() if memory is not None else [])
 
 
 def _kinds(target: Target) -> dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], None]]]:
@@ -103,23 +103,8 @@ def _round(
     return None
 
 
-def _settled(target: Target) -> dict[str, int]:
-    time.sleep(_SETTLE_S)
-    return target.site.memory_bytes()
-
-
-def _grown(before: dict[str, int] | None, after: dict[str, int]) -> list[Violation]:
-    more = {name: after[name] - size for name, size in (before or {}).items()}
-    return [
-        Violation("memory", f"{name} has {size / 2**20:.0f} MiB more than when it was warm")
-        for name, size in more.items()
-        if size > _MOST_MORE_BYTES
-    ]
-
-
-def figures(target: Target, found: list[Violation], begin: dict[str, int], seconds: float) -> dict[str, Any]:
+def figures(target: Target, found: list[Violation], memory: MemoryCurve, seconds: float) -> dict[str, Any]:
     """What is told of a run."""
-    after = target.site.memory_bytes()
     return {
         "inputs": target.total,
         **target.counts,
@@ -128,7 +113,7 @@ def figures(target: Target, found: list[Violation], begin: dict[str, int], secon
         **{kind: sum(violation.kind == kind for violation in found) for kind in KINDS},
         "longest_held_ms": {name: round(held * 1000, 1) for name, held in target.longest_held_s.items()},
         "longest_wait_ms": round(target.longest_wait_s * 1000, 1),
-        "memory_mib": {name: [begin[name] >> 20, after.get(name, 0) >> 20] for name in begin},
+        "memory_mib": memory.mib,
         "seconds": round(seconds, 1),
         "violations": [str(violation)[:3000] for violation in found],
     }
@@ -150,12 +135,12 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     site = Site()
     target = Target(site)
-    begin, started = site.memory_bytes(), time.monotonic()
+    memory, started = MemoryCurve(site.memory_bytes, options.count), time.monotonic()
     try:
-        found = fuzz(target, options.count, options.seed, options.minutes)
+        found = fuzz(target, options.count, options.seed, options.minutes, memory)
         if not any(violation.kind == "crash" for violation in found) and not still_serves(site):
             found.append(Violation("stuck", "a good request is not answered any more"))
-        told = figures(target, found, begin, time.monotonic() - started)
+        told = figures(target, found, memory, time.monotonic() - started)
     finally:
         target.close()
         site.close()

@@ -17,7 +17,7 @@ from tests.worker.worker_process import MODEL, WorkerProcess
 
 RETENTION_S: Final = 60
 """Replies are soon forgotten: what they take of Redis's memory is not what is looked at."""
-KV_BYTES: Final = 64 * 2**20
+KV_BYTES: Final = 16 * 2**20
 """So little that all of it has been in use, and counts as the process's memory, before anything is compared."""
 
 
