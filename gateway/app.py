@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from http import HTTPStatus
 
 from fastapi import FastAPI
 from redis.exceptions import ResponseError
@@ -20,6 +21,7 @@ from orcastream.gateway.console.routes import console_routes
 from orcastream.gateway.errors import ApiError, invalid, unavailable
 from orcastream.gateway.generate import generate
 from orcastream.gateway.http.guards import add_guards
+from orcastream.gateway.http.url_secrets import without_keys
 from orcastream.gateway.http_telemetry import instrument, metrics
 from orcastream.gateway.log import LOGGER, log_event
 from orcastream.gateway.openai.docs_page import HEADERS, docs_page
@@ -30,7 +32,7 @@ from orcastream.gateway.request_telemetry import RequestTelemetry
 from orcastream.gateway.responses import by_id
 from orcastream.gateway.responses.create import create
 from orcastream.gateway.service import Gateway
-from orcastream.schemas.errors import InvalidRequest, without_values
+from orcastream.schemas.errors import InvalidRequest, shown, without_values
 
 _CLIENT_LEFT = 499
 _FAULT = 500
@@ -71,8 +73,8 @@ def create_app(gateway: Gateway) -> FastAPI:
     for method, path, handler in (*_routes(gateway), *_batch_routes(batches)):
         app.add_route(path, handler, methods=[method])
     app.router.routes += console_routes(gateway)
-    for kind, tell in _TELL.items():
-        app.add_exception_handler(kind, partial(_answer, gateway, tell))
+    for kind in _TOLD:
+        app.add_exception_handler(kind, partial(_answer, gateway))
     if gateway.telemetry.on:
         instrument(app)
     return app
@@ -127,11 +129,15 @@ async def _docs(request: Request) -> Response:
     return HTMLResponse(docs_page(), headers=HEADERS)
 
 
-def _http(error: Exception) -> ApiError:
-    if not isinstance(error, HTTPException):
-        return _crash(error)
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-    return ApiError(error.status_code, str(error.detail), code=code, headers=error.headers)
+def _http(request: Request, error: HTTPException) -> ApiError:
+    """What the router says, in words that name the path."""
+    message, status = str(error.detail), error.status_code
+    code = {404: "not_found", 405: "method_not_allowed"}.get(status)
+    if code is not None and message == HTTPStatus(status).phrase:
+        allow = (error.headers or {}).get("Allow")
+        allowed = f"{allow} at this path" if allow else "the paths that GET /docs lists"
+        message = f"{request.method} {without_keys(shown(request.url.path))}: {message}, allowed: {allowed}"
+    return ApiError(status, message, code=code, headers=error.headers)
 
 
 def _crash(error: Exception) -> ApiError:
@@ -139,19 +145,29 @@ def _crash(error: Exception) -> ApiError:
     return ApiError(500, "The gateway failed on this request.", kind="server_error", code="internal_error")
 
 
-_TELL: dict[type[Exception], Callable[[Exception], ApiError]] = {
-    ApiError: lambda error: error if isinstance(error, ApiError) else _crash(error),
-    InvalidRequest: lambda error: invalid(error) if isinstance(error, InvalidRequest) else _crash(error),
-    HTTPException: _http,
-    BrokerError: lambda error: unavailable(f"Redis cannot be reached: {error}"),
-    ResponseError: lambda error: unavailable(f"Redis cannot serve this now: {error}"),
-    ClientDisconnect: lambda _: ApiError(499, "The client left before the request was read."),
-    Exception: _crash,
-}
+_TOLD = (ApiError, InvalidRequest, HTTPException, BrokerError, ResponseError, ClientDisconnect, Exception)
 
 
-def _answer(gateway: Gateway, tell: Callable[[Exception], ApiError], request: Request, error: Exception) -> Response:
-    told = tell(error)
+def _told(request: Request, error: Exception) -> ApiError:
+    """Any error as clients are told of it."""
+    match error:
+        case ApiError():
+            return error
+        case InvalidRequest():
+            return invalid(error)
+        case HTTPException():
+            return _http(request, error)
+        case BrokerError():
+            return unavailable(f"Redis cannot be reached: {error}")
+        case ResponseError():
+            return unavailable(f"Redis cannot serve this now: {error}")
+        case ClientDisconnect():
+            return ApiError(499, "The client left before the request was read.")
+    return _crash(error)
+
+
+def _answer(gateway: Gateway, request: Request, error: Exception) -> Response:
+    told = _told(request, error)
     if told.refused and request.url.path in _GENERATING and told.status != _CLIENT_LEFT:
         _refused(gateway, told, getattr(request.state, "model", None))
     log_event("refused", path=_route(request), status=told.status, code=told.code, why=_told_in_logs(told))

@@ -38,10 +38,10 @@ def _without_zero(value: object) -> object:
     return None if type(value) is int and value == 0 else value
 
 
-def check_stream_options(value: object, *, is_stream: bool) -> None:
+def check_stream_options(value: BaseModel, *, is_stream: bool) -> None:
     """InvalidRequest for what a stream is asked to carry where there is none."""
     if not is_stream:
-        raise InvalidRequest("stream_options", value, "only together with stream=true")
+        raise InvalidRequest("stream_options", value.model_dump(exclude_unset=True), "only together with stream=true")
 
 
 class StreamOptions(BaseModel):

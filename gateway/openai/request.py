@@ -11,11 +11,12 @@ from orcastream.gateway.openai.constraints import CONSTRAINT_NAMES, take_constra
 from orcastream.gateway.openai.endpoint import GenerationEndpoint
 from orcastream.gateway.openai.json_body import read_json_object
 from orcastream.gateway.openai.options import Options
-from orcastream.gateway.openai.prompt import Prompt
+from orcastream.gateway.openai.prompt import Prompt, Text
 from orcastream.gateway.openai.unimplemented import drop_neutral
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.explain import first_complaint
 from orcastream.schemas.keys import check_id
+from orcastream.schemas.limits import MAX_LOGIT_BIASES
 from orcastream.schemas.request import RequestParameters, parse_parameters
 
 _SAMPLING = (
@@ -63,6 +64,9 @@ class ApiRequest:
 
     def told(self, error: InvalidRequest, number: int) -> InvalidRequest:
         """An error about the payload of the prompt of that number in the client's words."""
+        prompt = self.prompts[number]
+        if error.field == "prompt" and isinstance(prompt, Text) and not prompt.text:
+            error = InvalidRequest(error.field, prompt.text, "text of at least one token", error.code)
         field, dot, place = error.field.partition(".")
         if field == "prompt" and len(self.prompts) > 1:
             return InvalidRequest(f"prompt.{number}{dot}{place}", error.value, error.allowed, error.code)
@@ -89,6 +93,7 @@ def parse_body(endpoint: GenerationEndpoint, raw: bytes, max_tokens: int) -> Api
         taken["stop"] = _stops(body.take("stop"))
     if "logit_bias" in body:
         taken["logit_bias"] = _biases(body.take("logit_bias"))
+        body.names |= _names_of_biases(taken["logit_bias"])
     taken |= take_constraint(body, CONSTRAINT_NAMES - endpoint.lacks)
     if taken.get("top_k") == -1:  # how other servers write 'all'
         del taken["top_k"]
@@ -128,6 +133,14 @@ def _biases(value: object) -> list[list[Any]]:
         if not TOKEN_ID.fullmatch(name):
             raise InvalidRequest("logit_bias", name, "token ids as names")
     return [[int(name), bias] for name, bias in value.items()]
+
+
+def _names_of_biases(pairs: list[list[Any]]) -> dict[str, str]:
+    """The client's names of the payload's pairs: by the token, as its object has them."""
+    names: dict[str, str] = {}
+    for place, (token, _) in enumerate(pairs[:MAX_LOGIT_BIASES]):
+        names |= dict.fromkeys((f"logit_bias.{place}", f"logit_bias.{place}.1"), f"logit_bias.{token}")
+    return names
 
 
 def _check_streamable(parameters: RequestParameters) -> None:

@@ -394,9 +394,9 @@ def test_unsupported_parameters_are_refused_by_name(admission: RequestAdmission,
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"05": 1}}, "logit_bias"),
         ({"logit_bias": {"-5": 1}}, "logit_bias"),
-        ({"logit_bias": {"5": 101}}, "logit_bias.0.1"),
-        ({"logit_bias": {"5": "x"}}, "logit_bias.0.1"),
-        ({"logit_bias": {"1000000": 1}}, "logit_bias.0"),
+        ({"logit_bias": {"7": 1, "5": 101}}, "logit_bias.5"),
+        ({"logit_bias": {"5": "x"}}, "logit_bias.5"),
+        ({"logit_bias": {"1000000": 1}}, "logit_bias.1000000"),
         ({"logit_bias": {str(n): 1 for n in range(301)}}, "logit_bias"),
         ({"logprobs": 21}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
@@ -435,6 +435,23 @@ def test_wrong_values_are_refused_by_name(admission: RequestAdmission, parameter
     assert param in error.message
     assert "allowed" in error.message
     json.dumps(error.body()).encode()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "got"),
+    [
+        ({"prompt": ""}, "prompt: got ''"),
+        ({"prompt": ["hi", ""]}, "prompt.1: got ''"),
+        ({"logit_bias": {"7": 1, "5": 101}}, "logit_bias.5: got 101"),
+        ({"logit_bias": {"5": 1, "1000000": 1}}, "logit_bias.1000000: got 1000000"),
+        ({"stream_options": {"include_usage": True}}, "stream_options: got {'include_usage': True}"),
+    ],
+)
+def test_a_wrong_value_is_told_as_it_was_written(
+    admission: RequestAdmission, parameters: dict[str, Any], got: str
+) -> None:
+    error = refusal(admission, COMPLETIONS, {"model": "tiny", "prompt": "hi", **parameters})
+    assert error.message.startswith(f"{got}, allowed: ")
 
 
 def calling(call: dict[str, Any] | None = None, arguments: str = "") -> dict[str, Any]:

@@ -397,6 +397,9 @@ async def test_http_errors_have_openais_shape(stage: Stage) -> None:
     http: httpx.AsyncClient = (await stage.gateway()).http()
     missing = await http.get("/nowhere")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    assert missing.json()["error"]["message"].startswith("GET '/nowhere': Not Found, allowed: ")
     wrong = await http.get("/v1/completions")
     assert (wrong.status_code, wrong.json()["error"]["type"]) == (405, "invalid_request_error")
     assert (wrong.json()["error"]["code"], wrong.headers["allow"]) == ("method_not_allowed", "POST")
+    message = "GET '/v1/completions': Method Not Allowed, allowed: POST at this path"
+    assert wrong.json()["error"]["message"] == message
