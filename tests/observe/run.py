@@ -27,7 +27,7 @@ def tell(service: ObservedService, pictures: Path | None) -> None:
     for server in service.servers:
         print(f"{'prometheus':<16}{server.version}, {server.way}", flush=True)
     story = Story(service)
-    for step in (story.served, story.a_peak_comes_and_goes, story.one_is_killed, story.none_is_left, story.others_come):
+    for step in (story.served, story.peak_and_fall, story.one_is_killed, story.none_is_left, story.others_come):
         before_s = time.time()
         line = step()
         print(f"{step.__name__:<16}{line} [{time.time() - before_s:.0f} s]", flush=True)

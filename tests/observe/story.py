@@ -55,7 +55,7 @@ class Story:
         panels = len(said) - len(SILENT)
         return f"{workers} workers serve {CLIENTS} clients: all {panels} panels say so"
 
-    def a_peak_comes_and_goes(self) -> str:
+    def peak_and_fall(self) -> str:
         """Its rate is told right, and then that it is over, each within 15 s, and from then on."""
         service, told = self._service, []
         self.moments["peak"] = time.time()
