@@ -570,6 +570,51 @@ GATEWAY_STREAMS: Final = Metric(
     (GATEWAY,),
     (Attribute.MODEL,),
 )
+BATCHES: Final = Metric(
+    "orcastream.batches",
+    Kind.GAUGE,
+    "{batch}",
+    "Batches that have not ended, by OpenAI's status while a gateway runs them; waiting: none does.",
+    (GATEWAY,),
+    (Attribute.STATE,),
+)
+BATCH_AGE: Final = Metric(
+    "orcastream.batches.age",
+    Kind.GAUGE,
+    "s",
+    "Age of the oldest batch that has not ended; 0 where there is none. After 24 h its lines get no answers.",
+    (GATEWAY,),
+)
+BATCH_IDLE: Final = Metric(
+    "orcastream.batches.idle",
+    Kind.GAUGE,
+    "s",
+    "Longest time for which an open batch has come no further, those left out that wait while gateways are full.",
+    (GATEWAY,),
+)
+BATCHES_ENDED: Final = Metric(
+    "orcastream.batches.ended",
+    Kind.COUNTER,
+    "{batch}",
+    "Batches that ended, by OpenAI's status: completed, failed, expired, cancelled; told by who ran them.",
+    (GATEWAY,),
+    (Attribute.OUTCOME,),
+)
+BATCH_LINES: Final = Metric(
+    "orcastream.batches.lines",
+    Kind.COUNTER,
+    "{line}",
+    "Lines of batches that got their result, completed or failed, by who ran them.",
+    (GATEWAY,),
+    (Attribute.OUTCOME,),
+)
+BATCH_LINES_LEFT: Final = Metric(
+    "orcastream.batches.lines.left",
+    Kind.GAUGE,
+    "{line}",
+    "Lines without a result, of all open batches whose input was read.",
+    (GATEWAY,),
+)
 HTTP_DURATION: Final = Metric(
     "http.server.request.duration",
     Kind.HISTOGRAM,

@@ -180,6 +180,10 @@ class Job:
         keys = [self._keys.job(self.id), self._keys.job_runner(self.id)]
         return Held(await self._run(LEASE_JOB.call(keys, [runner, lease_ms])))
 
+    async def has_runner(self) -> bool:
+        """Whether somebody has the right to run it."""
+        return bool(await self._patiently(lambda link: link.call("EXISTS", self._keys.job_runner(self.id))))
+
     async def delete(self) -> None:
         """Leave nothing of it in Redis; whoever still runs it gets JobLost."""
         kinds = (self._keys.job, self._keys.job_lines, self._keys.job_results, self._keys.job_runner)

@@ -1,6 +1,7 @@
 """What MkDocs does not do by itself: the README as the first page, and links that lead out of `docs/`."""
 
 import re
+import tomllib
 from pathlib import Path
 from posixpath import normpath
 
@@ -9,7 +10,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
-SOURCES = "https://github.com/orcastream/orcastream/blob/main"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SOURCES = f"{PROJECT['urls']['Repository']}/blob/main"
 _LINK = re.compile(r'(\]\(|<img[^>]*src=")([^)\s"#]*)')
 
 

@@ -8,8 +8,9 @@ from orcastream.broker.files.file_store import FileLost, FileStore
 from orcastream.broker.files.stored_file import Outcome, StoredFile
 from orcastream.broker.jobs.job import Job, JobLine
 from orcastream.broker.jobs.order import JobOrder, JobProgress
-from orcastream.broker.jobs.runner import JobRunner
+from orcastream.broker.jobs.runner import JobRunner, LineResult
 from orcastream.broker.jobs.runner_lease import RunnerLease
+from orcastream.gateway.batches.batch_metrics import BatchMetrics
 from orcastream.gateway.batches.batch_object import Mark, has_ended
 from orcastream.gateway.batches.batch_request import BatchTerms
 from orcastream.gateway.batches.input_check import InputCheck
@@ -34,12 +35,14 @@ class BatchRun:
         job: Job,
         order: JobOrder,
         terms: BatchTerms,
+        metrics: BatchMetrics,
     ) -> None:
         self._gateway = gateway
         self._files = files
         self._job = job
         self._order = order
         self._terms = terms
+        self._metrics = metrics
 
     async def run(self, lease: RunnerLease) -> None:
         """Return once it has ended; run under the lease. Raises JobLost, and as `Job`."""
@@ -53,7 +56,7 @@ class BatchRun:
             await self._mark(Mark.IN_PROGRESS)
             answers = LineAnswers(self._gateway, self._job, self._order, self._terms)
             window = self._gateway.settings.batch_window
-            await JobRunner(self._job, answers, lease, window=window).run()
+            await JobRunner(self._job, answers, lease, window=window, on_result=self._count).run()
         await self._end()
 
     async def _take_lines(self) -> bool:
@@ -129,6 +132,9 @@ class BatchRun:
             job=self._job.id,
             outcome=outcome,
         )
+
+    def _count(self, result: LineResult) -> None:
+        self._metrics.line(failed=result.failed)
 
     async def _mark(self, mark: Mark) -> None:
         await self._job.mark(mark, self._gateway.redis.now_ms)

@@ -15,9 +15,11 @@ from orcastream.broker.jobs.job import Job, JobLost
 from orcastream.broker.jobs.order import JOB_ID, JobOrder, JobProgress
 from orcastream.broker.jobs.runner_lease import RunnerLease
 from orcastream.gateway.admission.api_key import Grant
+from orcastream.gateway.batches.batch_metrics import BatchMetrics
 from orcastream.gateway.batches.batch_object import has_ended, status_of
 from orcastream.gateway.batches.batch_request import BatchTerms
 from orcastream.gateway.batches.batch_run import BatchRun
+from orcastream.gateway.batches.open_batches import OpenBatch, OpenBatchWatch
 from orcastream.gateway.errors import batches_full
 from orcastream.gateway.http.body_memory import BodyMemory
 from orcastream.gateway.log import LOGGER, log_event
@@ -52,6 +54,9 @@ class Batches:
         self.files = FileStore(gateway.redis, self._keys, patience_s=self._patience_s)
         self._index = BatchIndex(gateway.redis, self._keys, patience_s=self._patience_s)
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._metrics = BatchMetrics()
+        self._watch = OpenBatchWatch()
+        gateway.also_gauged.append(self._gauge)
         self._new = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
@@ -142,15 +147,30 @@ class Batches:
             task = self._running[batch_id] = asyncio.create_task(self._run(batch, lease))
             task.add_done_callback(lambda _: self._running.pop(batch_id))
 
+    async def _gauge(self) -> None:
+        """Look at all that are open, whoever runs them."""
+        opened = await self._index.list_open()
+        batches = await asyncio.gather(*(self._seen(batch_id, tenant) for batch_id, tenant in opened.items()))
+        has_room = len(self._running) < _AT_ONCE
+        seen = [one for one in batches if one is not None and not has_ended(one.progress)]
+        self._metrics.gathered(self._watch.look(seen, self.now_ms, has_room=has_room))
+
+    async def _seen(self, batch_id: str, tenant: str) -> OpenBatch | None:
+        batch = await self.find(batch_id, tenant)
+        if batch is None:
+            return None
+        return OpenBatch(batch_id, batch.order, batch.progress, await batch.job.has_runner())
+
     async def _run(self, batch: Batch, lease: RunnerLease) -> None:
         job = batch.job
         log_event("batch run", level=logging.INFO, batch=job.id, status=status_of(batch.progress))
-        run = BatchRun(self._gateway, self.files, job, batch.order, batch.terms)
+        run = BatchRun(self._gateway, self.files, job, batch.order, batch.terms, self._metrics)
         try:
             if not await lease.keep(run.run(lease)):
                 log_event("batch left", batch=job.id, why="another gateway runs it")
                 return
             progress = await job.progress()
+            self._metrics.ended(status_of(progress))
             await self._index.close(job.id)
             counts = {"total": progress.total, "completed": progress.completed, "failed": progress.failed}
             log_event("batch ended", level=logging.INFO, batch=job.id, status=status_of(progress), **counts)

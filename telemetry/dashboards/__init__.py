@@ -1,14 +1,27 @@
-"""Grafana dashboards: written here in few words, kept beside as the JSON that Grafana reads.
+"""Grafana dashboards: written here in few words, kept as the JSON that Grafana reads.
 
 `python -m orcastream.telemetry.dashboards` writes the JSON anew; a test keeps the two equal.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from orcastream.telemetry.dashboards.engine import ENGINE
+from orcastream.telemetry.dashboards.pace import EXPORTED, SCRAPED, Pace
 from orcastream.telemetry.dashboards.redis_and_workers import REDIS_AND_WORKERS
 from orcastream.telemetry.dashboards.service import SERVICE
 
-DIRECTORY: Final = Path(__file__).parent
 DASHBOARDS: Final = (SERVICE, ENGINE, REDIS_AND_WORKERS)
+DIRECTORY: Final = Path(__file__).parent
+"""Of the JSON for a Prometheus that scrapes."""
+COMPOSE: Final = DIRECTORY.parent / "grafana" / "dashboards"
+"""Of the JSON for the Grafana of docker-compose.yml, whose Prometheus gets metrics over OTLP."""
+PACES: Final[dict[Path, Pace]] = {DIRECTORY: SCRAPED, COMPOSE: EXPORTED}
+
+
+def files() -> Iterator[tuple[Path, str]]:
+    """Every file with its text."""
+    for directory, pace in PACES.items():
+        for dashboard in DASHBOARDS:
+            yield directory / dashboard.file_name, dashboard.to_json(pace)

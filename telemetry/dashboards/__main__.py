@@ -1,6 +1,7 @@
 """Write the JSON of every dashboard."""
 
-from orcastream.telemetry.dashboards import DASHBOARDS, DIRECTORY
+from orcastream.telemetry.dashboards import files
 
-for dashboard in DASHBOARDS:
-    (DIRECTORY / dashboard.file_name).write_text(dashboard.to_json(), encoding="utf-8")
+for path, text in files():
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from orcastream.telemetry.dashboards.pace import Pace
 from orcastream.telemetry.dashboards.panel import PROMETHEUS, Panel
 
 TAG: Final = "orcastream"
@@ -51,25 +52,6 @@ VARIABLES: Final = (
 )
 
 
-_EVERYS: Final = ("5s", "10s", "15s", "30s", "1m")
-_EVERY: Final = "10s"
-
-
-def _every() -> dict[str, Any]:
-    """How often metrics are exported or scraped. 10 s suits 5 s to 15 s: a rate needs two values in four of them."""
-    choices = [{"selected": one == _EVERY, "text": one, "value": one} for one in _EVERYS]
-    return {
-        "name": "every",
-        "label": "Metrics every",
-        "type": "custom",
-        "query": ",".join(_EVERYS),
-        "options": choices,
-        "current": choices[_EVERYS.index(_EVERY)],
-        "multi": False,
-        "includeAll": False,
-    }
-
-
 def _datasource(name: str, label: str, kind: str) -> dict[str, Any]:
     return {"name": name, "label": label, "type": "datasource", "query": kind, "refresh": 1, "current": {}}
 
@@ -113,11 +95,11 @@ class Dashboard:
         """The name of its JSON file."""
         return f"{self.uid}.json"
 
-    def to_json(self) -> str:
-        """The text of its JSON file."""
-        return json.dumps(self.to_grafana(), indent=2, ensure_ascii=False) + "\n"
+    def to_json(self, pace: Pace) -> str:
+        """The text of its JSON file, for metrics that come at `pace`."""
+        return json.dumps(self.to_grafana(pace), indent=2, ensure_ascii=False) + "\n"
 
-    def to_grafana(self) -> dict[str, Any]:
+    def to_grafana(self, pace: Pace) -> dict[str, Any]:
         """The dashboard as JSON."""
         sources = [_datasource("datasource", "Prometheus", "prometheus")]
         if self.traces:
@@ -131,12 +113,13 @@ class Dashboard:
             "version": 1,
             "editable": True,
             "graphTooltip": 1,
-            "refresh": "10s",
-            "time": {"from": "now-30m", "to": "now"},
+            "refresh": pace.refresh,
+            "time": {"from": pace.shown, "to": "now"},
+            "timepicker": pace.timepicker(),
             "timezone": "browser",
             "annotations": {"list": []},
             "links": [_links()],
-            "templating": {"list": [*sources, *(variable.to_grafana() for variable in VARIABLES), _every()]},
+            "templating": {"list": [*sources, *(variable.to_grafana() for variable in VARIABLES), pace.variable()]},
             "panels": list(self._panels()),
         }
 

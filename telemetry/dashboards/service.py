@@ -4,7 +4,7 @@ from typing import Final
 
 from orcastream.telemetry.dashboards.dashboard import Dashboard, Row
 from orcastream.telemetry.dashboards.panel import TOKENS_PER_SECOND, Line, Panel, quantiles
-from orcastream.telemetry.dashboards.promql import CLASS, MODEL, PROCESS, agreed, now, quantile, rate, total
+from orcastream.telemetry.dashboards.promql import CLASS, MODEL, PROCESS, agreed, now, occurred, quantile, rate, total
 
 _QUEUE_OF: Final = ("gen_ai_request_model", "orcastream_request_class")
 _WORKERS_OF: Final = ("gen_ai_request_model", "orcastream_state")
@@ -283,6 +283,59 @@ _QUEUE: Final = Row(
     ),
 )
 
+_BATCHES: Final = Row(
+    "Batches",
+    (
+        Panel(
+            "Open batches",
+            "Batches that have not ended, by state. waiting: no gateway runs it; each runs four at most.",
+            "short",
+            (Line(agreed("orcastream_batches", PROCESS, "orcastream_state"), "{{orcastream_state}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Lines done",
+            "Lines of batches that got their result per second, by outcome.",
+            "ops",
+            (
+                Line(
+                    total(rate("orcastream_batches_lines_total", PROCESS), "orcastream_outcome"),
+                    "{{orcastream_outcome}}",
+                ),
+            ),
+            stacked=True,
+        ),
+        Panel(
+            "Lines left",
+            "Lines without a result, of all open batches whose input was read.",
+            "short",
+            (Line(f"max({now('orcastream_batches_lines_left', PROCESS)})", "lines"),),
+        ),
+        Panel(
+            "Oldest batch",
+            "Age of the oldest open batch: at 24 h what has no answer gets none. And for how long some batch has come "
+            "no further: minutes mean that nobody answers its lines.",
+            "s",
+            (
+                Line(f"max({now('orcastream_batches_age_seconds', PROCESS)})", "age"),
+                Line(f"max({now('orcastream_batches_idle_seconds', PROCESS)})", "no further for"),
+            ),
+        ),
+        Panel(
+            "Batches ended",
+            "Per interval, by OpenAI's status.",
+            "short",
+            (
+                Line(
+                    total(occurred("orcastream_batches_ended_total", PROCESS), "orcastream_outcome"),
+                    "{{orcastream_outcome}}",
+                ),
+            ),
+            stacked=True,
+        ),
+    ),
+)
+
 _TRACES: Final = Row(
     "Traces",
     (
@@ -302,6 +355,6 @@ SERVICE: Final = Dashboard(
     "orcastream-service",
     "Orcastream: service",
     "What clients feel: waiting, errors, the queue, the workers.",
-    (_AT_A_GLANCE, _WAITING, _REQUESTS, _QUEUE, _TRACES),
+    (_AT_A_GLANCE, _WAITING, _REQUESTS, _QUEUE, _BATCHES, _TRACES),
     traces=True,
 )

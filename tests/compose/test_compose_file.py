@@ -9,6 +9,8 @@ import yaml
 from orcastream.cli.variables import variable
 from orcastream.gateway.main import _MARGIN_S as GATEWAY_WRITES_S
 from orcastream.gateway.settings import GatewaySettings
+from orcastream.telemetry.dashboards import COMPOSE as DASHBOARDS
+from orcastream.telemetry.dashboards.pace import EXPORTED
 from orcastream.telemetry.names import Attribute
 from orcastream.worker.settings import WorkerSettings
 from tests.compose.files import COMPOSE, DOCKERFILE, ROOT, SERVICES, needed_by, variables
@@ -149,6 +151,16 @@ def test_the_collector_listens_where_the_services_send_and_sends_to_grafana() ->
     assert "endpoint: 0.0.0.0:4318" in config
     assert "${env:GRAFANA_OTLP_ENDPOINT}" in config
     assert "GRAFANA_OTLP_ENDPOINT" in SERVICES["collector"]["environment"]
+
+
+def test_metrics_come_as_often_as_the_mounted_dashboards_expect() -> None:
+    interval = variables(COMPOSE["x-settings"]["OTEL_METRIC_EXPORT_INTERVAL"])
+    assert interval == {"OTEL_METRIC_EXPORT_INTERVAL": str(1000 * EXPORTED.every_s)}
+    targets = {target: source for source, target, *_ in (one.split(":") for one in SERVICES["grafana"]["volumes"])}
+    assert (ROOT / targets["/etc/orcastream/dashboards"]).resolve() == DASHBOARDS.resolve()
+    config = yaml.safe_load((ROOT / "telemetry/collector/config.yaml").read_text(encoding="utf-8"))
+    for name in config["service"]["pipelines"]["metrics"]["exporters"]:
+        assert "batch" not in config["exporters"][name]["sending_queue"], "the newest value would come too late"
 
 
 def test_what_is_mounted_exists() -> None:

@@ -169,7 +169,8 @@ async def _streamed(http: httpx.AsyncClient) -> str:
 async def _page_with_the_queue(http: httpx.AsyncClient) -> str:
     """What Prometheus sees, once the gateway has looked at its queue and at Redis: it does where somebody collects."""
     page = (await http.get("/metrics")).text
-    return page if "orcastream_queue_length" in page and "orcastream_redis_memory_used" in page else ""
+    looked_at = ("orcastream_queue_length", "orcastream_redis_memory_used", "orcastream_batches_idle")
+    return page if all(f"\n{name}" in page for name in looked_at) else ""
 
 
 def _check_the_trace(server: list[ReceivedSpan], sends: list[ReceivedSpan], num_tokens: int) -> None:

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from orcastream.telemetry.dashboards import DASHBOARDS
+from orcastream.telemetry.dashboards.pace import SCRAPED
 from tests.k8s.custom_resources import custom, faults, validators
 from tests.k8s.kustomization import OVERLAYS, Document, find, of_kind, overlay
 from tests.k8s.prometheus_rule import RULES, TARGET, prometheus_rule
@@ -47,10 +48,18 @@ def test_grafana_finds_every_dashboard() -> None:
     documents = overlay("cpu")
     label = [one for one in of_kind(documents, "ConfigMap") if "grafana_dashboard" in one["metadata"].get("labels", {})]
     found = {name: text for one in label for name, text in one["data"].items()}
-    assert found == {dashboard.file_name: dashboard.to_json() for dashboard in DASHBOARDS}
+    assert found == {dashboard.file_name: dashboard.to_json(SCRAPED) for dashboard in DASHBOARDS}
     for one in label:
         assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
         assert sum(len(text.encode()) for text in one["data"].values()) < 2**18  # what an annotation of kubectl's holds
+
+
+def test_what_is_scraped_comes_as_often_as_the_dashboards_expect() -> None:
+    documents = overlay("cpu")
+    of_pods = [one["spec"]["podMetricsEndpoints"] for one in of_kind(documents, "PodMonitor")]
+    of_services = [one["spec"]["endpoints"] for one in of_kind(documents, "ServiceMonitor")]
+    intervals = [endpoint["interval"] for endpoints in (*of_pods, *of_services) for endpoint in endpoints]
+    assert intervals == [SCRAPED.every] * 2
 
 
 def test_the_alerts_in_the_cluster_are_those_of_telemetry() -> None:

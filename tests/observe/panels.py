@@ -3,12 +3,14 @@
 import json
 import math
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from orcastream.telemetry.dashboards import DIRECTORY
+from orcastream.telemetry.dashboards import COMPOSE
+from orcastream.telemetry.dashboards.pace import EXPORTED
 from tests.observe.server import PrometheusServer
 
 
@@ -31,7 +33,7 @@ def queries() -> tuple[Query, ...]:
 
 
 def _queries() -> Iterator[Query]:
-    for path in sorted(DIRECTORY.glob("*.json")):
+    for path in sorted(COMPOSE.glob("*.json")):
         dashboard = json.loads(path.read_text(encoding="utf-8"))
         for panel in dashboard["panels"]:
             for target in panel.get("targets", ()):
@@ -64,9 +66,22 @@ def look(server: PrometheusServer, every_s: float) -> Said:
     """Every panel now."""
     said: Said = {}
     for query in queries():
-        lines = said.setdefault((query.dashboard, query.panel), {})
-        for labels, value in server.query(filled_in(query, every_s)):
-            if not math.isnan(value):
-                legend = re.sub(r"\{\{(\w+)\}\}", lambda name, labels=labels: labels.get(name[1], ""), query.legend)  # type: ignore[misc]
-                lines[legend] = value
+        said.setdefault((query.dashboard, query.panel), {}).update(_lines(server, query, every_s))
     return said
+
+
+def look_at(server: PrometheusServer, every_s: float, dashboard: str, panel: str) -> dict[str, float]:
+    """One panel of one query now."""
+    [query] = (query for query in queries() if (query.dashboard, query.panel) == (dashboard, panel))
+    return _lines(server, query, every_s)
+
+
+def _lines(server: PrometheusServer, query: Query, every_s: float) -> dict[str, float]:
+    """The lines of a query where a panel ends that is looked at now: over OTLP a little before (`Pace.delay_s`)."""
+    lines: dict[str, float] = {}
+    ends_s = time.time() - (EXPORTED.delay_s if server.pushed else 0)
+    for labels, value in server.query(filled_in(query, every_s), ends_s):
+        if not math.isnan(value):
+            legend = re.sub(r"\{\{(\w+)\}\}", lambda name, labels=labels: labels.get(name[1], ""), query.legend)  # type: ignore[misc]
+            lines[legend] = value
+    return lines

@@ -5,6 +5,7 @@ their own time, and nobody tells Prometheus that a process is gone.
 """
 
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Any
@@ -25,11 +26,17 @@ Sample = tuple[Mapping[str, str], float, int]
 """Labels, value, and Unix time in milliseconds."""
 
 
+_ON_THE_WAY_S = 0.4
+"""Two collectors, the second of which makes batches of 0.2 s, and one push from each to the next."""
+
+
 class RemoteWriter(OtlpServer):
     """`with RemoteWriter(write_url) as writer:` takes OTLP/HTTP metrics at `writer.url` and pushes them on."""
 
     def __init__(self, write_url: str) -> None:
         self._write_url = write_url
+        self.taken_bytes: list[int] = []
+        """The size of each export."""
         super().__init__(self._push)
 
     @property
@@ -38,6 +45,8 @@ class RemoteWriter(OtlpServer):
         return f"{super().url}/v1/metrics"
 
     def _push(self, _: str, body: bytes) -> int:
+        self.taken_bytes.append(len(body))
+        time.sleep(_ON_THE_WAY_S)
         written = b"".join(map(_time_series, _samples(ExportMetricsServiceRequest.FromString(body))))
         headers = {"Content-Encoding": "snappy", "Content-Type": "application/x-protobuf"}
         answer = httpx.post(self._write_url, content=_snappy(written), headers=headers, timeout=10)

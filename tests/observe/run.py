@@ -10,11 +10,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from orcastream.telemetry.dashboards.pace import EXPORTED
 from tests.observe.site import ObservedService
 from tests.observe.story import Story
 from tests.telemetry.prometheus_binaries import NONE_FOUND, PROMETHEIS
 
-EVERY_S = 5.0
+EVERY_S = float(EXPORTED.every_s)
+"""As Compose has it; the other Prometheus scrapes as often."""
 WATCHED_S = 20.0
 """How long it goes on after each step, so that pictures show what follows."""
 
@@ -25,7 +27,7 @@ def tell(service: ObservedService, pictures: Path | None) -> None:
     for server in service.servers:
         print(f"{'prometheus':<16}{server.version}, {server.way}", flush=True)
     story = Story(service)
-    for step in (story.served, story.one_is_killed, story.none_is_left, story.others_come):
+    for step in (story.served, story.peak_and_fall, story.one_is_killed, story.none_is_left, story.others_come):
         before_s = time.time()
         line = step()
         print(f"{step.__name__:<16}{line} [{time.time() - before_s:.0f} s]", flush=True)
@@ -52,6 +54,8 @@ def main() -> int:
         ObservedService(Path(directory), EVERY_S, workers=3, lease_ms=5000) as service,
     ):
         tell(service, options.pictures)
+        sizes = service.exported_bytes
+        print(f"{'exports':<16}{len(sizes)}, of {sum(sizes) / len(sizes) / 1000:.0f} kB in the mean")
     print("observe-test: every step holds")
     return 0
 

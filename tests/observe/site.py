@@ -96,6 +96,11 @@ class ObservedService:
         self._writer.__exit__()
         self.receiver.__exit__()
 
+    @property
+    def exported_bytes(self) -> list[int]:
+        """The size of each export of metrics over OTLP."""
+        return self._writer.taken_bytes
+
     def _environment(self) -> dict[str, str]:
         """Traces and logs to our own collector, metrics to Prometheus."""
         return {

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from tests.observe.panels import Said, look
+from tests.observe.peak import PER_S, WITHIN_S, Peak, wrong_until_s
 from tests.observe.server import PrometheusServer
 from tests.observe.site import Clients, ObservedService
 
@@ -53,6 +54,18 @@ class Story:
             assert max(said["service", "Errors"].values()) == 0, said["service", "Errors"]
         panels = len(said) - len(SILENT)
         return f"{workers} workers serve {CLIENTS} clients: all {panels} panels say so"
+
+    def peak_and_fall(self) -> str:
+        """Its rate is told right, and then that it is over, each within 15 s, and from then on."""
+        service, told = self._service, []
+        self.moments["peak"] = time.time()
+        with Peak(service.gateway.url):
+            told.append(wrong_until_s(service.servers, service.every_s, PER_S))
+        self.moments["peak ends"] = time.time()
+        told.append(wrong_until_s(service.servers, service.every_s, 0))
+        assert max(after_s for change in told for after_s in change.values()) <= WITHIN_S, told
+        rose, fell = (", ".join(f"{after_s:.1f} s {way}" for way, after_s in change.items()) for change in told)
+        return f"{PER_S:.0f} refusals per second: told within a tenth after {rose}; their end after {fell}"
 
     def one_is_killed(self) -> str:
         """It is gone from every panel, and its requests are seen to be taken over."""
@@ -105,7 +118,7 @@ class Story:
         for server in service.servers:
             self._until(server, lambda said: said["service", "Tokens per second"]["output"] == 0, lambda said: said)
         fell_s = time.time() - self.moments["load ends"]
-        assert fell_s < LOOK_BACK_S / 3, fell_s
+        assert fell_s < WITHIN_S + self._service.every_s, fell_s
         answers = len(self._clients.finished)
         return (
             f"2 workers come: the alert ends, {answers} answers complete, none broken; rates at 0 after {fell_s:.0f} s"

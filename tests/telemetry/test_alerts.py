@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import tomllib
 from typing import Any
 
 import pytest
@@ -12,8 +11,8 @@ from orcastream.schemas.errors import SERVICE_FAULTS
 from tests.telemetry.prometheus_binaries import NONE_FOUND, PROMETHEIS, Prometheus
 from tests.telemetry.promql import check
 from tests.telemetry.rules import ALERTS, RECORDS, ROOT, RULE_TESTS, RULES, known
+from tests.telemetry.runbooks import HOME, with_runbooks
 
-HOME = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
 by_name = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
 
 
@@ -48,6 +47,11 @@ def test_alerts_say_what_to_do(alert: dict[str, Any]) -> None:
     home, found, path = page.partition("/blob/main/")
     assert (home, found) == (HOME, "/blob/main/"), "absolute: who is woken by it has no copy of the project at hand"
     assert f"\n### {alert['alert']}\n" in (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_every_runbook_begins_with_the_projects_home() -> None:
+    for path, text in with_runbooks():
+        assert path.read_text(encoding="utf-8") == text, "write them anew: python -m tests.telemetry.runbooks"
 
 
 @by_name

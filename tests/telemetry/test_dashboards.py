@@ -11,14 +11,14 @@ import pytest
 
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.stopping import FinishReason
-from orcastream.telemetry.dashboards import DASHBOARDS, DIRECTORY
+from orcastream.telemetry.dashboards import COMPOSE, PACES, files
 from orcastream.telemetry.names import METRICS, Metric
 from orcastream.telemetry.prometheus import prometheus_series
 from tests.telemetry.promql import EMITTED, Series, check, check_selector, matchers_in, series_in
 from tests.telemetry.rules import expressions_of_rules
 
 GATEWAY = Path(__file__).parents[2] / "gateway"
-FILES = sorted(DIRECTORY.glob("*.json"))
+FILES = sorted(path for directory in PACES for path in directory.glob("*.json"))
 UIDS = {"orcastream-service", "orcastream-engine", "orcastream-redis"}
 
 
@@ -41,14 +41,13 @@ def queries(dashboard: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 yield target["expr"], target["legendFormat"]
 
 
-ALL_QUERIES = [query for path in FILES for query, _ in queries(load(path))]
-each = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+ALL_QUERIES = sorted({query for path in FILES for query, _ in queries(load(path))})
+each = pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.parent.name}-{path.stem}")
 
 
 def test_the_json_is_what_the_source_says() -> None:
-    assert {path.name: path.read_text(encoding="utf-8") for path in FILES} == {
-        dashboard.file_name: dashboard.to_json() for dashboard in DASHBOARDS
-    }, "write them anew: python -m orcastream.telemetry.dashboards"
+    kept = {path: path.read_text(encoding="utf-8") for path in FILES}
+    assert kept == dict(files()), "write them anew: python -m orcastream.telemetry.dashboards"
 
 
 def test_uids_are_fixed() -> None:
@@ -122,13 +121,32 @@ def test_every_target_says_how_often_metrics_come(path: Path) -> None:
     """Else Grafana computes rates over four times the data source's interval, which is a minute in Compose."""
     dashboard = load(path)
     [every] = [variable for variable in dashboard["templating"]["list"] if variable["name"] == "every"]
-    assert every["current"]["value"] in every["query"].split(",")
+    assert every["current"]["value"] == PACES[path.parent].every
+    assert every["current"] in every["options"]
+    assert every["query"].split(",") == [option["value"] for option in every["options"]]
     for panel in panels(dashboard):
         for target in panel["targets"]:
             if target["datasource"]["type"] == "prometheus":
                 assert target["interval"] == "${every}", panel["title"]
                 is_stat = panel["type"] == "stat"
                 assert (target["instant"], target["range"]) == (is_stat, not is_stat), "a stat shows what is now"
+
+
+def test_both_sets_differ_in_nothing_but_their_pace() -> None:
+    by_name: dict[str, list[object]] = {}
+    for path in FILES:
+        by_name.setdefault(path.name, []).append(list(panels(load(path))))
+    assert all(one == other for one, other in by_name.values())
+
+
+def test_a_change_is_shown_right_within_15_s_in_compose() -> None:
+    """Four intervals are the window of a rate, and the points of a line lie one apart."""
+    pace = PACES[COMPOSE]
+    assert 4 * pace.every_s + pace.delay_s <= 15
+    for path in COMPOSE.glob("*.json"):
+        dashboard = load(path)
+        assert dashboard["timepicker"] == {"nowDelay": f"{pace.delay_s}s"}
+        assert int(dashboard["refresh"].removesuffix("s")) <= 5
 
 
 @pytest.mark.parametrize("query", [*ALL_QUERIES, *expressions_of_rules()])

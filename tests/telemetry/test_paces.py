@@ -1,0 +1,63 @@
+"""How soon panels are right after a change, evaluated by promtool's Prometheus: at each pace, wherever it falls."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orcastream.telemetry.dashboards import PACES, SERVICE
+from orcastream.telemetry.dashboards.pace import Pace
+from tests.telemetry.prometheus_binaries import NONE_FOUND, PROMETHEIS
+
+pytestmark = pytest.mark.skipif(not PROMETHEIS, reason=NONE_FOUND)
+
+PER_S = 10
+BEGIN_S, PEAK_S = 300, 300
+
+
+def expression(pace: Pace) -> str:
+    """That of the panel Refusals, as Grafana fills it in."""
+    [panel] = (panel for panel in SERVICE.to_grafana(pace)["panels"] if panel["title"] == "Refusals")
+    text: str = panel["targets"][0]["expr"]
+    filled_in = text.replace("$__rate_interval", f"{4 * pace.every_s}s")
+    for variable in ("job", "instance", "model"):
+        filled_in = filled_in.replace(f"${variable}", ".*")
+    return filled_in
+
+
+def counted(at_s: float) -> float:
+    """The counter at a time: a peak of PER_S between two times of rest."""
+    return PER_S * min(max(at_s - BEGIN_S, 0), PEAK_S)
+
+
+@pytest.mark.parametrize("pace", PACES.values(), ids=lambda pace: pace.every)
+@pytest.mark.parametrize("phase", [0, 0.3, 0.6, 0.9])
+def test_rates_are_right_after_four_intervals(pace: Pace, phase: float, tmp_path: Path) -> None:
+    """Of a peak and its fall, at `phase` of an interval after the change's own sample."""
+    shift_s = phase * pace.every_s
+    times = range(0, BEGIN_S + 2 * PEAK_S + 1, pace.every_s)
+    labels = 'error_type="x", job="g", instance="g1", gen_ai_request_model="m"'
+    series = {
+        "series": f"orcastream_admission_refusals_total{{{labels}}}",
+        "values": " ".join(f"{counted(at_s - shift_s):g}" for at_s in times),
+    }
+    late = [BEGIN_S + shift_s + after_s for after_s in range(4 * pace.every_s, 4 * pace.every_s + 60)]
+    expected = [(at_s, PER_S) for at_s in late] + [(at_s + PEAK_S, 0) for at_s in late]
+    test = {
+        "interval": pace.every,
+        "input_series": [series],
+        "promql_expr_test": [
+            {
+                "expr": f"abs({expression(pace)} - {rate}) < bool {PER_S / 100}",
+                "eval_time": f"{round(1000 * at_s)}ms",
+                "exp_samples": [{"labels": '{error_type="x"}', "value": 1}],
+            }
+            for at_s, rate in expected
+        ],
+    }
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [], "evaluation_interval": "1s", "tests": [test]}))
+    for prometheus in PROMETHEIS:
+        done = subprocess.run([prometheus.promtool, "test", "rules", file], capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stdout + done.stderr
