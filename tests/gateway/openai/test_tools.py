@@ -1,6 +1,7 @@
 """Tool calls and thinking over chats: what is asked of the model, and how its answer is told."""
 
 import json
+from copy import deepcopy
 from typing import Any
 
 import httpx
@@ -187,11 +188,25 @@ class Heard:
     def take(self, event: Seen) -> "Heard":
         for choice in [] if event.data is None or event.done else event.data["choices"]:
             if choice["index"] == self.choice:
-                for name in ("reasoning_content", "content", "tool_calls"):
-                    self.message[name] += choice["delta"].get(name, type(self.message[name])())
+                for name in ("reasoning_content", "content"):
+                    self.message[name] += choice["delta"].get(name, "")
+                for call in choice["delta"].get("tool_calls", []):
+                    self._take_call(call)
                 self.finish_reason = choice["finish_reason"] or self.finish_reason
                 self.logprobs += (choice["logprobs"] or {}).get("content", [])
         return self
+
+    def _take_call(self, call: dict[str, Any]) -> None:
+        """A call begins once, and in its turn; from there on it tells arguments alone."""
+        calls = self.message["tool_calls"]
+        if call["index"] == len(calls):
+            assert (set(call), call["type"]) == ({"index", "id", "type", "function"}, "function")
+            calls.append(deepcopy(call))
+        else:
+            assert call["index"] == len(calls) - 1, "the last one"
+            assert set(call) == {"index", "function"}
+            assert set(call["function"]) == {"arguments"}
+            calls[-1]["function"]["arguments"] += call["function"]["arguments"]
 
 
 async def streamed(http: httpx.AsyncClient, body: dict[str, Any]) -> list[Seen]:

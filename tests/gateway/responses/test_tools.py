@@ -91,7 +91,8 @@ async def test_reading_on_behind_any_event_of_calls(stage: Stage, demo: Tokenize
         assert sent(await other.get(f"/v1/responses/{response_id}", params=params)) == live[number + 1 :]
     places = [event for event in live if "event_id" in event]
     assert {event["type"] for event in places} == {
-        *("response.reasoning_text.delta", "response.output_text.delta", "response.output_item.done")
+        *("response.reasoning_text.delta", "response.output_text.delta"),
+        *("response.function_call_arguments.delta", "response.output_item.done"),
     }
     for event in places:
         header = {"Last-Event-ID": event["event_id"]}
