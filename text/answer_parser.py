@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from orcastream.text.answer_format import AnswerFormat, Thinking
 from orcastream.text.reasoning import ReasoningParser, Thought
-from orcastream.text.tools.call import ToolCall
+from orcastream.text.tools.call import Part
 
 
 class Reasoning(NamedTuple):
@@ -13,8 +13,8 @@ class Reasoning(NamedTuple):
     text: str
 
 
-AnswerPart = str | Reasoning | ToolCall
-"""Content, thinking, or a call, in the order of the answer."""
+AnswerPart = Part | Reasoning
+"""Content, thinking, or what there is of a call, in the order of the answer."""
 
 
 class AnswerParser:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
-from orcastream.gateway.openai.parts import Call, Part
+from orcastream.gateway.openai.parts import Arguments, Call, Part
 from orcastream.text.answer_format import AnswerFormat
 from orcastream.text.answer_parser import AnswerParser, AnswerPart
-from orcastream.text.tools.call import ToolCall
+from orcastream.text.tools.call import CallArguments, CallStart
 
 _ID_BYTES: Final = 12
 
@@ -20,8 +20,13 @@ class AnswerSplitter:
         self._parser = AnswerParser(answer_format)
         self._request_id = request_id
         self._choice = choice
-        self.num_calls = 0
-        """Calls that have come out."""
+        self._num_calls = 0
+        self._num_whole = 0
+
+    @property
+    def has_whole_calls(self) -> bool:
+        """Whether calls have come out, and none of them was cut."""
+        return 0 < self._num_calls == self._num_whole
 
     def push(self, text: str) -> Sequence[Part]:
         """Take the next piece of text; what it makes certain."""
@@ -32,9 +37,15 @@ class AnswerSplitter:
         return [self._part(part) for part in self._parser.finish()]
 
     def _part(self, part: AnswerPart) -> Part:
-        if not isinstance(part, ToolCall):
-            return part
-        number = self.num_calls
-        self.num_calls += 1
+        if isinstance(part, CallStart):
+            return self._call(part.name)
+        if isinstance(part, CallArguments):
+            self._num_whole += part.is_last
+            return Arguments(self._num_calls - 1, part.text, part.is_last)
+        return part
+
+    def _call(self, name: str) -> Call:
+        number = self._num_calls
+        self._num_calls += 1
         named = f"{self._request_id} {self._choice} {number}".encode()
-        return Call(number, f"call_{blake2b(named, digest_size=_ID_BYTES).hexdigest()}", part.name, part.arguments)
+        return Call(number, f"call_{blake2b(named, digest_size=_ID_BYTES).hexdigest()}", name)

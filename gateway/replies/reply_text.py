@@ -18,7 +18,7 @@ from orcastream.text.choice_text import ChoiceText
 from orcastream.text.tokenizer import Tokenizer
 
 TOOL_CALLS: Final = "tool_calls"
-"""The finish reason of an answer that ended by itself and has calls."""
+"""The finish reason of an answer that ended by itself and has calls, all of them whole."""
 
 
 class Piece(NamedTuple):
@@ -87,7 +87,7 @@ class _Choice:
 
     def finish_reason(self, ending: Ending) -> str | None:
         """Why it ended, after `finish`: by itself, with calls, or otherwise."""
-        if ending.finish_reason is FinishReason.STOP and self._splitter is not None and self._splitter.num_calls:
+        if ending.finish_reason is FinishReason.STOP and self._splitter is not None and self._splitter.has_whole_calls:
             return TOOL_CALLS
         return None if ending.finish_reason is None else str(ending.finish_reason)
 

@@ -104,9 +104,13 @@ def test_parsed_tools(client: openai.OpenAI) -> None:
     (call,) = parsed.choices[0].message.tool_calls
     assert isinstance(call.function.parsed_arguments, Order)
     with client.chat.completions.stream(**ask, parallel_tool_calls=False) as stream:  # type: ignore[call-overload]
-        done = [event for event in stream if event.type == "tool_calls.function.arguments.done"]
+        events = [event for event in stream if event.type.startswith("tool_calls.function.arguments.")]
         final = stream.get_final_completion().choices[0]
-    assert [event.parsed_arguments for event in done] == [final.message.tool_calls[0].function.parsed_arguments]
+    *pieces, done = events
+    assert done.parsed_arguments == final.message.tool_calls[0].function.parsed_arguments
+    assert len(pieces) > 3
+    assert "".join(event.arguments_delta for event in pieces) == done.arguments
+    assert [event.arguments for event in pieces] == [done.arguments[: len(event.arguments)] for event in pieces]
     assert final.finish_reason == "tool_calls"
     again = [*asking("Order"), final.message, {"role": "tool", "tool_call_id": final.message.tool_calls[0].id}]
     again[-1] |= {"content": "It comes."}
@@ -206,9 +210,14 @@ def test_parsed_tools_of_responses(client: openai.OpenAI) -> None:
     assert parsed.type == "function_call"
     assert isinstance(parsed.parsed_arguments, Order)
     with client.responses.stream(**asked) as stream:
-        done = [event.item for event in stream if event.type == "response.output_item.done"]
+        events = list(stream)
         final = stream.get_final_response()
+    done = [event.item for event in events if event.type == "response.output_item.done"]
     assert [item.type for item in done] == ["function_call"]
+    pieces = [event for event in events if event.type == "response.function_call_arguments.delta"]
+    assert len(pieces) > 3
+    assert "".join(event.delta for event in pieces) == final.output[0].arguments  # type: ignore[union-attr]
+    assert pieces[-1].snapshot == final.output[0].arguments  # type: ignore[union-attr]
     assert isinstance(final.output[0].parsed_arguments, Order)  # type: ignore[union-attr]
     result = {"type": "function_call_output", "call_id": final.output[0].call_id, "output": "It comes."}  # type: ignore[union-attr]
     asked |= {"input": [*asking("Order"), *final.output, result], "tool_choice": "none", "max_output_tokens": 8}

@@ -65,9 +65,18 @@ def streamed(site: Site, kill_at: int | None = None, **more: Any) -> tuple[list[
                     site.workers[next(iter(workers))].kill()
                     kill_at = None
                 for choice in chunk["choices"]:
-                    calls += choice["delta"].get("tool_calls", [])
+                    for call in choice["delta"].get("tool_calls", []):
+                        take_call(calls, call)
                     reason = choice["finish_reason"] or reason
     return calls, reason, len(workers)
+
+
+def take_call(calls: list[dict[str, Any]], call: dict[str, Any]) -> None:
+    """What a chunk tells of a call: that it begins, or more of its arguments."""
+    if call["index"] == len(calls):
+        calls.append(call)
+    else:
+        calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
 
 
 def assert_valid(calls: list[dict[str, Any]]) -> None:

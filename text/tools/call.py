@@ -1,30 +1,45 @@
-"""A tool call, and what recognises one in text."""
+"""The parts of a tool call, and what recognises them in text."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from orcastream.text.marks import Trimmed
 
+SPACE = " \t\r\n"
+"""White space around calls."""
+
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
-    """What a model wants called; `arguments` is JSON text of one object."""
+class CallStart:
+    """A model calls a tool of that name. Arguments follow at once; no call is without."""
 
     name: str
-    arguments: str
 
 
-Part = str | ToolCall
-"""Text of the answer, or a call in its place."""
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """More of the arguments of the call that has begun: JSON text of one object, as the model wrote it.
+
+    `is_last`: the object is closed. What is there of a call that is cut before is the beginning of such text.
+    """
+
+    text: str
+    is_last: bool = False
+
+
+Part = str | CallStart | CallArguments
+"""Text of the answer, or what there is of a call in its place."""
 
 
 class ToolParser(Protocol):
     """Tells calls from text in an answer that arrives in pieces.
 
-    What comes out, texts that follow each other joined, depends on the whole text alone. What looks like a call and is
-    none is text. White space between calls, and between text and calls, is neither.
+    A call begins where its name is known and its arguments open as an object; from there on each piece of text gives
+    what it has of the arguments. What looks like a call and is none before is text, and so is what follows the last
+    character that can belong to arguments which have begun.
+
+    What comes out, neighbours of one kind joined, depends on the whole text alone. White space between calls, and
+    between text and calls, is neither.
     """
 
     def push(self, text: str) -> list[Part]:
@@ -34,35 +49,11 @@ class ToolParser(Protocol):
         """The rest, where the text ends."""
 
 
-def read_call(value: object, arguments: str) -> ToolCall | None:
-    """The call that a JSON value is, its arguments under that name; None where it is none."""
-    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str) or not value["name"]:
-        return None
-    given: Any = value.get(arguments, {})
-    if not isinstance(given, Mapping):
-        return None
-    try:
-        value["name"].encode()
-        return ToolCall(value["name"], _as_json(given))
-    except ValueError:
-        return None
-
-
-def _as_json(given: object) -> str:
-    """As text that can be sent: half of a surrogate pair stays an escape. ValueError for what JSON cannot say."""
-    text = json.dumps(given, ensure_ascii=False, allow_nan=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(given)
-    return text
-
-
 class TextBetween:
     """Text around calls, without the white space that sets them off."""
 
     def __init__(self) -> None:
-        self._trimmed = Trimmed(at_start=False)
+        self._trimmed = Trimmed(at_start=False, space=SPACE)
         self._has_calls = False
 
     def push(self, text: str) -> list[Part]:
@@ -70,10 +61,9 @@ class TextBetween:
         inner = self._trimmed.push(text)
         return [inner] if inner else []
 
-    def call(self, call: ToolCall) -> list[Part]:
-        """A call comes here."""
-        self._trimmed, self._has_calls = Trimmed(at_start=True), True
-        return [call]
+    def call(self, *, is_whole: bool) -> None:
+        """A call was here; text goes on at once behind one that was cut."""
+        self._trimmed, self._has_calls = Trimmed(at_start=is_whole, space=SPACE), True
 
     def finish(self) -> list[Part]:
         """White space at the end of an answer without calls is part of it."""

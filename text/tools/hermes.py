@@ -1,49 +1,82 @@
 """Calls as Hermes, Qwen2.5 and Qwen3 write them: JSON objects between marks."""
 
-import json
-
 from orcastream.text.marks import UpToMark
-from orcastream.text.tools.call import Part, TextBetween, read_call
+from orcastream.text.tools.call import SPACE, Part, TextBetween
+from orcastream.text.tools.call_reader import CallReader
 
 OPENS, CLOSES = "<tool_call>", "</tool_call>"
 
 
 class HermesParser:
-    """See ToolParser. A call is `<tool_call>{"name": …, "arguments": {…}}</tool_call>`; text may stand around it."""
+    """See ToolParser. A call is `<tool_call>{"name": …, "arguments": {…}}</tool_call>`; text may stand around it.
+
+    One without arguments has begun where its mark closes it.
+    """
 
     def __init__(self) -> None:
         self._text = TextBetween()
         self._outside = UpToMark(OPENS)
-        self._inside: UpToMark | None = None
-        self._body = ""
+        self._call: CallReader | None = None
+        self._behind = ""
+        """What follows the object of the call, and may be the closing mark."""
 
     def push(self, text: str) -> list[Part]:
         """Take the next piece of text; what it makes certain."""
         parts: list[Part] = []
         left: str | None = text
         while left is not None:
-            if self._inside is None:
-                before, left = self._outside.push(left)
-                parts += self._text.push(before)
-                self._inside = None if left is None else UpToMark(CLOSES)
-                continue
-            body, left = self._inside.push(left)
-            self._body += body
-            if left is not None:
-                parts += self._close(self._body)
-                self._inside, self._body = None, ""
+            if self._call is None:
+                left = self._find(left, parts)
+            elif self._call.has_ended:
+                left = self._close(self._call, left, parts)
+            else:
+                left = self._read(self._call, left, parts)
         return parts
 
     def finish(self) -> list[Part]:
-        """The rest, where the text ends: a call that is cut is text."""
-        rest = self._outside.finish()
-        if self._inside is not None:
-            rest = OPENS + self._body + self._inside.finish()
-        return [*self._text.push(rest), *self._text.finish()]
+        """The rest, where the text ends: a call that has not begun is text."""
+        if self._call is None:
+            return [*self._text.push(self._outside.finish()), *self._text.finish()]
+        if self._call.has_begun:
+            return []
+        return [*self._text.push(f"{OPENS}{self._call.held}{self._behind}"), *self._text.finish()]
 
-    def _close(self, body: str) -> list[Part]:
-        try:
-            call = read_call(json.loads(body), "arguments")
-        except (ValueError, RecursionError):
-            call = None
-        return self._text.push(OPENS + body + CLOSES) if call is None else self._text.call(call)
+    def _find(self, text: str, parts: list[Part]) -> str | None:
+        """Text up to the opening mark; what follows that."""
+        before, left = self._outside.push(text)
+        parts += self._text.push(before)
+        self._call, self._behind = None if left is None else CallReader("arguments"), ""
+        return left
+
+    def _read(self, call: CallReader, text: str, parts: list[Part]) -> str | None:
+        """More of the object; what follows it."""
+        told, left = call.push(text)
+        parts += told
+        if left is not None and not call.has_ended:
+            self._give_up(call, parts)
+        return left
+
+    def _close(self, call: CallReader, text: str, parts: list[Part]) -> str | None:
+        """What follows the object: the closing mark, or else it is text."""
+        self._behind += text
+        begun = self._behind.lstrip(SPACE)
+        if begun != CLOSES and CLOSES.startswith(begun):
+            return None
+        if not (begun.startswith(CLOSES) and call.is_named):
+            self._give_up(call, parts)
+            return self._behind
+        parts += [] if call.has_begun else call.confirm()
+        self._leave(is_whole=True)
+        return begun[len(CLOSES) :]
+
+    def _give_up(self, call: CallReader, parts: list[Part]) -> None:
+        """The call is none, or its arguments break off: what follows is text."""
+        if call.has_begun:
+            self._leave(is_whole=call.is_whole)
+        else:
+            parts += self._text.push(OPENS + call.held)
+            self._call = None
+
+    def _leave(self, *, is_whole: bool) -> None:
+        self._text.call(is_whole=is_whole)
+        self._call = None

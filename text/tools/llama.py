@@ -1,52 +1,89 @@
 """Calls as Llama 3.1 and later write them: an answer that is a JSON object, or several with semicolons between."""
 
-import json
-
-from orcastream.text.tools.call import Part, ToolCall, read_call
+from orcastream.text.tools.call import SPACE, Part
+from orcastream.text.tools.call_reader import CallReader
 
 _TAG = "<|python_tag|>"
 """A token of its own, which text shows only where special tokens are shown."""
 
 
 class LlamaParser:
-    """See ToolParser. An answer that begins with `{` is calls `{"name": …, "parameters": {…}}`, or else text."""
+    """See ToolParser. An answer that begins with `{` is calls `{"name": …, "parameters": {…}}`, then perhaps text.
+
+    An object without parameters is a call where another object, or the end, follows it.
+    """
 
     def __init__(self) -> None:
-        self._held: str | None = ""
-        """What may be calls; None once it is known to be text."""
+        self._before = ""
+        """What comes before the next object, while nothing is known of that."""
+        self._call: CallReader | None = None
+        self._unsure = ""
+        """An object without parameters, with what came before it, while nothing is known of what follows."""
+        self._has_calls = False
+        self._is_text = False
 
     def push(self, text: str) -> list[Part]:
         """Take the next piece of text; what it makes certain."""
-        if self._held is None:
-            return [text] if text else []
-        self._held += text
-        begun = self._held.lstrip()
-        if begun.startswith(("{", _TAG)) or _TAG.startswith(begun):
-            return []
-        rest, self._held = self._held, None
-        return [rest]
+        parts: list[Part] = []
+        left = text
+        while left and not self._is_text:
+            if self._call is None or self._call.has_ended:
+                left = self._find(left, parts)
+            else:
+                left = self._read(self._call, left, parts)
+        return [*parts, left] if left else parts
 
     def finish(self) -> list[Part]:
-        """The calls, or the text that they are not."""
-        held, self._held = self._held, None
-        if not held:
+        """The rest, where the text ends: a call that has not begun is text."""
+        if self._is_text:
             return []
-        calls = _calls(held)
-        return [held] if calls is None else [*calls]
+        if self._call is not None and self._call.has_ended:
+            return self._confirmed()
+        return self._become_text("" if self._call is None else self._call.held)
 
+    def _find(self, text: str, parts: list[Part]) -> str:
+        """Up to the next object; what of the text is that."""
+        self._before += text
+        if self._call is None:
+            begun = self._before.lstrip().removeprefix(_TAG).lstrip()
+            is_open = _TAG.startswith(begun)
+        else:
+            begun = self._before.lstrip(";" + SPACE)
+            is_open = not begun
+        if begun.startswith("{"):
+            parts += self._confirmed()
+            self._before = self._before.removesuffix(begun)
+            self._call = CallReader("parameters")
+            return begun
+        if not is_open:
+            parts += self._become_text("")
+        return ""
 
-def _calls(text: str) -> list[ToolCall] | None:
-    """All of `text` as calls; None where any of it is something else."""
-    text = text.strip().removeprefix(_TAG).strip()
-    decoder, calls = json.JSONDecoder(), []
-    while text:
-        try:
-            value, end = decoder.raw_decode(text)
-        except (ValueError, RecursionError):
-            return None
-        call = read_call(value, "parameters")
-        if call is None:
-            return None
-        calls.append(call)
-        text = text[end:].lstrip("; \t\r\n")
-    return calls or None
+    def _read(self, call: CallReader, text: str, parts: list[Part]) -> str:
+        """More of an object; what follows it."""
+        told, left = call.push(text)
+        parts += told
+        if told:
+            self._has_calls, self._before = True, ""
+        if left is None:
+            return ""
+        if not (call.has_ended and call.is_named):
+            parts += self._become_text(call.held)
+        elif not call.has_begun:
+            self._unsure, self._before = self._before + call.held, ""
+        return left
+
+    def _confirmed(self) -> list[Part]:
+        """The last object is a call, also without parameters."""
+        if self._call is None or self._call.has_begun:
+            return []
+        self._has_calls, self._unsure = True, ""
+        return self._call.confirm()
+
+    def _become_text(self, held: str) -> list[Part]:
+        """What is held is text, and so is all that follows."""
+        text = self._unsure + self._before + held
+        self._is_text = True
+        if self._has_calls:
+            text = text.lstrip(SPACE)
+        return [text] if text else []

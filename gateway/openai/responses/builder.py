@@ -6,7 +6,7 @@ from typing import NamedTuple
 from orcastream.broker.subscription import Update
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.logprobs import TokenLogprob
-from orcastream.gateway.openai.parts import Call, Part
+from orcastream.gateway.openai.parts import Arguments, Call, Part
 from orcastream.gateway.openai.responses.output import CallItem, MessageItem, OutputItem, ReasoningItem, Told
 from orcastream.gateway.openai.responses.shape import ResponseShape, Status
 from orcastream.gateway.replies.delivered import Delivered
@@ -99,13 +99,12 @@ class ResponseBuilder:
         yield told[-1]._replace(event_id=event_id)
 
     def _add_part(self, part: Part) -> Iterator[Told]:
-        """More of the last item, or the next one. A call is whole, and its item with it."""
+        """More of the last item, or the next one."""
         item = self._items[-1] if self._items else None
         if isinstance(part, Call):
-            call = CallItem(self._next_id("fc"), len(self._items), part)
-            yield from self._opened(call)
-            yield call.told_arguments()
-            yield from call.closed(Status.COMPLETED)
+            yield from self._opened(CallItem(self._next_id("fc"), len(self._items), part))
+        elif isinstance(part, Arguments):
+            yield from _added_to(item, part)
         elif isinstance(part, Reasoning):
             if not isinstance(item, ReasoningItem):
                 item = ReasoningItem(self._next_id("rs"), len(self._items))
@@ -128,9 +127,10 @@ class ResponseBuilder:
         yield from item.opened()
 
     def _last_closed(self, status: Status) -> Iterator[Told]:
-        """The last item ends, if it has not."""
+        """The last item ends, if it has not. A call that is whole has: another one was cut."""
         if self._items and self._items[-1].is_open:
-            yield from self._items[-1].closed(status)
+            is_cut = isinstance(self._items[-1], CallItem)
+            yield from self._items[-1].closed(Status.INCOMPLETE if is_cut else status)
 
     def _end(self, terminal: Terminal) -> Iterator[Told]:
         self._terminal, self.status = terminal, Status.of(terminal)
@@ -158,6 +158,14 @@ class ResponseBuilder:
         number = self._next_number
         self._next_number += 1
         return NumberedEvent(number, told.type, told.body, told.event_id)
+
+
+def _added_to(item: OutputItem | None, arguments: Arguments) -> Iterator[Told]:
+    """The item is the call that they belong to, which ends with the last of them."""
+    if isinstance(item, CallItem):
+        yield item.add(arguments.text)
+        if arguments.is_last:
+            yield from item.closed(Status.COMPLETED)
 
 
 def _by_token(update: Update) -> Update:

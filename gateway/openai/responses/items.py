@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Final, Self
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.messages import MAX_MESSAGES
 from orcastream.gateway.openai.prompt import Conversation, ToolUse, check_text
-from orcastream.gateway.openai.responses.item_kinds import READERS, user_message
+from orcastream.gateway.openai.responses.item_kinds import INCOMPLETE, READERS, user_message
 from orcastream.gateway.openai.responses.turns import messages_of
 from orcastream.schemas.errors import InvalidRequest
 
 Item = Json
 """`type`, `status` and what READERS give for the type; and an `id`, once it has one."""
-STATUSES: Final = ("in_progress", "completed", "incomplete")
+STATUSES: Final = ("in_progress", "completed", INCOMPLETE)
 _ID_PREFIX: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
 _MAX_ID_LENGTH: Final = 256
 

@@ -144,26 +144,26 @@ class CallItem(OutputItem):
     def __init__(self, item_id: str, index: int, call: Call) -> None:
         super().__init__(item_id, index)
         self._call = call
-        self._arguments = ""
+        self._arguments: list[str] = []
 
     def json(self) -> Json:
         """See OutputItem."""
-        named = {"call_id": self._call.id, "name": self._call.name, "arguments": self._arguments}
+        named = {"call_id": self._call.id, "name": self._call.name, "arguments": "".join(self._arguments)}
         return {"id": self.id, "type": "function_call", "status": str(self.status), **named}
 
     def opened(self) -> Iterator[Told]:
         """See OutputItem."""
         yield self._added()
 
-    def told_arguments(self) -> Told:
-        """All of them at once."""
-        self._arguments = self._call.arguments
-        body = {"item_id": self.id, "output_index": self.index, "delta": self._arguments}
+    def add(self, arguments: str) -> Told:
+        """More of the arguments."""
+        self._arguments.append(arguments)
+        body = {"item_id": self.id, "output_index": self.index, "delta": arguments}
         return Told("response.function_call_arguments.delta", body)
 
     def closed(self, status: Status) -> Iterator[Told]:
         """See OutputItem."""
         self.status = status
         body = {"item_id": self.id, "output_index": self.index, "name": self._call.name}
-        yield Told("response.function_call_arguments.done", {**body, "arguments": self._arguments})
+        yield Told("response.function_call_arguments.done", {**body, "arguments": "".join(self._arguments)})
         yield self._done()

@@ -6,6 +6,7 @@ from typing import Any
 
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.messages import TEMPLATE_ROLE, Message
+from orcastream.gateway.openai.responses.item_kinds import INCOMPLETE
 from orcastream.gateway.openai.tool_messages import read_arguments, template_call
 
 
@@ -18,10 +19,15 @@ class _Said(IntEnum):
 
 
 def messages_of(items: Iterable[Mapping[str, Any]]) -> list[Message]:
-    """The messages of checked items: what an assistant thought, said and called in one go is one of them."""
+    """The messages of checked items: what an assistant thought, said and called in one go is one of them.
+
+    A call that was cut is in none: there is nothing to call, and no template could write it.
+    """
     messages: list[Message] = []
     last: _Said | None = None
     for item in items:
+        if item["type"] == "function_call" and item["status"] == INCOMPLETE:
+            continue
         said = _said(item)
         if said is None:
             messages.append(_of_others(item))

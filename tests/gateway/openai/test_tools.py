@@ -1,6 +1,7 @@
 """Tool calls and thinking over chats: what is asked of the model, and how its answer is told."""
 
 import json
+from copy import deepcopy
 from typing import Any
 
 import httpx
@@ -187,11 +188,25 @@ class Heard:
     def take(self, event: Seen) -> "Heard":
         for choice in [] if event.data is None or event.done else event.data["choices"]:
             if choice["index"] == self.choice:
-                for name in ("reasoning_content", "content", "tool_calls"):
-                    self.message[name] += choice["delta"].get(name, type(self.message[name])())
+                for name in ("reasoning_content", "content"):
+                    self.message[name] += choice["delta"].get(name, "")
+                for call in choice["delta"].get("tool_calls", []):
+                    self._take_call(call)
                 self.finish_reason = choice["finish_reason"] or self.finish_reason
                 self.logprobs += (choice["logprobs"] or {}).get("content", [])
         return self
+
+    def _take_call(self, call: dict[str, Any]) -> None:
+        """A call begins once, and in its turn; from there on it tells arguments alone."""
+        calls = self.message["tool_calls"]
+        if call["index"] == len(calls):
+            assert (set(call), call["type"]) == ({"index", "id", "type", "function"}, "function")
+            calls.append(deepcopy(call))
+        else:
+            assert call["index"] == len(calls) - 1, "the last one"
+            assert set(call) == {"index", "function"}
+            assert set(call["function"]) == {"arguments"}
+            calls[-1]["function"]["arguments"] += call["function"]["arguments"]
 
 
 async def streamed(http: httpx.AsyncClient, body: dict[str, Any]) -> list[Seen]:
@@ -222,6 +237,65 @@ async def test_whole_answers_and_streams_agree(stage: Stage, demo: Tokenizer) ->
     assert (heard.finish_reason, first["finish_reason"]) == ("tool_calls", "tool_calls")
     assert heard.logprobs == first["logprobs"]["content"]
     assert len(worker.requests) == 1
+
+
+HARD = '{"a": "</tool_call> } \\" \\\\", "é": [1e3, {"b": "\\u00e9"}],\n "👍世界": null}'
+
+
+@pytest.mark.parametrize(
+    ("parser", "text"),
+    [
+        ("hermes", f'<tool_call>{{"name": "weather", "arguments": {HARD}}}</tool_call>\n{TWO}'),
+        ("llama", f'{{"name": "weather", "parameters": {HARD}}}; {{"name": "stop", "parameters": {{}}}}'),
+    ],
+)
+@pytest.mark.parametrize("group", [1, 7, 1000])
+async def test_arguments_come_in_pieces_however_they_are_read(
+    stage: Stage, demo: Tokenizer, parser: str, text: str, group: int
+) -> None:
+    await stage.worker(Answer([demo.encode(text, add_special_tokens=False)], group=group))
+    http = (await stage.gateway(model=str(MODEL_DIR), tool_parser=parser)).http()
+    body = {**BODY, "request_id": "mine"}
+    heard, num_pieces = Heard(), 0
+    for event in await streamed(http, body):
+        before = len(str(heard.message["tool_calls"]))
+        num_pieces += len(str(heard.take(event).message["tool_calls"])) > before
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in heard.message["tool_calls"]]
+    assert calls == [("weather", HARD), ("stop", "{}")]
+    assert heard.finish_reason == "tool_calls"
+    assert num_pieces > {1: 20, 7: 4, 1000: 0}[group]
+    (choice,) = (await http.post("/v1/chat/completions", json=body)).json()["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    told = [{"index": number, **call} for number, call in enumerate(choice["message"]["tool_calls"])]
+    assert told == heard.message["tool_calls"]
+
+
+async def test_a_call_behind_every_token_of_which_an_answer_ends(stage: Stage, demo: Tokenizer) -> None:
+    ids = demo.encode(f"Hm. {ONE}", add_special_tokens=False)
+    cuts = [ids[:length] for length in range(1, len(ids) + 1)]
+    http = (await gateway(stage)).http()
+    begun = whole = 0
+    await stage.worker(lambda request: Answer([cuts[request.payload.max_tokens - 1]]))
+    for number in range(1, len(cuts) + 1):
+        body = {**BODY, "max_tokens": number, "request_id": f"cut{number}"}
+        (choice,) = (await http.post("/v1/chat/completions", json=body)).json()["choices"]
+        heard = Heard()
+        for event in await streamed(http, body):
+            heard.take(event)
+        message, calls = choice["message"], choice["message"].get("tool_calls", [])
+        assert heard.message["content"] == message["content"]
+        assert heard.message["tool_calls"] == [{"index": 0, **call} for call in calls]
+        assert heard.finish_reason == choice["finish_reason"]
+        if not calls:
+            assert (begun, message["content"]) == (0, demo.decode(ids[:number]))
+            continue
+        begun += 1
+        arguments = calls[0]["function"]["arguments"].rstrip("\ufffd")  # what ends within a character
+        assert message["content"] == "Hm."
+        assert '{"city": "Köln"}'.startswith(arguments)
+        assert choice["finish_reason"] == ("tool_calls" if arguments.endswith("}") else "stop")
+        whole += arguments.endswith("}")
+    assert 0 < whole < begun
 
 
 async def test_a_gateway_that_never_saw_the_request_goes_on_anywhere(stage: Stage, demo: Tokenizer) -> None:

@@ -96,10 +96,29 @@ def test_thinking_text_and_calls_are_items_in_their_order(tokenizer: Tokenizer) 
     assert told == response["output"]
 
 
-def test_the_last_event_of_a_call_tells_its_place(tokenizer: Tokenizer) -> None:
+def test_arguments_come_with_each_token_whose_last_event_tells_its_place(tokenizer: Tokenizer) -> None:
     events = read(tokenizer, tokenizer.encode(f"{CALL}{CALL}"), [], answer_format="hermes")
+    pieces = [event for event in events if event.type == "response.function_call_arguments.delta"]
+    assert "".join(event.body["delta"] for event in pieces) == '{"at": "Köln"}' * 2
+    assert len(pieces) > 10
     places = [event.type for event in events if event.event_id is not None]
-    assert places == ["response.output_item.done"] * 2
+    assert len(places) == len(pieces)
+    assert [kind for kind, _ in groupby(places)] == [
+        *("response.function_call_arguments.delta", "response.output_item.done") * 2
+    ]
+
+
+def test_a_call_that_breaks_off_is_incomplete_and_what_follows_is_text(tokenizer: Tokenizer) -> None:
+    begun = CALL[: CALL.index("Köln")]
+    for text, kinds in ((begun, ["function_call"]), (f"{begun}\n...", ["function_call", "message"])):
+        events = read(tokenizer, tokenizer.encode(text), [], answer_format="hermes")
+        response = events[-1].body["response"]
+        assert [item["type"] for item in response["output"]] == kinds
+        call, *rest = response["output"]
+        assert (response["status"], call["status"], call["arguments"]) == ("completed", "incomplete", '{"at": "')
+        assert [item["content"][0]["text"] for item in rest] == ["\n..."] * len(rest)
+        told = [event.body["item"] for event in events if event.type == "response.output_item.done"]
+        assert told == response["output"]
 
 
 def test_thinking_is_counted(tokenizer: Tokenizer) -> None:
@@ -112,11 +131,13 @@ def test_thinking_is_counted(tokenizer: Tokenizer) -> None:
 
 
 def test_what_a_length_cuts_behind_a_call_leaves_the_call_whole(tokenizer: Tokenizer) -> None:
-    for text, last in ((f"{CALL} ", "completed"), (f"{CALL} and", "incomplete"), (CALL[:-3], "incomplete")):
+    whole = CALL.index("}") + 1
+    cuts = [(f"{CALL} ", "completed"), (f"{CALL} and", "incomplete"), (CALL[:whole], "completed")]
+    for text, last in [*cuts, (CALL[: whole - 1], "incomplete"), (CALL[:20], "incomplete")]:
         more: dict[str, Any] = {"answer_format": "hermes", "finish_reason": FinishReason.LENGTH}
         response = read(tokenizer, tokenizer.encode(text), [], **more)[-1].body["response"]
         assert (response["status"], response["output"][-1]["status"]) == ("incomplete", last)
-    assert response["output"][0]["content"][0]["text"] == CALL[:-3], "a call that is cut is text"
+    assert response["output"][0]["content"][0]["text"] == CALL[:20], "what is cut before its arguments is text"
 
 
 def test_text_is_cut_where_a_stop_string_ended_it(tokenizer: Tokenizer) -> None:

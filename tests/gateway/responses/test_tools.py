@@ -8,9 +8,10 @@ import pytest
 from openai.types.responses import Response
 
 from orcastream.demo import MODEL_DIR
+from orcastream.schemas.stopping import FinishReason
 from orcastream.text.tokenizer import Tokenizer
 from tests.gateway.conftest import MODEL, Served, Stage
-from tests.gateway.openai.test_tools import CITY, THOUGHT
+from tests.gateway.openai.test_tools import CITY, ONE, THOUGHT
 from tests.gateway.responses.test_responses import sent
 from tests.gateway.scripted_worker import Answer
 
@@ -79,6 +80,25 @@ async def test_an_output_goes_back_by_hand_and_by_id_alike(stage: Stage, demo: T
     assert len({item.id for item in listed.data}) == 7
 
 
+async def test_a_conversation_goes_on_behind_a_call_that_was_cut(stage: Stage, demo: Tokenizer) -> None:
+    text = f"Let me see.\n{ONE}"
+    cut = demo.encode(text[: text.index("Köln")], add_special_tokens=False)
+    worker = await stage.worker(Answer([cut], finish_reason=FinishReason.LENGTH))
+    client = (await gateway(stage)).openai()
+    first = await client.responses.create(**BODY)
+    message, call = first.output
+    assert (first.status, message.type, call.type) == ("incomplete", "message", "function_call")
+    assert (call.status, call.arguments) == ("incomplete", '{"city": "')  # type: ignore[union-attr]
+    more: Any = [{"role": "user", "content": "go on"}]
+    await client.responses.create(**{**BODY, "input": more}, previous_response_id=first.id)
+    items: Any = [{"role": "user", "content": "hi"}, *first.output, *more]
+    await client.responses.create(**{**BODY, "input": items})
+    by_id, by_hand = [demo.decode(r.payload.prompt, skip_special_tokens=False) for r in worker.requests[1:]]
+    assert by_id == by_hand
+    assert "Let me see." in by_id
+    assert '{"city": "' not in by_id
+
+
 async def test_reading_on_behind_any_event_of_calls(stage: Stage, demo: Tokenizer) -> None:
     """At a gateway that would read them otherwise, and never saw the request."""
     await stage.worker(thought(demo, group=3))
@@ -91,7 +111,8 @@ async def test_reading_on_behind_any_event_of_calls(stage: Stage, demo: Tokenize
         assert sent(await other.get(f"/v1/responses/{response_id}", params=params)) == live[number + 1 :]
     places = [event for event in live if "event_id" in event]
     assert {event["type"] for event in places} == {
-        *("response.reasoning_text.delta", "response.output_text.delta", "response.output_item.done")
+        *("response.reasoning_text.delta", "response.output_text.delta"),
+        *("response.function_call_arguments.delta", "response.output_item.done"),
     }
     for event in places:
         header = {"Last-Event-ID": event["event_id"]}

@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 from orcastream.gateway.openai.responses.items import ResponseInput, read_input
+from orcastream.schemas.errors import InvalidRequest
 
 QUESTION = {"role": "user", "content": "hi"}
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Where?"}]}
@@ -48,6 +51,16 @@ def test_what_cannot_follow_in_one_message_begins_the_next() -> None:
         ["content", "role"],
         ["content", "reasoning_content", "role", "tool_calls"],
     ]
+
+
+def test_a_call_that_was_cut_is_not_shown() -> None:
+    unfinished = {**call(1, '{"a": "x'), "status": "incomplete"}
+    assert messages(QUESTION, unfinished, QUESTION) == [QUESTION, QUESTION]
+    assert messages(SAID, unfinished, call(2)) == messages(SAID, call(2))
+    for wrong in ({**unfinished, "status": "completed"}, {**unfinished, "arguments": None}):
+        with pytest.raises(InvalidRequest) as caught:
+            messages(QUESTION, wrong)
+        assert caught.value.field == "input.1.arguments"
 
 
 def test_calls_alone_have_no_text_and_thinking_may_have_none() -> None:

@@ -12,13 +12,14 @@ from orcastream.text.answer_grammar import answer_grammar
 from orcastream.text.grammar import check_constraint
 from orcastream.text.matcher import Matcher
 from orcastream.text.tokenizer import Tokenizer
-from orcastream.text.tools.call import ToolCall, ToolParser
+from orcastream.text.tools.call import ToolParser
 from orcastream.text.tools.formats import TOOL_FORMATS
 from orcastream.text.tools.grammar import Calls, Tool
 from orcastream.text.tools.hermes import HermesParser
 from orcastream.text.tools.llama import LlamaParser
 from orcastream.text.vocabulary import Vocabulary
 from tests.text import tiny_tokenizers
+from tests.text.called import Called, Joined, joined
 
 CITY = {
     "type": "object",
@@ -60,12 +61,12 @@ def said(grammar: str, vocabulary: Vocabulary, seed: int) -> str | None:
     return None
 
 
-def parts(parser: ToolParser, text: str) -> list[object]:
-    return [*parser.push(text), *parser.finish()]
+def parts(parser: ToolParser, text: str) -> list[Joined]:
+    return joined([*parser.push(text), *parser.finish()])
 
 
 def is_right(call: object) -> bool:
-    if not isinstance(call, ToolCall):
+    if not isinstance(call, Called) or not call.is_whole:
         return False
     arguments = json.loads(call.arguments)
     if call.name == "stop":

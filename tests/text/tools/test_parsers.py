@@ -1,69 +1,117 @@
 """Calls told from text, however the text is cut."""
 
-from collections.abc import Callable
-from itertools import pairwise
+import json
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orcastream.text.tools.call import Part, ToolCall, ToolParser
+from orcastream.text.tools.call import CallArguments, CallStart, Part, ToolParser
 from orcastream.text.tools.hermes import HermesParser
 from orcastream.text.tools.llama import LlamaParser
+from tests.text.called import Called, Joined, cut, joined
 
-HERMES: list[tuple[str, list[Part]]] = [
+HARD = '{"a": "</tool_call> } \\" \\\\", "é": [1e3, {"b": "\\u00e9\\ud83d"}],\n "\U0001f44d": null}'
+"""Arguments with all that could be taken for their end."""
+HERMES: list[tuple[str, list[Joined]]] = [
     ("no call", ["no call"]),
     ("spaces at the end stay \n", ["spaces at the end stay \n"]),
-    (
-        '<tool_call>\n{"name": "f", "arguments": {"a": "</b>", "é": 1}}\n</tool_call>',
-        [ToolCall("f", '{"a": "</b>", "é": 1}')],
-    ),
+    ('<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>', [Called("f", '{"a": 1}')]),
+    (f'<tool_call>\n{{"name": "f", "arguments": {HARD}}}\n</tool_call>', [Called("f", HARD)]),
     (
         'Let me see.\n<tool_call>{"name":"f","arguments":{}}</tool_call>\n<tool_call>{"name":"g"}</tool_call>\n',
-        ["Let me see.", ToolCall("f", "{}"), ToolCall("g", "{}")],
+        ["Let me see.", Called("f", "{}"), Called("g", "{}")],
+    ),
+    ('<tool_call>{"name":"f"}</tool_call>\n\nand then\n', [Called("f", "{}"), "and then"]),
+    ('<tool_call>{"arguments": {"a": {}}, "name": "f"}</tool_call>', [Called("f", '{"a": {}}')]),
+    (
+        '<tool_call>{"type": "function", "n\\u0061me": "\\u0066", "arguments":{}, "id": [{}]}</tool_call>',
+        [Called("f", "{}")],
+    ),
+    ('<tool_call>{"name": "g", "name": "f", "arguments": {}, "name": "g"}</tool_call>', [Called("f", "{}")]),
+    ("<tool_call>oh</tool_call>", ["<tool_call>oh</tool_call>"]),
+    ("<tool_call>{}</tool_call>", ["<tool_call>{}</tool_call>"]),
+    ('<tool_call>oh <tool_call>{"name":"f"}</tool_call>', ["<tool_call>oh", Called("f", "{}")]),
+    ('<tool_call>{"name":"f","arguments":[1]}</tool_call>', ['<tool_call>{"name":"f","arguments":[1]}</tool_call>']),
+    ('<tool_call>{"name":"","arguments":{}}</tool_call>', ['<tool_call>{"name":"","arguments":{}}</tool_call>']),
+    ('<tool_call>{"name":"\\ud83d"}</tool_call>', ['<tool_call>{"name":"\\ud83d"}</tool_call>']),
+    ('<tool_call>{"name":"f"} more</tool_call>', ['<tool_call>{"name":"f"} more</tool_call>']),
+    ('<tool_call>{"name":"f", "argum', ['<tool_call>{"name":"f", "argum']),
+    ('<tool_call>{"name":"f"}', ['<tool_call>{"name":"f"}']),
+    ("a <tool_c", ["a <tool_c"]),
+    ('a <tool_call>{"name":"f","arguments":{"a": "b', ["a", Called("f", '{"a": "b', is_whole=False)]),
+    ('<tool_call>{"name":"f","arguments":{"a": 1}', [Called("f", '{"a": 1}')]),
+    ('<tool_call>{"name":"f","arguments":{}}\n</tool_', [Called("f", "{}")]),
+    ('<tool_call>{"name":"f","arguments":{}}}</tool_call>', [Called("f", "{}"), "}</tool_call>"]),
+    (
+        '<tool_call>{"name":"f","arguments":{"a": NaN}}</tool_call> <tool_call>{"name":"g"}</tool_call>',
+        [Called("f", '{"a": ', is_whole=False), "NaN}}</tool_call>", Called("g", "{}")],
     ),
     (
-        '<tool_call>{"name":"f"}</tool_call>\n\nand then\n',
-        [ToolCall("f", "{}"), "and then"],
+        '<tool_call>{"name":"f","arguments":{"a": "\n"}}</tool_call>',
+        [Called("f", '{"a": "', is_whole=False), '\n"}}</tool_call>'],
     ),
-    ("<tool_call>oh</tool_call>", ["<tool_call>oh</tool_call>"]),
-    ('<tool_call>{"name":"f","arguments":[1]}</tool_call>', ['<tool_call>{"name":"f","arguments":[1]}</tool_call>']),
-    ('<tool_call>{"name":"f", "argum', ['<tool_call>{"name":"f", "argum']),
-    ("a <tool_c", ["a <tool_c"]),
 ]
-LLAMA: list[tuple[str, list[Part]]] = [
+LLAMA: list[tuple[str, list[Joined]]] = [
     ("no call", ["no call"]),
     ("later {", ["later {"]),
-    ('{"name": "f", "parameters": {"a": 1}}', [ToolCall("f", '{"a": 1}')]),
-    ('\n<|python_tag|>{"name": "f", "parameters": {}}\n', [ToolCall("f", "{}")]),
-    ('{"name":"f","parameters":{}}; {"name":"g","parameters":{}}', [ToolCall("f", "{}"), ToolCall("g", "{}")]),
+    ('{"name": "f", "parameters": {"a": 1}}', [Called("f", '{"a": 1}')]),
+    (f'{{"name": "f", "parameters": {HARD}}}', [Called("f", HARD)]),
+    ('\n<|python_tag|>{"name": "f", "parameters": {}}\n', [Called("f", "{}")]),
+    ('{"name":"f","parameters":{}}; {"name":"g","parameters":{}}', [Called("f", "{}"), Called("g", "{}")]),
+    ('{"name":"f"};{"name":"g"}\n;', [Called("f", "{}"), Called("g", "{}")]),
     ('{"temperature": 3}', ['{"temperature": 3}']),
-    ('{"name": "f", "parameters": {}} and text', ['{"name": "f", "parameters": {}} and text']),
+    (' {"name": "f"} and text ', [' {"name": "f"} and text ']),
+    ('{"name": "f", "parameters": {}} and text ', [Called("f", "{}"), "and text "]),
+    ('{"name": "f", "parameters": {}}; {"x": 1}', [Called("f", "{}"), '; {"x": 1}']),
+    ('{"name": "f", "parameters": {"a": x}}', [Called("f", '{"a": ', is_whole=False), "x}}"]),
+    ('{"name": "f", "parameters": "{}"}', ['{"name": "f", "parameters": "{}"}']),
     ('{"name": "f", "par', ['{"name": "f", "par']),
+    ('{"name": "f", "parameters": {"a": ', [Called("f", '{"a": ', is_whole=False)]),
+    ("<|python_tag|>", ["<|python_tag|>"]),
     ("", []),
     (" ", [" "]),
 ]
+CASES: list[tuple[Callable[[], ToolParser], str, list[Joined]]] = [
+    *((HermesParser, *case) for case in HERMES),
+    *((LlamaParser, *case) for case in LLAMA),
+]
 
 
-def parsed(make: Callable[[], ToolParser], pieces: list[str]) -> list[Part]:
-    """All parts, neighbouring texts as one."""
+def told(make: Callable[[], ToolParser], pieces: Sequence[str], *, end: bool = True) -> list[Joined]:
+    """All that comes out of a text in pieces, with what only its end tells or without."""
     parser = make()
-    parts: list[Part] = []
-    for part in [*(part for piece in pieces for part in parser.push(piece)), *parser.finish()]:
-        if isinstance(part, str) and parts and isinstance(parts[-1], str):
-            parts[-1] += part
-        else:
-            parts.append(part)
-    return parts
+    parts: list[Part] = [part for piece in pieces for part in parser.push(piece)]
+    return joined([*parts, *parser.finish()] if end else parts)
 
 
-@pytest.mark.parametrize(
-    ("make", "text", "parts"),
-    [*((HermesParser, *case) for case in HERMES), *((LlamaParser, *case) for case in LLAMA)],
-)
-def test_parts(make: Callable[[], ToolParser], text: str, parts: list[Part]) -> None:
-    assert parsed(make, [text]) == parts
-    assert parsed(make, list(text)) == parts
+@pytest.mark.parametrize(("make", "text", "parts"), CASES)
+def test_parts(make: Callable[[], ToolParser], text: str, parts: list[Joined]) -> None:
+    assert told(make, [text]) == parts
+    assert told(make, list(text)) == parts
+    for place in range(len(text)):
+        assert told(make, [text[:place], text[place:]]) == parts
+
+
+@pytest.mark.parametrize(("make", "text"), [(make, text) for make, text, _ in CASES])
+def test_what_has_come_out_depends_on_the_text_alone(make: Callable[[], ToolParser], text: str) -> None:
+    """So a reader can go on behind any of it."""
+    for length in range(len(text)):
+        assert told(make, list(text[:length]), end=False) == told(make, [text[:length]], end=False)
+
+
+@pytest.mark.parametrize(("make", "text", "parts"), CASES)
+def test_what_is_cut_begins_as_the_whole_would(make: Callable[[], ToolParser], text: str, parts: list[Joined]) -> None:
+    """Arguments that were told are never another call's, whatever the text comes to."""
+    calls = [part for part in parts if isinstance(part, Called)]
+    for length in range(len(text)):
+        begun = [part for part in told(make, [text[:length]]) if isinstance(part, Called)]
+        for seen, whole in zip(begun, calls, strict=False):
+            assert whole.arguments.startswith(seen.arguments)
+            assert seen.name == whole.name
+        for call in begun:
+            assert not call.is_whole or isinstance(json.loads(call.arguments), dict)
 
 
 def test_text_before_a_call_is_not_held_back() -> None:
@@ -73,30 +121,62 @@ def test_text_before_a_call_is_not_held_back() -> None:
     assert LlamaParser().push("Let me") == ["Let me"]
 
 
+def test_text_that_is_no_call_is_not_held_back_either() -> None:
+    assert joined(HermesParser().push("<tool_call> is a mark")) == ["<tool_call> is a mark"]
+    assert joined(LlamaParser().push('{"name": 1, ')) == ['{"name": 1, ']
+
+
+@pytest.mark.parametrize(
+    ("make", "head"),
+    [(HermesParser, '<tool_call>\n{"name": "f", "arguments": '), (LlamaParser, '{"name": "f", "parameters": ')],
+)
+def test_arguments_come_as_they_are_written(make: Callable[[], ToolParser], head: str) -> None:
+    parser = make()
+    assert parser.push(head) == []
+    assert parser.push('{"a') == [CallStart("f"), CallArguments('{"a')]
+    assert parser.push('": "} ') == [CallArguments('": "} ')]
+    assert parser.push('"}}\n') == [CallArguments('"}', is_last=True)]
+
+
 PIECES = st.lists(
     st.sampled_from(
         [
             "<tool_call>",
             "</tool_call>",
             '{"name":"f"',
-            ',"arguments":{}}',
-            ',"parameters":{}}',
+            ',"arguments":{',
+            ',"parameters":{',
+            '"a":',
             "}",
+            "}}",
             "\n",
             " ",
             ";",
             "a",
             "<",
+            '"',
+            "1",
         ]
     ),
-    max_size=12,
+    max_size=14,
 )
 
 
 @pytest.mark.parametrize("make", [HermesParser, LlamaParser])
-@given(pieces=PIECES, cuts=st.lists(st.integers(0, 90), max_size=6))
-def test_cuts_change_nothing(make: Callable[[], ToolParser], pieces: list[str], cuts: list[int]) -> None:
+@given(pieces=PIECES, places=st.lists(st.integers(0, 90), max_size=6))
+def test_cuts_change_nothing(make: Callable[[], ToolParser], pieces: list[str], places: list[int]) -> None:
     text = "".join(pieces)
-    bounds = sorted({0, *(cut for cut in cuts if cut < len(text)), len(text)})
-    cut = [text[a:b] for a, b in pairwise(bounds)]
-    assert parsed(make, cut) == parsed(make, [text])
+    for end in (True, False):
+        assert told(make, cut(text, places), end=end) == told(make, [text], end=end)
+
+
+@pytest.mark.parametrize("make", [HermesParser, LlamaParser])
+@given(pieces=PIECES)
+def test_nothing_but_marks_and_white_space_is_lost(make: Callable[[], ToolParser], pieces: list[str]) -> None:
+    text = "".join(pieces)
+    found = told(make, [text])
+    if not any(isinstance(part, Called) for part in found):
+        assert found == ([text] if text else [])
+    for part in found:
+        shown = part if isinstance(part, str) else part.arguments if isinstance(part, Called) else ""
+        assert shown in text or shown == "{}"
