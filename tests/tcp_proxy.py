@@ -78,6 +78,7 @@ class TcpProxy:
                 sink.write(arrives)
                 if cut:
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(sink.drain(), _LAST_WORDS_S)
+                        async with asyncio.timeout(_LAST_WORDS_S):
+                            await sink.drain()
                     return
                 await sink.drain()

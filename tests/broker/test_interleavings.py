@@ -238,7 +238,8 @@ async def _scenario(
     chaos.on_forget = lambda: forgotten_after_end.append(live.done())
     try:
         await _run(chaos, server)
-        seen = await asyncio.wait_for(live, 10)
+        async with asyncio.timeout(60):
+            seen = await live
     finally:
         live.cancel()
         for process in processes:

@@ -31,7 +31,9 @@ async def test_many_replies_at_once(
     for _ in range(3):
         await asyncio.gather(*(worker.step(job) for job in jobs))
     await asyncio.gather(*(worker.end(job) for job in jobs))
-    for seen in await asyncio.wait_for(asyncio.gather(*following), 10):
+    async with asyncio.timeout(30):
+        followed = await asyncio.gather(*following)
+    for seen in followed:
         assert (seen.tokens[0], len(seen.terminals)) == (expected(3), 1)
     clients = await link.call("CLIENT", "LIST")
     assert clients.count(b"name=gateway-") == 2
@@ -50,7 +52,8 @@ async def test_a_new_subscription_does_not_wait_for_the_blocked_read(
     await worker.step(job)
     for _ in range(20):
         async with reader.subscribe(Watch("r1", "default")) as subscription:
-            seen = await asyncio.wait_for(follow_until(subscription, Seen(), tokens_seen(1)), 1)
+            async with asyncio.timeout(1):
+                seen = await follow_until(subscription, Seen(), tokens_seen(1))
             assert seen.tokens[0] == [0]
 
 

@@ -131,7 +131,8 @@ async def test_a_server_that_cannot_read_its_data_is_reported(tmp_path: Path) ->
     (directory / "appendonly.aof").write_bytes(b"this is no append only file\r\n" * 4)
     embedded = EmbeddedRedis(Supervisor(lambda name, line: None), tmp_path)
     with pytest.raises(RedisUnavailable, match=r"does not start .* see .*redis.log"):
-        await asyncio.wait_for(embedded.start(), 20)
+        async with asyncio.timeout(60):
+            await embedded.start()
     assert "Bad file format" in (tmp_path / "redis.log").read_text()
 
 

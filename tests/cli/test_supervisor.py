@@ -36,7 +36,8 @@ class Report:
     async def wait_for(self, beginning: str) -> str:
         """The next line that begins like this."""
         while True:
-            _, line = await asyncio.wait_for(self._queue.get(), 20)
+            async with asyncio.timeout(60):
+                _, line = await self._queue.get()
             if line.startswith(beginning):
                 return line
 
@@ -91,7 +92,8 @@ async def test_settings_that_a_program_refuses_are_not_tried_again() -> None:
     supervisor = Supervisor(report, quick)
     await supervisor.start(Program("picky", (sys.executable, "-c", "import sys; sys.exit(2)")))
     with pytest.raises(GaveUp, match=r"picky cannot run: exit code 2"):
-        await asyncio.wait_for(supervisor.gave_up(), 20)
+        async with asyncio.timeout(60):
+            await supervisor.gave_up()
 
 
 async def test_a_program_deaf_to_sigterm_is_killed_after_the_grace() -> None:

@@ -18,6 +18,7 @@ from orcastream.worker.admission import Admission as WorkerAdmission
 from tests.path.gateway_process import GatewayProcess
 from tests.ports import free_port
 from tests.redis_server import RedisServer, one_server
+from tests.redis_waiting import wait_until
 from tests.telemetry.otlp_receiver import OtlpReceiver
 from tests.worker.producer import Producer
 from tests.worker.worker_process import MODEL, WorkerProcess
@@ -102,6 +103,50 @@ def _good(watched: Watched) -> None:
     events = httpx.get(f"{watched.gateway.url}/v1/requests/{request_id}/events", timeout=60)
     assert events.status_code == 200
     httpx.delete(f"{watched.gateway.url}/v1/requests/{request_id}")
+    _good_agent(watched)
+    _good_batch(watched)
+
+
+def _good_agent(watched: Watched) -> None:
+    """Tools over chats and responses, a call's result sent back, a response that is kept, followed and deleted."""
+    tool = {"name": MARKER, "description": PROMPT, "parameters": {"type": "object", "properties": {MARKER: {}}}}
+    call = {"id": "call_1", "type": "function", "function": {"name": MARKER, "arguments": json.dumps({MARKER: PROMPT})}}
+    messages = [
+        {"role": "user", "content": PROMPT},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": PROMPT},
+    ]
+    chat = {"messages": messages, "tools": [{"type": "function", "function": tool}], "tool_choice": "required"}
+    assert _ask(watched, path="/v1/chat/completions", prompt=None, **chat).status_code == 200
+    asked = {
+        "input": PROMPT,
+        "instructions": PROMPT,
+        "tools": [{"type": "function", **tool}],
+        "tool_choice": "required",
+    }
+    for more in ({"stream": True}, {"background": True}):
+        body = {"model": MODEL, "max_output_tokens": 5, **asked, **more}
+        answer = httpx.post(f"{watched.gateway.url}/v1/responses", json=body, timeout=60)
+        assert answer.status_code == 200, answer.text
+    kept = f"{watched.gateway.url}/v1/responses/{answer.json()['id']}"
+    assert httpx.get(kept, params={"stream": "true", "starting_after": "1"}, timeout=60).status_code == 200
+    assert MARKER in httpx.get(f"{kept}/input_items").text
+    assert httpx.delete(kept).status_code == 200
+
+
+def _good_batch(watched: Watched) -> None:
+    """A file with a line that is answered and one that is refused."""
+    bodies = [BODY, {**BODY, "max_tokens": PROMPT}]
+    lines = [
+        json.dumps({"custom_id": f"{MARKER} {number}", "method": "POST", "url": "/v1/completions", "body": body})
+        for number, body in enumerate(bodies)
+    ]
+    files = {"file": (f"{MARKER}.jsonl", "\n".join(lines).encode())}
+    url = f"{watched.gateway.url}/v1"
+    file_id = httpx.post(f"{url}/files", data={"purpose": "batch"}, files=files, timeout=60).json()["id"]
+    asked = {"input_file_id": file_id, "endpoint": "/v1/completions", "completion_window": "24h"}
+    batch_id = httpx.post(f"{url}/batches", json=asked, timeout=60).json()["id"]
+    wait_until(lambda: httpx.get(f"{url}/batches/{batch_id}").json()["status"] == "completed")
 
 
 def _refused(watched: Watched) -> None:
@@ -130,6 +175,13 @@ def _refused(watched: Watched) -> None:
     ):
         assert _ask(watched, content).status_code == 400
     assert _ask(watched, path=f"/v1/completions?prompt={MARKER}").status_code == 400
+    for changes in (
+        {"tools": [{"type": PROMPT}]},
+        {"tools": [{"type": "function", PROMPT: 1}]},
+        {"input": {PROMPT: 1}},
+    ):
+        body = {"model": MODEL, "input": PROMPT, **changes}
+        assert 400 <= httpx.post(f"{watched.gateway.url}/v1/responses", json=body).status_code < 500
     messages = [{"role": "user", "content": PROMPT, PROMPT: PROMPT}]
     chat = {"model": MODEL, "messages": messages}
     assert httpx.post(f"{watched.gateway.url}/v1/chat/completions", json=chat).status_code == 400
