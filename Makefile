@@ -27,7 +27,7 @@ demo: $(READY) $(NATIVE)
 # Test processes side by side, at most 8. What needs no server computes, so there is one for each core. What needs one waits
 # most of the time, for leases that run out and processes that start, so there are two for each core, as long as memory
 # lasts: one takes 1.5 GiB with its services. One after the other and in one process: make test TEST_WORKERS=0
-TEST_CORES := $(shell cores=$$(nproc); echo $$((cores < 8 ? cores : 8)))
+TEST_CORES := $(shell cores=$$(OMP_NUM_THREADS= nproc); echo $$((cores < 8 ? cores : 8)))
 TEST_WORKERS ?= $(shell cores=$(TEST_CORES); fit=$$(awk '/^MemAvailable/ {print int($$2 / 1572864)}' /proc/meminfo); \
 	most=$$((cores < 4 ? 2 * cores : 8)); most=$$((fit < most ? fit : most)); echo $$((most > cores ? most : cores)))
 
