@@ -151,7 +151,7 @@ def test_drain_finishes_what_fits_in_the_grace_period(
 def test_broken_connections_end_epochs_and_lose_nothing(
     producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
 ) -> None:
-    start_worker().wait_serving()
+    start_worker(lease_ms=60_000).wait_serving()
     request_id = producer.post(count_prompt, **LONG)
     fold, epochs = Fold(), 0
     for events, (event_id, event) in enumerate(producer.events(request_id), start=1):
