@@ -24,18 +24,22 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --progre
 demo: $(READY) $(NATIVE)
 	@$(BIN)/python -m orcastream.cli.demo $(if $(KEEP),--keep)
 
-# Test processes side by side: one per core, but a few services run for each, so memory ends before a large machine's
-# cores do. One after the other and in one process: make test TEST_WORKERS=0
-TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores : 8)))
+# Test processes side by side, at most 8. What needs no server computes, so there is one for each core. What needs one waits
+# most of the time, for leases that run out and processes that start, so there are two for each core, as long as memory
+# lasts: one takes 1.5 GiB with its services. One after the other and in one process: make test TEST_WORKERS=0
+TEST_CORES := $(shell cores=$$(OMP_NUM_THREADS= nproc); echo $$((cores < 8 ? cores : 8)))
+TEST_WORKERS ?= $(shell cores=$(TEST_CORES); fit=$$(awk '/^MemAvailable/ {print int($$2 / 1572864)}' /proc/meminfo); \
+	most=$$((cores < 4 ? 2 * cores : 8)); most=$$((fit < most ? fit : most)); echo $$((most > cores ? most : cores)))
 
 # Both halves load the same sources, so compiled files are kept, whatever the environment says of them. A worker that
 # has nothing left takes over half of what another has still to do, and neighbours, which share fixtures, stay together.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist worksteal --numprocesses
+COMPUTING := $(shell test $(TEST_WORKERS) -lt $(TEST_CORES) && echo $(TEST_WORKERS) || echo $(TEST_CORES))
 
 # What needs no server comes first: a mistake in the thick of it shows within a minute or two.
 test: $(READY) $(NATIVE)
-	$(PYTEST) -m 'not server'
-	$(PYTEST) -m server
+	$(PYTEST) $(COMPUTING) -m 'not server'
+	$(PYTEST) $(TEST_WORKERS) -m server
 
 # Faults at random under load, and everything checked: docs/chaos.md.
 MINUTES ?= 15

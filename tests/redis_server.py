@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from tests.parent import tied_to_parent
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
 
@@ -100,7 +101,7 @@ class RedisServer:
         self._process = subprocess.Popen(
             tied_to_parent(self.command_line()), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        give_up = time.monotonic() + 15
+        give_up = time.monotonic() + PATIENCE_S
         while time.monotonic() < give_up and self._process.poll() is None:
             if self._answers():
                 return

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import redis
 
-WAIT_S = 60
+from tests.patience import PATIENCE_S
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Ask until it holds; a server that does not answer says no. AssertionError after `WAIT_S`."""
-    give_up = time.monotonic() + WAIT_S
+    """Ask until it holds; a server that does not answer says no. AssertionError after `PATIENCE_S`."""
+    give_up = time.monotonic() + PATIENCE_S
     while True:
         try:
             if holds():

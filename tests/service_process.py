@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.parent import die_with_parent
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
 FORK_SERVER = multiprocessing.get_context("forkserver")
@@ -71,7 +72,7 @@ class ServiceProcess:
         self._process.kill()
         self._process.join()
 
-    def wait(self, timeout_s: float = 60) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait for the end; the exit status, or TimeoutExpired."""
         self._process.join(timeout_s)
         if self._process.exitcode is None:

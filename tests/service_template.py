@@ -1,5 +1,6 @@
 """Loaded once by the fork server of `ServiceProcess`, and by nobody else: everything that a service imports."""
 
+import gc
 import importlib
 
 from tests.parent import die_with_parent
@@ -23,3 +24,7 @@ die_with_parent()
 set_up_environment()
 for name in MODULES:
     importlib.import_module(name)
+# Built when a process loads its first model, and the same for all models.
+importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("qwen3")
+gc.collect()
+gc.freeze()  # or each service looks at all of it once more, and copies the pages that this touches

@@ -8,6 +8,7 @@ import pytest
 from orcastream.bench.path.publishing import publishing
 from orcastream.bench.redis.own_redis import own_redis
 from orcastream.broker.link import Link
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 
 pytestmark = one_server("embedded")
@@ -20,7 +21,7 @@ async def link(redis_server: RedisServer) -> AsyncIterator[Link]:
 
 
 async def test_a_worker_publishes_what_the_paced_engine_makes(link: Link, redis_server: RedisServer) -> None:
-    async with asyncio.timeout(60):  # it waits for tokens, and a worker whose engine failed makes none
+    async with asyncio.timeout(PATIENCE_S):  # it waits for tokens, and a worker whose engine failed makes none
         found = await publishing(redis_server.url, link, running=4, interval_s=0.01, seconds=0.3)
     assert found.events >= 4
     assert found.loop_us > 0

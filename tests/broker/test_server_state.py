@@ -9,12 +9,13 @@ import redis
 from orcastream.broker.link import Link
 from orcastream.broker.server_state import ServerState, read_server_state, state_of
 from tests.broker.conftest import OpenLink
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
 
 
 async def once(link: Link, holds: Callable[[ServerState], object]) -> ServerState:
     """The state, as soon as `holds` is true of it."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             state = await read_server_state(link)
             if holds(state):

@@ -23,6 +23,7 @@ from orcastream.schemas.keys import Keys
 from tests.broker.conftest import MakeReader, MakeWorker
 from tests.broker.following import follow
 from tests.broker.scripted import RETENTION_MS, enqueue, make_request
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
 
 LAST_ID = f"{2**64 - 1}-0"
@@ -221,7 +222,7 @@ async def test_a_junk_seen_key_keeps_no_other_request_from_being_checked(
     entry = (await enqueue(link, keys, request)).entry
     lost = reader.subscribe(Watch("lost", "default", entry, request))
     await link.call_many([("XDEL", keys.requests("normal"), entry.entry_id)])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while await RequestQueue(link, keys).depth() == 0:  # noqa: ASYNC110 (the state is another process's)
             await asyncio.sleep(0.005)
     for subscription in (junk, lost):

@@ -78,7 +78,7 @@ class Checker:
     """Looks at one request after the other.
 
     `begin`: the start of the run, from which times are told. `losses`: when Redis may have lost acknowledged writes,
-    which clients may be told.
+    which clients may be told. `standstill_s`: how long the machine did nothing at most, which nobody is late for.
     """
 
     def __init__(
@@ -88,11 +88,13 @@ class Checker:
         begin: float = 0.0,
         *,
         losses: Sequence[Loss] = (),
+        standstill_s: float = 0.0,
     ) -> None:
         self.findings = Findings()
         self._undisturbed = undisturbed
         self._faults = faults
         self._begin = begin
+        self._standstill_s = standstill_s
         self.losses = Losses(losses)
 
     def check(self, seen: Seen, log: Log) -> None:
@@ -214,7 +216,7 @@ class Checker:
         felt = [one for one in self._faults if one.begin <= last and one.end + _SETTLING_S >= seen.cancelled_at]
         if felt:
             heal = max(one.end for one in felt)
-            if end_at is not None and end_at > max(heal, seen.cancelled_at) + _CANCEL_S:
+            if end_at is not None and end_at > max(heal, seen.cancelled_at) + _CANCEL_S + self._standstill_s:
                 self.findings.add("after_cancel", subject, f"ended {end_at - seen.cancelled_at:.1f} s after its cancel")
             return
         if seen.events_at_cancel is None:
@@ -222,7 +224,7 @@ class Checker:
         more = len(log.final) - seen.events_at_cancel
         self.findings.most_events_after_cancel = max(self.findings.most_events_after_cancel, more)
         late_s = last - seen.cancelled_at
-        if more > EVENTS_AFTER_CANCEL and late_s > _PROMPT_S:
+        if more > EVENTS_AFTER_CANCEL and late_s > _PROMPT_S + self._standstill_s:
             detail = f"{more} events came in the {late_s:.2f} s after its cancel was confirmed"
             self.findings.add("after_cancel", subject, detail)
 

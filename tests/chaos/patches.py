@@ -15,11 +15,11 @@ _LEAK_BYTES = 20 * 2**20
 _LEAK_DESCRIPTORS = 4
 
 
-def apply(pause_s: float, broken: str | None) -> None:
+def apply(pause_s: float, broken: Sequence[str] = ()) -> None:
     """Slow the engine down, and break what `broken` names."""
     pace(pause_s)
-    if broken is not None:
-        BREAKS[broken]()
+    for name in broken:
+        BREAKS[name]()
 
 
 def pace(pause_s: float) -> None:

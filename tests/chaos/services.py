@@ -17,10 +17,10 @@ from tests.service_process import ServiceProcess
 
 LEASE_MS = 2000
 _SHARED = {"lease_ms": LEASE_MS, "retention_s": 7200}
-_WORKER = {"torch_threads": 1, "dtype": "float32", "drain_grace_s": 1, "stall_timeout_s": 10}
+_WORKER = {"torch_threads": 1, "dtype": "float32", "drain_grace_s": 1, "stall_timeout_s": 60}
 _WORKER |= {"max_batch_size": 16, "kv_cache_memory": 48 * 2**20}
 _GATEWAY = {"shutdown_grace_s": 1, "loss_check_s": 2}
-_EXIT_S = 30.0
+_EXIT_S = 120.0
 
 _KINDS: dict[str, type[RedisService]] = {"sentinel": SentinelService, "cluster": ClusterService}
 

@@ -135,7 +135,7 @@ def _extra_epochs(recorder: Recorder) -> int:
 
 async def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     """All of it; the figures."""
-    site = Site("always", directory, patch=partial(apply, _PAUSE_S, None), grace_s=2)
+    site = Site("always", directory, patch=partial(apply, _PAUSE_S), grace_s=2)
     catalogue = Catalogue.load()
     await site.redis.start()
     await site.start()

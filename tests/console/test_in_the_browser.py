@@ -11,6 +11,7 @@ import pytest
 from orcastream.demo.counting import count
 from orcastream.demo.prompts import LONG_COUNT, answer_to
 from tests.console.conftest import OpenConsole, Site
+from tests.patience import PATIENCE_S
 from tests.redis_server import one_server
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def serve(site: Site, workers: int = 1) -> str:
 
 def until(page: "Page", expression: str, argument: object = None) -> None:
     """Wait until an expression holds. (Playwright's own wait evaluates text in the page, which its policy forbids.)"""
-    give_up = time.monotonic() + 90
+    give_up = time.monotonic() + PATIENCE_S
     while not page.evaluate(expression, argument):
         assert time.monotonic() < give_up, expression
         page.wait_for_timeout(50)

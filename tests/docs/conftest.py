@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.producers import EXAMPLES, Producer, redis_cli
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, embedded_binary, system_binary
 
 OFFLINE = ("ENOTFOUND", "ECONNREFUSED", "ETIMEDOUT", "EAI_AGAIN", "ENETUNREACH", "network")
@@ -34,7 +35,7 @@ def node_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("package.json", "tsconfig.json", "producer.mjs", "client.ts", "stream.ts"):
         shutil.copy(EXAMPLES / name, directory)
     command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline"]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=PATIENCE_S)
     if done.returncode and any(word in done.stderr for word in OFFLINE):
         pytest.skip("npm cannot reach its registry")
     assert done.returncode == 0, done.stderr
@@ -44,7 +45,9 @@ def node_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def stream_program(node_directory: Path) -> Path:
     """The TypeScript client and the program around it, checked and compiled."""
-    done = subprocess.run(["node_modules/.bin/tsc"], cwd=node_directory, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        ["node_modules/.bin/tsc"], cwd=node_directory, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, done.stdout
     return node_directory / "build" / "stream.js"
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from orcastream.schemas.codec import Form
+from tests.patience import PATIENCE_S
 from tests.redis_server import embedded_binary
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
@@ -58,7 +59,7 @@ class Producer:
         )
 
 
-def rest_of(process: "subprocess.Popen[str]", timeout_s: float = 60) -> tuple[str, str]:
+def rest_of(process: "subprocess.Popen[str]", timeout_s: float = PATIENCE_S) -> tuple[str, str]:
     """What is still to come on standard output and standard error; kills a process that does not end in time.
 
     communicate() would read past lines that readline() has buffered, and lose them.

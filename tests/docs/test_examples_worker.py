@@ -11,6 +11,7 @@ import pytest
 from orcastream import demo
 from orcastream.text.tokenizer import Tokenizer
 from tests.docs.producers import EXAMPLES, MODEL, Producer, end_of, told
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
 from tests.worker.worker_process import WorkerProcess
 
@@ -24,7 +25,7 @@ QUESTION = "Count from 3 to 7."
 def prompt() -> list[int]:
     """Token ids as the page says to get them: `orcastream tokenize --chat`."""
     command = [sys.executable, "-m", "orcastream.cli.main", "tokenize", "--chat", QUESTION]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     ids: list[int] = json.loads(done.stdout)
     return ids
 
@@ -78,7 +79,7 @@ def test_a_request_that_breaks_a_rule_is_told_so(
 def test_choices_are_told_apart(server: RedisServer, worker: WorkerProcess, prompt: list[int]) -> None:
     command = [sys.executable, str(EXAMPLES / "producer_redis.py"), "--url", server.url, "--model", MODEL]
     command += ["--n", "3", "--temperature", "1.5", "--max-tokens", "8", json.dumps(prompt)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     answers: dict[int, list[int]] = {}
     for choice, position, ids in told(done.stdout.splitlines()):
         assert position == len(answers.setdefault(choice, []))

@@ -20,6 +20,7 @@ from orcastream.schemas.keys import CLASSES, Keys
 from tests.docs.producers import EXAMPLES
 from tests.path.gateway_process import GatewayProcess
 from tests.path.stream import Stream
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.worker_process import WorkerProcess
 
@@ -138,7 +139,7 @@ def test_the_service_works_and_nothing_is_refused(
     assert cancelled.error is not None
     assert cancelled.error["code"] == "cancelled"
     producer = [sys.executable, EXAMPLES / "producer_redis.py", "--url", guarded.url("producer"), "[1, 17, 42]"]
-    assert subprocess.run(producer, timeout=60, check=False).returncode == 0
+    assert subprocess.run(producer, timeout=PATIENCE_S, check=False).returncode == 0
     _run_a_job(guarded, tmp_path)
     _run_a_batch(gateway)
     while "orcastream_redis_commands_slow" not in (page := httpx.get(f"{gateway.url}/metrics").text):

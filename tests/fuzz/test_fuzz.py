@@ -11,7 +11,7 @@ from tests.fuzz.run import fuzz, still_serves
 from tests.fuzz.site import Site
 from tests.fuzz.target import Target, Violation
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.server
 
 
 @pytest.fixture

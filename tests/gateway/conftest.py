@@ -20,6 +20,7 @@ from orcastream.schemas.request import GenerationRequest
 from orcastream.text.tokenizer import Tokenizer
 from tests.gateway.scripted_worker import Answer, ScriptedWorker
 from tests.gateway.tiny_model import write_tiny_model
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.redis_server import RedisServer, embedded_binary, system_binary
 
@@ -156,9 +157,9 @@ async def stage_of(model_folder: str, tokenizer: Tokenizer) -> AsyncIterator[Cal
         await stage.close()
 
 
-async def eventually(check: Callable[[], Awaitable[Any]], timeout_s: float = 10.0) -> Any:
+async def eventually(check: Callable[[], Awaitable[Any]]) -> Any:
     """Wait until `check` returns something true."""
-    async with asyncio.timeout(timeout_s):
+    async with asyncio.timeout(PATIENCE_S):
         while not (found := await check()):  # noqa: ASYNC110 (the state is another process's)
             await asyncio.sleep(0.01)
     return found

@@ -40,7 +40,7 @@ async def test_sigterm_ends_streams_resumably_and_the_process_cleanly(stage: Sta
             except httpx.ConnectError:
                 return False
 
-        await eventually(ready, 90)
+        await eventually(ready)
         body = {"model": MODEL, "prompt": "x", "stream": True}
         async with http.stream("POST", "/v1/completions", json=body) as response:
             reading = read(response)
@@ -69,7 +69,7 @@ async def test_a_signal_while_it_starts_is_not_lost(stage: Stage, model_folder: 
         assert process.returncode is None
         return catches(process.pid, signal.SIGTERM)
 
-    await eventually(catches_sigterm, 90)
+    await eventually(catches_sigterm)
     process.send_signal(signal.SIGTERM)
     _, stderr = await process.communicate()
     assert process.returncode == 0, stderr.decode()

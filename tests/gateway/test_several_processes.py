@@ -48,7 +48,7 @@ class Processes:
             except httpx.TransportError:
                 return False
 
-        await eventually(answers, 90)
+        await eventually(answers)
 
 
 @asynccontextmanager

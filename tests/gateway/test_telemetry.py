@@ -68,7 +68,7 @@ def start(stage: Stage, model_folder: str, tmp_path: Path, monkeypatch: pytest.M
         gateway = ServiceProcess("gateway", tmp_path / "gateway.log", port=port, **settings)
         try:
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
-                await eventually(lambda: _lives(gateway, http), 90)
+                await eventually(lambda: _lives(gateway, http))
                 yield http
             gateway.signal(signal.SIGTERM)
             assert await asyncio.to_thread(gateway.wait, 60) == 0, gateway.log
@@ -108,7 +108,7 @@ async def test_traces_and_metrics_of_a_gateway(stage: Stage, start: StartGateway
             refused = await http.post("/v1/chat/completions", json={"model": "another", "messages": []})
             assert refused.status_code == 400
             await http.get("/metrics")
-            page = await eventually(lambda: _page_with_the_queue(http), 20)
+            page = await eventually(lambda: _page_with_the_queue(http))
             answered = worker.requests[-1].traceparent
             broken_off = asyncio.create_task(_told_at_the_end(http.base_url, "stays"))
             await stays.gate.reached(1)

@@ -12,7 +12,7 @@ from orcastream.demo import MODEL_DIR
 from tests.other_clients.environments import command, python_with
 from tests.path.site import Site
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.server
 
 NUM_REQUESTS = 20
 VLLM_BENCH_SERVE = """

@@ -1,6 +1,7 @@
-"""`make` compiles the operators once, and again when their sources change."""
+"""`make` compiles the operators once, and again when their sources change; how many processes share the tests out."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -74,3 +75,10 @@ def test_make_stops_where_a_source_is_wrong(checkout: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError) as failed:
         make(checkout)
     assert "'nothing' was not declared" in failed.value.stdout.replace("‘", "'").replace("’", "'")
+
+
+@pytest.mark.parametrize(("wanted", "halves"), [(0, [0, 0]), (1, [1, 1]), (100, [2, 100])])
+def test_what_computes_has_a_core_for_each_process(wanted: int, halves: list[int]) -> None:
+    command = ["make", "--dry-run", "TEST_CORES=2", f"TEST_WORKERS={wanted}", "test"]
+    told = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert [int(count) for count in re.findall(r"--numprocesses (\d+)", told)] == halves

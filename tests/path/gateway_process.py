@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 
 from orcastream import demo
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.service_process import ServiceProcess
 
@@ -19,14 +20,14 @@ class GatewayProcess(ServiceProcess):
         defaults = {"redis_url": url, "port": self.port, "lease_ms": 1000, "loss_check_s": 0.5, "model": demo.MODEL_DIR}
         super().__init__("gateway", log_path, **{**defaults, "served_model_name": "orca-demo", **settings})
 
-    def wait_ready(self, timeout_s: float = 90) -> None:
+    def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until it says that Redis answers and a worker lives."""
         give_up = time.monotonic() + timeout_s
         while self.wait_answering(timeout_s).status_code != 200:
             assert time.monotonic() < give_up, f"the gateway did not become ready:\n{self.log[-4000:]}"
             time.sleep(0.05)
 
-    def wait_answering(self, timeout_s: float = 90) -> httpx.Response:
+    def wait_answering(self, timeout_s: float = PATIENCE_S) -> httpx.Response:
         """Wait until it says whether it is ready; what it says."""
         give_up = time.monotonic() + timeout_s
         while time.monotonic() < give_up and self.running:

@@ -10,6 +10,7 @@ import httpx
 from orcastream.demo.prompts import LONG_COUNT
 from orcastream.gateway.admission.api_key import Grant, digest, grant_text
 from tests.path.gateway_process import GatewayProcess
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.worker_process import WorkerProcess
 
@@ -49,7 +50,7 @@ def test_a_place_is_held_through_a_takeover_and_given_back_at_the_end(
                 assert (refused.status_code, refused.json()["error"]["code"]) == (429, "concurrency_limit_exceeded")
             assert "data: [DONE]" in lines
         for gateway in gateways:
-            give_up = time.monotonic() + 20  # a client knows of the end before the entry is acknowledged
+            give_up = time.monotonic() + PATIENCE_S  # a client knows of the end before the entry is acknowledged
             while ask(gateway, max_tokens=1).status_code != 200:
                 assert time.monotonic() < give_up
     finally:

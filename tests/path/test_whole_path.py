@@ -13,6 +13,7 @@ import pytest
 from orcastream.demo.prompts import LONG_COUNT
 from tests.path.site import Site
 from tests.path.stream import Stream
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.worker_process import WorkerProcess
 
@@ -72,7 +73,7 @@ def test_worker_frozen_beyond_its_lease_and_thawed(site: Site) -> None:
 
     stream = Stream().post(site.url, BODY, {30: freeze, 60: thaw})
     assert_undisturbed(stream)
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + PATIENCE_S
     while not re.search("write refused|lease lost", frozen[0].log):
         assert time.monotonic() < give_up, f"the thawed worker went on as if it still had the request: {frozen[0].log}"
         time.sleep(0.01)

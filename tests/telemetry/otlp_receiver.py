@@ -12,6 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1 import trace_pb2
 
+from tests.patience import PATIENCE_S
 from tests.telemetry.otlp_server import OtlpServer
 
 T = TypeVar("T")
@@ -92,7 +93,7 @@ class OtlpReceiver(OtlpServer):
             **more,
         }
 
-    def wait_for(self, found: Callable[["OtlpReceiver"], T], timeout_s: float = 60) -> T:
+    def wait_for(self, found: Callable[["OtlpReceiver"], T], timeout_s: float = PATIENCE_S) -> T:
         """What `found` returns once that is something true; AssertionError with the spans that came instead."""
         give_up = time.monotonic() + timeout_s
         with self._changed:

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from orcastream.engine.native.library import instruction_set, why_unavailable
 from orcastream.worker.admin import Admin
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.redis_server import RedisServer, one_server
 from tests.worker.worker_process import WorkerProcess
@@ -102,7 +103,7 @@ def test_a_worker_answers_while_it_loads_and_while_redis_is_away(redis_binary: s
 def _until(worker: WorkerProcess, port: int, status: int) -> list[str]:
     """The states that the port tells, each once, until it says `connecting` (503) or `serving` (200)."""
     states: list[str] = []
-    give_up = time.monotonic() + 90
+    give_up = time.monotonic() + PATIENCE_S
     while time.monotonic() < give_up and worker.running:
         try:
             got, state = _get(port, "/health/ready")

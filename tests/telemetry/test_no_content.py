@@ -16,6 +16,7 @@ from orcastream.engine.batch.executor import Executor
 from orcastream.gateway.admission.request_admission import RequestAdmission
 from orcastream.worker.admission import Admission as WorkerAdmission
 from tests.path.gateway_process import GatewayProcess
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.redis_server import RedisServer, one_server
 from tests.redis_waiting import wait_until
@@ -204,7 +205,7 @@ def _unusable(watched: Watched) -> None:
     with watched.server.client() as client:
         for number, fields in enumerate(wrong):
             client.xadd(REQUESTS, {"id": f"bad{number}", **good, **fields})
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + PATIENCE_S
         while client.xlen(DEAD) < len(wrong):
             assert time.monotonic() < give_up
             time.sleep(0.05)

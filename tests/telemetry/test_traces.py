@@ -15,6 +15,7 @@ from orcastream.schemas.codec import Form
 from orcastream.schemas.events import Output, Started, encode_event
 from orcastream.telemetry.names import Attribute, Outcome, Span, SpanEvent
 from tests.path.stream import Stream
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.telemetry.observed_site import BUDGET, ObservedSite, span_ids
 from tests.telemetry.otlp_receiver import OtlpReceiver, ReceivedSpan
@@ -70,7 +71,7 @@ def check_phases(phases: dict[str, ReceivedSpan], process: ReceivedSpan, names: 
 def test_a_request_over_http_is_one_trace_from_the_client_to_the_last_write(site: ObservedSite) -> None:
     site.ensure_workers(1)
     body = {"model": MODEL, "prompt": LONG_COUNT[0], "max_tokens": 20, "temperature": 0}
-    answer = httpx.post(f"{site.gateway.url}/v1/completions", json=body, headers=HEADERS, timeout=60)
+    answer = httpx.post(f"{site.gateway.url}/v1/completions", json=body, headers=HEADERS, timeout=PATIENCE_S)
     request_id = answer.json()["id"]
     [(epoch, started)] = site.started_events(request_id)
     process = site.process_span(started.traceparent)
@@ -262,7 +263,7 @@ def test_the_server_span_says_why_a_request_was_refused(site: ObservedSite, body
         f"{site.gateway.url}/v1/completions",
         json={"model": MODEL, **body},
         headers={"traceparent": f"00-{trace_id}-{CLIENT_SPAN}-01"},
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert answer.json()["error"]["code"] == code
     server = site.receiver.wait_for(lambda receiver: [one for one in receiver.spans if one.trace_id == trace_id])[0]

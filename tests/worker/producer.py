@@ -10,10 +10,10 @@ from orcastream.schemas.codec import Form
 from orcastream.schemas.events import Event, EventId, Output, Started, decode_event
 from orcastream.schemas.keys import GROUP, Keys
 from orcastream.schemas.request import GenerationRequest, parse_payload
+from tests.patience import PATIENCE_S
 from tests.redis_cluster import plain_client
 from tests.worker.worker_process import MODEL, WorkerProcess
 
-WAIT_S = 120
 LONG: dict[str, Any] = {"max_tokens": 400, "ignore_eos": True}
 """Sampling of an answer that lasts a second or more: time for something to happen in the middle of it."""
 
@@ -50,7 +50,7 @@ class Producer:
     def events(self, request_id: str) -> Iterator[tuple[EventId, Event]]:
         """Every entry of the reply log as it comes, up to the terminal one."""
         key, last = self.keys.reply(request_id), "0-0"
-        give_up = time.monotonic() + WAIT_S
+        give_up = time.monotonic() + PATIENCE_S
         while time.monotonic() < give_up:
             for _, entries in self.redis.xread({key: last}, block=1000) or []:
                 for raw_id, fields in entries:
@@ -59,7 +59,7 @@ class Producer:
                     yield EventId.parse(raw_id), event
                     if event.type in ("finished", "error"):
                         return
-        raise AssertionError(f"no terminal event for {request_id} within {WAIT_S} s; last entry {last}")
+        raise AssertionError(f"no terminal event for {request_id} within {PATIENCE_S} s; last entry {last}")
 
     def read(self, request_id: str) -> Fold:
         """The whole reply, folded as a client would."""
@@ -96,7 +96,7 @@ class Producer:
 
     def wait_empty(self) -> None:
         """Wait until the queue is empty: the clean-up comes after the terminal event."""
-        give_up = time.monotonic() + WAIT_S
+        give_up = time.monotonic() + PATIENCE_S
         while not self.queue_is_empty():
             assert time.monotonic() < give_up, "entries were left in the queue"
             time.sleep(0.01)

@@ -8,13 +8,12 @@ import redis
 
 from orcastream.schemas.events import EventId
 from orcastream.schemas.keys import CLASSES, GROUP
+from tests.patience import PATIENCE_S
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import LONG, Producer
 
 pytestmark = one_server("system")
-
-WAIT_S = 120
 
 
 def num_claimed(producer: Producer) -> int:
@@ -33,7 +32,7 @@ def test_a_worker_holds_what_it_runs_and_what_may_wait(
     name = worker.wait_serving()
     assert producer.redis.hget(producer.keys.worker(name), "capacity") == str(1 + max_waiting).encode()
     most = 0
-    give_up = time.monotonic() + WAIT_S
+    give_up = time.monotonic() + PATIENCE_S
     while producer.redis.xlen(producer.keys.requests("normal")):
         assert time.monotonic() < give_up
         most = max(most, num_claimed(producer))

@@ -8,6 +8,7 @@ from orcastream.broker.fold import Fold
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import Output, Started
 from tests.chaos.patches import pace
+from tests.patience import PATIENCE_S
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import LONG, Producer
 
@@ -25,7 +26,7 @@ def expired(fold: Fold) -> int:
 
 def wait_for_length(producer: Producer, length: int) -> None:
     """Until so many requests wait and run: an entry goes a moment after its terminal."""
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + PATIENCE_S
     while (found := producer.redis.xlen(producer.keys.requests("normal"))) != length:
         assert time.monotonic() < give_up, found
         time.sleep(0.01)
@@ -81,7 +82,7 @@ def test_what_a_saturated_worker_tells(producer: Producer, start_worker: StartWo
     assert first.terminal is not None
     assert not producer.redis.exists(key), "it never had less room than was wanted"
     requests = [producer.post(count_prompt, **asked) for _ in range(5)]
-    give_up = time.monotonic() + 30
+    give_up = time.monotonic() + PATIENCE_S
     while not producer.redis.hexists(key, name):
         assert time.monotonic() < give_up
         time.sleep(0.01)

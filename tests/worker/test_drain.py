@@ -17,6 +17,7 @@ from orcastream.worker import intake
 from orcastream.worker.engine_loop import EngineFailed
 from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import LONG, Producer
@@ -79,7 +80,7 @@ async def test_drain_ends_while_the_engine_hangs(
     await hanging.wait()
     worker.drain()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises((EngineFailed, ExceptionGroup)):
                 await running
     finally:
@@ -114,7 +115,7 @@ async def idle_worker(
     settings = WorkerSettings(lease_ms=1000, _env_file=None)
     worker = Worker(settings, redis_server.url, producer.keys, "idle", engine, None)
     running = asyncio.create_task(worker.run())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not _claims_wait(producer):  # noqa: ASYNC110 (the state is the server's)
             await asyncio.sleep(0.005)
     return worker, running

@@ -10,6 +10,7 @@ from orcastream import demo
 from orcastream.engine import EngineConfig, IterationRecord, OrcaEngine, Request, TokenEvent
 from orcastream.schemas.sampling import SamplingParams
 from orcastream.worker.engine_loop import EngineFailed, EngineLoop, EngineOutput, Iterated, Refused
+from tests.patience import PATIENCE_S
 from tests.redis_waiting import wait_until
 
 PROMPT = (5, 6, 7, 8)
@@ -33,7 +34,7 @@ class Run:
     def events(self, count: int) -> list[EngineOutput]:
         events: list[EngineOutput] = []
         while len(events) < count:
-            events += self.output.get(timeout=30)
+            events += self.output.get(timeout=PATIENCE_S)
         return events
 
 
@@ -49,7 +50,7 @@ def run(engine: OrcaEngine) -> Iterator[Run]:
 def test_output_is_bounded_until_it_is_published(run: Run) -> None:
     run.loop.submit([Request("a", PROMPT, LONG)])
     assert len(run.events(10)) == 10
-    assert run.output.get(timeout=30) == [], "no iteration follows now"
+    assert run.output.get(timeout=PATIENCE_S) == [], "no iteration follows now"
     with pytest.raises(queue.Empty):
         run.output.get(timeout=0.3)
     assert run.loop.stalled_for_s() == 0
@@ -61,7 +62,7 @@ def test_cancel_reaches_an_engine_that_waits_for_the_publisher(run: Run) -> None
     run.loop.submit([Request("a", PROMPT, LONG)])
     run.events(10)
     run.loop.cancel(["a"])
-    assert run.output.get(timeout=30) == []
+    assert run.output.get(timeout=PATIENCE_S) == []
     run.loop.published(10)
     run.loop.submit([Request("b", PROMPT, LONG)])
     assert {event.request_id for event in run.events(3)} == {"b"}
@@ -82,7 +83,7 @@ def test_failure_of_the_engine_ends_the_thread_and_is_reported(engine: OrcaEngin
     run = Run(engine)
     run.loop.submit([Request("a", PROMPT, LONG)])
     run.loop.join(30)
-    assert run.output.get(timeout=30) == []
+    assert run.output.get(timeout=PATIENCE_S) == []
     with pytest.raises(EngineFailed, match=r"^MemoryError$") as failed:
         run.loop.check()
     assert str(failed.value.__cause__) == "device gone", "which the log tells where it may"

@@ -70,7 +70,7 @@ def test_a_worker_that_comes_while_redis_is_frozen_takes_nothing_over(
 def test_a_hand_over_wakes_a_worker_that_waits(
     producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
 ) -> None:
-    """It would look by itself only after a minute."""
+    """It would look by itself only after an hour."""
     leaving, heir = start_worker(drain_grace_s=0), start_worker(patch=looks_seldom)
     names = {worker.wait_serving(): worker for worker in (leaving, heir)}
     heir.signal(signal.SIGSTOP)
@@ -81,10 +81,8 @@ def test_a_hand_over_wakes_a_worker_that_waits(
     assert names[started.worker] is leaving
     next(event for _, event in events if isinstance(event, Output))
     leaving.signal(signal.SIGTERM)
-    begin = time.monotonic()
     again = next(event for _, event in events if isinstance(event, Started))
     assert names[again.worker] is heir
-    assert time.monotonic() - begin < 20
     assert producer.read(request_id).tokens[0] == undisturbed(count_prompt, **LONG)
 
 
@@ -92,4 +90,4 @@ def looks_seldom() -> None:
     """In a worker's process: what it waits for comes, or is told of."""
     from orcastream.worker import intake
 
-    intake._BLOCK_MS, intake._LOOK_S = 3_000, 60.0
+    intake._BLOCK_MS, intake._LOOK_S = 3_000, 3600.0

@@ -11,6 +11,7 @@ import redis
 from orcastream.broker.fold import Fold
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import Output
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.producer import LONG, Producer
 from tests.worker.worker_process import WorkerProcess
@@ -25,7 +26,7 @@ def server(own_redis: Callable[..., RedisServer]) -> RedisServer:
     server = own_redis(options=["--cluster-enabled", "yes"])
     with server.client() as client:
         client.execute_command("CLUSTER", "ADDSLOTS", *range(SLOTS))
-        give_up = time.monotonic() + 30
+        give_up = time.monotonic() + PATIENCE_S
         while "cluster_state:ok" not in str(info := client.execute_command("CLUSTER", "INFO")) and (
             not isinstance(info, dict) or info["cluster_state"] != "ok"
         ):

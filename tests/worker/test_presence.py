@@ -10,9 +10,10 @@ from orcastream.engine import EngineConfig, OrcaEngine, TokenEvent
 from orcastream.schemas.keys import CLASSES, GROUP
 from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
-from tests.worker.producer import WAIT_S, Producer
+from tests.worker.producer import Producer
 
 pytestmark = one_server("embedded")
 
@@ -22,7 +23,7 @@ def test_consumers_of_dead_workers_are_deleted(producer: Producer, start_worker:
     dead_name = dead.wait_serving().encode()
     dead.kill()
     name = start_worker(lease_ms=500).wait_serving().encode()
-    give_up = time.monotonic() + WAIT_S
+    give_up = time.monotonic() + PATIENCE_S
     while dead_name in (names := _consumers(producer)):
         assert time.monotonic() < give_up, f"{dead_name!r} is still there: {names}"
         time.sleep(0.05)
@@ -71,7 +72,7 @@ def test_a_worker_that_hears_of_its_own_hand_over_goes_on(producer: Producer, st
 
 
 async def _says(producer: Producer, state: str) -> None:
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             said = await asyncio.to_thread(producer.redis.hget, producer.keys.worker("hangs"), "state")
             if said == state.encode():

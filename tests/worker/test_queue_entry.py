@@ -36,7 +36,7 @@ def test_request_posted_again_after_its_entry_was_lost_is_served(
 def test_entry_claimed_again_while_it_runs_is_one_request(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], undisturbed: Callable
 ) -> None:
-    start_worker()
+    start_worker(lease_ms=60_000)
     request_id = producer.post(count_prompt, **LONG)
     for event_id, _ in producer.events(request_id):
         if event_id.index == 3:  # the group that the worker then makes anew delivers the entry a second time

@@ -9,9 +9,10 @@ import redis
 
 from orcastream.broker.fold import Fold
 from orcastream.schemas.events import Output
+from tests.patience import PATIENCE_S
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
-from tests.worker.producer import WAIT_S, Producer
+from tests.worker.producer import Producer
 
 pytestmark = one_server("system")
 
@@ -42,7 +43,7 @@ def test_what_a_truncated_aof_lost_is_answered_by_the_worker_that_had_it(
         if seen == 4:
             break
     server.lose_writes_after(marks[lost])
-    give_up = time.monotonic() + WAIT_S
+    give_up = time.monotonic() + PATIENCE_S
     while fold.terminal is None:
         assert time.monotonic() < give_up, worker.log
         try:

@@ -18,6 +18,7 @@ from orcastream.worker.policy_switch import PolicySwitch
 from orcastream.worker.roster import Roster
 from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.stats.story import EngineStory
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import LONG, Producer
@@ -123,7 +124,7 @@ class Watcher:
         self._producer.redis.execute_command(*control)
 
     def read_until(self, holds: Callable[[WorkerStats], bool]) -> WorkerStats:
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + PATIENCE_S
         while time.monotonic() < give_up:
             for _, entries in self._producer.redis.xread({self._producer.keys.stats: self._last}, block=1000) or []:
                 for entry_id, fields in entries:

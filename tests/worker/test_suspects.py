@@ -9,10 +9,11 @@ import pytest
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import EventId, Output, Started
 from orcastream.schemas.keys import GROUP
+from tests.patience import PATIENCE_S
 from tests.redis_server import one_server
 from tests.worker import poison, poisoned
 from tests.worker.conftest import StartWorker
-from tests.worker.producer import WAIT_S, Producer
+from tests.worker.producer import Producer
 from tests.worker.worker_process import WorkerProcess
 
 pytestmark = one_server("system")
@@ -34,7 +35,7 @@ class Fleet:
                 self.workers[index] = self._start()
 
     def tend_until(self, done: Callable[[], bool]) -> None:
-        give_up = time.monotonic() + WAIT_S
+        give_up = time.monotonic() + PATIENCE_S
         while not done():
             assert time.monotonic() < give_up, self.workers[0].log[-2000:]
             self.tend()
@@ -122,7 +123,7 @@ def test_a_new_token_starts_the_count_again(
 
 
 def _wait_for_deliveries(producer: Producer, number: int) -> None:
-    give_up = time.monotonic() + WAIT_S
+    give_up = time.monotonic() + PATIENCE_S
     while True:
         (pending,) = producer.redis.xpending_range(producer.keys.requests("normal"), GROUP, "-", "+", 1)
         if pending["times_delivered"] == number:

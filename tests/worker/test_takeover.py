@@ -10,6 +10,7 @@ import redis
 from orcastream.broker.fold import Fold
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import EventId, Output, Started, Terminal
+from tests.patience import PATIENCE_S
 from tests.redis_server import one_server
 from tests.redis_waiting import wait_until
 from tests.worker import poison
@@ -155,8 +156,10 @@ def test_drain_hands_the_rest_over_at_its_token(
 
 
 def test_drain_finishes_what_fits_in_the_grace_period(
-    producer: Producer, pair: dict, undisturbed: Callable, count_prompt: list[int]
+    producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
 ) -> None:
+    workers = [start_worker(lease_ms=60_000, drain_grace_s=PATIENCE_S) for _ in range(2)]
+    pair = {worker.wait_serving(): worker for worker in workers}
     request_id = producer.post(count_prompt, **LONG)
     fold, epochs = disturb(producer, request_id, pair, 5, lambda worker: worker.signal(signal.SIGTERM))
     assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
@@ -167,7 +170,7 @@ def test_drain_finishes_what_fits_in_the_grace_period(
 def test_broken_connections_end_epochs_and_lose_nothing(
     producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
 ) -> None:
-    start_worker().wait_serving()
+    start_worker(lease_ms=60_000).wait_serving()
     request_id = producer.post(count_prompt, **LONG)
     fold, epochs = Fold(), 0
     for events, (event_id, event) in enumerate(producer.events(request_id), start=1):
@@ -195,7 +198,7 @@ def test_redis_killed_and_restarted_in_mid_stream(
         if seen == 20:
             break
     server.restart()
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + PATIENCE_S
     while fold.terminal is None and time.monotonic() < give_up:
         try:
             for event_id, event in producer.events(request_id):

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 from orcastream.schemas.keys import Keys
+from tests.patience import PATIENCE_S
 from tests.redis_cluster import plain_client
 from tests.service_process import ServiceProcess
 
@@ -18,7 +19,7 @@ class WorkerProcess(ServiceProcess):
         defaults = {"redis_url": url, "lease_ms": 1000, "torch_threads": 1, "drain_grace_s": 20}
         super().__init__("worker", log_path, **{**defaults, **settings})
 
-    def wait_serving(self, timeout_s: float = 90) -> str:
+    def wait_serving(self, timeout_s: float = PATIENCE_S) -> str:
         """Wait until the worker has said that it is there; its name."""
         keys = Keys(MODEL)
         give_up = time.monotonic() + timeout_s

@@ -83,7 +83,7 @@ async def test_a_request_that_nobody_served_in_time_is_posted_again(
     async def posted_again() -> bool:
         return bool(await link.call("EXISTS", stage.keys.seen("job.1.1")))
 
-    await eventually(posted_again, timeout_s=60)
+    await eventually(posted_again)
     assert not asking.done()
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)

@@ -15,6 +15,7 @@ import pytest
 from orcastream.cli.main import main
 from orcastream.schemas.keys import Keys
 from tests.cli.jobs.bulk import ROOT, BulkJob
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.worker_process import MODEL, WorkerProcess
 
@@ -185,7 +186,7 @@ def test_ctrl_c_says_how_to_go_on(own_redis: Callable[..., RedisServer], tmp_pat
                     assert process.poll() is None
                     time.sleep(0.02)
             process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
     assert process.returncode == 130
@@ -207,7 +208,7 @@ def test_a_cancelled_job_ends(own_redis: Callable[..., RedisServer], tmp_path: P
                 assert process.poll() is None
                 time.sleep(0.02)
             assert main(["results", "one", "--cancel", *flags]) == 1, "it has not ended yet"
-            assert process.wait(timeout=60) == 1
+            assert process.wait(timeout=PATIENCE_S) == 1
             assert client.xlen(Keys(MODEL).requests("low")) == 0
     finally:
         process.kill()

@@ -21,6 +21,7 @@ from orcastream.client import Client
 from orcastream.schemas.keys import Keys
 from tests.broker.scripted import ScriptedWorker, enqueue, make_request
 from tests.cli.processes import ROOT
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.worker_process import MODEL, WorkerProcess
 
@@ -126,7 +127,7 @@ class Tmux:
 
     def shows(self, *parts: str) -> str:
         """Wait until the screen holds all parts."""
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + PATIENCE_S
         while time.monotonic() < give_up:
             screen = self.run("capture-pane", "-p")
             if all(part in screen for part in parts):
@@ -136,7 +137,7 @@ class Tmux:
 
     def ended(self) -> bool:
         """Whether its command has ended: the only session goes with it."""
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + PATIENCE_S
         while self.run("list-sessions") and time.monotonic() < give_up:
             time.sleep(0.1)
         return not self.run("list-sessions")

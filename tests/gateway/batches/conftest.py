@@ -31,12 +31,12 @@ async def begin(client: openai.AsyncOpenAI, *lines: object, endpoint: Any = CHAT
     return await client.batches.create(input_file_id=file_id, endpoint=endpoint, completion_window="24h", **options)
 
 
-async def ended(client: openai.AsyncOpenAI, batch: Batch, timeout_s: float = 30) -> Batch:
+async def ended(client: openai.AsyncOpenAI, batch: Batch) -> Batch:
     async def has_ended() -> Batch | None:
         now = await client.batches.retrieve(batch.id)
         return now if now.status in ENDED else None
 
-    found: Batch = await eventually(has_ended, timeout_s)
+    found: Batch = await eventually(has_ended)
     return found
 
 

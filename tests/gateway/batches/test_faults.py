@@ -15,7 +15,7 @@ from tests.gateway.batches.conftest import CHAT, ENDED
 from tests.path.site import Site
 from tests.redis_server import RedisServer
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.server
 
 LINES = 240
 

@@ -213,7 +213,7 @@ async def test_while_nobody_watches_nothing_is_kept_awake(stage: Stage, redis_se
                     return False
             return True
 
-        assert await eventually(nobody_reads, 30)
+        assert await eventually(nobody_reads)
 
 
 async def test_no_more_watch_than_a_gateway_serves(stage: Stage) -> None:

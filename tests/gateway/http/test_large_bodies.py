@@ -14,7 +14,7 @@ from tests.gateway.tiny_model import write_tiny_model
 from tests.path.gateway_process import GatewayProcess
 from tests.redis_server import RedisServer
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.server
 
 MIB = 1024 * 1024
 MODEL = "orca-demo"

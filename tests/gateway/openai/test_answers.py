@@ -299,7 +299,7 @@ async def test_where_one_of_several_prompts_fails_the_others_end(stage: Stage) -
     async def are_cancelled() -> bool:
         return bool(await link.call("EXISTS", *cancelled) == 2)
 
-    await eventually(are_cancelled, 20)
+    await eventually(are_cancelled)
 
 
 async def test_the_same_id_gives_the_same_answer_once(stage: Stage) -> None:

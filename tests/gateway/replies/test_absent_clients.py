@@ -82,7 +82,7 @@ async def test_a_client_of_a_killed_gateway_that_never_returns(stage: Stage, mod
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, stage.url, model_folder, str(port))
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
-            await eventually(lambda: is_ready(http), 90)
+            await eventually(lambda: is_ready(http))
             async with http.stream("POST", "/v1/completions", json=BODY) as response:
                 request_id = response.headers["x-request-id"]
                 reading = read(response)

@@ -15,6 +15,7 @@ from orcastream.schemas.keys import GROUP
 from tests.gateway.conftest import MODEL, TEXT, Served, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import Seen, joined, read
+from tests.patience import PATIENCE_S
 
 BODY = {"model": MODEL, "prompt": "x", "stream": True}
 
@@ -51,7 +52,7 @@ async def departed(served: Served) -> None:
     async def may_cancel() -> bool:
         return not gateway.models.default.readers._changed and gateway.models.default.disconnects.may_cancel()
 
-    await eventually(may_cancel, timeout_s=60)  # after an outage a gateway's lease passes first, 8 s
+    await eventually(may_cancel)  # after an outage a gateway's lease passes first, 8 s
     await asyncio.sleep(gateway.settings.disconnect_grace_s + _MARGIN_S)
     await gateway.models.default.disconnects.cancel_due()
 
@@ -195,7 +196,7 @@ async def test_a_gateway_stops_when_its_last_client_has_just_left(stage: Stage, 
     model.disconnects.left("request")
     for _ in range(turns):
         await asyncio.sleep(0)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await model.close()
 
 
