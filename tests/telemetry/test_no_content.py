@@ -41,9 +41,9 @@ class _Recorder(OtlpReceiver):
         self.raw = b""
         super().__init__()
 
-    def _take(self, path: str, body: bytes) -> None:
+    def _take(self, path: str, body: bytes) -> int:
         self.raw += body
-        super()._take(path, body)
+        return super()._take(path, body)
 
 
 class Watched:
@@ -117,16 +117,12 @@ def _good_agent(watched: Watched) -> None:
         {"role": "assistant", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": PROMPT},
     ]
-    chat = {"messages": messages, "tools": [{"type": "function", "function": tool}], "tool_choice": "required"}
-    assert _ask(watched, path="/v1/chat/completions", prompt=None, **chat).status_code == 200
-    asked = {
-        "input": PROMPT,
-        "instructions": PROMPT,
-        "tools": [{"type": "function", **tool}],
-        "tool_choice": "required",
-    }
+    common = {"model": MODEL, "tool_choice": "required"}
+    chat = {**common, "messages": messages, "tools": [{"type": "function", "function": tool}], "max_tokens": 5}
+    assert httpx.post(f"{watched.gateway.url}/v1/chat/completions", json=chat, timeout=60).status_code == 200
+    asked = {**common, "input": PROMPT, "instructions": PROMPT, "tools": [{"type": "function", **tool}]}
     for more in ({"stream": True}, {"background": True}):
-        body = {"model": MODEL, "max_output_tokens": 5, **asked, **more}
+        body = {"max_output_tokens": 5, **asked, **more}
         answer = httpx.post(f"{watched.gateway.url}/v1/responses", json=body, timeout=60)
         assert answer.status_code == 200, answer.text
     kept = f"{watched.gateway.url}/v1/responses/{answer.json()['id']}"
