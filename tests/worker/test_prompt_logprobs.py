@@ -33,7 +33,7 @@ def network() -> Any:
 
 @pytest.fixture
 def long_prompt(count_prompt: list[int]) -> list[int]:
-    return (count_prompt * 40)[:300]
+    return (count_prompt * 60)[:300]
 
 
 def check(network: Any, prompt: list[int], items: Items, count: int, *, begin: int = 0) -> None:
@@ -95,7 +95,7 @@ def test_they_come_before_the_first_token(
 def test_no_event_holds_more_than_its_share(
     producer: Producer, start_worker: StartWorker, network: Any, count_prompt: list[int]
 ) -> None:
-    prompt = (count_prompt * 60)[:400]
+    prompt = (count_prompt * 80)[:400]
     start_worker(max_num_batched_tokens=512, max_batch_size=8)
     _, events = read(producer, producer.post(prompt, max_tokens=1, prompt_logprobs=20))
     check(network, prompt, items_of(events, prompt), 20)
@@ -164,8 +164,7 @@ def test_tokens_behind_a_hole_are_told_again(
     write(producer, request.id, started(long_prompt, entry), first, Output((Run(0, 0, (1, 2)),)))
     start_worker()
     log = [event for _, event in producer.events(request.id)]
-    assert items_of(log[3:], long_prompt) == []
-    fresh = [event for event in log[3:] if isinstance(event, PromptRun)]
+    fresh = [event for event in log[4:] if isinstance(event, PromptRun)]
     check(network, long_prompt, [item for run in fresh for item in run.logprobs], 2, begin=2)
     assert sum((run.tokens for event in log[4:] for run in event.runs), ()) == tuple(  # type: ignore[union-attr]
         undisturbed(long_prompt, max_tokens=6)
