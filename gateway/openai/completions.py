@@ -71,6 +71,10 @@ class Completions(ChoicesEndpoint):
         """echo and logprobs."""
         told = "Log probability of each token and of this many likeliest ones; false: none."
         return {
+            "max_tokens": {
+                **common["max_tokens"],
+                "description": "Longest answer; 0: none, with echo alone.",
+            },
             "echo": {"type": "boolean", "description": "Begin each choice with the prompt, and its log probabilities."},
             "prompt_logprobs": {
                 "type": "integer",

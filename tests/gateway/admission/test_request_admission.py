@@ -305,7 +305,6 @@ def test_values_that_ask_for_nothing_are_accepted(admission: RequestAdmission) -
     [
         ("suffix", "x"),
         ("top_logprobs", 2),
-        ("prompt_logprobs", 1),
         ("skip_special_tokens", False),
         ("continue_final_message", True),
         ("tools", [{}]),
