@@ -86,8 +86,10 @@ class LogBusy(BrokerError):
 class Gap(BrokerError):
     """Tokens are missing between what was folded and what the log says next: read it again from the start."""
 
-    def __init__(self, choice: int, expected: int, found: int) -> None:
-        super().__init__(f"choice {choice}: the log goes on at token {found}, expected {expected}")
+    def __init__(self, choice: int | None, expected: int, found: int) -> None:
+        """`choice` None: log probabilities of the prompt are missing."""
+        where = "the prompt" if choice is None else f"choice {choice}"
+        super().__init__(f"{where}: the log goes on at token {found}, expected {expected}")
         self.choice = choice
         self.expected = expected
         self.found = found

@@ -7,7 +7,7 @@ from orcastream.broker.errors import Gap, ReplyConflict
 from orcastream.broker.resp import fields_of
 from orcastream.broker.resume import extend_checksum
 from orcastream.schemas.errors import InvalidRequest
-from orcastream.schemas.events import Event, EventId, Output, Run, Started, Terminal, decode_event
+from orcastream.schemas.events import Event, EventId, Output, PromptRun, Run, Started, Terminal, decode_event
 from orcastream.schemas.limits import MAX_CHOICES
 
 
@@ -15,7 +15,8 @@ class Fold:
     """The state of one reply log after the events fed so far.
 
     Positions, not ids, define the reply: a run at the next expected position is appended, a lower one must agree with
-    what is there, a higher one is a Gap. Entries after the first terminal do not exist. An error may count fewer tokens
+    what is there, a higher one is a Gap. Positions of the prompt, where its log probabilities are told, come before
+    all of the output. Entries after the first terminal do not exist. An error may count fewer tokens
     than there are: it changes none of them.
     """
 
@@ -26,6 +27,10 @@ class Fold:
         """The one before it."""
         self.first_seed: int | None = None
         """The seed that the first started event names: the one that every continuation uses."""
+        self.prompt_told = 0
+        """Tokens of the prompt, from its first, whose log probabilities are there."""
+        self.prompt_expected = 0
+        """Those that have to be there before the first output token."""
         self.tokens: list[list[int]] = []
         """Output tokens, per choice."""
         self.terminal: Terminal | None = None
@@ -50,6 +55,8 @@ class Fold:
             self._start(event_id, event)
             return []
         self._check(event)
+        if isinstance(event, PromptRun):
+            self.prompt_told = max(self.prompt_told, event.end)
         fresh = [new for run in event.runs if (new := self._extend(run)) is not None]
         self._progress = self._progress or bool(fresh)
         if isinstance(event, Terminal):
@@ -75,6 +82,8 @@ class Fold:
         self.last_id = event_id
         if self.first_seed is None:
             self.first_seed = event.seed
+        if event.prompt_logprobs is not None:
+            self.prompt_expected = event.prompt_tokens
         self._grow(event.n)
 
     def _grow(self, num_choices: int) -> None:
@@ -82,8 +91,9 @@ class Fold:
             self.tokens.append([])
             self._checksums.append(0)
 
-    def _check(self, event: Output | Terminal) -> None:
+    def _check(self, event: PromptRun | Output | Terminal) -> None:
         """Raise Gap or ReplyConflict before anything is changed."""
+        self._check_prompt(event)
         lengths: dict[int, int] = {}
         for run in event.runs:
             known = self._choice(run.choice)
@@ -100,6 +110,16 @@ class Fold:
                     raise Gap(choice, length, ending.tokens)
                 if ending.tokens < length and event.error is None:
                     raise ReplyConflict(f"choice {choice} ended after {ending.tokens} tokens, {length} were delivered")
+
+    def _check_prompt(self, event: PromptRun | Output | Terminal) -> None:
+        """What is told of the prompt has no hole, and is complete before any output and before the request finishes."""
+        if isinstance(event, PromptRun):
+            if event.position > self.prompt_told:
+                raise Gap(None, self.prompt_told, event.position)
+        elif self.prompt_told < self.prompt_expected and (
+            event.runs or (isinstance(event, Terminal) and event.error is None)
+        ):
+            raise Gap(None, self.prompt_told, self.prompt_expected)
 
     def _extend(self, run: Run) -> Run | None:
         self._grow(run.choice + 1)

@@ -8,7 +8,7 @@ from orcastream.broker.fold import decode_entry
 from orcastream.broker.loss import Watch
 from orcastream.broker.resp import pack_parts
 from orcastream.broker.subscription import ReplyState, Update
-from orcastream.schemas.events import Event, EventId, Started, Terminal
+from orcastream.schemas.events import Event, EventId, PromptRun, Started, Terminal
 
 
 class FollowedLog:
@@ -47,14 +47,15 @@ class FollowedLog:
 
     def _fold(self, event_id: EventId, event: Event) -> None:
         fold = self.state.fold
-        before = fold.started
+        before, told = fold.started, fold.prompt_told
         runs = tuple(fold.feed(event_id, event))
         is_new_epoch = fold.started is not before
-        if runs or is_new_epoch or isinstance(event, Terminal):
+        prompt = event.beyond(told) if isinstance(event, PromptRun) else None
+        if runs or prompt is not None or is_new_epoch or isinstance(event, Terminal):
             counts, checksums = fold.progress()
             started = event if is_new_epoch and isinstance(event, Started) else None
             terminal = event if isinstance(event, Terminal) else None
-            self.state.publish(Update(counts, checksums, event_id.epoch, runs, started, terminal))
+            self.state.publish(Update(counts, checksums, event_id.epoch, runs, started, terminal, prompt))
         if self.state.reread_until is not None and event_id >= self.state.reread_until:
             self.state.reread_until = None
 

@@ -9,11 +9,11 @@ from orcastream.broker.errors import BrokerError, WrongTenant
 from orcastream.broker.fold import Fold
 from orcastream.broker.resume import resume_id
 from orcastream.schemas.errors import ErrorCode
-from orcastream.schemas.events import EventId, Run, Started, Terminal
+from orcastream.schemas.events import EventId, PromptRun, Run, Started, Terminal
 
 
 class Update(NamedTuple):
-    """One step of a reply: a new epoch's started event, new tokens, or the end.
+    """One step of a reply: a new epoch's started event, what is told of the prompt, new tokens, or the end.
 
     `started` comes alone; the last `runs` come with the `terminal`. `epoch` is that of the event, `counts` and
     `checksums` are those of each choice's tokens up to it.
@@ -25,6 +25,8 @@ class Update(NamedTuple):
     runs: tuple[Run, ...] = ()
     started: Started | None = None
     terminal: Terminal | None = None
+    prompt: PromptRun | None = None
+    """More of what is told of the prompt, which comes alone."""
 
     @property
     def resume_id(self) -> str:
@@ -88,7 +90,7 @@ class ReplyState:
         """What was dropped, as if it had all come at once from its newest epoch."""
         if self._begun is None or self._last is None:
             return []
-        counts, checksums, epoch, _, _, terminal = self._last
+        counts, checksums, epoch, *_, terminal, _ = self._last
         none = (0,) * len(counts)
         begun = self._begun._replace(counts=none, checksums=none)
         runs = tuple([Run(choice, 0, tuple(self.fold.tokens[choice][:n])) for choice, n in enumerate(counts) if n])
@@ -209,4 +211,4 @@ class Subscription:
 
 
 def _has_logprobs(update: Update) -> bool:
-    return any(run.logprobs is not None for run in update.runs)
+    return update.prompt is not None or any(run.logprobs is not None for run in update.runs)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from orcastream.broker.subscription import Update
 from orcastream.client.errors import conflict, failure
 from orcastream.client.result import Choice, Delta, Result, TokenLogprob
-from orcastream.client.told_logprobs import of_run
+from orcastream.client.told_logprobs import of_prompt_run, of_run
 from orcastream.schemas.events import Ending, Run, Terminal
 from orcastream.text.choice_text import ChoiceText
 from orcastream.text.tokenizer import Tokenizer
@@ -39,10 +39,13 @@ class FoldedAnswer:
         self._request_id = request_id
         self._tokenizer = tokenizer
         self._choices: list[_Choice] = []
+        self._prompt_logprobs: list[TokenLogprob | None] = []
 
     def take(self, update: Update) -> Iterator[Delta | Result]:
         """What an update brings that is new; the Result comes last. Raises ClientError, behind what came before it."""
         terminal = update.terminal
+        if update.prompt is not None and (fresh_prompt := update.prompt.beyond(len(self._prompt_logprobs))) is not None:
+            self._prompt_logprobs += of_prompt_run(self._tokenizer, fresh_prompt)
         if terminal is not None:
             for number, ending in enumerate(terminal.endings):
                 if (source := self._choice(number).source) is not None:
@@ -74,7 +77,7 @@ class FoldedAnswer:
             if text := choice.finish():
                 yield Delta(number, text)
         whole = tuple(self._whole(number, ending) for number, ending in enumerate(terminal.endings))
-        yield Result(self._request_id, whole, terminal.usage)
+        yield Result(self._request_id, whole, terminal.usage, tuple(self._prompt_logprobs))
 
     def _whole(self, number: int, ending: Ending) -> Choice:
         choice = self._choice(number)

@@ -47,6 +47,7 @@ class Parameters(TypedDict):
     repetition_penalty: NotRequired[float]
     logit_bias: NotRequired[Mapping[int, float]]
     logprobs: NotRequired[int]
+    prompt_logprobs: NotRequired[int]
     constraint: NotRequired[Constraint]
     adapter: NotRequired[str]
     seed: NotRequired[int]

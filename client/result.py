@@ -16,7 +16,7 @@ class LikelyToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob(LikelyToken):
-    """A token of an answer, and the likeliest ones at its place, the likeliest first."""
+    """A token of an answer or a prompt, and the likeliest ones at its place, the likeliest first."""
 
     likeliest: tuple[LikelyToken, ...] = ()
 
@@ -51,6 +51,8 @@ class Result:
     id: str
     choices: tuple[Choice, ...]
     usage: Usage
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    """One item per token of the prompt where they were asked for; None for the first, which follows nothing."""
 
     @property
     def text(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from orcastream.client.attempts import PASSING_CODES, Passing, unreachable
 from orcastream.client.errors import ClientError, Lost, Unavailable, conflict, failure
 from orcastream.client.result import Choice, Delta, Result, TokenLogprob
-from orcastream.client.told_logprobs import of_chunk
+from orcastream.client.told_logprobs import of_chunk, of_prompt_chunk
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import Usage
 
@@ -29,6 +29,7 @@ class StreamedAnswer:
         self._at: dict[int, int] = {}
         """Characters of each choice that the stream under way has come to."""
         self._logprobs: dict[int, list[TokenLogprob]] = {}
+        self._prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
         self._logprobs_at: dict[int, int] = {}
         """Tokens of each choice that it has told log probabilities of."""
         self.accepted = False
@@ -58,6 +59,8 @@ class StreamedAnswer:
             raise self._error(event["error"])
         for choice in event["choices"]:
             text = choice["text"] if "text" in choice else choice["delta"].get("content")
+            if told := choice.get("prompt_logprobs"):
+                self._prompt_logprobs = tuple(of_prompt_chunk(told))
             fresh = self._fresh(choice["index"], text or "")
             logprobs = self._fresh_logprobs(choice["index"], choice.get("logprobs") or {})
             if fresh or logprobs:
@@ -106,7 +109,7 @@ class StreamedAnswer:
         if self._usage is None:
             raise unreachable(ValueError("the stream ended without its token counts"), self._request_id)
         numbers = range(max(self._reasons, default=0) + 1)
-        return Result(self._request_id, tuple(map(self._whole, numbers)), self._usage)
+        return Result(self._request_id, tuple(map(self._whole, numbers)), self._usage, self._prompt_logprobs)
 
     def _whole(self, number: int) -> Choice:
         logprobs = tuple(self._logprobs.get(number, ()))

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orcastream.client.result import LikelyToken, TokenLogprob
+from orcastream.schemas.events import PromptRun
 from orcastream.text.token_text import token_text
 from orcastream.text.tokenizer import Tokenizer
 
@@ -27,6 +28,26 @@ def of_run(
         first = position + offset == 0
         others = tuple(LikelyToken(value, _text(tokenizer, other, first), other) for other, value in likeliest)
         yield TokenLogprob(own, _text(tokenizer, token, first), token, others)
+
+
+def of_prompt_chunk(told: Sequence[Mapping[str, Any] | None]) -> Iterator[TokenLogprob | None]:
+    """A choice's `prompt_logprobs` in a completion: per token of the prompt a map, whose first item is its own."""
+    for tokens in told:
+        if tokens is None:
+            yield None
+            continue
+        all_told = [LikelyToken(one["logprob"], one["decoded_token"], int(name)) for name, one in tokens.items()]
+        ranked = [likely for likely, one in zip(all_told, tokens.values(), strict=True) if one["rank"] is not None]
+        own = all_told[0]
+        yield TokenLogprob(own.logprob, own.text, own.id, _sorted(iter(ranked)))
+
+
+def of_prompt_run(tokenizer: Tokenizer | None, run: PromptRun) -> Iterator[TokenLogprob | None]:
+    """Those of more tokens of the prompt."""
+    skip = int(run.position == 0)
+    if skip:
+        yield None
+    yield from of_run(tokenizer, run.tokens[skip:], run.logprobs[skip:], position=run.position + skip)
 
 
 def _of_chat(told: Mapping[str, Any]) -> LikelyToken:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orcastream.engine.errors import UnsupportedAdapter, UnsupportedModel
     from orcastream.engine.model.adapters.adapter import Adapter
     from orcastream.engine.model.adapters.adapters import Adapters
-    from orcastream.engine.output import Completion, EngineStats, TokenEvent
+    from orcastream.engine.output import Completion, EngineStats, PromptEvent, TokenEvent
     from orcastream.engine.record import IterationRecord
     from orcastream.engine.request import Request, RequestState, Timeline
 
@@ -27,6 +27,7 @@ _HOME = {
     "EngineStats": "output",
     "IterationRecord": "record",
     "OrcaEngine": "engine",
+    "PromptEvent": "output",
     "Request": "request",
     "RequestState": "request",
     "Timeline": "request",
@@ -45,6 +46,7 @@ __all__ = [
     "EngineStats",
     "IterationRecord",
     "OrcaEngine",
+    "PromptEvent",
     "Request",
     "RequestState",
     "Timeline",

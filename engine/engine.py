@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedModel
@@ -30,7 +30,7 @@ from orcastream.engine.model.runner import ModelRunner, resolve_cache_dtype
 from orcastream.engine.model.support import refuse_unsupported
 from orcastream.engine.offline import generate
 from orcastream.engine.operators import Operators
-from orcastream.engine.output import Completion, EngineStats, TokenEvent
+from orcastream.engine.output import Completion, EngineStats, PromptEvent, TokenEvent
 from orcastream.engine.record import IterationRecord
 from orcastream.engine.request import Request, RequestState
 from orcastream.engine.sampling.sampler import Sampled
@@ -84,6 +84,8 @@ class OrcaEngine:
         self._pending: Pending | None = None
         self._collected_s = 0.0
         self._totals = Totals()
+        self.prompt_events: list[PromptEvent] = []
+        """What the last `step` told of prompts, before its tokens."""
         self.last_iteration: IterationRecord | None = None
         """What the last iteration was made of; None before the first."""
 
@@ -166,6 +168,7 @@ class OrcaEngine:
         the one before.
         """
         pending, self._pending = self._pending, None
+        self.prompt_events = []
         if pending is None:
             prepared = self._launcher.prepare()
             pending = None if prepared is None else self._launcher.launch(prepared)
@@ -189,6 +192,9 @@ class OrcaEngine:
                 # one may have been cancelled meanwhile, or have ended with another hypothesis of its search
                 if request.id in pending.failed and request.state is not RequestState.FINISHED
             ]
+        for chunk, position, items in self._executor.told(pending):
+            if (failure := self._tell(chunk.request, position, items)) is not None:
+                events.append(failure)
         drawn = self._executor.draw(pending)
         for request, length in pending.prefills:
             self._totals.prefilled(request, length)
@@ -277,6 +283,16 @@ class OrcaEngine:
     def _fail(self, request: Request, reason: str) -> TokenEvent:
         root = self._end(request, discard=True)
         return TokenEvent(root.id, root.num_outputs, None, error=reason)
+
+    def _tell(self, request: Request, position: int, items: tuple[Any, ...] | None) -> TokenEvent | None:
+        """Let log probabilities of a prompt be told, each once; the failure where there are none."""
+        if items is None:
+            return self._fail(request, "the model gave no finite score for a token of the prompt")
+        fresh = items[request.prompt_told - position :]
+        if fresh:
+            self.prompt_events.append(PromptEvent(request.id, request.prompt_told, fresh))
+            request.prompt_told += len(fresh)
+        return None
 
     def _accept(self, request: Request, result: Sampled) -> TokenEvent:
         """Account for one token, or for its absence."""

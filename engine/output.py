@@ -28,6 +28,19 @@ class TokenEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptEvent:
+    """Log probabilities of consecutive prompt tokens of one request, the first of which stands at `position`.
+
+    One item per token, as `TokenEvent.logprobs`; None for the prompt's first, which follows nothing. They come in
+    order, each once, and all of them before the first token.
+    """
+
+    request_id: str
+    position: int
+    logprobs: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """The whole output of one prompt of `OrcaEngine.generate`."""
 

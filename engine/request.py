@@ -68,7 +68,9 @@ class Request:
     had waited before it was submitted). Cached prefixes are shared among requests of equal tenant and `cache_salt`
     alone, and of one `adapter`, which changes what the model computes for the request; None: nothing does. Requests of
     one `group` that are submitted with equal known tokens (the choices of one prompt) compute them once; they have one
-    adapter. With `beam` the request is a beam search. With a `matcher`, which is new, its outputs follow that.
+    adapter. With `beam` the request is a beam search. With a `matcher`, which is new, its outputs follow that. With
+    `prompt_logprobs` the log probability of each prompt token is told, and of so many likeliest ones in its place;
+    those of the first `prompt_told` tokens were told elsewhere before.
 
     The state changes through the methods below alone; a change that cannot follow the present state raises
     IllegalTransition. How far a request is in its prefill follows from its state and `num_computed`, never from counts
@@ -92,6 +94,8 @@ class Request:
     beam: Beam | None = None
     adapter: "Adapter | None" = None
     matcher: "Matcher | None" = field(default=None, repr=False)
+    prompt_logprobs: int | None = None
+    prompt_told: int = 0
 
     state: RequestState = field(default=RequestState.WAITING, init=False)
     arrival: int = field(default=-1, init=False)
@@ -162,6 +166,19 @@ class Request:
     def num_uncomputed(self) -> int:
         """Tokens, known or about to be, that are not in the cache; 0 only while a hypothesis waits for the others."""
         return len(self.tokens) + self.num_pending - self.num_computed
+
+    @property
+    def tells_prompt(self) -> bool:
+        """Whether log probabilities of its prompt are still to be told."""
+        return self.prompt_logprobs is not None and self.prompt_told < len(self.prompt_ids)
+
+    @property
+    def num_matchable(self) -> int:
+        """Known tokens that may be found in the cache, the last of which is computed in any case.
+
+        Before a token whose log probability is to be told, all have to be computed.
+        """
+        return max(1, self.prompt_told) if self.tells_prompt else len(self.tokens)
 
     @property
     def places(self) -> int:

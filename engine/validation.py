@@ -7,6 +7,7 @@ from orcastream.engine.request import INTERNAL, Request, RequestState
 from orcastream.schemas.candidates import CHANGING_LOGITS
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.keys import CLASSES
+from orcastream.schemas.limits import MAX_LOGPROBS
 from orcastream.schemas.model_limits import ModelLimits
 from orcastream.schemas.stopping import first_finish
 
@@ -31,6 +32,7 @@ def check_request(request: Request, limits: ModelLimits, eos_token_ids: Collecti
             if not 0 <= token < limits.vocab_size:
                 where = f"{field}.{ids.index((min(ids), max(ids))[index])}"
                 raise InvalidRequest(where, token, f"token ids from 0 to {limits.vocab_size - 1}")
+    _check_prompt_logprobs(request)
     if request.max_tokens is not None and request.max_tokens < 1:
         raise InvalidRequest("max_tokens", request.max_tokens, "at least 1")
     max_tokens = limits.fit(
@@ -57,6 +59,17 @@ def _check_service(request: Request) -> None:
             raise InvalidRequest(field, target, "more than 0 milliseconds, or None")
     if not 0 <= request.waited_s < inf:
         raise InvalidRequest("waited_s", request.waited_s, "0 seconds or more")
+
+
+def _check_prompt_logprobs(request: Request) -> None:
+    """A count that can be met, and a prompt that is told in one piece."""
+    count, told = request.prompt_logprobs, request.prompt_told
+    if count is not None and not 0 <= count <= MAX_LOGPROBS:
+        raise InvalidRequest("prompt_logprobs", count, f"0 to {MAX_LOGPROBS}, or None")
+    if count is not None and request.beam is not None:
+        raise InvalidRequest("prompt_logprobs", count, "None with a beam search")
+    if not 0 <= told <= len(request.prompt_ids):
+        raise InvalidRequest("prompt_told", told, f"0 to {len(request.prompt_ids)}, the tokens of the prompt")
 
 
 def _check_matcher(request: Request, eos_token_ids: Collection[int]) -> None:

@@ -13,6 +13,7 @@ from orcastream.gateway.errors import ApiError
 from orcastream.gateway.intake import Received, accept, receive
 from orcastream.gateway.openai.answer_shape import AnswerShape
 from orcastream.gateway.openai.endpoint import GenerationEndpoint, Json
+from orcastream.gateway.openai.opening import NO_OPENING, Opening
 from orcastream.gateway.openai.prompt import Prompt, Text, TokenIds
 from orcastream.gateway.replies.answer import ReadReply, as_api_error, gather, stream
 from orcastream.gateway.replies.event_writer import EventWriter
@@ -34,7 +35,12 @@ class Reply:
     def text(self) -> ReplyText:
         """What takes the reply's text in, from its start."""
         split = self.session.request_id if self.shape.endpoint.splits else None
-        return ReplyText(self.session.model.tokenizer, split=split)
+        return ReplyText(self.session.model.tokenizer, split=split, before=len(self.opening.text))
+
+    @property
+    def opening(self) -> Opening:
+        """What its choices begin with."""
+        return self.shape.opening or NO_OPENING
 
 
 async def generate(gateway: Gateway, endpoint: GenerationEndpoint, request: Request) -> Response:
@@ -62,8 +68,10 @@ async def enqueue_all(received: Received, telemetry: RequestTelemetry) -> list[R
             else:
                 name, now_ms = received.shown_model, model.redis.now_ms
                 shape = AnswerShape.of(accepted.shown_id, name, accepted.entry, now_ms, options.usage)
-            echo = _prompt_text(model, asked.prompts[number]) if asked.echo else ""
-            shape = replace(shape, first_choice=number * request.payload.n, echo=echo)
+            opening = asked.opening
+            if asked.echo:
+                opening = replace(opening, text=_prompt_text(model, asked.prompts[number]))
+            shape = replace(shape, first_choice=number * request.payload.n, opening=opening)
             replies.append(Reply(accepted.session(), shape))
     except BaseException:
         await close_all([reply.session for reply in replies], left=True)
@@ -97,7 +105,7 @@ def _stream(replies: Sequence[Reply], headers: dict[str, str]) -> Response:
 
 async def whole(replies: Sequence[Reply]) -> Json:
     """The answer in one piece."""
-    read = [ReadReply(reply.session.updates(), reply.text(), reply.shape.echo) for reply in replies]
+    read = [ReadReply(reply.session.updates(), reply.text(), reply.opening) for reply in replies]
     choices, usage = await gather(read)
     return replies[0].shape.whole(choices, usage)
 

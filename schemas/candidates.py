@@ -21,6 +21,8 @@ def check_candidates(payload: "RequestParameters") -> None:
     """InvalidRequest naming the parameter that does not go with the others."""
     if payload.best_of is not None and payload.best_of < payload.n:
         raise InvalidRequest("best_of", payload.best_of, f"at least n ({payload.n})")
+    if payload.max_tokens == 0 and payload.is_ranked:
+        raise InvalidRequest("max_tokens", 0, "at least 1 where choices are ranked (best_of above n, use_beam_search)")
     if payload.use_beam_search:
         _check_beam_search(payload)
     else:
@@ -38,8 +40,10 @@ def _check_beam_search(payload: "RequestParameters") -> None:
         value = getattr(payload, name)
         if value != unchanged:
             raise InvalidRequest(name, value, f"{unchanged} with use_beam_search, which goes by the model's own")
-    if payload.logprobs is not None:
-        raise InvalidRequest("logprobs", payload.logprobs, "nothing with use_beam_search, which scores whole outputs")
+    for name in ("logprobs", "prompt_logprobs"):
+        if getattr(payload, name) is not None:
+            allowed = "nothing with use_beam_search, which scores whole outputs"
+            raise InvalidRequest(name, getattr(payload, name), allowed)
     if payload.stop:
         allowed = "none with use_beam_search, which compares tokens and no text (stop_token_ids: yes)"
         raise InvalidRequest("stop", payload.stop, allowed)

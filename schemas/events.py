@@ -1,9 +1,9 @@
-"""What stands in a reply log: one started event per epoch, output, one terminal."""
+"""What stands in a reply log: one started event per epoch, what is told of the prompt, output, one terminal."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from orcastream.schemas.codec import Form, decode, encode, pack_value
 from orcastream.schemas.errors import ErrorCode, InvalidRequest, shown
@@ -90,6 +90,8 @@ class Started:
     n: int = 1
     traceparent: str | None = None
     answer_format: str = ""
+    prompt_logprobs: int | None = None
+    """The request's own: where there is a number, prompt events come before the first token."""
 
     type = "started"
 
@@ -109,7 +111,54 @@ class Started:
             wire["traceparent"] = self.traceparent
         if self.answer_format:
             wire["answer_format"] = self.answer_format
+        if self.prompt_logprobs is not None:
+            wire["prompt_logprobs"] = self.prompt_logprobs
         return wire
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRun:
+    """Consecutive tokens of the prompt, with what the model thought of them; `position` is that of the first, from 0.
+
+    `logprobs` has one item per token: `[logprob of the token, [[token id, logprob], ...]]`, and None for the prompt's
+    first, which follows nothing.
+    """
+
+    position: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[Any, ...]
+
+    type = "prompt"
+    runs: ClassVar[tuple[Run, ...]] = ()
+    """It brings no output."""
+
+    @property
+    def end(self) -> int:
+        """The position behind its last token."""
+        return self.position + len(self.tokens)
+
+    def beyond(self, position: int) -> "PromptRun | None":
+        """What of it is at `position` and behind; None: nothing."""
+        skip = max(0, position - self.position)
+        if skip >= len(self.tokens):
+            return None
+        return PromptRun(self.position + skip, self.tokens[skip:], self.logprobs[skip:]) if skip else self
+
+    def to_wire(self) -> dict[str, Any]:
+        """The event as a plain dict."""
+        return {"position": self.position, "tokens": list(self.tokens), "logprobs": list(self.logprobs)}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """From a plain dict; TypeError where a value has another type or range."""
+        position, tokens, logprobs = wire["position"], wire["tokens"], wire["logprobs"]
+        run = Run.from_wire({"choice": 0, "position": position, "tokens": tokens, "logprobs": logprobs})
+        if not run.tokens or run.logprobs is None:
+            raise TypeError("no tokens with log probabilities")
+        for offset, item in enumerate(run.logprobs):
+            if not (item is None if position + offset == 0 else type(item) is list and len(item) == 2):
+                raise TypeError(f"{shown(item)} is no log probability of a prompt's token {position + offset}")
+        return cls(run.position, run.tokens, run.logprobs)
 
 
 @dataclass(slots=True)
@@ -222,7 +271,7 @@ class Terminal:
         return wire
 
 
-Event = Started | Output | Terminal
+Event = Started | PromptRun | Output | Terminal
 
 
 def encode_event(event: Event, form: Form) -> tuple[str, str, str, bytes]:
@@ -272,11 +321,13 @@ def decode_event(fields: Mapping[bytes, bytes]) -> Event:
             return Output(_runs(wire))
         if kind == "started":
             return _started(wire)
+        if kind == "prompt":
+            return PromptRun.from_wire(wire)
         if kind in ("finished", "error"):
             return _terminal(kind, wire)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidRequest("payload", wire, f"a {kind} event ({error!r})") from None
-    raise InvalidRequest("type", kind, "started, tokens, finished, error")
+    raise InvalidRequest("type", kind, "started, prompt, tokens, finished, error")
 
 
 def _runs(wire: Mapping[str, Any]) -> tuple[Run, ...]:
@@ -284,7 +335,7 @@ def _runs(wire: Mapping[str, Any]) -> tuple[Run, ...]:
 
 
 def _started(wire: Mapping[str, Any]) -> Started:
-    traceparent = wire.get("traceparent")
+    traceparent, prompt_logprobs = wire.get("traceparent"), wire.get("prompt_logprobs")
     return Started(
         worker=text(wire["worker"]),
         model=text(wire["model"]),
@@ -296,6 +347,7 @@ def _started(wire: Mapping[str, Any]) -> Started:
         n=integer(wire["n"]),
         traceparent=None if traceparent is None else text(traceparent),
         answer_format=text(wire.get("answer_format", "")),
+        prompt_logprobs=None if prompt_logprobs is None else integer(prompt_logprobs),
     )
 
 

@@ -41,6 +41,10 @@ MAX_CONSTRAINT_CHOICE_LENGTH: Final = 1024
 MAX_ANSWER_FORMAT_LENGTH: Final = 64
 ANSWER_FORMAT_PATTERN: Final = re.compile(r"[a-z0-9_]+(?:\+[a-z0-9_]+)*")
 MAX_LOGPROBS: Final = 20
+MAX_PROMPT_LOGPROBS: Final = 131_072
+"""Log probabilities of a prompt's tokens in one reply: one for each, and those of the likeliest ones beside it."""
+MAX_PROMPT_LOGPROBS_IN_EVENT: Final = 4096
+"""As many of them come in one event: some 60 KiB in msgpack."""
 MAX_LOGIT_BIASES: Final = 300
 MAX_LOGIT_BIAS: Final = 100
 """A bias of as much decides alone, whatever the model says."""

@@ -4,7 +4,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from orcastream.schemas.errors import InvalidRequest
-from orcastream.schemas.limits import MAX_PAYLOAD_BYTES, PAYLOAD_BYTES_BESIDE, PAYLOAD_BYTES_PER_TOKEN
+from orcastream.schemas.limits import (
+    MAX_PAYLOAD_BYTES,
+    MAX_PROMPT_LOGPROBS,
+    PAYLOAD_BYTES_BESIDE,
+    PAYLOAD_BYTES_PER_TOKEN,
+)
 from orcastream.schemas.request import Payload
 
 _LENGTH_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len", "seq_length")
@@ -77,6 +82,7 @@ class ModelLimits:
     def check(self, payload: Payload) -> None:
         """InvalidRequest where `payload` asks for what this model cannot do."""
         self.resolve_max_tokens(payload)
+        _check_prompt_logprobs(payload)
         biased = tuple(token for token, _ in payload.logit_bias)
         for field, ids in (
             ("prompt", payload.prompt),
@@ -88,3 +94,13 @@ class ModelLimits:
                 raise InvalidRequest(
                     f"{field}.{ids.index(worst)}", worst, f"token ids below the vocabulary size {self.vocab_size}"
                 )
+
+
+def _check_prompt_logprobs(payload: Payload) -> None:
+    """InvalidRequest where a reply would hold more of them than the contract allows."""
+    if payload.num_prompt_logprobs <= MAX_PROMPT_LOGPROBS:
+        return
+    num_tokens = len(payload.prompt)
+    most = MAX_PROMPT_LOGPROBS // num_tokens - 1
+    allowed = f"{'null' if most < 0 else f'at most {most}'} with a prompt of {num_tokens} tokens"
+    raise InvalidRequest("prompt_logprobs", payload.prompt_logprobs, allowed)

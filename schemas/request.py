@@ -30,6 +30,7 @@ from orcastream.schemas.limits import (
     MAX_CHOICES,
     MAX_DEADLINE_AHEAD_MS,
     MAX_LENGTH_PENALTY,
+    MAX_LOGPROBS,
     MAX_PAYLOAD_BYTES,
     MAX_PAYLOAD_PARTS,
     MAX_PROMPT_TOKENS,
@@ -110,6 +111,12 @@ class RequestParameters(SamplingParams):
     )
     stop: Annotated[tuple[StopString, ...], FailFast()] = Field(
         (), max_length=MAX_STOP_STRINGS, strict=False, description="Texts that end a choice; never part of it."
+    )
+    prompt_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="Log probability of each token of the prompt and of this many likeliest ones in its place.",
     )
     constraint: Constraint | None = Field(None, description="What the text of every choice has to follow.")
     answer_format: str = Field(
@@ -192,6 +199,11 @@ class Payload(RequestParameters):
         checked = _parse(_Prompt, {"prompt": prompt}).prompt
         names = {*parameters.model_fields_set, "prompt"}
         return cls.model_construct(_fields_set=names, **{**parameters.__dict__, "prompt": checked})
+
+    @property
+    def num_prompt_logprobs(self) -> int:
+        """Log probabilities of the prompt's tokens in the whole reply."""
+        return 0 if self.prompt_logprobs is None else len(self.prompt) * (1 + self.prompt_logprobs)
 
     @property
     def declared_tokens(self) -> int:

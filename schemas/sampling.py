@@ -29,7 +29,7 @@ class SamplingParams(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     max_tokens: int | None = Field(
-        None, ge=1, le=MAX_OUTPUT_TOKENS, description="Most tokens to generate; none: until the context is full."
+        None, ge=0, le=MAX_OUTPUT_TOKENS, description="Most tokens to generate; none: until the context is full."
     )
     min_tokens: int = Field(
         0, ge=0, le=MAX_OUTPUT_TOKENS, description="EOS and stop tokens cannot be chosen before this many tokens."

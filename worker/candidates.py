@@ -57,20 +57,26 @@ class Candidates:
         waited_s: float,
         ttft_slo_ms: float | None,
         adapter: Adapter | None,
+        prompt_told: int | None = None,
     ) -> list[Request]:
         """What the engine has to run: whatever has not ended, continued from its tokens.
 
         `deadline_s` is in seconds of `time.monotonic()`; `waited_s` is the time since the arrival in the queue, and
-        `ttft_slo_ms` what is left of the target.
+        `ttft_slo_ms` what is left of the target. The first one brings what is to be told of the prompt, behind its
+        first `prompt_told` tokens, even where there is nothing else to bring; None: nothing is told of it.
         """
         payload = self._payload
         left = [(name, ones[0]) for name, ones in self.by_engine_id.items() if ones[0].ending is None]
+        if prompt_told is not None and prompt_told < len(payload.prompt):
+            left = left or [(name, ones[0]) for name, ones in self.by_engine_id.items()][:1]
+        else:
+            prompt_told = None
         return [
             Request(
                 id=engine_id,
                 prompt_ids=payload.prompt,
                 sampling=self._sampling,
-                max_tokens=max_tokens,
+                max_tokens=max(1, max_tokens),
                 output_ids=tuple(sequence.tokens),
                 seed=choice_seed(seed, sequence.index),
                 priority_class=priority_class,
@@ -84,8 +90,10 @@ class Candidates:
                 beam=self._beam,
                 adapter=adapter,
                 matcher=None if self._matcher is None else self._matcher.another(),
+                prompt_logprobs=payload.prompt_logprobs if prompt_told is not None and not number else None,
+                prompt_told=prompt_told if prompt_told is not None and not number else 0,
             )
-            for engine_id, sequence in left
+            for number, (engine_id, sequence) in enumerate(left)
         ]
 
     def best(self) -> list[Choice] | None:

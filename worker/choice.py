@@ -31,6 +31,9 @@ class Choice:
 
     def adopt(self, logged: Sequence[int], eos_token_ids: Collection[int]) -> None:
         """Start from what a reply log holds: stop conditions are evaluated on it before any forward pass."""
+        if self._max_tokens == 0:
+            self.ending = Ending(FinishReason.LENGTH, 0)
+            return
         for token in logged:
             self._append(token, None)
             if self.ending is not None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from orcastream.engine import IterationRecord, OrcaEngine, Request, TokenEvent
+from orcastream.engine import IterationRecord, OrcaEngine, PromptEvent, Request, TokenEvent
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.worker.awake_clock import AwakeClock
 
@@ -30,7 +30,7 @@ class EngineFailed(RuntimeError):
     """The engine ended with an error that no single request caused; the process cannot go on."""
 
 
-EngineOutput = TokenEvent | Refused
+EngineOutput = TokenEvent | PromptEvent | Refused
 Deliver = Callable[[list[EngineOutput]], None]
 Iterated = Callable[[IterationRecord], None]
 
@@ -197,7 +197,9 @@ class EngineLoop(threading.Thread):
         stepped = self._engine.has_work and self._unpublished < self._max_unpublished
         if stepped:
             self._engine.call_before_forward(self._let_go)
-            output.extend(self._engine.step())
+            tokens = self._engine.step()
+            output.extend(self._engine.prompt_events)
+            output.extend(tokens)
             self.iterations += 1
         now = self._awake()
         self._slowest_s = max(_FORGETTING * self._slowest_s, now - self._progress_at)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from orcastream.engine import TokenEvent
+from orcastream.engine import PromptEvent, TokenEvent
 from orcastream.schemas.errors import ErrorCode, InvalidRequest
 from orcastream.worker.engine_loop import EngineLoop, EngineOutput, Refused
 from orcastream.worker.roster import Roster
@@ -51,6 +51,8 @@ class Outbox:
                     and event.token is not None
                 ):
                     steady.tokens.append(event.token)
+                elif type(event) is PromptEvent:
+                    running.accept_prompt(event)
                 elif type(event) is TokenEvent and event.error is None:
                     candidate = candidates[event.choice]
                     running.accept(candidate, event)
@@ -72,7 +74,7 @@ def _fail(running: Running, event: EngineOutput) -> None:
     if isinstance(event, Refused):
         error = _in_the_producers_words(event.error)
         running.fail(error.code, str(error), error.field)
-    elif event.error is not None:
+    elif isinstance(event, TokenEvent) and event.error is not None:
         log.error("the engine failed on a request", extra=running.log_fields())
         running.fail(ErrorCode.ENGINE_ERROR, event.error)
 

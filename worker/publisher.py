@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from orcastream.broker.errors import BrokerError, Fenced, Unwritable
 from orcastream.broker.reply_log import ReplyLog, append_many
 from orcastream.broker.token_write import TokenWrite
-from orcastream.schemas.events import Event, Terminal
+from orcastream.schemas.events import Event, PromptRun, Terminal
 from orcastream.telemetry.names import Outcome
 from orcastream.worker.choice import Choice
 from orcastream.worker.lifecycle import Lifecycle
@@ -102,6 +102,8 @@ class Publisher:
                 self._refused(flushed, running, outcome)
                 continue
             running.back_off.succeeded()
+            if type(event) is PromptRun:
+                self.mark([running])  # the next piece, or what has come behind it
             if running.logged(event):
                 self._lifecycle.first_token(running)
             if running.counted and running.times.first_logged_s is not None:

@@ -69,16 +69,15 @@ class Restorer:
         running.last_epoch = outcome.log.epoch
         if running.attached(outcome.log, outcome.fold, self._eos_token_ids):
             return True  # the log says something else, and it is the truth
-        event = running.next_event()
-        if event is None:
-            return True
-        (failure,) = await append_many([(outcome.log, event)])
-        if failure is not None:
-            raise failure
-        if not isinstance(event, Terminal):
-            return True
-        await session.finish(running, event)
-        return False
+        while (event := running.next_event()) is not None:
+            (failure,) = await append_many([(outcome.log, event)])
+            if failure is not None:
+                raise failure
+            running.logged(event)
+            if isinstance(event, Terminal):
+                await session.finish(running, event)
+                return False
+        return True
 
 
 def _is_held(state: EntryState) -> bool:

@@ -8,9 +8,9 @@ from orcastream.broker.claimed import Claimed
 from orcastream.broker.fold import Fold
 from orcastream.broker.lease import Given
 from orcastream.broker.reply_log import ReplyLog
-from orcastream.engine import Request, Timeline, TokenEvent
+from orcastream.engine import PromptEvent, Request, Timeline, TokenEvent
 from orcastream.schemas.errors import ErrorCode
-from orcastream.schemas.events import Ending, Event, Output, Run, Started, Terminal, Usage
+from orcastream.schemas.events import Ending, Event, Output, PromptRun, Run, Started, Terminal, Usage
 from orcastream.schemas.request import GenerationRequest
 from orcastream.schemas.seed import derived_seed
 from orcastream.telemetry.logs import trace_fields
@@ -21,6 +21,7 @@ from orcastream.worker.candidates import Candidates
 from orcastream.worker.choice import Choice
 from orcastream.worker.epoch_span import EpochSpan
 from orcastream.worker.times import Times
+from orcastream.worker.told_prompt import ToldPrompt
 
 _LEAST_SLO_MS = 1.0
 """What is left of a target that has been missed."""
@@ -76,6 +77,7 @@ class Running:
         self._field: str | None = None
         payload = request.payload
         self._is_ranked = payload.is_ranked
+        self._prompt = None if payload.prompt_logprobs is None else ToldPrompt(payload)
         self._is_plain = payload.n == 1 and not (payload.is_ranked or payload.stop) and payload.logprobs is None
         self._seed = derived_seed(request.id) if payload.seed is None else payload.seed
         self._candidates: Candidates | None = None
@@ -104,6 +106,7 @@ class Running:
             n=payload.n,
             traceparent=None if self.span is None else self.span.traceparent,
             answer_format=payload.answer_format,
+            prompt_logprobs=payload.prompt_logprobs,
         )
 
     def attached(self, log: ReplyLog, fold: Fold, eos_token_ids: Collection[int]) -> bool:
@@ -116,7 +119,8 @@ class Running:
         if fold.first_seed is not None:
             self._seed = fold.first_seed
         logged = [fold.tokens[index] if index < len(fold.tokens) else [] for index in range(self.request.payload.n)]
-        if self.choices and all(choice.extends(tokens) for choice, tokens in zip(self.choices, logged, strict=True)):
+        goes_on = self._prompt is None or self._prompt.adopt(fold.prompt_told)
+        if goes_on and self.choices and all(map(Choice.extends, self.choices, logged)):
             for choice, tokens in zip(self.choices, logged, strict=True):
                 choice.num_logged = len(tokens)
             return False
@@ -144,6 +148,7 @@ class Running:
                 waited_s=waited_s,
                 ttft_slo_ms=slo_ms,
                 adapter=None if self.adapter is None else self.adapter.adapter,
+                prompt_told=None if self._prompt is None else self._prompt.num_known,
             )
         )
         return self._engine_requests
@@ -181,6 +186,8 @@ class Running:
         """Whether the next event is the terminal one."""
         if self.error is not None:
             return True
+        if self._prompt is not None and not self._prompt.is_logged:
+            return False
         for choice in self.choices:  # no generator: asked for every token
             if choice.ending is None:
                 return False
@@ -198,8 +205,15 @@ class Running:
         if self._is_ranked and self.error is None and self._candidates is not None:
             self.choices = self._candidates.best() or self.choices
 
+    def accept_prompt(self, event: PromptEvent) -> None:
+        """Take what the engine tells of the prompt."""
+        if self._prompt is not None:
+            self._prompt.accept(event)
+
     def next_event(self) -> Event | None:
         """The event to write next; None while there is nothing to say."""
+        if self._prompt is not None and not self._prompt.is_logged and self.error is None:
+            return self._prompt.next_run()
         ended = self.ended
         runs = [run for choice in self.choices if (run := choice.next_run(last=ended)) is not None]
         if ended:
@@ -209,6 +223,10 @@ class Running:
     def logged(self, event: Event) -> bool:
         """`event` stands in the log; whether it brought the request's first token."""
         if isinstance(event, Started):
+            return False
+        if isinstance(event, PromptRun):
+            if self._prompt is not None:
+                self._prompt.logged(event.end)
             return False
         for run in event.runs:
             self.choices[run.choice].num_logged = run.position + len(run.tokens)

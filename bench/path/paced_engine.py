@@ -39,6 +39,9 @@ class PacedEngine:
         """For those who ask for an engine by its type."""
         return cast(OrcaEngine, self)
 
+    prompt_events = ()
+    """It tells nothing of prompts."""
+
     @property
     def operators(self) -> Operators:
         """None that compute."""

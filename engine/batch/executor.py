@@ -1,13 +1,16 @@
 """An iteration in its parts: laid out, launched, and what comes of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from orcastream.engine.batch.flat_batch import FlatBatch, SpanColumns
+from orcastream.engine.batch.prompt_rows import PromptChunk
 from orcastream.engine.batch.transfer import packed, unpacked
 from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.model.runner import ModelRunner
@@ -21,24 +24,28 @@ from orcastream.engine.schedule.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A plan, laid out; `unknown` are the stream indices of tokens that an earlier iteration has yet to bring."""
+    """A plan, laid out; `unknown` are the stream indices of tokens that an earlier iteration has yet to bring, `chunks`
+    those of prompts whose log probabilities are told, by their place in the plan."""
 
     plan: Plan
     batch: FlatBatch
     watch: Stopwatch
     unknown: list[tuple[int, Request]]
+    chunks: dict[int, PromptChunk]
 
 
 @dataclass(slots=True)
 class Launched:
     """Logits that the device computes, `[len(rows), vocab]`, and the requests that they belong to.
 
-    `masks` are those of the requests that may not say everything, where there are any.
+    `masks` are those of the requests that may not say everything, where there are any. `prompts` have logits of their
+    own, `[told, vocab]`.
     """
 
     logits: torch.Tensor
     rows: list[Request]
     masks: "Future[Masks] | None" = None
+    prompts: list[tuple[PromptChunk, torch.Tensor]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -105,7 +112,8 @@ class Executor:
     def prepare(self, plan: Plan, watch: Stopwatch) -> Prepared:
         """Lay `plan` out; its requests do not change."""
         watch.lap()
-        batch = FlatBatch.lay_out(_columns(plan), self._cache, self._device)
+        chunks = _prompt_chunks(plan)
+        batch = FlatBatch.lay_out(_columns(plan, chunks), self._cache, self._device)
         unknown = []
         if [request for request in plan.requests if request.num_pending]:
             unknown = [
@@ -114,7 +122,7 @@ class Executor:
                 if plan.requests[index].num_pending
             ]
         watch.build_s += watch.lap()
-        return Prepared(plan, batch, watch, unknown)
+        return Prepared(plan, batch, watch, unknown, chunks)
 
     def launch(self, prepared: Prepared, pending: Pending) -> None:
         """Begin to compute, and note it in `pending`; the requests have moved on then, and are as before on an error.
@@ -129,13 +137,19 @@ class Executor:
             flat = packed(arrays, batch.device).to(batch.device, non_blocking=True)
             batch.input_ids[0].index_copy_(0, *unpacked(flat, arrays))
         rows = [plan.requests[index] for index in batch.logit_spans]
+        of_prompts = _RowsOfPrompts.of(prepared) if prepared.chunks else None
+        if of_prompts is not None:
+            rows = [rows[row] for row in of_prompts.sampled]
         masks = self._masks.begin(rows)
         if self.before_forward is not None:
             self.before_forward()
         logits = self._runner.forward(batch)
         watch.forward_s += watch.lap()
         pending.context_tokens += int(batch.contexts.sum())
-        pending.launched.append(Launched(logits, rows, masks))
+        prompts: list[tuple[PromptChunk, torch.Tensor]] = []
+        if of_prompts is not None:
+            logits, prompts = of_prompts.parted(logits)
+        pending.launched.append(Launched(logits, rows, masks, prompts))
         first = plan.num_decodes
         Request.launch_decodes(plan.requests[:first])
         for request, length in zip(plan.requests[first:], plan.lengths[first:], strict=True):
@@ -143,6 +157,18 @@ class Executor:
                 request.launch(length)
                 pending.prefills.append((request, length))
                 pending.prefill_attention += length * request.num_computed
+
+    def told(self, pending: Pending) -> Iterator[tuple[PromptChunk, int, tuple[Any, ...] | None]]:
+        """Wait for the logits: position and items of the log probabilities of each prompt, as PromptChunk has them; no
+        items where the logits offer none. For the requests that have not ended.
+        """
+        for launched in pending.launched:
+            for chunk, logits in launched.prompts:
+                if chunk.request.state is not RequestState.FINISHED:
+                    try:
+                        yield chunk, *chunk.items(logits)
+                    except ArithmeticError:
+                        yield chunk, 0, None
 
     def draw(self, pending: Pending) -> Drawn:
         """Wait for the logits and sample, for the requests that have not ended and for those that follow them."""
@@ -220,7 +246,37 @@ class Executor:
 _NOTHING: frozenset[int] = frozenset()
 
 
-def _columns(plan: Plan) -> SpanColumns:
+def _prompt_chunks(plan: Plan) -> dict[int, PromptChunk]:
+    """What the prefills of `plan` tell of their prompts, by their place in it."""
+    asking = [index for index, each in enumerate(plan.requests) if each.prompt_logprobs is not None]
+    chunks = {index: PromptChunk.of(plan.requests[index], plan.lengths[index]) for index in asking}
+    return {index: chunk for index, chunk in chunks.items() if chunk is not None and index >= plan.num_decodes}
+
+
+class _RowsOfPrompts(NamedTuple):
+    """Where rows of logits are: `sampled`, one per request whose next token they give; `told`, where those of each
+    prompt begin."""
+
+    sampled: list[int]
+    told: list[tuple[PromptChunk, int]]
+
+    @classmethod
+    def of(cls, prepared: Prepared) -> "_RowsOfPrompts":
+        chunks, sampled, begins, begin = prepared.chunks, [], {}, 0
+        for index, rows in groupby(prepared.batch.logit_spans):
+            begins[index] = begin
+            begin += len(list(rows))
+            if index not in chunks or chunks[index].rows > chunks[index].told:
+                sampled.append(begin - 1)
+        return cls(sampled, [(chunk, begins.get(index, 0)) for index, chunk in chunks.items()])
+
+    def parted(self, logits: torch.Tensor) -> tuple[torch.Tensor, list[tuple[PromptChunk, torch.Tensor]]]:
+        """The logits to sample from, and those that tell of prompts."""
+        rows = torch.tensor(self.sampled, dtype=torch.int64, device=logits.device)
+        return logits[rows], [(chunk, logits[begin : begin + chunk.told]) for chunk, begin in self.told]
+
+
+def _columns(plan: Plan, chunks: Mapping[int, PromptChunk]) -> SpanColumns:
     """The spans of `plan`; in place of a token that is not known yet stands another one."""
     first = plan.num_decodes
     decodes = plan.requests[:first]
@@ -231,13 +287,15 @@ def _columns(plan: Plan) -> SpanColumns:
         num_logits=[1] * first,
         ids=[request.tokens[-1] for request in decodes],
     )
-    for request, length in zip(plan.requests[first:], plan.lengths[first:], strict=True):
+    for index, (request, length) in enumerate(zip(plan.requests[first:], plan.lengths[first:], strict=True), first):
         assert request.kv is not None
         start = request.num_computed
         ids = request.tokens[start : start + length]
         if len(ids) < length:
             ids.append(0)
-        columns.add(request.kv, ids, start, int(length == request.num_uncomputed))
+        chunk = chunks.get(index)
+        num_logits = int(length == request.num_uncomputed) if chunk is None else chunk.rows
+        columns.add(request.kv, ids, start, num_logits)
     if [request for request in plan.requests if request.adapter is not None]:
         columns.adapters = [-1 if each.adapter is None else each.adapter.number for each in plan.requests]
     return columns

@@ -103,16 +103,23 @@ class CacheSpace:
         """Per group the most blocks that a sequence of up to `num_tokens` tokens holds at any one time."""
         return [group.most_blocks(num_tokens) for group in self.groups]
 
-    def fits(self, chain: ContentChain, num_tokens: int, beside: Iterable[tuple[Sequence, int]] = ()) -> bool:
+    def fits(
+        self,
+        chain: ContentChain,
+        num_tokens: int,
+        beside: Iterable[tuple[Sequence, int]] = (),
+        *,
+        matchable: int | None = None,
+    ) -> bool:
         """Whether a new sequence of `num_tokens` known tokens, and one more, finds room.
 
-        What it can reuse counts; of `beside`, open sequences with the tokens that each will come to, what they still
-        lack is set aside.
+        What it can reuse, of its first `matchable` tokens (by default all), counts; of `beside`, open sequences with
+        the tokens that each will come to, what they still lack is set aside.
         """
         matched = None
         for group, free in zip(self.groups, self._free_beside(beside), strict=True):
             if group.most_blocks(num_tokens + 1) > free:
-                matched = self.match(chain, num_tokens) if matched is None else matched
+                matched = self.match(chain, matchable or num_tokens) if matched is None else matched
                 if group.new_blocks(chain.digests, num_tokens + 1, matched) > free:
                     return False
         return bool(self._rows)

@@ -41,7 +41,7 @@ class Admission:
 
     def leader_for(self, request: Request, policy: Policy) -> Request | None:
         """Whom new `request` may follow: one of its group that waits and can split into all of them at once."""
-        if request.group is None or request.beam is not None:
+        if request.group is None or request.beam is not None or request.tells_prompt:
             return None
         for other in self.leaders.waiting(request):
             group = [other, *other.followers, request]
@@ -66,7 +66,7 @@ class Admission:
                 left += plan.drop_preempted()
                 continue
             policy.remove(request)
-            if request.swapped is None and self._cache.awaits(request.chain, len(request.tokens)):
+            if request.swapped is None and self._cache.awaits(request.chain, request.num_matchable):
                 aside.append(request)  # a running prefill is about to compute what this one can reuse
                 continue
             left -= self.join(request, plan, left, policy)
@@ -107,13 +107,13 @@ class Admission:
         if request.swapped is not None:
             self._swapper.back(request, request.swapped)
         else:
-            kv, cached = self._cache.open(request.chain, len(request.tokens), request.tokens)
+            kv, cached = self._cache.open(request.chain, request.num_matchable, request.tokens)
             request.initiate(kv, cached)
             self.count(request, cached)
         self._requests.run(request)
         policy.memory.take(request)
         policy.joined(request)
-        budget = max(left, int(not plan.requests))
+        budget = plan.left_for(request, max(left, int(not plan.requests)))
         length = chunk_length(request, budget, self._cache.block_size, alone=not plan.num_prefills)
         if not length or not self._preemptor.has_room(request, request.num_computed + length):
             return left  # it has its place, and nobody joins behind it in this iteration

@@ -37,7 +37,8 @@ class Isolation:
                     plan.add(request, 1)
                     left -= 1
             elif request.state is RequestState.INITIATION:
-                length = chunk_length(request, max(left, 0), self._block_size, alone=not plan.num_prefills)
+                most = plan.left_for(request, max(left, 0))
+                length = chunk_length(request, most, self._block_size, alone=not plan.num_prefills)
                 if length and self._make_room(request, request.num_computed + length, policy):
                     plan.add(request, length)
                     left -= length

@@ -66,7 +66,7 @@ class OnDemand(MemoryRule):
             if other.state is RequestState.INITIATION and other.kv is not None
         ]
         if request.swapped is None:
-            return self.cache.fits(request.chain, len(request.tokens), beside)
+            return self.cache.fits(request.chain, len(request.tokens), beside, matchable=request.num_matchable)
         return self.cache.can_swap_in(request.swapped, beside)
 
     def can_ever_fit(self, requests: Sequence[Request]) -> bool:

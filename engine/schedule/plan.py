@@ -1,8 +1,13 @@
 """What one iteration computes."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from orcastream.engine.request import Request, RequestState
+
+MOST_PROMPT_ROWS: Final = 512
+"""Most prompt tokens of one iteration whose log probabilities are told: each takes a row of logits as wide as the
+vocabulary, however long the prompt is."""
 
 
 @dataclass(slots=True)
@@ -41,6 +46,13 @@ class Plan:
         self.requests.insert(where, request)
         self.lengths.insert(where, length)
         self.num_decodes += decodes
+
+    def left_for(self, request: Request, left: int) -> int:
+        """How many of the `left` tokens of the budget may be of `request`."""
+        if not request.tells_prompt:
+            return left
+        told = [length for other, length in zip(self.requests, self.lengths, strict=True) if other.tells_prompt]
+        return min(left, MOST_PROMPT_ROWS - sum(told))
 
     def drop_preempted(self) -> int:
         """Take out what was preempted after it had been planned; the tokens that this sets free."""

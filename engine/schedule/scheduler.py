@@ -189,8 +189,11 @@ class Scheduler:
         preemptions = self.preemptions
         prefills = [request for request in self.requests.running if request.state is RequestState.INITIATION]
         for request in self.policy.order(prefills) if len(prefills) > 1 else prefills:
-            length = chunk_length(request, left, self.cache.block_size, alone=not plan.num_prefills)
+            most = plan.left_for(request, left)
+            length = chunk_length(request, most, self.cache.block_size, alone=not plan.num_prefills)
             if not length:
+                if most < left:
+                    continue
                 break
             stop = request.num_computed + length
             if request.state is RequestState.INITIATION and self._preemptor.make_room(request, stop, self.policy):

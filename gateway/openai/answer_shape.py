@@ -7,7 +7,8 @@ from typing import Self
 from orcastream.broker.entry import EntryRef
 from orcastream.gateway.openai.endpoint import ChoicesEndpoint, Json, Logprobs
 from orcastream.gateway.openai.endpoints import choices_endpoint_of
-from orcastream.gateway.openai.logprobs import TokenLogprob
+from orcastream.gateway.openai.logprobs import TokenLogprob, echoed, prompt_logprobs
+from orcastream.gateway.openai.opening import NO_OPENING, Opening
 from orcastream.gateway.openai.options import NO_USAGE, UsageWanted
 from orcastream.gateway.openai.parts import Part
 from orcastream.schemas.events import Usage
@@ -16,11 +17,13 @@ from orcastream.schemas.events import Usage
 class WrittenChoice:
     """One choice of an answer that is gathered whole."""
 
-    def __init__(self, echo: str = "") -> None:
-        """`echo`: what it begins with."""
-        self.parts: list[Part] = [echo] if echo else []
+    def __init__(self, opening: Opening = NO_OPENING, prompt: Logprobs = ()) -> None:
+        """`opening`: what it begins with; `prompt`: what is told of the prompt's tokens."""
+        self.parts: list[Part] = [opening.text] if opening.text else []
         self.finish_reason: str | None = None
-        self.logprobs: list[TokenLogprob] = []
+        self.logprobs: list[TokenLogprob] = echoed(prompt, opening.logprobs)
+        self.besides = prompt_logprobs(prompt, opening.prompt_logprobs)
+        """More fields of it."""
 
     def add(self, parts: Sequence[Part], logprobs: Logprobs = ()) -> None:
         """More of it."""
@@ -38,8 +41,8 @@ class AnswerShape:
     usage: UsageWanted = NO_USAGE
     first_choice: int = 0
     """The number of the first choice: where a request has several prompts, each has its choices behind the others'."""
-    echo: str = ""
-    """What each choice begins with."""
+    opening: Opening | None = None
+    """What each choice begins with; None: what the log tells, for a client who may have asked elsewhere."""
 
     @classmethod
     def of(cls, request_id: str, model: str, ref: EntryRef | None, now_ms: int, usage: UsageWanted) -> Self:
@@ -52,9 +55,9 @@ class AnswerShape:
         """Where the request was made."""
         return choices_endpoint_of(self.id)
 
-    def opening(self, choice: int) -> Json | None:
+    def opened(self, choice: int, opening: Opening, prompt: Logprobs) -> Json | None:
         """The chunk before the first text of a choice; None where there is none."""
-        written = self.endpoint.opening(self.first_choice + choice, self.echo)
+        written = self.endpoint.opening(self.first_choice + choice, opening, prompt)
         return None if written is None else self._chunk(written)
 
     def delta(
@@ -76,7 +79,7 @@ class AnswerShape:
         """The answer that is not streamed."""
         endpoint = self.endpoint
         written = [
-            endpoint.whole_choice(number, choice.parts, choice.finish_reason, choice.logprobs)
+            {**endpoint.whole_choice(number, choice.parts, choice.finish_reason, choice.logprobs), **choice.besides}
             for number, choice in enumerate(choices)
         ]
         return {**self._head(endpoint.whole_object), "choices": written, "usage": usage_json(usage)}

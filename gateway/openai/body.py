@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from orcastream.gateway.openai.opening import NO_OPENING
 from orcastream.schemas.errors import InvalidRequest
 
 
@@ -16,6 +17,8 @@ class Body(dict[str, Any]):
         self.names: dict[str, str] = {}
         self.echo = False
         """Whether each choice begins with the prompt."""
+        self.opening = NO_OPENING
+        """What else it tells of the prompt."""
         self.constraints: dict[str, tuple[str, Any]] = {}
         """What an answer has to follow by parameters of the endpoint: by its place, its kind and value."""
 

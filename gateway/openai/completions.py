@@ -5,7 +5,8 @@ from typing import Any, Final
 
 from orcastream.gateway.openai.body import Body
 from orcastream.gateway.openai.endpoint import ChoicesEndpoint, Json, Logprobs
-from orcastream.gateway.openai.logprobs import completion_logprobs
+from orcastream.gateway.openai.logprobs import completion_logprobs, echoed, prompt_logprobs
+from orcastream.gateway.openai.opening import Opening
 from orcastream.gateway.openai.parts import Part
 from orcastream.gateway.openai.prompt import Prompt, Text, TokenIds, check_text
 from orcastream.schemas.errors import InvalidRequest
@@ -30,7 +31,7 @@ class Completions(ChoicesEndpoint):
     default_max_tokens = 16
     """As OpenAI's."""
     splits = False
-    own_names = frozenset({"prompt", "echo", "logprobs"})
+    own_names = frozenset({"prompt", "echo", "logprobs", "prompt_logprobs"})
 
     def take_prompts(self, body: Body) -> list[Prompt]:
         """Text or an array of token ids, or several of them in an array."""
@@ -44,14 +45,21 @@ class Completions(ChoicesEndpoint):
         return [_prompt(f"prompt.{number}", each) for number, each in enumerate(value)]
 
     def take_parameters(self, body: Body) -> Json:
-        """`logprobs`, how many likeliest tokens to tell besides the chosen one, and `echo`."""
+        """`logprobs` and `prompt_logprobs`, how many likeliest tokens to tell besides those that are there, and `echo`,
+        with which `logprobs` is about the prompt, too."""
         logprobs, echo = body.take("logprobs"), body.take("echo", False)
         if not isinstance(echo, bool):
             raise InvalidRequest("echo", echo, "true or false")
-        if echo and logprobs is not None:
-            raise InvalidRequest("echo", echo, "false with logprobs: those of prompts are not computed")
-        body.echo = echo
-        return {} if logprobs is None or logprobs is False else {"logprobs": logprobs}
+        taken = {} if logprobs is None or logprobs is False else {"logprobs": _count("logprobs", logprobs)}
+        own = body.take("prompt_logprobs")
+        told = own if own is None else _count("prompt_logprobs", own)
+        body.echo, body.opening = echo, Opening("", taken.get("logprobs") if echo else None, told)
+        wanted = [count for count in (body.opening.logprobs, told) if count is not None]
+        if not wanted:
+            return taken
+        if told is None:
+            body.names["prompt_logprobs"] = "logprobs"
+        return {**taken, "prompt_logprobs": max(wanted)}
 
     def prompt_schema(self) -> Json:
         """Text, or token ids, or several of them."""
@@ -63,16 +71,29 @@ class Completions(ChoicesEndpoint):
         """echo and logprobs."""
         told = "Log probability of each token and of this many likeliest ones; false: none."
         return {
-            "echo": {"type": "boolean", "description": "Begin each choice with the prompt; not with logprobs."},
+            "max_tokens": {
+                **common["max_tokens"],
+                "description": "Longest answer; 0: none, with echo alone.",
+            },
+            "echo": {"type": "boolean", "description": "Begin each choice with the prompt, and its log probabilities."},
+            "prompt_logprobs": {
+                "type": "integer",
+                "minimum": 0,
+                "maximum": MAX_LOGPROBS,
+                "description": "Log probability of each prompt token and of this many likeliest ones, as vLLM has it.",
+            },
             "logprobs": {
                 "anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_LOGPROBS}, {"const": False}],
                 "description": told,
             },
         }
 
-    def opening(self, choice: int, echo: str) -> Json | None:
-        """The prompt, where it is echoed."""
-        return self.delta(choice, (echo,), None) if echo else None
+    def opening(self, choice: int, opening: Opening, prompt: Logprobs) -> Json | None:
+        """The prompt, where it is echoed, and what is told of it."""
+        if not opening.text and opening.logprobs is None and opening.prompt_logprobs is None:
+            return None
+        told = echoed(prompt, opening.logprobs)
+        return {**self.delta(choice, (opening.text,), None, told), **prompt_logprobs(prompt, opening.prompt_logprobs)}
 
     def delta(self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Logprobs = ()) -> Json:
         """See ChoicesEndpoint."""
@@ -85,6 +106,12 @@ class Completions(ChoicesEndpoint):
     ) -> Json:
         """See ChoicesEndpoint."""
         return self.delta(choice, parts, finish_reason, logprobs)
+
+
+def _count(name: str, value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_LOGPROBS:
+        raise InvalidRequest(name, value, f"an integer from 0 to {MAX_LOGPROBS}")
+    return value
 
 
 def _prompt(field: str, value: Any) -> Prompt:

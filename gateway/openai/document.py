@@ -206,6 +206,8 @@ def _path_parameter(name: str) -> Json:
 def _body(endpoint: GenerationEndpoint) -> Json:
     parameters, options = RequestParameters.model_json_schema(), endpoint.options.model_json_schema()
     names = {name: parameters["properties"][name] for name in sorted(PAYLOAD_NAMES - endpoint.lacks)}
+    if "echo" not in endpoint.own_names and "max_tokens" in names:
+        names["max_tokens"] = {**names["max_tokens"], "exclusiveMinimum": 0}
     names |= {name: schema for name, schema in options["properties"].items() if name != "stream_options"}
     (names["stream_options"],) = options["$defs"].values()
     text = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_LENGTH}

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from orcastream.gateway.openai.body import Body
 from orcastream.gateway.openai.logprobs import TokenLogprob
+from orcastream.gateway.openai.opening import Opening
 from orcastream.gateway.openai.options import ChoicesOptions, Options
 from orcastream.gateway.openai.parts import Part
 from orcastream.gateway.openai.prompt import Prompt
@@ -83,8 +84,11 @@ class ChoicesEndpoint(GenerationEndpoint):
     """`object` of a streamed chunk."""
 
     @abstractmethod
-    def opening(self, choice: int, echo: str) -> Json | None:
-        """The choice of the chunk before its first text; None where there is none. `echo`: what it is to begin with."""
+    def opening(self, choice: int, opening: Opening, prompt: Logprobs) -> Json | None:
+        """The choice of the chunk before its first text; None where there is none.
+
+        `opening`: what it is to begin with; `prompt`: what is told of the prompt's tokens.
+        """
 
     @abstractmethod
     def delta(self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Logprobs = ()) -> Json:

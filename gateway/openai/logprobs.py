@@ -1,7 +1,7 @@
 """Log probabilities as the two endpoints write them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orcastream.text.token_text import TokenText
@@ -9,15 +9,17 @@ from orcastream.text.token_text import TokenText
 
 @dataclass(frozen=True, slots=True)
 class LikelyToken:
-    """A token and its natural log probability."""
+    """A token and its natural log probability; None: it is a prompt's first, which follows nothing."""
 
+    id: int
     token: TokenText
-    logprob: float
+    logprob: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token of an answer, how many characters of its choice's text are before it, and what else was likely."""
+    """A token of an answer or of its prompt, how many characters of its choice's text are before it, and what else was
+    likely, the likeliest first."""
 
     chosen: LikelyToken
     text_offset: int
@@ -42,9 +44,39 @@ def completion_logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
     return {
         "tokens": [_name(one.chosen) for one in tokens],
         "token_logprobs": [one.chosen.logprob for one in tokens],
-        "top_logprobs": [{_name(likely): likely.logprob for likely in (*one.likeliest, one.chosen)} for one in tokens],
+        "top_logprobs": [_top(one) for one in tokens],
         "text_offset": [one.text_offset for one in tokens],
     }
+
+
+def echoed(prompt: Sequence[TokenLogprob], count: int | None) -> list[TokenLogprob]:
+    """What `logprobs` of a choice begin with where the prompt is echoed: with `count` likeliest ones of each token.
+
+    None: nothing was asked for.
+    """
+    return [] if count is None else [replace(one, likeliest=one.likeliest[:count]) for one in prompt]
+
+
+def prompt_logprobs(prompt: Sequence[TokenLogprob], count: int | None) -> dict[str, Any]:
+    """vLLM's field of that name, in which each token's own comes first; empty where `count` is None."""
+    return {} if count is None else {"prompt_logprobs": [_by_id(one, count) for one in prompt]}
+
+
+def _by_id(one: TokenLogprob, count: int) -> dict[str, Any] | None:
+    if one.chosen.logprob is None:
+        return None
+    ranks = {likely.id: rank for rank, likely in enumerate(one.likeliest, start=1)}
+    likeliest = [likely for likely in one.likeliest[:count] if likely.id != one.chosen.id]
+    return {
+        str(each.id): {"logprob": each.logprob, "rank": ranks.get(each.id), "decoded_token": each.token.text}
+        for each in (one.chosen, *likeliest)
+    }
+
+
+def _top(one: TokenLogprob) -> dict[str, Any] | None:
+    if one.chosen.logprob is None:
+        return None
+    return {_name(likely): likely.logprob for likely in (*one.likeliest, one.chosen)}
 
 
 def _name(likely: LikelyToken) -> str:

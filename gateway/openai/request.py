@@ -10,6 +10,7 @@ from orcastream.gateway.openai.body import Body, told_as
 from orcastream.gateway.openai.constraints import CONSTRAINT_NAMES, take_constraint
 from orcastream.gateway.openai.endpoint import GenerationEndpoint
 from orcastream.gateway.openai.json_body import read_json_object
+from orcastream.gateway.openai.opening import NO_OPENING, Opening
 from orcastream.gateway.openai.options import Options
 from orcastream.gateway.openai.prompt import Prompt, Text
 from orcastream.gateway.openai.unimplemented import drop_neutral
@@ -57,6 +58,8 @@ class ApiRequest:
     """What the client calls parameters of the payload, where it is something else."""
     echo: bool = False
     """Whether each choice begins with the prompt."""
+    opening: Opening = NO_OPENING
+    """What else it tells of the prompt."""
 
     def with_adapter(self, adapter: str) -> Self:
         """The same for the model as `adapter` changes it; empty: for the model itself."""
@@ -100,11 +103,13 @@ def parse_body(endpoint: GenerationEndpoint, raw: bytes, max_tokens: int) -> Api
     options = _options(endpoint.options, body)
     try:
         parameters = parse_parameters({"on_disconnect": "cancel", **taken})
+        if parameters.max_tokens == 0 and not (body.echo or parameters.prompt_logprobs is not None):
+            raise InvalidRequest("max_tokens", 0, "at least 1 without echo")
         if options.stream:
             _check_streamable(parameters)
     except InvalidRequest as error:
         raise told_as(error, body.names) from None
-    return ApiRequest(endpoint, prompts, parameters, options, body.names, body.echo)
+    return ApiRequest(endpoint, prompts, parameters, options, body.names, body.echo, body.opening)
 
 
 def _options(kind: type[Options], body: Body) -> Options:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from orcastream.broker.errors import BrokerError, ReplyConflict, UnknownRequest, WrongTenant
 from orcastream.gateway.errors import ApiError, not_found, reply_conflict, unavailable
 from orcastream.gateway.openai.answer_shape import WrittenChoice
+from orcastream.gateway.openai.opening import NO_OPENING, Opening
 from orcastream.gateway.replies.event_writer import check, total
 from orcastream.gateway.replies.merged import merged
 from orcastream.gateway.replies.reply_session import Updates
@@ -18,11 +19,11 @@ from orcastream.schemas.events import Usage
 
 
 class ReadReply(NamedTuple):
-    """One prompt's reply while it comes; its choices begin with `echo`."""
+    """One prompt's reply while it comes, and what its choices begin with."""
 
     updates: Updates
     text: ReplyText
-    echo: str = ""
+    opening: Opening = NO_OPENING
 
 
 async def gather(replies: Sequence[ReadReply]) -> tuple[list[WrittenChoice], Usage]:
@@ -39,16 +40,22 @@ async def gather(replies: Sequence[ReadReply]) -> tuple[list[WrittenChoice], Usa
 
 
 async def _gather_one(reply: ReadReply) -> tuple[list[WrittenChoice], Usage]:
-    text, echo, choices = reply.text, reply.echo, dict[int, WrittenChoice]()
+    text, choices = reply.text, dict[int, WrittenChoice]()
+
+    def choice_of(number: int) -> WrittenChoice:
+        if number not in choices:
+            choices[number] = WrittenChoice(reply.opening, text.prompt.told)
+        return choices[number]
+
     async with aclosing(reply.updates) as updates:
         async for ready in updates:
             for update in ready:
                 for piece in text.take(update):
-                    choices.setdefault(piece.choice, WrittenChoice(echo)).add(piece.parts, piece.logprobs)
+                    choice_of(piece.choice).add(piece.parts, piece.logprobs)
                 if update.terminal is not None:
                     check(update.terminal)
                     for last in text.end(update.terminal):
-                        choice = choices.setdefault(last.choice, WrittenChoice(echo))
+                        choice = choice_of(last.choice)
                         choice.add(last.parts)
                         choice.finish_reason = last.finish_reason
                     return [choices[number] for number in sorted(choices)], update.terminal.usage

@@ -5,11 +5,12 @@ from collections.abc import Generator, Sequence
 from orcastream.broker.subscription import Update
 from orcastream.gateway.errors import ApiError, ended
 from orcastream.gateway.openai.answer_shape import AnswerShape
+from orcastream.gateway.openai.opening import Opening
 from orcastream.gateway.replies.chunks import Chunks
 from orcastream.gateway.replies.reply_text import Piece, ReplyText
 from orcastream.gateway.replies.reply_writer import ReplyWriter
 from orcastream.gateway.replies.sse import DONE, comment, event
-from orcastream.schemas.events import Started, Terminal, Usage
+from orcastream.schemas.events import Terminal, Usage
 
 
 class EventWriter(ReplyWriter):
@@ -30,11 +31,10 @@ class EventWriter(ReplyWriter):
         self._shape = shape
         self._text = text
         self._chunks = Chunks(shape, id_lines=id_lines)
-        self._opened: set[int] = set()
-        self._resumed = resumed
+        self._unopened = not resumed
         self._resumable = resumable
         self._is_plain = resumable and not shape.usage.in_every_chunk
-        self._prompt_tokens = 0
+        self._prompt_tokens = self._num_choices = 0
 
     def write(self, update: Update) -> Generator[bytes]:
         """See ReplyWriter."""
@@ -42,9 +42,12 @@ class EventWriter(ReplyWriter):
         if started is not None:
             self._prompt_tokens = started.prompt_tokens
             yield comment(f"worker {started.worker} epoch {update.epoch}")
-            if not self._resumed:
-                yield from self._openings(started)
-        for piece in self._text.take(update):
+            self._num_choices = started.n
+        pieces = self._text.take(update)
+        if self._unopened and self._text.prompt.is_complete:
+            self._unopened = False
+            yield from self._openings()
+        for piece in pieces:
             yield self._piece(piece, update)
         if terminal is not None:
             check(terminal)
@@ -71,11 +74,12 @@ class EventWriter(ReplyWriter):
         """The token counts up to an update, where every chunk is to tell them."""
         return Usage(self._prompt_tokens, sum(update.counts)) if self._shape.usage.in_every_chunk else None
 
-    def _openings(self, started: Started) -> Generator[bytes]:
-        """The chunks before the first text of each choice, once."""
-        for choice in range(started.n):
-            chunk = None if choice in self._opened else self._shape.opening(choice)
-            self._opened.add(choice)
+    def _openings(self) -> Generator[bytes]:
+        """The chunks before the first text of each choice, once all is known that they tell."""
+        prompt = self._text.prompt
+        opening = self._shape.opening or Opening(prompt_logprobs=prompt.count)
+        for choice in range(self._num_choices):
+            chunk = self._shape.opened(choice, opening, prompt.told)
             if chunk is not None:
                 yield event(chunk)
 

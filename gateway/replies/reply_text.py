@@ -10,6 +10,7 @@ from orcastream.gateway.openai.logprobs import TokenLogprob
 from orcastream.gateway.openai.parts import Part
 from orcastream.gateway.replies.answer_splitter import AnswerSplitter
 from orcastream.gateway.replies.delivered import Delivered
+from orcastream.gateway.replies.prompt_text import PromptText
 from orcastream.gateway.replies.token_logprobs import told
 from orcastream.schemas.events import Ending, Run, Started, Terminal
 from orcastream.schemas.stopping import FinishReason
@@ -49,8 +50,9 @@ class Last:
 class _Choice:
     """One choice: its text, what that is split into, how many tokens it took, and their checksum."""
 
-    def __init__(self, tokenizer: Tokenizer, splitter: AnswerSplitter | None) -> None:
+    def __init__(self, tokenizer: Tokenizer, splitter: AnswerSplitter | None, before: int) -> None:
         self.text = ChoiceText(tokenizer)
+        self._before = before
         self._tokenizer = tokenizer
         self._splitter = splitter
         self.num_tokens = 0
@@ -75,7 +77,8 @@ class _Choice:
             position, offset = self.num_tokens, self.text.length
             parts += self.take((token,))
             if self.text.text_length is None or offset < self.text.text_length:
-                all_told.append(told(self._tokenizer, token, item, position=position, text_offset=offset))
+                place = self._before + offset
+                all_told.append(told(self._tokenizer, token, item, position=position, text_offset=place))
         return parts, all_told
 
     def finish(self) -> Sequence[Part]:
@@ -99,8 +102,16 @@ class ReplyText:
     and in whatever groups. With `resume`, what a client was given before is taken in silently and compared first.
     """
 
-    def __init__(self, tokenizer: Tokenizer, resume: Delivered | None = None, *, split: str | None = None) -> None:
-        """`split`: the id, in the queue, of a request whose text is told apart in the format that its log names."""
+    def __init__(
+        self, tokenizer: Tokenizer, resume: Delivered | None = None, *, split: str | None = None, before: int = 0
+    ) -> None:
+        """`split`: the id, in the queue, of a request whose text is told apart in the format that its log names.
+
+        `before`: characters that the text of each choice begins with, which are not the reply's.
+        """
+        self._before = before
+        self.prompt = PromptText(tokenizer)
+        """What it tells of its prompt."""
         self._tokenizer = tokenizer
         self._split = split
         self._format = AnswerFormat()
@@ -113,6 +124,8 @@ class ReplyText:
         """What is new in an update. ReplyConflict where a resuming client was told something else."""
         if update.started is not None:
             self._begin(update.started)
+        if update.prompt is not None:
+            self.prompt.take(update.prompt)
         if update.terminal is not None:
             for choice, ending in enumerate(update.terminal.endings):
                 self._choice(choice).text.text_length = ending.text_length
@@ -168,6 +181,7 @@ class ReplyText:
 
     def _begin(self, started: Started) -> None:
         """An epoch begins; all of them have the format of the first."""
+        self.prompt.begin(started)
         if not self._choices and self._split is not None:
             self._format = AnswerFormat.parse(started.answer_format)
         self._grow(started.n)
@@ -180,4 +194,4 @@ class ReplyText:
         for number in range(len(self._choices), num_choices):
             is_plain = self._split is None or self._format.is_plain
             splitter = None if is_plain else AnswerSplitter(self._format, str(self._split), number)
-            self._choices.append(_Choice(self._tokenizer, splitter))
+            self._choices.append(_Choice(self._tokenizer, splitter, self._before))

@@ -11,12 +11,17 @@ _LOWEST: Final = -9999.0
 
 
 def told(tokenizer: Tokenizer, token: int, logprobs: Any, *, position: int, text_offset: int) -> TokenLogprob:
-    """One token of a run whose log probabilities were asked for; `text_offset` characters of the text are before it."""
+    """One token of a run whose log probabilities were asked for; `text_offset` characters of the text are before it.
+
+    `logprobs` None: the first token of a prompt.
+    """
     first = position == 0
+    if logprobs is None:
+        return TokenLogprob(LikelyToken(token, token_text(tokenizer, token, first=first), None), text_offset, ())
     own, likeliest = logprobs
     others = [_likely(tokenizer, other, value, first=first) for other, value in likeliest]
     return TokenLogprob(_likely(tokenizer, token, own, first=first), text_offset, others)
 
 
 def _likely(tokenizer: Tokenizer, token: int, logprob: float, *, first: bool) -> LikelyToken:
-    return LikelyToken(token_text(tokenizer, token, first=first), max(logprob, _LOWEST))
+    return LikelyToken(token, token_text(tokenizer, token, first=first), max(logprob, _LOWEST))

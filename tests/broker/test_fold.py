@@ -14,7 +14,18 @@ from orcastream.broker.fold import Fold, decode_entry, fold_log
 from orcastream.broker.resume import ResumePoint, Resumption
 from orcastream.schemas.codec import Form
 from orcastream.schemas.errors import ErrorCode, InvalidRequest
-from orcastream.schemas.events import Ending, Event, EventId, Output, Run, Started, Terminal, Usage, encode_event
+from orcastream.schemas.events import (
+    Ending,
+    Event,
+    EventId,
+    Output,
+    PromptRun,
+    Run,
+    Started,
+    Terminal,
+    Usage,
+    encode_event,
+)
 from orcastream.schemas.stopping import FinishReason
 
 STARTED = Started("w1", "demo", "default", "normal", "normal 1-1", 7, 3, 2)
@@ -99,6 +110,41 @@ def test_the_first_seed_stays() -> None:
     assert fold.previous_started == STARTED
 
 
+ASKING = replace(STARTED, prompt_logprobs=1)
+
+
+def prompt(position: int, *values: int) -> PromptRun:
+    places = range(position, position + len(values))
+    return PromptRun(position, values, tuple(None if place == 0 else [-1.0, []] for place in places))
+
+
+def test_a_prompt_is_told_by_positions_and_before_all_output() -> None:
+    fold = folded(ASKING, prompt(0, 7), prompt(1, 8))
+    assert fold.feed(EventId(6, 0), ASKING) == []
+    assert fold.feed(EventId(6, 1), prompt(0, 7, 8)) == []
+    assert (fold.prompt_told, fold.prompt_expected) == (2, 3)
+    for event in (tokens(0, 1), terminal(0, 0)):
+        with pytest.raises(Gap, match=r"^the prompt: the log goes on at token 3, expected 2$"):
+            fold.feed(EventId(6, 2), event)
+    with pytest.raises(Gap) as caught:
+        fold.feed(EventId(6, 2), prompt(3, 9))
+    assert (caught.value.choice, caught.value.expected, caught.value.found) == (None, 2, 3)
+    fold.feed(EventId(6, 3), prompt(2, 9))
+    assert fold.feed(EventId(6, 4), tokens(0, 1)) == [Run(0, 0, (1,))]
+    assert (fold.prompt_told, fold.last_id) == (3, EventId(6, 4))
+
+
+def test_an_error_ends_a_prompt_that_is_half_told() -> None:
+    error = Terminal((Ending(None, 0), Ending(None, 0)), Usage(3, 0), error=ErrorCode.CANCELLED)
+    assert folded(ASKING, prompt(0, 7), error).terminal == error
+
+
+def test_tokens_behind_a_hole_in_the_prompt_do_not_count() -> None:
+    entries = [raw(1, 0, ASKING), raw(1, 1, prompt(0, 7)), raw(1, 3, tokens(0, 5)), raw(2, 0, ASKING)]
+    fold = fold_log(entries)
+    assert (fold.prompt_told, fold.tokens) == (1, [[], []])
+
+
 def test_a_whole_log_ignores_holes_contradictions_and_garbage() -> None:
     entries = [
         raw(1, 0, STARTED),
@@ -147,7 +193,14 @@ WIRES = {
             **{name: mostly(st.text(max_size=3)) for name in ("worker", "model", "tenant", "class", "entry")},
             **{name: mostly(SMALL) for name in ("seed", "prompt_tokens", "n")},
         },
-        optional={"traceparent": ANY},
+        optional={"traceparent": ANY, "prompt_logprobs": mostly(SMALL)},
+    ),
+    "prompt": st.fixed_dictionaries(
+        {
+            "position": mostly(SMALL),
+            "tokens": mostly(st.lists(mostly(SMALL), max_size=3)),
+            "logprobs": mostly(st.lists(st.none() | st.just([-1.0, []]), max_size=3)),
+        }
     ),
     "tokens": st.fixed_dictionaries({"output": OUTPUT}),
     "finished": st.fixed_dictionaries({**END, "timings": mostly(st.dictionaries(st.text(max_size=3), ANY))}),

@@ -67,6 +67,40 @@ async def test_log_probabilities_over_http(stage: Stage, connect: Connect, promp
     assert [request.payload.logprobs for request in worker.requests] == [2, 2]
 
 
+def told_of_prompt(tokenizer: Tokenizer, *, ids: list[int], texts: bool) -> tuple[TokenLogprob | None, ...]:
+    """What the scripted worker's numbers of a prompt come to."""
+
+    def text(token: int) -> str:
+        return token_text(tokenizer, token).text if texts else ""
+
+    told: list[TokenLogprob | None] = [None]
+    for position, token in enumerate(ids[1:], start=1):
+        own, likeliest = logprobs_of(token, position)
+        others = tuple(LikelyToken(value, text(one), one) for one, value in likeliest)
+        told.append(TokenLogprob(own, text(token), token, others))
+    return tuple(told)
+
+
+async def test_log_probabilities_of_a_prompt_over_both_ways(stage: Stage, connect: Connect) -> None:
+    """Also over connections that break: each is told once."""
+    worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)]))
+    ids = stage.tokenizer.encode("what was asked")
+    bare = await connect(stage.url).generate(ids, prompt_logprobs=2).result()
+    assert (bare.prompt_logprobs, bare.choices[0].logprobs) == (
+        told_of_prompt(stage.tokenizer, ids=ids, texts=False),
+        (),
+    )
+    served = await stage.gateway(disconnect_grace_s=60)
+    expected_text = told_of_prompt(stage.tokenizer, ids=ids, texts=True)
+    for client in (connect(served.url), connect(stage.url, tokenizer=stage.tokenizer)):
+        result = await client.generate(ids, prompt_logprobs=2).result()
+        assert (result.text, result.prompt_logprobs) == (TEXT, expected_text)
+    async with CuttingProxy(int(served.url.rpartition(":")[2]), count(1500, 97)) as proxy:
+        result = await connect(proxy.url).generate(ids, prompt_logprobs=2).result()
+    assert (result.text, result.prompt_logprobs) == (TEXT, expected_text)
+    assert [request.payload.prompt_logprobs for request in worker.requests] == [2] * 4
+
+
 async def test_without_them_nothing_is_told(stage: Stage, connect: Connect) -> None:
     await stage.worker()
     assert await told_of(connect((await stage.gateway()).url).generate("x")) == ()

@@ -16,10 +16,11 @@ from orcastream.broker.errors import BrokerError, LinkLost
 from orcastream.broker.lane_waits import LaneWaits
 from orcastream.broker.link import Link
 from orcastream.broker.presence import Presence
+from orcastream.broker.reply_log import append_many
 from orcastream.schemas.errors import ErrorCode
-from orcastream.schemas.events import Ending, Run, Started, Terminal, Usage
+from orcastream.schemas.events import Ending, PromptRun, Run, Started, Terminal, Usage
 from orcastream.schemas.keys import Keys
-from orcastream.schemas.request import GenerationRequest
+from orcastream.schemas.request import GenerationRequest, Payload
 from orcastream.schemas.seed import derived_seed
 from orcastream.schemas.stopping import FinishReason
 
@@ -93,6 +94,15 @@ def logprobs_of(token: int, position: int) -> list[Any]:
     """Made up: the chosen token, and it and the next one as the likeliest."""
     own = -0.5 - position
     return [own, [[token, own], [token + 1, own - 1]]]
+
+
+def prompt_runs(payload: Payload, told: int) -> list[PromptRun]:
+    """Made up as `logprobs_of`, two tokens in an event, behind the first `told`; none where nobody asks."""
+    if payload.prompt_logprobs is None:
+        return []
+    items = [logprobs_of(token, position) if position else None for position, token in enumerate(payload.prompt)]
+    begins = range(told, len(items), 2)
+    return [PromptRun(at, payload.prompt[at : at + 2], tuple(items[at : at + 2])) for at in begins]
 
 
 class ScriptedWorker:
@@ -201,6 +211,7 @@ class ScriptedWorker:
             n=payload.n,
             traceparent=answer.traceparent,
             answer_format=payload.answer_format,
+            prompt_logprobs=payload.prompt_logprobs,
         )
         attached = await attach(
             link,
@@ -215,6 +226,9 @@ class ScriptedWorker:
         )
         if not isinstance(attached, Attached):
             return
+        for run in prompt_runs(payload, attached.fold.prompt_told):
+            await answer.gate.pass_through()
+            await append_many([(attached.log, run)])
         events = answer.pending(attached.fold.tokens)
         done = [len(tokens) for tokens in attached.fold.tokens]
         for runs in events[:-1]:

@@ -22,7 +22,18 @@ from orcastream.broker.scripts import BURY
 from orcastream.schemas import limits
 from orcastream.schemas.codec import Form, encode
 from orcastream.schemas.errors import ErrorCode, InvalidRequest
-from orcastream.schemas.events import Ending, Event, Output, Run, Started, Terminal, Usage, decode_event, encode_event
+from orcastream.schemas.events import (
+    Ending,
+    Event,
+    Output,
+    PromptRun,
+    Run,
+    Started,
+    Terminal,
+    Usage,
+    decode_event,
+    encode_event,
+)
 from orcastream.schemas.keys import CLASSES, DEFAULT_NAMESPACE, GROUP, Keys, lane
 from orcastream.schemas.request import ENTRY_FIELDS, GenerationRequest, Payload
 from orcastream.schemas.stopping import FinishReason
@@ -142,9 +153,13 @@ def accepted(fields: dict[bytes, bytes], stream_class: str, now_ms: int = NOW_MS
 # --- events ---------------------------------------------------------------------------------------------------------
 
 RUN = Run(1, 4, (5, 6), ([-0.5, [[5, -0.5]]], [-1.0, [[6, -1.0]]]))
+PROMPT_RUN = PromptRun(0, (5, 6), (None, [-0.5, [[6, -0.5]]]))
 ENDING = Ending(FinishReason.STOP, 6, text_length=9, stop="end")
 FULL_EVENTS: dict[str, Event] = {
-    "Started": Started("w", "m", "t", "low", "low 1-1", 7, 3, n=2, traceparent="00-aa", answer_format="think"),
+    "Started": Started(
+        "w", "m", "t", "low", "low 1-1", 7, 3, n=2, traceparent="00-aa", answer_format="think", prompt_logprobs=1
+    ),
+    "Prompt": PROMPT_RUN,
     "Tokens": Output((RUN,)),
     "Finished": Terminal((ENDING,), Usage(3, 6, 1), (RUN,), timings={"queue_ms": 1.0}),
     "Error": Terminal(
@@ -153,6 +168,7 @@ FULL_EVENTS: dict[str, Event] = {
 }
 BARE_EVENTS: dict[str, Event] = {
     "Started": Started("w", "m", "t", "low", "low 1-1", 7, 3),
+    "Prompt": PROMPT_RUN,
     "Tokens": Output((Run(0, 0, (1,)),)),
     "Finished": Terminal((Ending(None, 0),), Usage(3, 0), (Run(0, 0, (1,)),)),
     "Error": Terminal((Ending(None, 0),), Usage(3, 0), (Run(0, 0, (1,)),), ErrorCode.LOST),
@@ -218,6 +234,16 @@ def check_bounds_of_events(doc: Doc) -> None:
     assert (started["seed"]["minimum"], started["seed"]["maximum"]) == (0, limits.MAX_SEED)
     assert (started["n"]["minimum"], started["n"]["maximum"]) == (1, limits.MAX_CHOICES)
     counts = [run["choice"], run["position"], started["prompt_tokens"], *schema(doc, "Usage")["properties"].values()]
+    prompt = schema(doc, "Prompt")["properties"]
+    assert prompt["tokens"]["items"] == run["tokens"]["items"]
+    asked = started["prompt_logprobs"]
+    assert (asked["type"], asked["minimum"], asked["maximum"]) == ("integer", 0, limits.MAX_LOGPROBS)
+    item = prompt["logprobs"]["items"]
+    assert (item["type"], item["minItems"], item["maxItems"]) == (["array", "null"], 2, 2)
+    assert f"At most {limits.MAX_PROMPT_LOGPROBS_IN_EVENT} of" in doc["components"]["messages"]["prompt"]["summary"]
+    told = schema(doc, "RequestPayload")["properties"]["prompt_logprobs"]["description"]
+    assert f"at most {limits.MAX_PROMPT_LOGPROBS}." in told
+    counts += [prompt["position"]]
     counts += [schema(doc, "Ending")["properties"][name] for name in ("tokens", "text_length")]
     assert all(count["type"] == "integer" and count["minimum"] == 0 for count in counts)
     assert schema(doc, "Started")["properties"]["n"]["type"] == "integer"
@@ -324,7 +350,7 @@ def check_examples(doc: Doc) -> None:
             assert json.loads(request.payload.model_dump_json(include=set(example["payload"]))) == example["payload"]
     assert set(messages["request"]["examples"][-1]["payload"]) == set(Payload.model_fields)
     assert set(messages["request"]["examples"][-1]["headers"]) | {"payload"} == ENTRY_FIELDS
-    for name in ("started", "tokens", "finished", "error"):
+    for name in ("started", "prompt", "tokens", "finished", "error"):
         for example in messages[name]["examples"]:
             for form in Form:
                 event = decode_event({b"type": name.encode(), b"payload": encode(example["payload"], form)})
@@ -418,6 +444,8 @@ BEAMS = st.fixed_dictionaries(
         "min_p": st.sampled_from([0, 0.5]),
         "seed": st.sampled_from([None, 0]),
         "logprobs": st.sampled_from([None, 0]),
+        "prompt_logprobs": st.sampled_from([None, 0]),
+        "max_tokens": st.sampled_from([None, 0, 1]),
         "stop": st.sampled_from([[], ["x"]]),
         "length_penalty": st.sampled_from([1, 1.0, 0.5]),
         "early_stopping": st.booleans(),
@@ -430,8 +458,19 @@ def follows_rules(body: Doc) -> bool:
     most, least, n = body.get("max_tokens"), body.get("min_tokens", 0), body.get("n", 1)
     if (most is not None and least > most) or (body.get("best_of") or n) < n:
         return False
+    if most == 0 and (body.get("use_beam_search") or (body.get("best_of") or n) > n):
+        return False
     if body.get("use_beam_search"):
-        neutral = {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0, "seed": None, "logprobs": None, "stop": []}
+        neutral = {
+            "prompt_logprobs": None,
+            "temperature": 0,
+            "top_k": 0,
+            "top_p": 1,
+            "min_p": 0,
+            "seed": None,
+            "logprobs": None,
+            "stop": [],
+        }
     else:
         neutral = {"length_penalty": 1, "early_stopping": False}
     if body.get("constraint") is not None:

@@ -18,6 +18,7 @@ from orcastream.schemas.events import (
     Event,
     EventId,
     Output,
+    PromptRun,
     Run,
     Started,
     Terminal,
@@ -63,7 +64,17 @@ STARTED = st.builds(
     prompt_tokens=COUNTS,
     n=st.integers(1, 16),
     traceparent=st.none() | st.text(min_size=1),
+    prompt_logprobs=st.none() | st.integers(0, 20),
 )
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> PromptRun:
+    position, tokens = draw(st.integers(0, 2) | COUNTS), tuple(draw(st.lists(TOKENS, min_size=1, max_size=5)))
+    items = [None if not place else [draw(LOGPROBS), []] for place in range(position, position + len(tokens))]
+    return PromptRun(position, tokens, tuple(items))
+
+
 OUTPUTS = st.builds(Output, RUNS)
 FINISHED = st.builds(
     Terminal,
@@ -81,7 +92,7 @@ FAILED = st.builds(
     message=st.text(min_size=1),
     field_name=st.none() | st.text(min_size=1),
 )
-EVENTS: st.SearchStrategy[Event] = st.one_of(STARTED, OUTPUTS, FINISHED, FAILED)
+EVENTS: st.SearchStrategy[Event] = st.one_of(STARTED, prompts(), OUTPUTS, FINISHED, FAILED)
 
 
 def as_read(flat: tuple[str, str, str, bytes]) -> dict[bytes, bytes]:
@@ -150,6 +161,12 @@ def test_unknown_fields_are_left_out() -> None:
         (b"finished", {"output": [], "choices": [], "usage": [], "timings": {}}),
         (b"error", {"output": [], "choices": [], "usage": {}, "timings": {}, "error": "x"}),
         (b"error", {"output": [], "choices": [], "usage": {}, "timings": {}, "error": {"code": "new"}}),
+        (b"prompt", {"position": 0, "tokens": [], "logprobs": []}),
+        (b"prompt", {"position": 0, "tokens": [5]}),
+        (b"prompt", {"position": 0, "tokens": [5], "logprobs": []}),
+        (b"prompt", {"position": 0, "tokens": [5], "logprobs": [[-1.0, []]]}),
+        (b"prompt", {"position": 1, "tokens": [5], "logprobs": [None]}),
+        (b"prompt", {"position": 1, "tokens": [5], "logprobs": [[-1.0]]}),
         (b"", {}),
         (b"\xff", {}),
         (b"progress", {"output": []}),
@@ -172,7 +189,9 @@ GOOD: dict[str, dict[str, Any]] = {
         "prompt_tokens": 1,
         "n": 1,
         "traceparent": "00-1",
+        "prompt_logprobs": 2,
     },
+    "prompt": {"position": 0, "tokens": [5, 6], "logprobs": [None, [-0.5, [[6, -0.5]]]]},
     "tokens": {"output": [{"choice": 0, "position": 0, "tokens": [5], "logprobs": [[-0.5, []]]}]},
     "finished": {
         "output": [],
@@ -215,7 +234,7 @@ def test_every_value_has_the_type_of_the_contract(kind: str) -> None:
         wire = copy.deepcopy(GOOD[kind])
         place = functools.reduce(lambda value, key: value[key], outer, wire)
         for wrong in WRONG[type(place[last])]:
-            if (last, wrong) in (("stop", 5), ("text_length", None)):
+            if (last, wrong) in (("stop", 5), ("text_length", None), ("prompt_logprobs", None)):
                 continue  # a stop token; none
             place[last] = wrong
             with pytest.raises(InvalidRequest, match=r"^payload"):
@@ -276,3 +295,11 @@ def test_event_ids(epoch: int, index: int) -> None:
 def test_the_payload_of_one_run_is_that_of_any_event(run: Run, form: Form) -> None:
     event = Output((run,))
     assert encode_payload(event, form) == encode(event.to_wire(), form)
+
+
+def test_what_of_a_prompt_is_beyond() -> None:
+    run = PromptRun(2, (5, 6, 7), ([-1.0, []], [-2.0, []], [-3.0, []]))
+    assert (run.end, run.runs) == (5, ())
+    assert run.beyond(0) is run.beyond(2) is run
+    assert run.beyond(4) == PromptRun(4, (7,), ([-3.0, []],))
+    assert run.beyond(5) is None

@@ -6,6 +6,7 @@ import pytest
 
 from orcastream.schemas.codec import Form
 from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.limits import MAX_PROMPT_LOGPROBS
 from orcastream.schemas.model_limits import ModelLimits, context_length
 from orcastream.schemas.request import GenerationRequest, Payload, parse_payload
 
@@ -101,3 +102,13 @@ def test_no_prompt_that_fits_makes_a_payload_too_large(form: Form) -> None:
         GenerationRequest.from_fields(
             fields, stream_class="normal", now_ms=0, max_payload_bytes=limits.max_payload_bytes
         )
+
+
+def test_a_prompt_tells_no_more_than_a_reply_may_hold() -> None:
+    limits = ModelLimits(vocab_size=100, max_model_len=200_000)
+    limits.check(payload(MAX_PROMPT_LOGPROBS // 2, prompt_logprobs=1))
+    limits.check(payload(MAX_PROMPT_LOGPROBS, prompt_logprobs=0))
+    with pytest.raises(InvalidRequest, match=r"^prompt_logprobs: got 5, allowed: at most 1 with a prompt of 65536 tok"):
+        limits.check(payload(MAX_PROMPT_LOGPROBS // 2, prompt_logprobs=5))
+    with pytest.raises(InvalidRequest, match=r"^prompt_logprobs: got 0, allowed: null with a prompt of 131073 tokens$"):
+        limits.check(payload(MAX_PROMPT_LOGPROBS + 1, prompt_logprobs=0))

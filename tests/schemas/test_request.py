@@ -225,7 +225,13 @@ def test_id_and_version_come_first() -> None:
         ({"n": 0}, "n: got 0, allowed: at least 1"),
         ({"n": 17}, "n: got 17, allowed: at most 16"),
         ({"n": None}, "n: got None, allowed: an integer"),
-        ({"max_tokens": 0}, "max_tokens: got 0, allowed: at least 1"),
+        ({"max_tokens": -1}, "max_tokens: got -1, allowed: at least 0"),
+        ({"max_tokens": 0, "best_of": 2}, "max_tokens: got 0, allowed: at least 1 where choices are ranked"),
+        ({"max_tokens": 0, "use_beam_search": True}, "max_tokens: got 0, allowed: at least 1 where choices are ranked"),
+        ({"max_tokens": 0, "min_tokens": 1}, "min_tokens: got 1, allowed: at most max_tokens (0)"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs: got -1, allowed: at least 0"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs: got 21, allowed: at most 20"),
+        ({"prompt_logprobs": True}, "prompt_logprobs: got True, allowed: an integer"),
         ({"max_tokens": 1_000_001}, "max_tokens: got 1000001, allowed: at most 1000000"),
         ({"max_tokens": 3, "min_tokens": 5}, "min_tokens: got 5, allowed: at most max_tokens (3)"),
         ({"min_tokens": -1}, "min_tokens: got -1, allowed: at least 0"),
@@ -281,7 +287,14 @@ def test_id_and_version_come_first() -> None:
         ({"early_stopping": "never", "use_beam_search": True}, "early_stopping: got 'never', allowed: true or false"),
         *(
             ({name: value, "use_beam_search": True}, f"{name}: got {value!r}, allowed: nothing with use_beam_search")
-            for name, value in {"top_k": 5, "top_p": 0.5, "min_p": 0.1, "seed": 0, "logprobs": 0}.items()
+            for name, value in {
+                "top_k": 5,
+                "top_p": 0.5,
+                "min_p": 0.1,
+                "seed": 0,
+                "logprobs": 0,
+                "prompt_logprobs": 0,
+            }.items()
         ),
         ({"temperature": 1.0, "use_beam_search": True}, "temperature: got 1.0, allowed: 0 or nothing with use_beam_"),
         ({"stop": ["x"], "use_beam_search": True}, "stop: got ('x',), allowed: none with use_beam_search"),
