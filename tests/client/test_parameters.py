@@ -24,6 +24,7 @@ GIVEN: dict[str, Any] = {
     "repetition_penalty": 1.1,
     "logit_bias": {5: -100, 7: 2.5},
     "logprobs": 3,
+    "prompt_logprobs": 2,
     "constraint": {"json_schema": {"type": "object"}},
     "seed": 7,
     "stop": "END",

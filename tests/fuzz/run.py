@@ -112,6 +112,7 @@ def figures(target: Target, found: list[Violation], memory: MemoryCurve, seconds
         "answers": dict(sorted(target.answers.items())),
         **{kind: sum(violation.kind == kind for violation in found) for kind in KINDS},
         "longest_held_ms": {name: round(held * 1000, 1) for name, held in target.longest_held_s.items()},
+        "held_together_ms": round(target.held_together_s * 1000, 1),
         "longest_wait_ms": round(target.longest_wait_s * 1000, 1),
         "memory_mib": memory.mib,
         "seconds": round(seconds, 1),

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from orcastream.schemas.keys import CLASSES
 from tests.fuzz.calls import Call
@@ -10,6 +11,8 @@ from tests.fuzz.entries import Command
 from tests.fuzz.http_client import Answer, send
 from tests.fuzz.probe import Probe
 from tests.fuzz.site import Site
+
+T = TypeVar("T")
 
 MAX_HELD_S: Final = 0.05
 _PATIENCE_S: Final = 0.5
@@ -39,6 +42,8 @@ class Target:
         self.dead_letters = 0
         self.crash: Violation | None = None
         self.longest_held_s = dict.fromkeys((*site.processes, "worker's event loop"), 0.0)
+        self.held_together_s = 0.0
+        """The longest for which inputs that were given together held a process, of which no single one did."""
         self._probes = {name: Probe(port, site.processes[name].pid) for name, port in site.ports.items()}
 
     @property
@@ -58,26 +63,11 @@ class Target:
 
     def write(self, commands: Sequence[Command]) -> None:
         """Write into Redis, and see that nothing is left of it."""
-
-        def act() -> None:
-            pipeline = self.site.redis.pipeline(transaction=False)
-            for command in commands:
-                pipeline.execute_command(*(self.site.worker_name if part == "WORKER" else part for part in command))
-                self.counts["entries" if command[1] in self._streams else "keys"] += 1
-            pipeline.execute(raise_on_error=False)
-            self._drained(commands)
-
-        self.watched(act, commands)
+        self._give(self._write, commands)
 
     def call(self, calls: Sequence[Call]) -> None:
         """Send to the gateway, one after the other."""
-
-        def act() -> None:
-            for call in calls:
-                self.counts["calls"] += 1
-                self.judge(send(self.site.gateway.port, call.raw, whole=call.whole), call)
-
-        self.watched(act, calls)
+        self._give(self._send, calls)
 
     def judge(self, answer: Answer, shown: object) -> None:
         """Violation where the gateway failed on what was asked, or did not answer."""
@@ -107,6 +97,32 @@ class Target:
             if seconds > MAX_HELD_S:
                 self._alive(shown)
                 raise Violation("held", f"{name} for {seconds * 1000:.0f} ms by {shown!r:.2000}")
+
+    def _give(self, give: Callable[[Sequence[T]], None], inputs: Sequence[T]) -> None:
+        """All together; where that holds a process, one by one: no single one of them may."""
+        longest = dict(self.longest_held_s)
+        try:
+            self.watched(lambda: give(inputs), inputs)
+        except Violation as violation:
+            if violation.kind != "held" or len(inputs) == 1:
+                raise
+            self.held_together_s = max(self.held_together_s, *self.longest_held_s.values())
+            self.longest_held_s = longest
+            for one in inputs:
+                self.watched(partial(give, [one]), [one])
+
+    def _write(self, commands: Sequence[Command]) -> None:
+        pipeline = self.site.redis.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*(self.site.worker_name if part == "WORKER" else part for part in command))
+            self.counts["entries" if command[1] in self._streams else "keys"] += 1
+        pipeline.execute(raise_on_error=False)
+        self._drained(commands)
+
+    def _send(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            self.counts["calls"] += 1
+            self.judge(send(self.site.gateway.port, call.raw, whole=call.whole), call)
 
     def _held(self) -> dict[str, float]:
         held = {name: probe.longest_held_s() for name, probe in self._probes.items()}
