@@ -13,6 +13,8 @@ from orcastream.worker.awake_clock import AwakeClock
 log = logging.getLogger("orcastream.worker")
 
 _HESITATION_S = 1.0
+_LONGEST_GAP_S = 1.0
+"""Between two questions how long the engine has stood still; the process counts as stopped for the rest."""
 _TIMES_THE_SLOWEST = 4
 _FORGETTING = 0.99
 """Per iteration: how slow the slowest one was is forgotten within some hundreds of them."""
@@ -55,9 +57,7 @@ class EngineLoop(threading.Thread):
         lease_s: float = math.inf,
         listeners: Sequence[Iterated] = (),
     ) -> None:
-        """`lease_s`: an iteration that takes longer has lost what it computes; every half of it somebody has to ask how
-        long the engine has stood still, or the process counts as stopped for the rest.
-        """
+        """`lease_s`: an iteration that takes longer has lost what it computes."""
         super().__init__(name="engine", daemon=True)
         self._lease_s = lease_s
         self._engine = engine
@@ -74,7 +74,7 @@ class EngineLoop(threading.Thread):
         self.alone: Collection[str] = ()
         """The requests that the iteration under way computes alone; empty: it is an iteration of all."""
         self._busy = False
-        self._awake = AwakeClock(max(_HESITATION_S, lease_s / 2))
+        self._awake = AwakeClock(_LONGEST_GAP_S)
         self._progress_at = self._awake()
         self._slowest_s = 0.0
         self._held: list[EngineOutput] | None = None
@@ -132,7 +132,7 @@ class EngineLoop(threading.Thread):
 
     def stalled_for_s(self) -> float:
         """Seconds since the engine last made progress, those left out in which the whole process was stopped; 0 while
-        it has nothing to do or waits for the publisher.
+        it has nothing to do or waits for the publisher. To be asked at least every second.
         """
         now = self._awake()
         return max(0.0, now - self._progress_at) if self._busy else 0.0

@@ -38,6 +38,8 @@ from orcastream.worker.stats.teller import StatsTeller
 
 log = logging.getLogger("orcastream.worker")
 
+_AWAKE_INTERVAL_S = 0.5
+
 
 class Worker:
     """Joins one engine to one model's queue. Made and used on one asyncio loop; `run` returns after a drain."""
@@ -136,6 +138,7 @@ class Worker:
         """Serve until drained. A broken connection ends every epoch; the next session attaches anew."""
         self._parts.engine_loop.start()
         drained = asyncio.ensure_future(self._drained())
+        awake = asyncio.ensure_future(self._stay_awake())
         session: Session | None = None
         reconnected = False
         try:
@@ -148,10 +151,17 @@ class Worker:
                     await asyncio.wait([drained], timeout=BackOff().failed())
         finally:
             drained.cancel()
+            awake.cancel()
             if session is not None:
                 await session.close()
             await self._stop_engine()
         self._parts.engine_loop.check()
+
+    async def _stay_awake(self) -> None:
+        """Ask how long the engine has stood still, with a session or without: what nobody asks for does not count."""
+        while True:
+            self.stalled_for_s()
+            await asyncio.sleep(_AWAKE_INTERVAL_S)
 
     async def _stop_engine(self) -> None:
         """Wait for the iteration under way: an interpreter that ends while a thread computes aborts."""

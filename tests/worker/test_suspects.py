@@ -4,13 +4,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import EventId, Output, Started
 from orcastream.schemas.keys import GROUP
 from tests.patience import PATIENCE_S
-from tests.redis_server import one_server
+from tests.ports import free_port
+from tests.redis_server import RedisServer, one_server
 from tests.worker import poison, poisoned
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
@@ -163,3 +165,19 @@ def test_a_worker_whose_engine_stands_still_keeps_nothing_from_others(
     ]
     assert len(taken) <= 4, "it claimed what fits into one iteration, and no more"
     assert stalled.running
+
+
+def test_a_stall_is_told_while_redis_is_away(
+    own_redis: Callable[..., RedisServer], start_worker: StartWorker, count_of: Callable
+) -> None:
+    """Nothing of the worker asks for it by the way then; the test itself asks once."""
+    server, port = own_redis(), free_port()
+    producer = Producer(server.url)
+    worker = start_worker(server.url, patch=poison.stalls, admin_port=port, stall_timeout_s=5)
+    worker.wait_serving()
+    producer.post(count_of(1), request_id="stall", max_tokens=5)
+    next(producer.events("stall"))
+    server.kill()
+    time.sleep(8)  # the stall itself
+    assert httpx.get(f"http://127.0.0.1:{port}/health/live").status_code == 503
+    assert worker.running
