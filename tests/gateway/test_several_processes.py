@@ -130,8 +130,8 @@ async def test_a_killed_process_is_started_again_while_the_other_serves(
 
 
 async def test_sigterm_drains_all_processes(stage: Stage, model_folder: str, tmp_path: Path) -> None:
-    gate = Gate(6)
-    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    ids = stage.tokenizer.encode(TEXT)
+    await stage.worker(lambda _: Answer([ids], gate=Gate(3)))
     async with two_processes(stage, model_folder, tmp_path / "log") as processes:
         begun: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]
         body = {**BODY, "stream": True}

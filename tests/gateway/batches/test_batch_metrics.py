@@ -68,13 +68,13 @@ async def test_a_gateway_process_tells_of_its_batches(
                 return expected.items() <= samples(page).items()
 
             nothing = {"ended completed": 0, "ended failed": 0, "lines completed": 0, "lines failed": 0}
-            await eventually(lambda: told(**nothing, **{"open in_progress": 0, "left": 0, "age": 0}), 90)
+            await eventually(lambda: told(**nothing, **{"open in_progress": 0, "left": 0, "age": 0}))
             batch = await begin(client, line("a"), line("b"), line("wrong", temperature=-1))
-            await eventually(lambda: told(**{"open in_progress": 1, "left": 2, "lines failed": 1}), 30)
+            await eventually(lambda: told(**{"open in_progress": 1, "left": 2, "lines failed": 1}))
             await gate.open()
             assert (await ended(client, batch)).status == "completed"
             after = {"open in_progress": 0, "left": 0, "idle": 0, "ended completed": 1, "ended failed": 0}
-            await eventually(lambda: told(**after, **{"lines completed": 2, "lines failed": 1}), 30)
+            await eventually(lambda: told(**after, **{"lines completed": 2, "lines failed": 1}))
     finally:
         gateway.kill()
 
