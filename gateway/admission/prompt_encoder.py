@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from orcastream.gateway.errors import ApiError, unsupported
+from orcastream.gateway.openai.cut_calls import is_cut, without_cut_calls
 from orcastream.gateway.openai.prompt import Conversation, Prompt, Text, TokenIds
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.model_limits import ModelLimits
@@ -44,12 +45,15 @@ class PromptEncoder:
         """A chat as its template writes it; what the messages say is measured first."""
         template = self._tokenizer.chat_template
         tools = None if chat.tool_use is None else chat.tool_use.tools
-        said = [{name: each for name, each in message.items() if name != "role"} for message in chat.messages]
+        messages = without_cut_calls(chat.messages)
+        said = [{name: each for name, each in message.items() if name != "role"} for message in messages]
         self._check_characters(_characters([*said, *(tools or ())]))
         if template.exists:
             _check_template(template, chat)
+        if not messages:
+            raise InvalidRequest(chat.name, "calls that were cut, and what came of them", "something besides")
         try:
-            return template.render(chat.messages, tools=tools, template_kwargs=chat.template_kwargs)
+            return template.render(messages, tools=tools, template_kwargs=chat.template_kwargs)
         except NoChatTemplate as error:
             raise ApiError(400, f"{chat.name}: {error}", param=chat.name, code="no_chat_template") from None
 
@@ -77,6 +81,6 @@ def _check_template(template: ChatTemplate, chat: Conversation) -> None:
     if "tool_calls" in template.source:
         return
     for number, message in enumerate(chat.messages):
-        if "tool_calls" in message:
+        if not all(map(is_cut, message.get("tool_calls", ()))):
             allowed = "none: the chat template of this model knows no calls"
             raise unsupported(chat.place_of_calls(number), message["tool_calls"], allowed)

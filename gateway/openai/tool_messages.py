@@ -10,11 +10,11 @@ from orcastream.schemas.json_text import parse_json
 
 MAX_CALLS: Final = 128
 MAX_CALL_ID_LENGTH: Final = 256
-_ALLOWED_ARGUMENTS: Final = "JSON text of one object"
+_ALLOWED_ARGUMENTS: Final = "text, which is JSON of one object unless the call was cut"
 
 
 def read_calls(field: str, value: object) -> list[Json]:
-    """The calls as templates take them, their arguments as objects; InvalidRequest naming what is wrong."""
+    """The calls as `template_call` gives them; InvalidRequest naming what is wrong."""
     if not isinstance(value, list) or len(value) > MAX_CALLS:
         raise InvalidRequest(field, value, f"an array of at most {MAX_CALLS} calls")
     return [_call(f"{field}.{number}", each) for number, each in enumerate(value)]
@@ -33,7 +33,7 @@ def call_schema() -> Json:
         "type": "object",
         "properties": {
             "name": {"type": "string", "minLength": 1},
-            "arguments": {"type": "string", "description": f"{_ALLOWED_ARGUMENTS}, or nothing."},
+            "arguments": {"type": "string", "description": "JSON of one object, or nothing; else the call was cut."},
         },
         "required": ["name", "arguments"],
     }
@@ -56,8 +56,8 @@ def _call(field: str, value: object) -> Json:
     return template_call(call_id, name, arguments)
 
 
-def template_call(call_id: str, name: str, arguments: Json) -> Json:
-    """A call as templates take it."""
+def template_call(call_id: str, name: str, arguments: Json | None) -> Json:
+    """A call as templates take it; one without arguments was cut, and is not for them (see `without_cut_calls`)."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -68,18 +68,20 @@ def read_function_name(field: str, value: object) -> str:
     return check_text(field, value)
 
 
-def read_arguments(field: str, value: object) -> Json:
-    """The arguments in the JSON text of a call; no text stands for no arguments."""
+def read_arguments(field: str, value: object) -> Json | None:
+    """The arguments in the JSON text of a call; None for other text, of a call that was cut.
+
+    No text stands for no arguments.
+    """
     if not isinstance(value, str):
         raise InvalidRequest(field, value, _ALLOWED_ARGUMENTS)
+    raw = check_text(field, value).encode()
     try:
-        arguments = parse_json(check_text(field, value).encode(), parse_constant=_no_number) if value else {}
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InvalidRequest):
-            raise
-        raise InvalidRequest(field, value, _ALLOWED_ARGUMENTS) from None
+        arguments = parse_json(raw, parse_constant=_no_number) if raw else {}
+    except (ValueError, RecursionError):
+        return None
     if not isinstance(arguments, dict):
-        raise InvalidRequest(field, value, _ALLOWED_ARGUMENTS)
+        return None
     check_value(field, arguments)
     return arguments
 

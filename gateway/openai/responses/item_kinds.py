@@ -6,7 +6,6 @@ from typing import Final
 
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.known_names import check_names
-from orcastream.gateway.openai.prompt import check_text
 from orcastream.gateway.openai.responses.text_parts import MESSAGE_PARTS, REASONING_PARTS, RESULT_PARTS, read_texts
 from orcastream.gateway.openai.tool_messages import read_arguments, read_call_id, read_function_name
 from orcastream.schemas.errors import InvalidRequest
@@ -14,7 +13,7 @@ from orcastream.schemas.errors import InvalidRequest
 ROLES: Final = ("system", "developer", "user", "assistant")
 PHASES: Final = ("commentary", "final_answer")
 INCOMPLETE: Final = "incomplete"
-"""The status of what was cut: the arguments of such a call may be the beginning of JSON."""
+"""The status of what was cut."""
 _OF_ALL: Final = ("type", "id", "status")
 _CALL_EXTRAS: Final = frozenset({"async", "caller", "namespace"})
 _RESULT_EXTRAS: Final = frozenset({"caller", "name", "namespace"})
@@ -38,17 +37,16 @@ def _read_message(field: str, value: Json) -> Json:
 
 
 def _read_call(field: str, value: Json) -> Json:
+    """One that was cut is incomplete, whatever its client says, which may say nothing."""
     check_names(field, value, (*_OF_ALL, "call_id", "name", "arguments"), _CALL_EXTRAS)
     arguments = value.get("arguments")
-    if value.get("status") == INCOMPLETE and isinstance(arguments, str):
-        check_text(f"{field}.arguments", arguments)
-    else:
-        read_arguments(f"{field}.arguments", arguments)
-    return {
+    is_cut = read_arguments(f"{field}.arguments", arguments) is None
+    call = {
         "call_id": read_call_id(f"{field}.call_id", value.get("call_id")),
         "name": read_function_name(f"{field}.name", value.get("name")),
         "arguments": arguments,
     }
+    return {**call, "status": INCOMPLETE} if is_cut else call
 
 
 def _read_result(field: str, value: Json) -> Json:

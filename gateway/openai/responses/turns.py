@@ -21,13 +21,11 @@ class _Said(IntEnum):
 def messages_of(items: Iterable[Mapping[str, Any]]) -> list[Message]:
     """The messages of checked items: what an assistant thought, said and called in one go is one of them.
 
-    A call that was cut is in none: there is nothing to call, and no template could write it.
+    A call that was cut ends nothing: text may follow it in the same go.
     """
     messages: list[Message] = []
     last: _Said | None = None
     for item in items:
-        if item["type"] == "function_call" and item["status"] == INCOMPLETE:
-            continue
         said = _said(item)
         if said is None:
             messages.append(_of_others(item))
@@ -35,6 +33,8 @@ def messages_of(items: Iterable[Mapping[str, Any]]) -> list[Message]:
             if last is None or not (said > last or said is last is _Said.CALLS):
                 messages.append({"role": "assistant", "content": ""})
             _add(messages[-1], said, item)
+            if _is_cut(item):
+                said = _Said.REASONING if last is None else last
         last = said
     return messages
 
@@ -65,7 +65,12 @@ def _of_others(item: Mapping[str, Any]) -> Message:
 
 
 def _call(item: Mapping[str, Any]) -> Json:
-    return template_call(item["call_id"], item["name"], read_arguments("arguments", item["arguments"]))
+    arguments = None if _is_cut(item) else read_arguments("arguments", item["arguments"])
+    return template_call(item["call_id"], item["name"], arguments)
+
+
+def _is_cut(item: Mapping[str, Any]) -> bool:
+    return bool(item["type"] == "function_call" and item["status"] == INCOMPLETE)
 
 
 def _text(item: Mapping[str, Any]) -> str:

@@ -457,7 +457,7 @@ def test_a_wrong_value_is_told_as_it_was_written(
     assert error.message.startswith(f"{got}, allowed: ")
 
 
-def calling(call: dict[str, Any] | None = None, arguments: str = "") -> dict[str, Any]:
+def calling(call: dict[str, Any] | None = None, arguments: object = "") -> dict[str, Any]:
     """A message with a call; the tiny model's template knows none."""
     function = {"name": "f", "arguments": arguments}
     return {"role": "assistant", "tool_calls": [call or {"id": "a", "type": "function", "function": function}]}
@@ -478,8 +478,11 @@ def calling(call: dict[str, Any] | None = None, arguments: str = "") -> dict[str
         ([calling({"type": "custom"})], "messages.0.tool_calls.0"),
         ([calling({"function": {}})], "messages.0.tool_calls.0.id"),
         ([calling({"id": "a", "function": {}})], "messages.0.tool_calls.0.function.name"),
-        ([calling(arguments="[]")], "messages.0.tool_calls.0.function.arguments"),
-        ([calling(arguments="NaN")], "messages.0.tool_calls.0.function.arguments"),
+        ([calling(arguments={})], "messages.0.tool_calls.0.function.arguments"),
+        ([calling(arguments=None)], "messages.0.tool_calls.0.function.arguments"),
+        ([calling(arguments="\ud83d")], "messages.0.tool_calls.0.function.arguments"),
+        ([calling(arguments="[]")], "messages"),
+        ([calling(arguments='{"a'), calling(arguments="{}")], "messages.1.tool_calls"),
         ([calling(arguments='{"a": "\\ud800"}')], "messages.0.tool_calls.0.function.arguments.a"),
         ([calling(arguments="{}")], "messages.0.tool_calls"),
         ([{"role": "assistant", "content": "x", "reasoning_content": 1}], "messages.0.reasoning_content"),

@@ -167,6 +167,47 @@ def test_a_conversation_with_calls_and_their_results(demo: Tokenizer) -> None:
     assert [payload.prompt.count(mark) for mark in marks] == [5, 4]
 
 
+def called(call_id: str, arguments: str) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": "weather", "arguments": arguments}}
+
+
+def said(*calls: dict[str, Any], content: str | None = None) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, "reasoning_content": "Where?", "tool_calls": list(calls)}
+
+
+def result(call_id: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": f"of {call_id}"}
+
+
+WHOLE = called("whole", '{"city": "Rom"}')
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Kö', "{", "[]", "NaN", '{"city": NaN}', '{"a": ' * 5000])
+def test_calls_that_were_cut_are_not_shown_nor_their_results(demo: Tokenizer, arguments: str) -> None:
+    def shown(*messages: dict[str, Any]) -> str:
+        return demo.decode(admitted(demo, {"messages": [*QUESTION, *messages]}).prompt, skip_special_tokens=False)
+
+    cut = called("cut", arguments)
+    last = {"role": "user", "content": "go on"}
+    assert shown(said(cut), result("cut"), last) == shown(last), "nothing is left of what was said"
+    assert shown(said(cut, content="Hm."), result("cut"), last) == shown({"role": "assistant", "content": "Hm."}, last)
+    for calls in ([cut, WHOLE], [WHOLE, cut]):
+        assert shown(said(*calls), result("cut"), result("whole"), last) == shown(said(WHOLE), result("whole"), last)
+    again = called("cut", "{}")
+    assert shown(said(cut), said(again), result("cut")) == shown(said(again), result("cut")), "called again"
+
+
+def test_a_conversation_of_calls_that_were_cut_alone_is_refused(demo: Tokenizer) -> None:
+    error = refused(demo, {"messages": [said(called("cut", "{")), result("cut")]})
+    assert (error.status, error.param) == (400, "messages")
+
+
+def test_a_model_without_calls_goes_on_behind_one_that_was_cut() -> None:
+    tokenizer = Tokenizer(tiny_tokenizers.byte_level())
+    body = {"tools": [], "messages": [*QUESTION, said(called("cut", "{")), *QUESTION]}
+    assert admitted(tokenizer, body).prompt == admitted(tokenizer, {"tools": [], "messages": QUESTION * 2}).prompt
+
+
 async def gateway(stage: Stage, **changes: Any) -> Served:
     return await stage.gateway(model=str(MODEL_DIR), reasoning_parser="think", **changes)
 
@@ -295,6 +336,9 @@ async def test_a_call_behind_every_token_of_which_an_answer_ends(stage: Stage, d
         assert '{"city": "Köln"}'.startswith(arguments)
         assert choice["finish_reason"] == ("tool_calls" if arguments.endswith("}") else "stop")
         whole += arguments.endswith("}")
+        results = [{"role": "tool", "tool_call_id": calls[0]["id"], "content": "mild"}]
+        again = {**BODY, "messages": [*QUESTION, message, *results, *QUESTION], "max_tokens": 1}
+        assert (await http.post("/v1/chat/completions", json=again)).status_code == 200, "it goes back as it came"
     assert 0 < whole < begun
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from orcastream.gateway.openai.cut_calls import without_cut_calls
 from orcastream.gateway.openai.responses.items import ResponseInput, read_input
 from orcastream.schemas.errors import InvalidRequest
 
@@ -21,7 +22,7 @@ def result(number: int) -> dict[str, Any]:
 
 
 def messages(*items: dict[str, Any]) -> list[dict[str, Any]]:
-    return list(ResponseInput.of(read_input(list(items)), None, {}).messages)
+    return without_cut_calls(ResponseInput.of(read_input(list(items)), None, {}).messages)
 
 
 def told(number: int, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -53,14 +54,29 @@ def test_what_cannot_follow_in_one_message_begins_the_next() -> None:
     ]
 
 
-def test_a_call_that_was_cut_is_not_shown() -> None:
-    unfinished = {**call(1, '{"a": "x'), "status": "incomplete"}
+@pytest.mark.parametrize("status", ["incomplete", "in_progress", "completed", None])
+@pytest.mark.parametrize("arguments", ['{"a": "x', "[]", "{" + '"a": [' * 5000])
+def test_a_call_that_was_cut_is_not_shown_nor_its_result(status: str | None, arguments: str) -> None:
+    unfinished = {**call(1, arguments), "status": status}
     assert messages(QUESTION, unfinished, QUESTION) == [QUESTION, QUESTION]
-    assert messages(SAID, unfinished, call(2)) == messages(SAID, call(2))
-    for wrong in ({**unfinished, "status": "completed"}, {**unfinished, "arguments": None}):
-        with pytest.raises(InvalidRequest) as caught:
-            messages(QUESTION, wrong)
-        assert caught.value.field == "input.1.arguments"
+    assert messages(QUESTION, THOUGHT, unfinished, result(1), QUESTION) == [QUESTION, QUESTION]
+    assert messages(THOUGHT, unfinished, SAID) == messages(THOUGHT, SAID)
+    assert messages(SAID, unfinished, call(2), result(2), result(1)) == messages(SAID, call(2), result(2))
+    assert messages(call(2), unfinished, result(1), result(2)) == messages(call(2), result(2))
+    assert messages(unfinished, result(1), call(1), result(1)) == messages(call(1), result(1)), "called again"
+    assert read_input([unfinished])[0]["status"] == "incomplete"
+
+
+def test_an_incomplete_call_is_cut_whatever_there_is_of_it() -> None:
+    assert messages(SAID, {**call(1), "status": "incomplete"}, result(1)) == messages(SAID)
+
+
+@pytest.mark.parametrize("status", ["incomplete", None])
+@pytest.mark.parametrize("arguments", [None, {"a": 1}, "\ud83d"])
+def test_arguments_that_are_no_text_are_refused_by_name(status: str | None, arguments: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        messages(QUESTION, {**call(1), "arguments": arguments, "status": status})
+    assert caught.value.field == "input.1.arguments"
 
 
 def test_calls_alone_have_no_text_and_thinking_may_have_none() -> None:
