@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
 
 from redis.exceptions import ResponseError
 
@@ -70,8 +69,6 @@ class Gateway:
             ]
         )
         self.tenants = Tenants(settings.api_keys, self._key_source())
-        self.also_gauged: list[Callable[[], Awaitable[None]]] = []
-        """What else looks at something that all gateways share, whenever this one looks at the queues."""
         self._ready: bool | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -134,5 +131,3 @@ class Gateway:
             await model.look_at_the_queue(link)
         server = await link.link_for(self.models.default.keys.control)
         self.metrics.server_state(await read_server_state(server))
-        for gauge in self.also_gauged:
-            await gauge()

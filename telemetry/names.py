@@ -589,7 +589,7 @@ BATCH_IDLE: Final = Metric(
     "orcastream.batches.idle",
     Kind.GAUGE,
     "s",
-    "Longest time for which an open batch has come no further, those left out that wait while gateways are full.",
+    "Longest time for which an open batch has come no further; waits while gateways are full do not count.",
     (GATEWAY,),
 )
 BATCHES_ENDED: Final = Metric(

@@ -1,7 +1,7 @@
 """One bulk job in Redis: its lines until they have results, its results, and how many there are of both."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -54,6 +54,14 @@ class JobResult(NamedTuple):
     failed: bool
 
 
+class JobSeen(NamedTuple):
+    """A job at one moment; `runs`: somebody has the right to run it."""
+
+    order: JobOrder
+    progress: JobProgress
+    runs: bool
+
+
 class Held(IntEnum):
     """Whether a runner has the right to run a job, as `lease_job.lua` says it."""
 
@@ -98,7 +106,7 @@ class Job:
         return counts
 
     async def order(self) -> JobOrder:
-        """What it was ordered as. Raises JobLost."""
+        """What it was ordered as. Raises JobLost, and as `JobOrder.from_text`."""
         text = await self._patiently(lambda link: link.call("HGET", self._keys.job(self.id), "order"))
         if text is None:
             raise JobLost(self.id)
@@ -109,17 +117,7 @@ class Job:
         flat = await self._patiently(lambda link: link.call("HGETALL", self._keys.job(self.id)))
         if not flat:
             raise JobLost(self.id)
-        fields = {name.decode(): value.decode() for name, value in fields_of(flat).items()}
-        total = fields.get("total")
-        completed, failed, completed_bytes, failed_bytes = (int(fields.get(name, 0)) for name in _COUNTS)
-        return JobProgress(
-            None if total is None else int(total),
-            completed,
-            failed,
-            completed_bytes,
-            failed_bytes,
-            {name: value for name, value in fields.items() if name not in _FIELDS},
-        )
+        return _progress(fields_of(flat))
 
     async def last_line(self) -> int:
         """The number of the last line that was added; 0: none. Of a job that is not sealed."""
@@ -180,10 +178,6 @@ class Job:
         keys = [self._keys.job(self.id), self._keys.job_runner(self.id)]
         return Held(await self._run(LEASE_JOB.call(keys, [runner, lease_ms])))
 
-    async def has_runner(self) -> bool:
-        """Whether somebody has the right to run it."""
-        return bool(await self._patiently(lambda link: link.call("EXISTS", self._keys.job_runner(self.id))))
-
     async def delete(self) -> None:
         """Leave nothing of it in Redis; whoever still runs it gets JobLost."""
         kinds = (self._keys.job, self._keys.job_lines, self._keys.job_results, self._keys.job_runner)
@@ -211,6 +205,42 @@ class Job:
 async def list_jobs(link: Connection, keys: Keys) -> list[str]:
     """The model's jobs, the first to expire first; some may have expired. Raises LinkLost, ResponseError."""
     return [job_id.decode(errors="replace") for job_id in await link.call("ZRANGEBYSCORE", keys.jobs, "-inf", "+inf")]
+
+
+async def see_jobs(link: Connection, keys: Keys, job_ids: Sequence[str]) -> dict[str, JobSeen | ValueError]:
+    """Those of the jobs that are there, in one round trip; of one that this version cannot read, why.
+
+    Raises LinkLost, Unwritable.
+    """
+    asked = [ask for one in job_ids for ask in (("HGETALL", keys.job(one)), ("EXISTS", keys.job_runner(one)))]
+    replies = await link.call_many(asked)
+    require(replies)
+    return {
+        job_id: _seen(fields_of(flat), runs=bool(runs))
+        for job_id, flat, runs in zip(job_ids, replies[::2], replies[1::2], strict=True)
+        if flat
+    }
+
+
+def _seen(fields: Mapping[bytes, bytes], *, runs: bool) -> JobSeen | ValueError:
+    try:
+        return JobSeen(JobOrder.from_text(fields.get(b"order", b"")), _progress(fields), runs)
+    except ValueError as error:
+        return error
+
+
+def _progress(fields: Mapping[bytes, bytes]) -> JobProgress:
+    texts = {name.decode(): value.decode() for name, value in fields.items()}
+    total = texts.get("total")
+    completed, failed, completed_bytes, failed_bytes = (int(texts.get(name, 0)) for name in _COUNTS)
+    return JobProgress(
+        None if total is None else int(total),
+        completed,
+        failed,
+        completed_bytes,
+        failed_bytes,
+        {name: value for name, value in texts.items() if name not in _FIELDS},
+    )
 
 
 def _number(entry_id: bytes) -> int:

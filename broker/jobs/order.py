@@ -41,8 +41,11 @@ class JobOrder:
 
     @classmethod
     def from_text(cls, text: bytes) -> Self:
-        """As `as_text` wrote it."""
-        return cls(**json.loads(text))
+        """As `as_text` wrote it; ValueError where it is another version's, or damaged."""
+        try:
+            return cls(**json.loads(text))
+        except TypeError as error:
+            raise ValueError(f"order: got {text[:100]!r}, allowed: what this version writes") from error
 
 
 @dataclass(frozen=True, slots=True)

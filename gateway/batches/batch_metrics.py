@@ -37,7 +37,7 @@ class BatchMetrics:
         self._lines.add(1, attributes({Attribute.OUTCOME: LINE_OUTCOMES[failed]}))
 
     def ended(self, status: str) -> None:
-        """A batch that this gateway ran has ended."""
+        """A batch that this gateway ran has ended; to be told by the one that noted it."""
         self._ended.add(1, attributes({Attribute.OUTCOME: status}))
 
     def gathered(self, found: OpenBatches) -> None:

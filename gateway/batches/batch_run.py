@@ -1,6 +1,7 @@
 """One batch from wherever it is to its end."""
 
 import json
+import logging
 from functools import partial
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from orcastream.gateway.batches.batch_request import BatchTerms
 from orcastream.gateway.batches.input_check import InputCheck
 from orcastream.gateway.batches.input_lines import LineTooLong, input_lines
 from orcastream.gateway.batches.line_answers import LineAnswers
+from orcastream.gateway.log import log_event
 from orcastream.gateway.service import Gateway
 
 OUTPUT_PURPOSE: Final = "batch_output"
@@ -50,7 +52,7 @@ class BatchRun:
         if has_ended(progress):
             return
         if progress.total is None and not progress.cancelling and not await self._take_lines():
-            await self._mark(Mark.FAILED)
+            await self._end_as(Mark.FAILED, progress)
             return
         if (await self._job.progress()).total is not None:
             await self._mark(Mark.IN_PROGRESS)
@@ -114,9 +116,9 @@ class BatchRun:
                 await self._files.keep(self._order.tenant, file)
                 await self._job.mark(mark, file.id)
         if progress.cancelling:
-            await self._mark(Mark.CANCELLED)
+            await self._end_as(Mark.CANCELLED, progress)
         else:
-            await self._mark(Mark.EXPIRED if Mark.OVERDUE in progress.marks else Mark.COMPLETED)
+            await self._end_as(Mark.EXPIRED if Mark.OVERDUE in progress.marks else Mark.COMPLETED, progress)
 
     def _output(self, progress: JobProgress, outcome: Outcome, name: str) -> StoredFile:
         """The file of the results of one outcome."""
@@ -136,5 +138,14 @@ class BatchRun:
     def _count(self, result: LineResult) -> None:
         self._metrics.line(failed=result.failed)
 
-    async def _mark(self, mark: Mark) -> None:
-        await self._job.mark(mark, self._gateway.redis.now_ms)
+    async def _end_as(self, mark: Mark, progress: JobProgress) -> None:
+        """Note how it ended, and tell of it unless another run noted that: of several one is told that it did."""
+        if not await self._mark(mark):
+            return
+        status = mark.removesuffix("_ms")
+        self._metrics.ended(status)
+        counts = {"total": progress.total, "completed": progress.completed, "failed": progress.failed}
+        log_event("batch ended", level=logging.INFO, batch=self._job.id, status=status, **counts)
+
+    async def _mark(self, mark: Mark) -> bool:
+        return await self._job.mark(mark, self._gateway.redis.now_ms)

@@ -15,11 +15,12 @@ from orcastream.broker.jobs.job import Job, JobLost
 from orcastream.broker.jobs.order import JOB_ID, JobOrder, JobProgress
 from orcastream.broker.jobs.runner_lease import RunnerLease
 from orcastream.gateway.admission.api_key import Grant
+from orcastream.gateway.batches.batch_gauges import BatchGauges
 from orcastream.gateway.batches.batch_metrics import BatchMetrics
 from orcastream.gateway.batches.batch_object import has_ended, status_of
 from orcastream.gateway.batches.batch_request import BatchTerms
 from orcastream.gateway.batches.batch_run import BatchRun
-from orcastream.gateway.batches.open_batches import OpenBatch, OpenBatchWatch
+from orcastream.gateway.batches.unreadable_batches import UnreadableBatches
 from orcastream.gateway.errors import batches_full
 from orcastream.gateway.http.body_memory import BodyMemory
 from orcastream.gateway.log import LOGGER, log_event
@@ -55,18 +56,21 @@ class Batches:
         self._index = BatchIndex(gateway.redis, self._keys, patience_s=self._patience_s)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._metrics = BatchMetrics()
-        self._watch = OpenBatchWatch()
-        gateway.also_gauged.append(self._gauge)
+        self._unreadable = UnreadableBatches()
         self._new = asyncio.Event()
-        self._looking: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin to run what nobody runs; does not wait for Redis."""
-        self._looking = asyncio.create_task(self._keep_looking())
+        works = [self._keep_looking()]
+        if self._gateway.telemetry.on:
+            gauges = BatchGauges(self._gateway, self._index, self._metrics, self._unreadable)
+            works.append(gauges.keep(lambda: len(self._running) < _AT_ONCE))
+        self._tasks = [asyncio.create_task(work) for work in works]
 
     async def close(self) -> None:
         """Run nothing any more: whatever is not done another gateway goes on with at once."""
-        tasks = [task for task in (self._looking, *self._running.values()) if task is not None]
+        tasks = [*self._tasks, *self._running.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -138,7 +142,11 @@ class Batches:
 
     async def _take_up(self, batch_id: str, tenant: str) -> None:
         """Run a batch, unless another gateway does."""
-        batch = await self.find(batch_id, tenant)
+        try:
+            batch = await self.find(batch_id, tenant)
+        except (KeyError, TypeError, ValueError) as error:
+            self._unreadable.tell(batch_id, error)
+            return
         if batch is None or has_ended(batch.progress):
             await self._index.close(batch_id)
             return
@@ -146,20 +154,6 @@ class Batches:
         if await lease.take():
             task = self._running[batch_id] = asyncio.create_task(self._run(batch, lease))
             task.add_done_callback(lambda _: self._running.pop(batch_id))
-
-    async def _gauge(self) -> None:
-        """Look at all that are open, whoever runs them."""
-        opened = await self._index.list_open()
-        batches = await asyncio.gather(*(self._seen(batch_id, tenant) for batch_id, tenant in opened.items()))
-        has_room = len(self._running) < _AT_ONCE
-        seen = [one for one in batches if one is not None and not has_ended(one.progress)]
-        self._metrics.gathered(self._watch.look(seen, self.now_ms, has_room=has_room))
-
-    async def _seen(self, batch_id: str, tenant: str) -> OpenBatch | None:
-        batch = await self.find(batch_id, tenant)
-        if batch is None:
-            return None
-        return OpenBatch(batch_id, batch.order, batch.progress, await batch.job.has_runner())
 
     async def _run(self, batch: Batch, lease: RunnerLease) -> None:
         job = batch.job
@@ -169,11 +163,7 @@ class Batches:
             if not await lease.keep(run.run(lease)):
                 log_event("batch left", batch=job.id, why="another gateway runs it")
                 return
-            progress = await job.progress()
-            self._metrics.ended(status_of(progress))
             await self._index.close(job.id)
-            counts = {"total": progress.total, "completed": progress.completed, "failed": progress.failed}
-            log_event("batch ended", level=logging.INFO, batch=job.id, status=status_of(progress), **counts)
         except (BrokerError, ResponseError) as error:
             log_event("batch interrupted", batch=job.id, why=error)
         except Exception:

@@ -37,11 +37,11 @@ class OpenBatches:
     age_s: float = 0
     """Of the oldest."""
     idle_s: float = 0
-    """How long the one that has come no further for longest has not; those that wait for their turn left out."""
+    """How long the one that has come no further for longest has not; waits for a turn left out."""
 
 
 _Seen = tuple[JobProgress, int]
-"""How far a batch is, and since when. [Unix ms of the server]"""
+"""How far a batch is, and since when, its wait for a turn left out. [Unix ms of the server]"""
 
 
 class OpenBatchWatch:
@@ -52,9 +52,8 @@ class OpenBatchWatch:
 
     def look(self, batches: Sequence[OpenBatch], now_ms: int, *, has_room: bool) -> OpenBatches:
         """What is to be told of them; `has_room`: this gateway would run another one, so none has to wait."""
-        seen = self._seen
-        self._seen = {one.id: self._moved(seen.get(one.id), one.progress, now_ms) for one in batches}
-        idle_since = [self._seen[one.id][1] for one in batches if one.runs or has_room]
+        before = {one.id: self._seen.get(one.id) for one in batches if one.runs or has_room}
+        self._seen = {one.id: self._moved(before.get(one.id), one.progress, now_ms) for one in batches}
         states = dict.fromkeys(STATES, 0)
         for one in batches:
             states[one.state] += 1
@@ -62,7 +61,7 @@ class OpenBatchWatch:
             states,
             sum(one.progress.left or 0 for one in batches),
             _longest_s([one.order.created_ms for one in batches], now_ms),
-            _longest_s(idle_since, now_ms),
+            _longest_s([since_ms for _, since_ms in self._seen.values()], now_ms),
         )
 
     @staticmethod

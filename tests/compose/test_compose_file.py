@@ -163,6 +163,17 @@ def test_metrics_come_as_often_as_the_mounted_dashboards_expect() -> None:
         assert "batch" not in config["exporters"][name]["sending_queue"], "the newest value would come too late"
 
 
+def test_the_collector_holds_the_metrics_of_twenty_processes_while_it_tries_again() -> None:
+    config = yaml.safe_load((ROOT / "telemetry/collector/config.yaml").read_text(encoding="utf-8"))
+    limiter = config["processors"]["memory_limiter"]
+    for name in config["service"]["pipelines"]["metrics"]["exporters"]:
+        queue, retry = (config["exporters"][name][part] for part in ("sending_queue", "retry_on_failure"))
+        assert queue["sizer"] == "requests"
+        tries_s = float(retry["max_elapsed_time"].removesuffix("s"))
+        assert queue["queue_size"] >= 20 * tries_s / EXPORTED.every_s
+        assert queue["queue_size"] * 20_000 < (limiter["limit_mib"] - limiter["spike_limit_mib"]) * 2**20 / 2
+
+
 def test_what_is_mounted_exists() -> None:
     mounted = [volume.partition(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])]
     sources = [ROOT / source for source in mounted if source.startswith("./")]

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from orcastream.broker.jobs.job import FIRST_RESULT, JobLine, JobLost, OtherJob, list_jobs
+from orcastream.broker.jobs.job import FIRST_RESULT, JobLine, JobLost, OtherJob, list_jobs, see_jobs
+from orcastream.broker.jobs.order import JobProgress
 from orcastream.broker.link import Link
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.keys import Keys
@@ -123,3 +124,23 @@ async def test_out_of_memory_a_result_is_kept_whole_or_not_at_all(
         client.config_set("maxmemory", "0")
     assert await job.record(1, b"one", failed=False)
     assert await results_of(job) == {1: b"one"}
+
+
+async def test_many_are_seen_at_once_whatever_is_wrong_with_one(
+    redis_server: RedisServer, make_job: MakeJob, link: Link, keys: Keys
+) -> None:
+    job = await sealed(make_job(redis_server.url, "runs"), 2)
+    assert await job.lease("runner", 60_000)
+    await make_job(redis_server.url, "new").create(ORDER)
+    unreadable = {"newer": '{"unknown": 1}', "damaged": "{", "list": "[]"}
+    for job_id, order in unreadable.items():
+        await link.call("HSET", keys.job(job_id), "order", order)
+    await link.call("HSET", keys.job("lacking"), "total", 1)
+    seen = await see_jobs(link, keys, ["runs", *unreadable, "lacking", "gone", "new"])
+    assert seen.pop("runs") == (ORDER, await job.progress(), True)
+    assert seen.pop("new") == (ORDER, JobProgress(None, 0, 0), False)
+    assert set(seen) == {*unreadable, "lacking"}
+    assert all(isinstance(one, ValueError) for one in seen.values())
+    with pytest.raises(ValueError, match="unknown"):
+        await make_job(redis_server.url, "newer").order()
+    assert await see_jobs(link, keys, []) == {}

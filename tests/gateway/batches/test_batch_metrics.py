@@ -1,5 +1,7 @@
 """What gateways tell of batches: to Prometheus, from processes, and what a look at all open ones comes to."""
 
+import asyncio
+import logging
 from pathlib import Path
 
 import httpx
@@ -7,12 +9,20 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from orcastream.broker.files.file_store import FileStore
+from orcastream.broker.jobs.job import Job
 from orcastream.broker.jobs.order import JobOrder, JobProgress
+from orcastream.broker.jobs.runner_lease import RunnerLease
+from orcastream.gateway.admission.api_key import Grant
+from orcastream.gateway.batches.batch_metrics import BatchMetrics
+from orcastream.gateway.batches.batch_request import BatchRequest, BatchTerms
+from orcastream.gateway.batches.batch_run import BatchRun
 from orcastream.gateway.batches.open_batches import OpenBatch, OpenBatches, OpenBatchWatch
-from tests.gateway.batches.conftest import begin, ended, line
+from tests.gateway.batches.conftest import CHAT, begin, ended, line
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.ports import free_port
+from tests.redis_server import RedisServer
 from tests.service_process import ServiceProcess
 
 MINUTE_MS = 60_000
@@ -45,9 +55,41 @@ def test_whoever_waits_for_its_turn_is_not_idle(has_room: bool, idle_s: float) -
     assert (found.idle_s, found.age_s, found.states["waiting"], found.states["validating"]) == (idle_s, 60, 1, 0)
 
 
+def test_a_wait_for_a_turn_is_not_idleness_afterwards() -> None:
+    watch = OpenBatchWatch()
+    stands = JobProgress(None, 0, 0)
+    for minute in (0, 60, 120):
+        assert watch.look([one("a", stands, runs=False)], minute * MINUTE_MS, has_room=False).idle_s == 0
+    assert watch.look([one("a", stands)], 121 * MINUTE_MS, has_room=False).idle_s == 60
+    assert watch.look([one("a", stands)], 122 * MINUTE_MS, has_room=False).idle_s == 120
+    assert watch.look([one("a", stands, runs=False)], 123 * MINUTE_MS, has_room=False).idle_s == 0
+
+
+async def test_of_two_that_end_a_batch_one_tells_of_it(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """The second read that it had not ended, and got the right to run it once the first had ended it."""
+    gateway = (await stage.gateway()).gateway
+    keys, patience_s = gateway.models.default.keys, gateway.settings.redis_patience_s
+    files = FileStore(gateway.redis, keys, patience_s=patience_s)
+    asked = BatchRequest(input_file_id="file-gone", endpoint=CHAT, completion_window="24h")
+    terms = BatchTerms(asked, Grant(tenant="default"), kept_s=60)
+    job = Job(gateway.redis, keys, "batch_of_two", patience_s=patience_s)
+    order = await job.create(terms.order(gateway.redis.now_ms, retention_s=60))
+    runs = [BatchRun(gateway, files, job, order, terms, BatchMetrics()) for _ in range(3)]
+    leases = [RunnerLease(job, f"runner-{number}", lease_ms=60_000) for number in range(3)]
+    with caplog.at_level(logging.INFO, "orcastream.gateway"):
+        await asyncio.gather(*(run.run(lease) for run, lease in zip(runs[:2], leases[:2], strict=True)))
+        await runs[2].run(leases[2])
+    [told] = [record for record in caplog.records if record.message == "batch ended"]
+    assert (told.batch, told.status, told.completed, told.failed) == (job.id, "failed", 0, 0)  # type: ignore[attr-defined]
+
+
 async def test_a_gateway_process_tells_of_its_batches(
-    stage: Stage, model_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, model_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
 ) -> None:
+    """Also where one cannot be read."""
+    with redis_server.client() as redis:
+        redis.hset(stage.keys.job("batch_unreadable"), "order", '{"unknown": 1}')
+        redis.hset(stage.keys.open_batches, "batch_unreadable", "default")
     gate = Gate(0)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     monkeypatch.setenv("ORCASTREAM_METRICS", "true")
@@ -75,6 +117,8 @@ async def test_a_gateway_process_tells_of_its_batches(
             assert (await ended(client, batch)).status == "completed"
             after = {"open in_progress": 0, "left": 0, "idle": 0, "ended completed": 1, "ended failed": 0}
             await eventually(lambda: told(**after, **{"lines completed": 2, "lines failed": 1}))
+        assert [line for line in gateway.log.splitlines() if "not readable" in line and "batch_unreadable" in line]
+        assert gateway.log.count("batch not readable") == 1
     finally:
         gateway.kill()
 

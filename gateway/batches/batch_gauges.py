@@ -1,0 +1,63 @@
+"""Looks at all open batches now and then, whoever runs them, for the gauges."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from redis.exceptions import ResponseError
+
+from orcastream.broker.errors import BrokerError
+from orcastream.broker.jobs.batch_index import BatchIndex
+from orcastream.broker.jobs.job import see_jobs
+from orcastream.gateway.batches.batch_metrics import BatchMetrics
+from orcastream.gateway.batches.batch_object import has_ended
+from orcastream.gateway.batches.open_batches import OpenBatch, OpenBatchWatch
+from orcastream.gateway.batches.unreadable_batches import UnreadableBatches
+from orcastream.gateway.log import LOGGER, log_event
+from orcastream.gateway.service import Gateway
+from orcastream.telemetry.queue_gauges import INTERVAL_S
+
+_PER_TRIP: Final = 100
+"""Most batches that are read in one round trip: Redis has others to serve."""
+
+
+class BatchGauges:
+    """Apart from the queue's gauges: what ails batches does not blind those."""
+
+    def __init__(
+        self, gateway: Gateway, index: BatchIndex, metrics: BatchMetrics, unreadable: UnreadableBatches
+    ) -> None:
+        self._gateway = gateway
+        self._index = index
+        self._metrics = metrics
+        self._unreadable = unreadable
+        self._watch = OpenBatchWatch()
+
+    async def keep(self, has_room: Callable[[], bool]) -> None:
+        """Look for ever, as long as anybody collects metrics; `has_room`: this gateway would run another batch."""
+        while True:
+            if self._gateway.models.default.metrics.queue.wanted:
+                try:
+                    await self.look(has_room=has_room())
+                except (BrokerError, ResponseError) as error:
+                    log_event("batches not looked at", why=error)
+                except Exception:
+                    LOGGER.exception("looking at batches failed")
+            await asyncio.sleep(INTERVAL_S)
+
+    async def look(self, *, has_room: bool) -> None:
+        """Look once; an unreadable batch is told of, and left out. Raises LinkLost, Unwritable, ResponseError."""
+        found = await self._open()
+        self._metrics.gathered(self._watch.look(found, self._gateway.redis.now_ms, has_room=has_room))
+
+    async def _open(self) -> list[OpenBatch]:
+        found = []
+        keys, link = self._gateway.models.default.keys, await self._gateway.redis.get()
+        ids = list(await self._index.list_open())
+        for at in range(0, len(ids), _PER_TRIP):
+            for batch_id, seen in (await see_jobs(link, keys, ids[at : at + _PER_TRIP])).items():
+                if isinstance(seen, ValueError):
+                    self._unreadable.tell(batch_id, seen)
+                elif not has_ended(seen.progress):
+                    found.append(OpenBatch(batch_id, *seen))
+        return found
