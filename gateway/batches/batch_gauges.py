@@ -52,8 +52,8 @@ class BatchGauges:
 
     async def _open(self) -> list[OpenBatch]:
         found = []
-        keys, link = self._gateway.models.default.keys, await self._gateway.redis.get()
         ids = list(await self._index.list_open())
+        keys, link = self._gateway.models.default.keys, await self._gateway.redis.get()
         for at in range(0, len(ids), _PER_TRIP):
             for batch_id, seen in (await see_jobs(link, keys, ids[at : at + _PER_TRIP])).items():
                 if isinstance(seen, ValueError):
