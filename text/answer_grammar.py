@@ -1,5 +1,6 @@
 """One grammar for a whole answer: thinking, then calls, or content that follows a constraint of its own."""
 
+from dataclasses import replace
 from typing import Final
 
 from orcastream.schemas.constraint import Constraint
@@ -26,11 +27,11 @@ def answer_grammar(answer_format: AnswerFormat, calls: Calls | None, content: Co
         if content is None or not answer_format.thinking:
             return content
         answer, rules = "content", content_rules(content)
+    elif content is None or calls.required:
+        answer, rules = "calls" if calls.required else "calls_or_text", answer_format.calls.rules(calls)
     else:
-        rules = answer_format.calls.rules(calls)
-        answer = "calls" if calls.required else "calls_or_text"
-        if content is not None and not calls.required:
-            answer, rules = "(calls | content)", [*rules, *content_rules(content)]
+        rules = [*answer_format.calls.rules(replace(calls, beside_content=True)), *content_rules(content)]
+        answer = "(calls | content)"
     if answer_format.thinking:
         opened = "thought" if answer_format.thinking is Thinking.OPEN else f'("{OPENS}" thought)?'
         answer, rules = f"{opened} {answer}", [*rules, *_THOUGHT]

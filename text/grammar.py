@@ -15,7 +15,7 @@ from orcastream.text.lark import as_json, as_regex, as_text
 LIMITS: Final = LLParserLimits(max_lexer_states=20_000, verbose_errors=False)
 """What one answer may take, by the states of its lexer, of a kilobyte or two each. Errors quote no state."""
 
-_WHITE_SPACE: Final = r"[\x20\x0A\x0D\x09]{1,32}"
+WHITE_SPACE: Final = r"[\x20\x0A\x0D\x09]{1,32}"
 """White space as JSON has it, but not without end: a model that repeats itself would never come to the next value."""
 _ALLOWED: Final = {
     "json_schema": "a schema that answers can follow exactly",
@@ -95,7 +95,7 @@ def _with_white_space(schema: Schema) -> Schema:
     own = schema.get("x-guidance", {})
     if not isinstance(own, dict) or "whitespace_flexible" in own:
         return schema
-    return {**schema, "x-guidance": {"whitespace_pattern": _WHITE_SPACE, **own}}
+    return {**schema, "x-guidance": {"whitespace_pattern": WHITE_SPACE, **own}}
 
 
 def _error_of(schema: Schema) -> str:

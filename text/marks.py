@@ -34,18 +34,53 @@ class Trimmed:
     def __init__(self, *, at_start: bool, space: str = " \t\r\n") -> None:
         self._begun = not at_start
         self._space = space
-        self.held = ""
+        self._held: list[str] = []
+
+    @property
+    def held(self) -> str:
         """White space that more text would give out."""
+        return "".join(self._held)
 
     def push(self, text: str) -> str:
         """What of the text is known not to be at its end."""
-        text = self.held + text
         if not self._begun:
             text = text.lstrip(self._space)
         inner = text.rstrip(self._space)
-        self._begun = self._begun or bool(inner)
-        self.held = text[len(inner) :]
+        space = text[len(inner) :]
+        if inner:
+            inner = self.held + inner
+            self._begun, self._held = True, []
+        if space:
+            self._held.append(space)
         return inner
+
+
+class PastSpace:
+    """Keeps white space apart from what follows it. Each space is looked at once, however many come."""
+
+    def __init__(self, space: str) -> None:
+        self._space = space
+        self._held: list[str] = []
+        self._begun = ""
+
+    def push(self, text: str) -> str:
+        """What follows the white space, so far."""
+        if not self._begun:
+            begun = text.lstrip(self._space)
+            self._held.append(text[: len(text) - len(begun)])
+            text = begun
+        self._begun += text
+        return self._begun
+
+    @property
+    def space(self) -> str:
+        """The white space."""
+        return "".join(self._held)
+
+    @property
+    def held(self) -> str:
+        """The white space and what follows it."""
+        return self.space + self._begun
 
 
 def _begun(text: str, mark: str) -> int:

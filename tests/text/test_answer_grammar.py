@@ -8,12 +8,14 @@ import pytest
 from orcastream.schemas.constraint import Constraint
 from orcastream.text.answer_format import AnswerFormat
 from orcastream.text.answer_grammar import answer_grammar
+from orcastream.text.answer_parser import AnswerParser
 from orcastream.text.grammar import check_constraint
 from orcastream.text.matcher import ConstraintFailed, Matcher
 from orcastream.text.tokenizer import Tokenizer
 from orcastream.text.tools.grammar import Calls, Tool
 from orcastream.text.vocabulary import Vocabulary
 from tests.text import tiny_tokenizers
+from tests.text.called import Called, Joined, joined
 
 TREE = {
     "type": "object",
@@ -88,6 +90,31 @@ def test_thinking_before_content_that_follows_something(
     assert takes(tokenizer, both, good)
     assert takes(tokenizer, both, CALL)
     assert not takes(tokenizer, both, bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ('{"name": "Ann", "age": 3}', ['{"name": "Ann", "age": 3}']),
+        ('{"name":"tree","age":3}', ['{"name":"tree","age":3}']),
+        ('{"age":\n3}', ['{"age":\n3}']),
+        ('{"name": "tree", "parameters": {"value": 3}}', [Called("tree", '{"value": 3}')]),
+        (
+            '{"name":"tree","parameters":{"left":{"left":{"value":1}},"value":2}}',
+            [Called("tree", '{"left":{"left":{"value":1}},"value":2}')],
+        ),
+    ],
+)
+def test_content_with_a_name_is_told_from_calls(tokenizer: Tokenizer, text: str, parts: list[Joined]) -> None:
+    """In a format whose calls have no marks."""
+    person = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
+    content = Constraint(json_schema=json.dumps(person | {"additionalProperties": False}))
+    answer_format = AnswerFormat.parse("llama")
+    grammar = answer_grammar(answer_format, Calls(CALLS.tools, required=False), content)
+    assert takes(tokenizer, grammar, text)
+    assert not takes(tokenizer, grammar, text.replace("3", '"x"').replace("2", '"x"'))
+    parser = AnswerParser(answer_format)
+    assert joined([*parser.push(text), *parser.finish()]) == parts
 
 
 def test_what_needs_no_grammar_has_none() -> None:

@@ -17,6 +17,7 @@ CASES: list[tuple[str, str, list[Joined]]] = [
     ("thinking+hermes", f"a</think>\n\n{CALL}", [Reasoning("a"), Called("f", "{}")]),
     ("thinking+hermes", f"a {CALL}", [Reasoning(f"a {CALL}")]),
     ("thinking+llama", 'a</think>{"name": "f", "parameters": {}}', [Reasoning("a"), Called("f", "{}")]),
+    ("thinking+llama", 'a</think>{"name": "Ann", "age": 3}', [Reasoning("a"), '{"name": "Ann", "age": 3}']),
     ("think+llama", '<think>a</think>{"name": ', [Reasoning("a"), '{"name": ']),
 ]
 

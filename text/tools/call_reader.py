@@ -1,23 +1,26 @@
 """One call in text that arrives in pieces: a JSON object with a name and arguments."""
 
 import json
+from typing import Final
 
 from orcastream.text.tools.call import SPACE, CallArguments, CallStart, Part
 from orcastream.text.tools.json_scanner import JsonScanner, Place
 
-_NO_ARGUMENTS = "{}"
+_ARGUMENTS: Final = frozenset({"arguments", "parameters"})
+"""What formats call that member; models write the one for the other."""
+_BARE: Final = frozenset({"name", "type"})
+"""All that a call without arguments may have."""
+_NO_ARGUMENTS: Final = "{}"
 
 
 class CallReader:
-    """Reads one object, which is a call where it has a `name`, text, and its arguments, if any, are an object.
+    """Reads one object, which is a call where it has a `name`, text, and `arguments` or `parameters`, an object.
 
     Once both are known the call has begun, whatever follows. Other members are passed over; of several `name`s the
-    last one before that counts.
+    last one before that counts. Without arguments it is a call only where it has nothing but a `name` and a `type`.
     """
 
-    def __init__(self, arguments: str) -> None:
-        """`arguments`: what the format calls that member."""
-        self._member = arguments
+    def __init__(self) -> None:
         self._scanner = JsonScanner()
         self._read: list[str] = []
         """The characters before the call has begun."""
@@ -25,6 +28,8 @@ class CallReader:
         self._start = 0
         """Where the last name, or value that counts, begins."""
         self._name = ""
+        self._is_bare = True
+        """Whether there is nothing but what a call without arguments may have."""
         self._early: tuple[int, int] | None = None
         """Where arguments are that came before the name."""
         self._told: list[str] = []
@@ -37,9 +42,9 @@ class CallReader:
         """Whether the object is closed."""
 
     @property
-    def is_named(self) -> bool:
-        """Whether it may be a call, once it has ended."""
-        return bool(self._name)
+    def is_call(self) -> bool:
+        """Whether it is one, once it has ended."""
+        return self.has_begun or bool(self._name and self._is_bare)
 
     @property
     def held(self) -> str:
@@ -65,7 +70,7 @@ class CallReader:
         return [*parts, CallArguments(told, self.is_whole and not was_whole)] if told else parts, rest
 
     def confirm(self) -> list[Part]:
-        """Of an object that has ended with a name and without arguments: it is a call."""
+        """Of an object that has ended as a call without arguments: it is one."""
         self.has_begun = self.is_whole = True
         return [CallStart(self._name), CallArguments(_NO_ARGUMENTS, is_last=True)]
 
@@ -103,19 +108,20 @@ class CallReader:
             return self._close_value(end)
         if here is Place.COLON:
             self._key = json.loads("".join(self._read[self._start :]))
+            self._is_bare = self._is_bare and self._key in _BARE
         elif before in (Place.KEY, Place.FIRST_KEY):
             self._start = end - 1
         return True
 
     def _open_value(self, char: str) -> bool:
-        if self._key == self._member:
+        if self._key in _ARGUMENTS:
             if char == "{" and self._name:
                 self._begin(char)
             return char == "{"
         return self._key != "name" or char == '"'
 
     def _close_value(self, end: int) -> bool:
-        if self._key == self._member:
+        if self._key in _ARGUMENTS:
             self._early = self._start, end
         elif self._key == "name":
             self._name = json.loads("".join(self._read[self._start :]))

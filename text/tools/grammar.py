@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from orcastream.text.lark import as_json, as_text
+from orcastream.text.grammar import WHITE_SPACE
+from orcastream.text.lark import as_json, as_regex, as_text
 from orcastream.text.tools import hermes
 
 _COMPACT: Final = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
@@ -36,11 +37,13 @@ class Calls:
 
     `required`: calls and nothing else, at least one; otherwise text may come before, between or instead of them, but
     none that opens a call and is none. `parallel`: more than one call may come, where the format has that.
+    `beside_content`: content that follows a constraint, maybe JSON, may come in their place.
     """
 
     tools: Sequence[Tool]
     required: bool
     parallel: bool = True
+    beside_content: bool = False
 
 
 def hermes_rules(calls: Calls) -> list[str]:
@@ -60,13 +63,14 @@ def hermes_rules(calls: Calls) -> list[str]:
 
 def llama_rules(calls: Calls) -> list[str]:
     """Lark for one call as LlamaParser reads it, in rules as those of `hermes_rules`; text does not begin with `{`."""
-    lines = ["calls: body", *_bodies(calls.tools, "parameters")]
+    bodies = _spaced_bodies if calls.beside_content else _bodies
+    lines = ["calls: body", *bodies(calls.tools, "parameters")]
     return lines if calls.required else [*lines, "calls_or_text: calls | TEXT", "TEXT: /([^{](?s:.*))?/"]
 
 
 def _bodies(tools: Sequence[Tool], arguments: str) -> list[str]:
     """Rules for a call of one of the tools. Each schema stands alone, so that its references lead into itself."""
-    lines = [f"body: {' | '.join(f'body_{number}' for number in range(len(tools)))}"]
+    lines = [_any_body(tools)]
     for number, tool in enumerate(tools):
         head = f'{{"name": {json.dumps(tool.name)}, "{arguments}": '
         lines += [f'body_{number}: {as_text(head)} arguments_{number} "}}"']
@@ -74,9 +78,28 @@ def _bodies(tools: Sequence[Tool], arguments: str) -> list[str]:
     return lines
 
 
-def _schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _spaced_bodies(tools: Sequence[Tool], arguments: str) -> list[str]:
+    """The same in the pieces, and with the white space, that JSON is made of in the place of a call.
+
+    A piece that is longer in one of them would rule out the other: the lexer takes the longest and never goes back.
+    """
+    lines = [_any_body(tools), f"SPACE: {as_regex(WHITE_SPACE)}"]
+    for number, tool in enumerate(tools):
+        name, member = as_text(json.dumps(tool.name)), as_text(json.dumps(arguments))
+        pieces = ['"{"', as_text('"name"'), '":"', name, '","', member, '":"', f"arguments_{number}", '"}"']
+        lines += [f"body_{number}: {' SPACE? '.join(pieces)}"]
+        schema = _schema(tool.parameters or {}, {"whitespace_pattern": WHITE_SPACE})
+        lines += [f"arguments_{number}: {as_json(schema)}"]
+    return lines
+
+
+def _any_body(tools: Sequence[Tool]) -> str:
+    return f"body: {' | '.join(f'body_{number}' for number in range(len(tools)))}"
+
+
+def _schema(parameters: Mapping[str, Any], options: Mapping[str, Any] = _COMPACT) -> dict[str, Any]:
     """The schema of the arguments, with no names but those it tells of, where it tells of any."""
-    schema = {"type": "object", **parameters, "x-guidance": _COMPACT}
+    schema = {"type": "object", **parameters, "x-guidance": options}
     if "properties" in parameters and not any(keyword in parameters for keyword in _OPENING):
         schema["additionalProperties"] = False
     return schema

@@ -1,6 +1,6 @@
 """Calls as Hermes, Qwen2.5 and Qwen3 write them: JSON objects between marks."""
 
-from orcastream.text.marks import UpToMark
+from orcastream.text.marks import PastSpace, UpToMark
 from orcastream.text.tools.call import SPACE, Part, TextBetween
 from orcastream.text.tools.call_reader import CallReader
 
@@ -17,7 +17,7 @@ class HermesParser:
         self._text = TextBetween()
         self._outside = UpToMark(OPENS)
         self._call: CallReader | None = None
-        self._behind = ""
+        self._behind = PastSpace(SPACE)
         """What follows the object of the call, and may be the closing mark."""
 
     def push(self, text: str) -> list[Part]:
@@ -39,13 +39,13 @@ class HermesParser:
             return [*self._text.push(self._outside.finish()), *self._text.finish()]
         if self._call.has_begun:
             return []
-        return [*self._text.push(f"{OPENS}{self._call.held}{self._behind}"), *self._text.finish()]
+        return [*self._text.push(f"{OPENS}{self._call.held}{self._behind.held}"), *self._text.finish()]
 
     def _find(self, text: str, parts: list[Part]) -> str | None:
         """Text up to the opening mark; what follows that."""
         before, left = self._outside.push(text)
         parts += self._text.push(before)
-        self._call, self._behind = None if left is None else CallReader("arguments"), ""
+        self._call, self._behind = None if left is None else CallReader(), PastSpace(SPACE)
         return left
 
     def _read(self, call: CallReader, text: str, parts: list[Part]) -> str | None:
@@ -58,13 +58,12 @@ class HermesParser:
 
     def _close(self, call: CallReader, text: str, parts: list[Part]) -> str | None:
         """What follows the object: the closing mark, or else it is text."""
-        self._behind += text
-        begun = self._behind.lstrip(SPACE)
+        begun = self._behind.push(text)
         if begun != CLOSES and CLOSES.startswith(begun):
             return None
-        if not (begun.startswith(CLOSES) and call.is_named):
+        if not (begun.startswith(CLOSES) and call.is_call):
             self._give_up(call, parts)
-            return self._behind
+            return self._behind.held
         parts += [] if call.has_begun else call.confirm()
         self._leave(is_whole=True)
         return begun[len(CLOSES) :]

@@ -1,5 +1,6 @@
 """Calls as Llama 3.1 and later write them: an answer that is a JSON object, or several with semicolons between."""
 
+from orcastream.text.marks import PastSpace
 from orcastream.text.tools.call import SPACE, Part
 from orcastream.text.tools.call_reader import CallReader
 
@@ -10,15 +11,17 @@ _TAG = "<|python_tag|>"
 class LlamaParser:
     """See ToolParser. An answer that begins with `{` is calls `{"name": …, "parameters": {…}}`, then perhaps text.
 
-    An object without parameters is a call where another object, or the end, follows it.
+    An object with a name alone is a call where another object, or the end, follows it.
     """
 
     def __init__(self) -> None:
         self._before = ""
         """What comes before the next object, while nothing is known of that."""
+        self._gap = PastSpace(SPACE)
+        """What follows that, or the last object, and may lead to the next one."""
         self._call: CallReader | None = None
         self._unsure = ""
-        """An object without parameters, with what came before it, while nothing is known of what follows."""
+        """An object with a name alone, with what came before it, while nothing is known of what follows."""
         self._has_calls = False
         self._is_text = False
 
@@ -43,19 +46,17 @@ class LlamaParser:
 
     def _find(self, text: str, parts: list[Part]) -> str:
         """Up to the next object; what of the text is that."""
-        self._before += text
-        if self._call is None:
-            begun = self._before.lstrip().removeprefix(_TAG).lstrip()
-            is_open = _TAG.startswith(begun)
-        else:
-            begun = self._before.lstrip(";" + SPACE)
-            is_open = not begun
+        begun = self._gap.push(text)
+        may_be_tag = self._call is None and not self._before
+        if may_be_tag and begun.startswith(_TAG):
+            self._before, self._gap = self._gap.space + _TAG, PastSpace(SPACE)
+            return begun.removeprefix(_TAG)
         if begun.startswith("{"):
             parts += self._confirmed()
-            self._before = self._before.removesuffix(begun)
-            self._call = CallReader("parameters")
+            self._before += self._gap.space
+            self._call, self._gap = CallReader(), PastSpace(";" + SPACE)
             return begun
-        if not is_open:
+        if begun and not (may_be_tag and _TAG.startswith(begun)):
             parts += self._become_text("")
         return ""
 
@@ -67,7 +68,7 @@ class LlamaParser:
             self._has_calls, self._before = True, ""
         if left is None:
             return ""
-        if not (call.has_ended and call.is_named):
+        if not (call.has_ended and call.is_call):
             parts += self._become_text(call.held)
         elif not call.has_begun:
             self._unsure, self._before = self._before + call.held, ""
@@ -82,7 +83,7 @@ class LlamaParser:
 
     def _become_text(self, held: str) -> list[Part]:
         """What is held is text, and so is all that follows."""
-        text = self._unsure + self._before + held
+        text = self._unsure + self._before + held + self._gap.held
         self._is_text = True
         if self._has_calls:
             text = text.lstrip(SPACE)

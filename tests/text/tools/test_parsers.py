@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from typing import ClassVar, Self, SupportsIndex
 
 import pytest
 from hypothesis import given
@@ -30,6 +31,9 @@ HERMES: list[tuple[str, list[Joined]]] = [
         [Called("f", "{}")],
     ),
     ('<tool_call>{"name": "g", "name": "f", "arguments": {}, "name": "g"}</tool_call>', [Called("f", "{}")]),
+    ('<tool_call>{"name": "f", "parameters": {"a": 1}}</tool_call>', [Called("f", '{"a": 1}')]),
+    ('<tool_call>{"name":"f", "a": 1}</tool_call>', ['<tool_call>{"name":"f", "a": 1}</tool_call>']),
+    ('a <tool_call>{"name":"f"}\n </tool_c', ['a <tool_call>{"name":"f"}\n </tool_c']),
     ("<tool_call>oh</tool_call>", ["<tool_call>oh</tool_call>"]),
     ("<tool_call>{}</tool_call>", ["<tool_call>{}</tool_call>"]),
     ('<tool_call>oh <tool_call>{"name":"f"}</tool_call>', ["<tool_call>oh", Called("f", "{}")]),
@@ -59,6 +63,20 @@ LLAMA: list[tuple[str, list[Joined]]] = [
     ('{"name": "f", "parameters": {"a": 1}}', [Called("f", '{"a": 1}')]),
     (f'{{"name": "f", "parameters": {HARD}}}', [Called("f", HARD)]),
     ('\n<|python_tag|>{"name": "f", "parameters": {}}\n', [Called("f", "{}")]),
+    ('\n<|python_tag|> {"name": "f", "age": 3}\n', ['\n<|python_tag|> {"name": "f", "age": 3}\n']),
+    ("<|python_tag|><|python_tag|>{", ["<|python_tag|><|python_tag|>{"]),
+    ('{"name": "f", "arguments": {"a": 1}}', [Called("f", '{"a": 1}')]),
+    ('{"arguments": {"a": 1}, "name": "f"}', [Called("f", '{"a": 1}')]),
+    ('{"name":"f","arguments":{"a":1},"parameters":{}}', [Called("f", '{"a":1}')]),
+    ('{"name":"f","id":1,"arguments":{}}; {"name":"g","parameters":{}}', [Called("f", "{}"), Called("g", "{}")]),
+    ('{"name": "f", "arguments": "{}"}', ['{"name": "f", "arguments": "{}"}']),
+    ('{"name": "f", "arguments": null}', ['{"name": "f", "arguments": null}']),
+    ('{"type": "function", "name": "f"}', [Called("f", "{}")]),
+    (' {"name": "Ann", "age": 3}\n', [' {"name": "Ann", "age": 3}\n']),
+    ('{"age": {"name": 3}, "name": "Ann"}', ['{"age": {"name": 3}, "name": "Ann"}']),
+    ('{"name": "Ann", "n\\u0061me ": "f"} ; {"name": "g"}', ['{"name": "Ann", "n\\u0061me ": "f"} ; {"name": "g"}']),
+    ('{"name": "f"}; {"name": "Ann", "age": 3}', [Called("f", "{}"), '; {"name": "Ann", "age": 3}']),
+    ('{"name": "Ann", "age": ', ['{"name": "Ann", "age": ']),
     ('{"name":"f","parameters":{}}; {"name":"g","parameters":{}}', [Called("f", "{}"), Called("g", "{}")]),
     ('{"name":"f"};{"name":"g"}\n;', [Called("f", "{}"), Called("g", "{}")]),
     ('{"temperature": 3}', ['{"temperature": 3}']),
@@ -128,7 +146,11 @@ def test_text_that_is_no_call_is_not_held_back_either() -> None:
 
 @pytest.mark.parametrize(
     ("make", "head"),
-    [(HermesParser, '<tool_call>\n{"name": "f", "arguments": '), (LlamaParser, '{"name": "f", "parameters": ')],
+    [
+        (HermesParser, '<tool_call>\n{"name": "f", "arguments": '),
+        (LlamaParser, '{"name": "f", "parameters": '),
+        (LlamaParser, '{"name": "f", "arguments": '),
+    ],
 )
 def test_arguments_come_as_they_are_written(make: Callable[[], ToolParser], head: str) -> None:
     parser = make()
@@ -146,6 +168,7 @@ PIECES = st.lists(
             '{"name":"f"',
             ',"arguments":{',
             ',"parameters":{',
+            ',"a":1',
             '"a":',
             "}",
             "}}",
@@ -180,3 +203,54 @@ def test_nothing_but_marks_and_white_space_is_lost(make: Callable[[], ToolParser
     for part in found:
         shown = part if isinstance(part, str) else part.arguments if isinstance(part, Called) else ""
         assert shown in text or shown == "{}"
+
+
+class Spaces(str):
+    """White space that counts how many of its characters are gone through, also in what it becomes a part of."""
+
+    __slots__ = ()
+    seen: ClassVar[int] = 0
+
+    @classmethod
+    def _counted(cls, text: str) -> Self:
+        Spaces.seen += len(text)
+        return cls(text)
+
+    def __add__(self, behind: str) -> Self:
+        return self._counted(super().__add__(behind))
+
+    def __radd__(self, before: str) -> Self:
+        return self._counted(before + str(self))
+
+    def __getitem__(self, key: SupportsIndex | slice) -> Self:
+        return self._counted(super().__getitem__(key))
+
+    def lstrip(self, chars: str | None = None, /) -> Self:
+        Spaces.seen += len(self)
+        return self._counted(super().lstrip(chars))
+
+    def rstrip(self, chars: str | None = None, /) -> Self:
+        Spaces.seen += len(self)
+        return self._counted(super().rstrip(chars))
+
+
+@pytest.mark.parametrize(
+    ("make", "head", "tail", "parts"),
+    [
+        (HermesParser, "a", "b", [f"a{' ' * 1000}b"]),
+        (HermesParser, '<tool_call>{"name": "f", "arguments": {}}', "</tool_call>", [Called("f", "{}")]),
+        (HermesParser, '<tool_call>{"name": "f"}', "b", [f'<tool_call>{{"name": "f"}}{" " * 1000}b']),
+        (HermesParser, '<tool_call>{"name": "f"}</tool_call>', "b", [Called("f", "{}"), "b"]),
+        (LlamaParser, "", '{"name": "f"}', [Called("f", "{}")]),
+        (LlamaParser, "", "b", [f"{' ' * 1000}b"]),
+        (LlamaParser, "<|python_tag|>", '{"name": "f"}', [Called("f", "{}")]),
+        (LlamaParser, '{"name": "f"}', '{"name": "g"}', [Called("f", "{}"), Called("g", "{}")]),
+        (LlamaParser, '{"name": "f", "arguments": {}}', "b", [Called("f", "{}"), "b"]),
+    ],
+)
+def test_white_space_is_not_gone_through_again_for_each_that_comes(
+    make: Callable[[], ToolParser], head: str, tail: str, parts: list[Joined], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Spaces, "seen", 0)
+    assert told(make, [head, *(Spaces(" ") for _ in range(1000)), tail]) == parts
+    assert 1000 <= Spaces.seen <= 20_000
