@@ -186,7 +186,12 @@ class Running:
         """Whether the next event is the terminal one."""
         if self.error is not None:
             return True
-        if self._prompt is not None and not self._prompt.is_logged:
+        return self.answered and (self._prompt is None or self._prompt.is_logged)
+
+    @property
+    def answered(self) -> bool:
+        """Whether nothing more is to be computed, although pieces of the answer may wait for their write."""
+        if self._prompt is not None and not self._prompt.is_known:
             return False
         for choice in self.choices:  # no generator: asked for every token
             if choice.ending is None:
@@ -211,13 +216,16 @@ class Running:
             self._prompt.accept(event)
 
     def next_event(self) -> Event | None:
-        """The event to write next; None while there is nothing to say."""
-        if self._prompt is not None and not self._prompt.is_logged and self.error is None:
-            return self._prompt.next_run()
+        """The event to write next; None while there is nothing to say.
+
+        No token stands before the end of a prompt that is told: what ends the request before that has none.
+        """
+        if self._prompt is not None and not self._prompt.is_logged:
+            return self._prompt.next_run() if self.error is None else self._terminal((), self._logged_endings())
         ended = self.ended
         runs = [run for choice in self.choices if (run := choice.next_run(last=ended)) is not None]
         if ended:
-            return self._terminal(tuple(runs))
+            return self._terminal(tuple(runs), tuple(choice.abandoned() for choice in self.choices))
         return Output(tuple(runs)) if runs else None
 
     def logged(self, event: Event) -> bool:
@@ -238,8 +246,10 @@ class Running:
             self.steady = self.choices[0]
         return is_first and not self.continued
 
-    def _terminal(self, runs: tuple[Run, ...]) -> Terminal:
-        endings = tuple(choice.abandoned() for choice in self.choices)
+    def _logged_endings(self) -> tuple[Ending, ...]:
+        return tuple(Ending(None, choice.num_logged) for choice in self.choices)
+
+    def _terminal(self, runs: tuple[Run, ...], endings: tuple[Ending, ...]) -> Terminal:
         if not endings:
             endings = tuple(Ending(None, 0) for _ in range(self.request.payload.n))
         cached_tokens = 0 if self._candidates is None else self._candidates.cached_tokens
