@@ -10,6 +10,7 @@ from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import Ending, EventId, PromptRun, Run
 from orcastream.schemas.limits import MAX_PROMPT_LOGPROBS_IN_EVENT
 from orcastream.schemas.stopping import FinishReason
+from orcastream.worker.isolation import Isolation
 from orcastream.worker.keeper import Keeper
 from orcastream.worker.settings import WorkerSettings
 from tests.worker.test_candidates import Stage
@@ -92,3 +93,26 @@ async def test_pieces_that_wait_do_not_miss_the_deadline(max_tokens: int) -> Non
     assert fold.prompt_told == len(IN_PIECES)
     assert fold.terminal is not None
     assert (fold.terminal.error, fold.terminal.endings) == (None, (Ending(LENGTH, max_tokens),))
+
+
+async def test_a_suspect_runs_alone_until_it_has_told_something_new() -> None:
+    stage = asking()
+    isolation = Isolation(stage.engine_loop)
+    isolation.add(stage.running)
+    assert await isolation.next() is stage.running
+    isolation.look()
+    assert isolation.current is stage.running
+    await stage.say(told(stage.requests[0], 0, 1))
+    isolation.look()
+    assert (isolation.current, stage.running.ended) == (None, False)
+
+
+async def test_what_was_told_before_is_nothing_new() -> None:
+    stage = asking()
+    (request,) = stage.requests
+    await stage.say(told(request, 0, 2))
+    stage.running.brought = False
+    await stage.say(told(request, 0, 2))
+    assert not stage.running.brought
+    await stage.say(told(request, 0, 3))
+    assert stage.running.brought
