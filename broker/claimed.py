@@ -10,7 +10,8 @@ from orcastream.schemas.limits import ID_PATTERN
 class Claimed:
     """A request that is mine from now on: its entry, the raw fields, and its deliveries that count, this one included.
 
-    `suspect`: it may have been what ended the worker that had it before; it is to run alone until it brings a token.
+    `suspect`: it may have been what ended the worker that had it before; it is to run alone until it brings
+    something new.
     """
 
     ref: EntryRef

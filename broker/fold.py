@@ -41,7 +41,9 @@ class Fold:
 
     @property
     def epochs_without_progress(self) -> int:
-        """How many epochs before the current one brought no token, counted back from it; 0 once it brought one."""
+        """How many epochs before the current one brought nothing new, neither a token nor more of a prompt that is told,
+        counted back from it; 0 once it brought something.
+        """
         return 0 if self._progress else self._barren_epochs
 
     def feed(self, event_id: EventId, event: Event) -> list[Run]:
@@ -55,8 +57,8 @@ class Fold:
             self._start(event_id, event)
             return []
         self._check(event)
-        if isinstance(event, PromptRun):
-            self.prompt_told = max(self.prompt_told, event.end)
+        if isinstance(event, PromptRun) and event.end > self.prompt_told:
+            self.prompt_told, self._progress = event.end, True
         fresh = [new for run in event.runs if (new := self._extend(run)) is not None]
         self._progress = self._progress or bool(fresh)
         if isinstance(event, Terminal):

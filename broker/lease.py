@@ -112,11 +112,13 @@ class Leases:
         ]
 
     def count_attempt(self, ref: EntryRef) -> None:
-        """The engine begins with a suspect, alone: it counts unless it brings a token. Nobody waits for the answer."""
+        """The engine begins with a suspect, alone: it counts unless it brings something new. Nobody waits for the
+        answer.
+        """
         self._set_deliveries(ref, "+1")
 
     def forgive(self, ref: EntryRef) -> None:
-        """A request brought a token: its attempts are counted anew. Nobody waits for the answer."""
+        """A request brought something new: its attempts are counted anew. Nobody waits for the answer."""
         self._set_deliveries(ref, "1")
 
     def _set_deliveries(self, ref: EntryRef, deliveries: str) -> None:

@@ -1,4 +1,4 @@
-"""Requests that may have ended the worker that had them: each runs alone until it brings a token."""
+"""Requests that may have ended the worker that had them: each runs alone until it brings something new."""
 
 import asyncio
 from collections import deque
@@ -45,9 +45,9 @@ class Isolation:
             await self._changed.wait()
 
     def look(self) -> None:
-        """Let all others go on, too, once the current suspect has brought a token, has ended, or is gone."""
+        """Let all others go on, too, once the current suspect has brought something new, has ended, or is gone."""
         current = self.current
-        if current is None or not (current.closed or current.ended or current.times.first_token_s is not None):
+        if current is None or not (current.closed or current.ended or current.brought):
             return
         current.suspect, self.current = False, None
         self._engine_loop.release()

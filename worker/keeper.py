@@ -62,5 +62,6 @@ class Keeper:
         return lost, cancelled
 
     def expired(self, now_ms: int) -> list[Running]:
-        """Running requests whose deadline has passed."""
-        return [running for running in self._roster if now_ms >= running.request.deadline_ms and not running.ended]
+        """Running requests whose deadline has passed before all of their answer was computed."""
+        overdue = [running for running in self._roster if now_ms >= running.request.deadline_ms]
+        return [running for running in overdue if not (running.ended or running.answered)]

@@ -106,7 +106,7 @@ class Publisher:
                 self.mark([running])  # the next piece, or what has come behind it
             if running.logged(event):
                 self._lifecycle.first_token(running)
-            if running.counted and running.times.first_logged_s is not None:
+            if running.counted and running.progressed:
                 running.counted = False
                 session.leases.forgive(running.ref)
             if type(event) is Terminal:

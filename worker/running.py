@@ -53,9 +53,13 @@ class Running:
         self.back_off = BackOff()
         """Before an attach that follows a refusal; a write that is not refused ends it."""
         self.suspect = claimed.suspect
-        """Whether it may have ended the worker that had it before: it has not brought a token here."""
+        """Whether it may have ended the worker that had it before: it has brought nothing new here."""
         self.counted = False
-        """Whether it runs alone, as an attempt that counts unless it brings a token."""
+        """Whether it runs alone, as an attempt that counts unless something new of it is logged."""
+        self.brought = False
+        """Whether the engine has brought something new of it here: a token, or what it tells of the prompt."""
+        self.progressed = False
+        """Whether some of that stands in the log."""
         self.choices: list[Choice] = []
         """What the reply log holds, and what of it is to come."""
         self.steady: Choice | None = None
@@ -186,7 +190,12 @@ class Running:
         """Whether the next event is the terminal one."""
         if self.error is not None:
             return True
-        if self._prompt is not None and not self._prompt.is_logged:
+        return self.answered and (self._prompt is None or self._prompt.is_logged)
+
+    @property
+    def answered(self) -> bool:
+        """Whether nothing more is to be computed, although pieces of the answer may wait for their write."""
+        if self._prompt is not None and not self._prompt.is_known:
             return False
         for choice in self.choices:  # no generator: asked for every token
             if choice.ending is None:
@@ -199,6 +208,7 @@ class Running:
             return
         if self.times.first_token_s is None:
             self.times.token_arrived()
+            self.brought = True
         if candidate.cached_tokens is None:
             candidate.cached_tokens = event.cached_tokens
         candidate.accept(event.token, event.finish_reason, event.logprobs)
@@ -207,17 +217,20 @@ class Running:
 
     def accept_prompt(self, event: PromptEvent) -> None:
         """Take what the engine tells of the prompt."""
-        if self._prompt is not None:
-            self._prompt.accept(event)
+        if self._prompt is not None and self._prompt.accept(event):
+            self.brought = True
 
     def next_event(self) -> Event | None:
-        """The event to write next; None while there is nothing to say."""
-        if self._prompt is not None and not self._prompt.is_logged and self.error is None:
-            return self._prompt.next_run()
+        """The event to write next; None while there is nothing to say.
+
+        No token stands before the end of a prompt that is told: what ends the request before that has none.
+        """
+        if self._prompt is not None and not self._prompt.is_logged:
+            return self._prompt.next_run() if self.error is None else self._terminal((), self._logged_endings())
         ended = self.ended
         runs = [run for choice in self.choices if (run := choice.next_run(last=ended)) is not None]
         if ended:
-            return self._terminal(tuple(runs))
+            return self._terminal(tuple(runs), tuple(choice.abandoned() for choice in self.choices))
         return Output(tuple(runs)) if runs else None
 
     def logged(self, event: Event) -> bool:
@@ -227,6 +240,7 @@ class Running:
         if isinstance(event, PromptRun):
             if self._prompt is not None:
                 self._prompt.logged(event.end)
+            self.progressed = True
             return False
         for run in event.runs:
             self.choices[run.choice].num_logged = run.position + len(run.tokens)
@@ -234,12 +248,15 @@ class Running:
         if self.times.first_logged_s is not None and not is_terminal and (self.steady or not self._is_plain):
             return False
         is_first = self.times.logged(tokens=bool(event.runs), terminal=is_terminal)
+        self.progressed = self.progressed or is_first
         if self._is_plain and not is_terminal:
             self.steady = self.choices[0]
         return is_first and not self.continued
 
-    def _terminal(self, runs: tuple[Run, ...]) -> Terminal:
-        endings = tuple(choice.abandoned() for choice in self.choices)
+    def _logged_endings(self) -> tuple[Ending, ...]:
+        return tuple(Ending(None, choice.num_logged) for choice in self.choices)
+
+    def _terminal(self, runs: tuple[Run, ...], endings: tuple[Ending, ...]) -> Terminal:
         if not endings:
             endings = tuple(Ending(None, 0) for _ in range(self.request.payload.n))
         cached_tokens = 0 if self._candidates is None else self._candidates.cached_tokens

@@ -45,11 +45,12 @@ class ToldPrompt:
         self.num_logged, self._items = num_logged, []
         return False
 
-    def accept(self, event: PromptEvent) -> None:
-        """Take what the engine tells next; what is known is left out."""
+    def accept(self, event: PromptEvent) -> bool:
+        """Take what the engine tells next; what is known is left out. Whether something of it is new."""
         skip = self.num_known - event.position
-        if skip >= 0:
-            self._items += event.logprobs[skip:]
+        fresh = event.logprobs[skip:] if skip >= 0 else ()
+        self._items += fresh
+        return bool(fresh)
 
     def next_run(self) -> PromptRun | None:
         """What to write next, as much as one event holds; None: nothing."""

@@ -139,6 +139,16 @@ def test_an_error_ends_a_prompt_that_is_half_told() -> None:
     assert folded(ASKING, prompt(0, 7), error).terminal == error
 
 
+def test_what_is_told_of_a_prompt_is_progress_where_it_is_new() -> None:
+    fold, counts = Fold(), []
+    for epoch, brings in enumerate([None, None, prompt(0, 7), prompt(0, 7), None]):
+        fold.feed(EventId(epoch, 0), ASKING)
+        counts.append(fold.epochs_without_progress)
+        if brings is not None:
+            fold.feed(EventId(epoch, 1), brings)
+    assert counts == [0, 1, 2, 0, 1]
+
+
 def test_tokens_behind_a_hole_in_the_prompt_do_not_count() -> None:
     entries = [raw(1, 0, ASKING), raw(1, 1, prompt(0, 7)), raw(1, 3, tokens(0, 5)), raw(2, 0, ASKING)]
     fold = fold_log(entries)

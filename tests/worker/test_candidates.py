@@ -18,7 +18,7 @@ from orcastream.schemas.request import GenerationRequest, parse_payload
 from orcastream.schemas.seed import choice_seed
 from orcastream.schemas.stopping import FinishReason
 from orcastream.text.tokenizer import Tokenizer
-from orcastream.worker.engine_loop import EngineLoop, Refused
+from orcastream.worker.engine_loop import EngineLoop, EngineOutput, Refused
 from orcastream.worker.outbox import Outbox
 from orcastream.worker.roster import Roster
 from orcastream.worker.running import Running
@@ -33,7 +33,8 @@ def new_running(tokenizer: Tokenizer | None = None, **payload: Any) -> Running:
     """A request claimed just now, a quarter of a second after its arrival, with a minute to its deadline."""
     ref = EntryRef("high", f"{CLAIMED_MS - WAITED_MS}-0")
     request = GenerationRequest("r1", parse_payload({"prompt": [7, 8], **payload}), CLAIMED_MS + 60_000, "high")
-    return Running(Claimed(ref, {}, 1), request, max_tokens=5, tokenizer=tokenizer, claimed_ms=CLAIMED_MS)
+    max_tokens = payload.get("max_tokens", 5)
+    return Running(Claimed(ref, {}, 1), request, max_tokens=max_tokens, tokenizer=tokenizer, claimed_ms=CLAIMED_MS)
 
 
 def attach(running: Running, logged: list[list[int]] | None = None) -> bool:
@@ -62,7 +63,7 @@ class Stage:
         self.roster.submitted(self.running)
         return self.running.engine_requests()
 
-    async def say(self, *events: TokenEvent | Refused) -> None:
+    async def say(self, *events: EngineOutput) -> None:
         """One iteration's output."""
         self.outbox.deliver(list(events))
         await asyncio.sleep(0)
