@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from orcastream.broker.errors import BrokerError
 from orcastream.gateway.errors import ApiError
 from orcastream.gateway.intake import Received, accept, receive
 from orcastream.gateway.openai.answer_shape import AnswerShape
-from orcastream.gateway.openai.endpoint import GenerationEndpoint, Json
+from orcastream.gateway.openai.encoded_json import encoded
+from orcastream.gateway.openai.endpoint import GenerationEndpoint
 from orcastream.gateway.openai.opening import NO_OPENING, Opening
 from orcastream.gateway.openai.prompt import Prompt, Text, TokenIds
 from orcastream.gateway.replies.answer import ReadReply, as_api_error, gather, stream
@@ -35,7 +36,7 @@ class Reply:
     def text(self) -> ReplyText:
         """What takes the reply's text in, from its start."""
         split = self.session.request_id if self.shape.endpoint.splits else None
-        return ReplyText(self.session.model.tokenizer, split=split, before=len(self.opening.text))
+        return ReplyText(self.session.model.tokenizer, split=split, opening=self.opening)
 
     @property
     def opening(self) -> Opening:
@@ -103,17 +104,17 @@ def _stream(replies: Sequence[Reply], headers: dict[str, str]) -> Response:
     return EventStream(events, headers=headers, closed=partial(close_all, sessions))
 
 
-async def whole(replies: Sequence[Reply]) -> Json:
-    """The answer in one piece."""
-    read = [ReadReply(reply.session.updates(), reply.text(), reply.opening) for reply in replies]
+async def whole(replies: Sequence[Reply]) -> bytes:
+    """The answer in one piece, as JSON."""
+    read = [ReadReply(reply.session.updates(), reply.text(), reply.opening.text) for reply in replies]
     choices, usage = await gather(read)
-    return replies[0].shape.whole(choices, usage)
+    return encoded(replies[0].shape.whole(choices, usage))
 
 
 async def answer_whole(
-    answer: Awaitable[Json], sessions: Sequence[ReplySession], request: Request, request_id: str
+    answer: Awaitable[bytes], sessions: Sequence[ReplySession], request: Request, request_id: str
 ) -> Response:
-    """The answer in one piece, unless the client leaves while it is made. Closes the sessions. Raises ApiError."""
+    """The answer, as JSON, unless the client leaves while it is made. Closes the sessions. Raises ApiError."""
     headers = {"X-Request-Id": request_id}
     gathering = asyncio.ensure_future(answer)
     leaving = asyncio.ensure_future(disconnected(request.receive))
@@ -131,7 +132,7 @@ async def answer_whole(
     if left:
         return Response(status_code=499)
     try:
-        return JSONResponse(gathering.result(), headers=headers)
+        return Response(gathering.result(), headers=headers, media_type="application/json")
     except (ApiError, BrokerError) as error:
         told = as_api_error(error, request_id)
         told.headers.update(headers)

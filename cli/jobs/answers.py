@@ -20,6 +20,7 @@ from orcastream.client import (
     Unavailable,
 )
 from orcastream.client.errors import NOT_ENDED
+from orcastream.text.tokenizer import Tokenizer
 
 
 class Answers:
@@ -32,6 +33,7 @@ class Answers:
         order: JobOrder,
         *,
         model: str,
+        tokenizer: Tokenizer,
         max_tokens: int | None,
         timeout_s: float,
         now_ms: Callable[[], int],
@@ -40,6 +42,7 @@ class Answers:
         self._job = job
         self._order = order
         self._model = model
+        self._tokenizer = tokenizer
         self._max_tokens = max_tokens
         self._timeout_s = timeout_s
         self._now_ms = now_ms
@@ -57,7 +60,7 @@ class Answers:
                 return LineResult(failed(line_id, question.custom_id, "expired", "The job's time is over."), True)
             try:
                 result = await self._ask(question, self._job.request_id(line.number, attempt), left_s)
-                return LineResult(answered(line_id, question, result, self._model), False)
+                return LineResult(answered(line_id, question, result, self._model, self._tokenizer), False)
             except (Expired, ReplyConflict, ReplyExpired):
                 pass  # its answer is not to be had any more; nothing of it was shown
             except Unavailable as error:

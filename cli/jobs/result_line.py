@@ -5,26 +5,32 @@ from typing import Any
 
 from orcastream.broker.jobs.result_line import responded
 from orcastream.cli.jobs.question import CHAT_URL, Question
+from orcastream.cli.jobs.told_choice import choice_logprobs, prompt_fields
 from orcastream.client import Choice, Result
+from orcastream.gateway.openai.encoded_json import encoded
 from orcastream.schemas.events import Usage
+from orcastream.text.tokenizer import Tokenizer
 
 
-def answered(line_id: str, question: Question, result: Result, model: str) -> bytes:
+def answered(line_id: str, question: Question, result: Result, model: str, tokenizer: Tokenizer) -> bytes:
     """The line's answer."""
+    of_prompt = prompt_fields(tokenizer, result.prompt_logprobs, question.parameters.get("prompt_logprobs"))
+    choices = [_choice(number, one, question.url, tokenizer) for number, one in enumerate(result.choices)]
     body = {
         "id": result.id,
         "object": "chat.completion" if question.url == CHAT_URL else "text_completion",
         "created": int(time.time()),
         "model": model,
-        "choices": [_choice(number, one, question.url) for number, one in enumerate(result.choices)],
+        "choices": [{**choice, **of_prompt} for choice in choices],
         "usage": _usage(result.usage),
     }
-    return responded(line_id, question.custom_id, 200, result.id, body)
+    return responded(line_id, question.custom_id, 200, result.id, encoded(body))
 
 
-def _choice(number: int, choice: Choice, url: str) -> dict[str, Any]:
+def _choice(number: int, choice: Choice, url: str, tokenizer: Tokenizer) -> dict[str, Any]:
+    told = choice_logprobs(tokenizer, choice, is_chat=url == CHAT_URL)
     said = {"message": {"role": "assistant", "content": choice.text}} if url == CHAT_URL else {"text": choice.text}
-    return {"index": number, **said, "logprobs": None, "finish_reason": choice.finish_reason}
+    return {"index": number, **said, "logprobs": told, "finish_reason": choice.finish_reason}
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

@@ -103,12 +103,14 @@ def _collector(job: Job, results: ResultFile, settings: SubmitSettings, bar: Pro
 async def _run(settings: SubmitSettings, job: Job, order: JobOrder, redis: RedisLink, collector: Collector) -> None:
     """Run the job, and collect its results meanwhile."""
     news = asyncio.Event()
-    async with _client(settings, order) as client:
+    tokenizer = _tokenizer(settings)
+    async with _client(settings, order, tokenizer) as client:
         answers = Answers(
             client,
             job,
             order,
             model=settings.served_name,
+            tokenizer=tokenizer,
             max_tokens=settings.max_tokens,
             timeout_s=settings.timeout_s,
             now_ms=lambda: redis.now_ms,
@@ -138,11 +140,14 @@ async def _answer_all(job: Job, answers: Answers, window: int, news: asyncio.Eve
         await asyncio.sleep(_LOOK_S)
 
 
-def _client(settings: SubmitSettings, order: JobOrder) -> AsyncClient:
+def _tokenizer(settings: SubmitSettings) -> Tokenizer:
     try:
-        tokenizer = Tokenizer.load(settings.model)
+        return Tokenizer.load(settings.model)
     except ModelFilesError as error:
         raise UserError(str(error)) from None
+
+
+def _client(settings: SubmitSettings, order: JobOrder, tokenizer: Tokenizer) -> AsyncClient:
     return AsyncClient(
         str(settings.connection_url),
         settings.served_name,

@@ -10,6 +10,7 @@ from orcastream.gateway.admission.prompt_encoder import PromptEncoder
 from orcastream.gateway.admission.request_ids import RequestIds
 from orcastream.gateway.admission.trace_headers import trace_headers
 from orcastream.gateway.errors import ApiError, invalid
+from orcastream.gateway.openai.opening import MAX_PROMPT_LOGPROBS_IN_ANSWER, Opening
 from orcastream.gateway.openai.options import Options
 from orcastream.gateway.openai.prompt import Conversation
 from orcastream.gateway.openai.request import ApiRequest
@@ -77,6 +78,7 @@ class RequestAdmission:
         ]
         for request in requests:
             _check_size(request)
+        _check_told(asked.opening, [request.payload for request in requests])
         return requests
 
     def _request_ids(self, asked: ApiRequest, header: str | None, tenant: str) -> list[str]:
@@ -160,6 +162,19 @@ def _beyond_the_model(asked: ApiRequest, number: int, error: InvalidRequest) -> 
 def _one_for_each(request_id: str, count: int) -> list[str]:
     """An id for each prompt: the request's own for the first one."""
     return [request_id, *(f"{request_id}.p{number}" for number in range(1, count))]
+
+
+def _check_told(opening: Opening, payloads: Sequence[Payload]) -> None:
+    """InvalidRequest where the answer would tell too much of the prompts: each choice tells of its own."""
+    told = opening.logprobs_per_token * sum(len(payload.prompt) * payload.n for payload in payloads)
+    if told <= MAX_PROMPT_LOGPROBS_IN_ANSWER:
+        return
+    field = "logprobs" if opening.prompt_logprobs is None else "prompt_logprobs"
+    allowed = (
+        f"what gives at most {MAX_PROMPT_LOGPROBS_IN_ANSWER} log probabilities of prompts in the answer, not {told}: "
+        "the tokens of all prompts, times n, times one more than this, in logprobs and in prompt_logprobs"
+    )
+    raise InvalidRequest(field, getattr(opening, field), allowed)
 
 
 def _check_size(request: GenerationRequest) -> None:

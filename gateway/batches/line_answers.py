@@ -2,7 +2,7 @@
 
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 from redis.exceptions import ResponseError
 
@@ -18,6 +18,7 @@ from orcastream.gateway.batches.posting_turns import PostingTurns
 from orcastream.gateway.errors import ApiError, ended, invalid, unavailable
 from orcastream.gateway.generate import Reply, close_all, enqueue_all, whole
 from orcastream.gateway.intake import Received, admit
+from orcastream.gateway.openai.encoded_json import encoded
 from orcastream.gateway.openai.request import ApiRequest
 from orcastream.gateway.replies.answer import as_api_error
 from orcastream.gateway.request_telemetry import RequestTelemetry
@@ -58,7 +59,7 @@ class LineAnswers:
             answered = await self._answer(line.number, asked, len(read.body))
         except (ApiError, InvalidRequest) as error:
             told = error if isinstance(error, ApiError) else invalid(error)
-            return LineResult(responded(line_id, custom_id, told.status, line_id, told.body()), True)
+            return LineResult(responded(line_id, custom_id, told.status, line_id, encoded(told.body())), True)
         if answered is None:
             await self._job.mark(Mark.OVERDUE, self._now_ms)
             message = "This request could not be answered before the completion window ended."
@@ -88,7 +89,7 @@ class LineAnswers:
     def _read(self, raw: bytes) -> BatchLine:
         return BatchLine.read(raw, self._endpoint, self._gateway.models.max_total_tokens)
 
-    async def _answer(self, number: int, asked: ApiRequest, size_bytes: int) -> tuple[str, dict[str, Any]] | None:
+    async def _answer(self, number: int, asked: ApiRequest, size_bytes: int) -> tuple[str, bytes] | None:
         """The id of the request and its answer; None where the batch's time is over before. Raises ApiError."""
         while self._left_s > 0:
             try:
@@ -104,7 +105,7 @@ class LineAnswers:
                     raise told from None
         return None
 
-    async def _ask(self, asked: ApiRequest, size_bytes: int, key: str) -> tuple[str, dict[str, Any]]:
+    async def _ask(self, asked: ApiRequest, size_bytes: int, key: str) -> tuple[str, bytes]:
         """One attempt, under an id that follows from `key`."""
         async with self._turns.turn(self._left_s):
             replies = await self._post(asked, size_bytes, key)

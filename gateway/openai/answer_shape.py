@@ -7,23 +7,23 @@ from typing import Self
 from orcastream.broker.entry import EntryRef
 from orcastream.gateway.openai.endpoint import ChoicesEndpoint, Json, Logprobs
 from orcastream.gateway.openai.endpoints import choices_endpoint_of
-from orcastream.gateway.openai.logprobs import TokenLogprob, echoed, prompt_logprobs
-from orcastream.gateway.openai.opening import NO_OPENING, Opening
+from orcastream.gateway.openai.logprobs import TokenLogprob
+from orcastream.gateway.openai.opening import Opening
 from orcastream.gateway.openai.options import NO_USAGE, UsageWanted
 from orcastream.gateway.openai.parts import Part
+from orcastream.gateway.openai.prompt_logprobs import PromptLogprobs
 from orcastream.schemas.events import Usage
 
 
 class WrittenChoice:
     """One choice of an answer that is gathered whole."""
 
-    def __init__(self, opening: Opening = NO_OPENING, prompt: Logprobs = ()) -> None:
-        """`opening`: what it begins with; `prompt`: what is told of the prompt's tokens."""
-        self.parts: list[Part] = [opening.text] if opening.text else []
+    def __init__(self, echo: str, prompt: PromptLogprobs) -> None:
+        """`echo`: the text that it begins with; `prompt`: what is told of the prompt's tokens."""
+        self.parts: list[Part] = [echo] if echo else []
         self.finish_reason: str | None = None
-        self.logprobs: list[TokenLogprob] = echoed(prompt, opening.logprobs)
-        self.besides = prompt_logprobs(prompt, opening.prompt_logprobs)
-        """More fields of it."""
+        self.logprobs: list[TokenLogprob] = []
+        self.prompt = prompt
 
     def add(self, parts: Sequence[Part], logprobs: Logprobs = ()) -> None:
         """More of it."""
@@ -55,9 +55,10 @@ class AnswerShape:
         """Where the request was made."""
         return choices_endpoint_of(self.id)
 
-    def opened(self, choice: int, opening: Opening, prompt: Logprobs) -> Json | None:
+    def opened(self, choice: int, prompt: PromptLogprobs) -> Json | None:
         """The chunk before the first text of a choice; None where there is none."""
-        written = self.endpoint.opening(self.first_choice + choice, opening, prompt)
+        echo = "" if self.opening is None else self.opening.text
+        written = self.endpoint.opening(self.first_choice + choice, echo, prompt)
         return None if written is None else self._chunk(written)
 
     def delta(
@@ -79,9 +80,11 @@ class AnswerShape:
         """The answer that is not streamed."""
         endpoint = self.endpoint
         written = [
-            {**endpoint.whole_choice(number, choice.parts, choice.finish_reason, choice.logprobs), **choice.besides}
+            endpoint.whole_choice(number, choice.parts, choice.finish_reason, choice.logprobs)
             for number, choice in enumerate(choices)
         ]
+        for choice, own in zip(choices, written, strict=True):
+            own |= choice.prompt.fields(own["logprobs"])
         return {**self._head(endpoint.whole_object), "choices": written, "usage": usage_json(usage)}
 
     def _chunk(self, choice: Json, usage: Usage | None = None) -> Json:

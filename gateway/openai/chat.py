@@ -6,9 +6,9 @@ from orcastream.gateway.openai.body import Body
 from orcastream.gateway.openai.endpoint import ChoicesEndpoint, Json, Logprobs
 from orcastream.gateway.openai.logprobs import chat_logprobs
 from orcastream.gateway.openai.messages import MAX_MESSAGES, message_schema, read_messages
-from orcastream.gateway.openai.opening import Opening
 from orcastream.gateway.openai.parts import Part
 from orcastream.gateway.openai.prompt import Conversation, Prompt
+from orcastream.gateway.openai.prompt_logprobs import PromptLogprobs
 from orcastream.gateway.openai.said import said
 from orcastream.gateway.openai.template_kwargs import EFFORT_SCHEMA, TEMPLATE_KWARGS_SCHEMA, take_template_kwargs
 from orcastream.gateway.openai.tools import TOOL_NAMES, take_tools, tool_schemas
@@ -71,7 +71,7 @@ class ChatCompletions(ChoicesEndpoint):
             },
         }
 
-    def opening(self, choice: int, opening: Opening, prompt: Logprobs) -> Json | None:
+    def opening(self, choice: int, echo: str, prompt: PromptLogprobs) -> Json | None:
         """It says who speaks."""
         delta = {"role": "assistant", "content": ""}
         return {"index": choice, "delta": delta, "logprobs": None, "finish_reason": None}

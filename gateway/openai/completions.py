@@ -5,10 +5,11 @@ from typing import Any, Final
 
 from orcastream.gateway.openai.body import Body
 from orcastream.gateway.openai.endpoint import ChoicesEndpoint, Json, Logprobs
-from orcastream.gateway.openai.logprobs import completion_logprobs, echoed, prompt_logprobs
+from orcastream.gateway.openai.logprobs import completion_logprobs
 from orcastream.gateway.openai.opening import Opening
 from orcastream.gateway.openai.parts import Part
 from orcastream.gateway.openai.prompt import Prompt, Text, TokenIds, check_text
+from orcastream.gateway.openai.prompt_logprobs import PromptLogprobs
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.limits import MAX_LOGPROBS, MAX_TOKEN_ID
 from orcastream.telemetry import names
@@ -88,12 +89,9 @@ class Completions(ChoicesEndpoint):
             },
         }
 
-    def opening(self, choice: int, opening: Opening, prompt: Logprobs) -> Json | None:
+    def opening(self, choice: int, echo: str, prompt: PromptLogprobs) -> Json | None:
         """The prompt, where it is echoed, and what is told of it."""
-        if not opening.text and opening.logprobs is None and opening.prompt_logprobs is None:
-            return None
-        told = echoed(prompt, opening.logprobs)
-        return {**self.delta(choice, (opening.text,), None, told), **prompt_logprobs(prompt, opening.prompt_logprobs)}
+        return {**self.delta(choice, (echo,), None), **prompt.fields()} if echo or prompt.is_told else None
 
     def delta(self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Logprobs = ()) -> Json:
         """See ChoicesEndpoint."""

@@ -7,10 +7,10 @@ from uuid import uuid4
 
 from orcastream.gateway.openai.body import Body
 from orcastream.gateway.openai.logprobs import TokenLogprob
-from orcastream.gateway.openai.opening import Opening
 from orcastream.gateway.openai.options import ChoicesOptions, Options
 from orcastream.gateway.openai.parts import Part
 from orcastream.gateway.openai.prompt import Prompt
+from orcastream.gateway.openai.prompt_logprobs import PromptLogprobs
 
 Json = dict[str, Any]
 Logprobs = Sequence[TokenLogprob]
@@ -84,10 +84,10 @@ class ChoicesEndpoint(GenerationEndpoint):
     """`object` of a streamed chunk."""
 
     @abstractmethod
-    def opening(self, choice: int, opening: Opening, prompt: Logprobs) -> Json | None:
+    def opening(self, choice: int, echo: str, prompt: PromptLogprobs) -> Json | None:
         """The choice of the chunk before its first text; None where there is none.
 
-        `opening`: what it is to begin with; `prompt`: what is told of the prompt's tokens.
+        `echo`: the text that it begins with; `prompt`: what is told of the prompt's tokens.
         """
 
     @abstractmethod

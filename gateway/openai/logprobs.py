@@ -1,7 +1,7 @@
 """Log probabilities as the two endpoints write them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from orcastream.text.token_text import TokenText
@@ -46,30 +46,6 @@ def completion_logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
         "token_logprobs": [one.chosen.logprob for one in tokens],
         "top_logprobs": [_top(one) for one in tokens],
         "text_offset": [one.text_offset for one in tokens],
-    }
-
-
-def echoed(prompt: Sequence[TokenLogprob], count: int | None) -> list[TokenLogprob]:
-    """What `logprobs` of a choice begin with where the prompt is echoed: with `count` likeliest ones of each token.
-
-    None: nothing was asked for.
-    """
-    return [] if count is None else [replace(one, likeliest=one.likeliest[:count]) for one in prompt]
-
-
-def prompt_logprobs(prompt: Sequence[TokenLogprob], count: int | None) -> dict[str, Any]:
-    """vLLM's field of that name, in which each token's own comes first; empty where `count` is None."""
-    return {} if count is None else {"prompt_logprobs": [_by_id(one, count) for one in prompt]}
-
-
-def _by_id(one: TokenLogprob, count: int) -> dict[str, Any] | None:
-    if one.chosen.logprob is None:
-        return None
-    ranks = {likely.id: rank for rank, likely in enumerate(one.likeliest, start=1)}
-    likeliest = [likely for likely in one.likeliest[:count] if likely.id != one.chosen.id]
-    return {
-        str(each.id): {"logprob": each.logprob, "rank": ranks.get(each.id), "decoded_token": each.token.text}
-        for each in (one.chosen, *likeliest)
     }
 
 

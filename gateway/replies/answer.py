@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from orcastream.broker.errors import BrokerError, ReplyConflict, UnknownRequest, WrongTenant
 from orcastream.gateway.errors import ApiError, not_found, reply_conflict, unavailable
 from orcastream.gateway.openai.answer_shape import WrittenChoice
-from orcastream.gateway.openai.opening import NO_OPENING, Opening
 from orcastream.gateway.replies.event_writer import check, total
 from orcastream.gateway.replies.merged import merged
 from orcastream.gateway.replies.reply_session import Updates
@@ -17,13 +16,15 @@ from orcastream.gateway.replies.reply_writer import ReplyWriter
 from orcastream.gateway.replies.sse import KEEP_ALIVE, is_comment
 from orcastream.schemas.events import Usage
 
+_LARGE_BYTES: Final = 256 * 1024
+
 
 class ReadReply(NamedTuple):
-    """One prompt's reply while it comes, and what its choices begin with."""
+    """One prompt's reply while it comes, and the text that its choices begin with."""
 
     updates: Updates
     text: ReplyText
-    opening: Opening = NO_OPENING
+    echo: str
 
 
 async def gather(replies: Sequence[ReadReply]) -> tuple[list[WrittenChoice], Usage]:
@@ -44,7 +45,7 @@ async def _gather_one(reply: ReadReply) -> tuple[list[WrittenChoice], Usage]:
 
     def choice_of(number: int) -> WrittenChoice:
         if number not in choices:
-            choices[number] = WrittenChoice(reply.opening, text.prompt.told)
+            choices[number] = WrittenChoice(reply.echo, text.prompt.told)
         return choices[number]
 
     async with aclosing(reply.updates) as updates:
@@ -59,6 +60,8 @@ async def _gather_one(reply: ReadReply) -> tuple[list[WrittenChoice], Usage]:
                         choice.add(last.parts)
                         choice.finish_reason = last.finish_reason
                     return [choices[number] for number in sorted(choices)], update.terminal.usage
+                if update.prompt is not None:
+                    await asyncio.sleep(0)  # each of them takes long, and a ready batch may have many
     raise unavailable("The reply broke off.")
 
 
@@ -85,6 +88,12 @@ async def stream(
                 for update in ready:
                     for part in writer.write(update):
                         written.append(part)  # one by one: what was made before an error is sent before it
+                        if len(part) >= _LARGE_BYTES:  # of a prompt; the next choice has as much
+                            together = b"".join(written)
+                            written.clear()
+                            yield together
+                    if update.prompt is not None:
+                        await asyncio.sleep(0)  # see above
                     if update.terminal is not None:
                         usages.append(update.terminal.usage)
                 if len(usages) == len(replies):

@@ -4,7 +4,8 @@ import json
 from typing import Any, Final
 
 from orcastream.gateway.openai.answer_shape import AnswerShape
-from orcastream.gateway.replies.sse import encoded, event
+from orcastream.gateway.openai.encoded_json import encoded_text
+from orcastream.gateway.replies.sse import event
 
 EVENT_ID: Final = "event_id"
 """The field of a chunk that a client sends back as Last-Event-ID to go on behind it.
@@ -30,7 +31,7 @@ class Chunks:
             frame = self._frames[choice] = self._frame(choice)
         place = event_id.encode()
         end = b"\nid: %b\n\n" % place if self._id_lines else b"\n\n"
-        return b"".join((frame[0], encoded(text), frame[1], place, frame[2], end))
+        return b"".join((frame[0], encoded_text(text), frame[1], place, frame[2], end))
 
     def whole(self, chunk: dict[str, Any], event_id: str | None = None) -> bytes:
         """The event of a chunk; `event_id` where a client can go on behind it."""

@@ -5,7 +5,6 @@ from collections.abc import Generator, Sequence
 from orcastream.broker.subscription import Update
 from orcastream.gateway.errors import ApiError, ended
 from orcastream.gateway.openai.answer_shape import AnswerShape
-from orcastream.gateway.openai.opening import Opening
 from orcastream.gateway.replies.chunks import Chunks
 from orcastream.gateway.replies.reply_text import Piece, ReplyText
 from orcastream.gateway.replies.reply_writer import ReplyWriter
@@ -76,10 +75,8 @@ class EventWriter(ReplyWriter):
 
     def _openings(self) -> Generator[bytes]:
         """The chunks before the first text of each choice, once all is known that they tell."""
-        prompt = self._text.prompt
-        opening = self._shape.opening or Opening(prompt_logprobs=prompt.count)
         for choice in range(self._num_choices):
-            chunk = self._shape.opened(choice, opening, prompt.told)
+            chunk = self._shape.opened(choice, self._text.prompt.told)
             if chunk is not None:
                 yield event(chunk)
 

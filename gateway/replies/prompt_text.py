@@ -1,6 +1,7 @@
 """What a reply tells of its prompt, as it arrives."""
 
-from orcastream.gateway.openai.logprobs import TokenLogprob
+from orcastream.gateway.openai.opening import NO_OPENING, Opening
+from orcastream.gateway.openai.prompt_logprobs import PromptLogprobs
 from orcastream.gateway.replies.token_logprobs import told
 from orcastream.schemas.events import PromptRun, Started
 from orcastream.text.choice_text import ChoiceText
@@ -10,27 +11,35 @@ from orcastream.text.tokenizer import Tokenizer
 class PromptText:
     """The prompt's tokens with their log probabilities, and where in its text each of them begins."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, opening: Opening | None) -> None:
+        """`opening`: what is to be told; None: what the log tells, as vLLM has it."""
         self._tokenizer = tokenizer
         self._text = ChoiceText(tokenizer)
-        self._expected = 0
-        self.told: list[TokenLogprob] = []
-        self.count: int | None = None
-        """How many likeliest tokens the request asks for in each place; None: nothing of the prompt is told."""
+        self._follows_log = opening is None
+        self._expected = self._num_told = 0
+        self.told = PromptLogprobs(opening or NO_OPENING)
 
     @property
     def is_complete(self) -> bool:
         """Whether all that is to come has come."""
-        return len(self.told) >= self._expected
+        return self._num_told >= self._expected
 
     def begin(self, started: Started) -> None:
         """An epoch begins: how much is to come."""
-        if started.prompt_logprobs is not None:
-            self._expected, self.count = started.prompt_tokens, started.prompt_logprobs
+        if started.prompt_logprobs is None:
+            return
+        self._expected = started.prompt_tokens
+        if self._follows_log:
+            self._follows_log = False
+            self.told = PromptLogprobs(Opening(prompt_logprobs=started.prompt_logprobs))
 
     def take(self, run: PromptRun) -> None:
         """More of it, behind what there was."""
-        for token, item in zip(run.tokens, run.logprobs, strict=True):
-            offset = self._text.length
-            self._text.push((token,))
-            self.told.append(told(self._tokenizer, token, item, position=len(self.told), text_offset=offset))
+        if self.told.is_told:
+            all_told = []
+            for position, (token, item) in enumerate(zip(run.tokens, run.logprobs, strict=True), self._num_told):
+                offset = self._text.length
+                self._text.push((token,))
+                all_told.append(told(self._tokenizer, token, item, position=position, text_offset=offset))
+            self.told.add(all_told)
+        self._num_told += len(run.tokens)

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from orcastream.broker.resume import CaughtUp, ResumePoint, Resumption, extend_checksum, resume_id
 from orcastream.broker.subscription import Update
 from orcastream.gateway.openai.logprobs import TokenLogprob
+from orcastream.gateway.openai.opening import NO_OPENING, Opening
 from orcastream.gateway.openai.parts import Part
 from orcastream.gateway.replies.answer_splitter import AnswerSplitter
 from orcastream.gateway.replies.delivered import Delivered
@@ -103,14 +104,19 @@ class ReplyText:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, resume: Delivered | None = None, *, split: str | None = None, before: int = 0
+        self,
+        tokenizer: Tokenizer,
+        resume: Delivered | None = None,
+        *,
+        split: str | None = None,
+        opening: Opening | None = None,
     ) -> None:
         """`split`: the id, in the queue, of a request whose text is told apart in the format that its log names.
 
-        `before`: characters that the text of each choice begins with, which are not the reply's.
+        `opening`: what each choice begins with; None: what the log tells.
         """
-        self._before = before
-        self.prompt = PromptText(tokenizer)
+        self._before = 0 if opening is None else len(opening.text)
+        self.prompt = PromptText(tokenizer, opening if resume is None else NO_OPENING)
         """What it tells of its prompt."""
         self._tokenizer = tokenizer
         self._split = split

@@ -1,7 +1,6 @@
 """Server-sent events: how they are written, and the response that carries them until the client goes away."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -9,25 +8,18 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+from orcastream.gateway.openai.encoded_json import encoded
+
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b"\n"
 """An empty line, which says nothing to anybody: load tools that glue what they read together stumble over a comment."""
 SERVERS_SEND = "orcastream.send"
 """Where a request's scope holds the server's own `send`: what stands around it looks at begin and end of an answer."""
-_LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
-"""Ends of lines to Unicode, and so to clients that split by its rules (httpx), while JSON lets them stand."""
 
 
 def event(data: Mapping[str, Any]) -> bytes:
     """One event."""
     return b"data: %b\n\n" % encoded(data)
-
-
-def encoded(data: Any) -> bytes:
-    """JSON on one line, whatever counts as the end of one."""
-    body = _encode(data)
-    return (body if body.isascii() else body.translate(_LINE_ENDS)).encode()
 
 
 def comment(text: str) -> bytes:

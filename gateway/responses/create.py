@@ -12,6 +12,7 @@ from orcastream.broker.loss import Watch
 from orcastream.gateway.errors import ApiError, unavailable
 from orcastream.gateway.generate import answer_whole
 from orcastream.gateway.intake import Accepted, Received, accept, receive
+from orcastream.gateway.openai.encoded_json import encoded
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.endpoints import RESPONSES
 from orcastream.gateway.openai.request import ApiRequest
@@ -81,8 +82,8 @@ async def _in_background(gateway: Gateway, accepted: Accepted, builder: Response
     return builder.response() if stored is None else (await stored.now(gateway.offload)).response()
 
 
-async def _whole(session: ReplySession, builder: ResponseBuilder) -> Json:
-    """The response at its end. ApiError where the request failed."""
+async def _whole(session: ReplySession, builder: ResponseBuilder) -> bytes:
+    """The response at its end, as JSON. ApiError where the request failed."""
     async with aclosing(session.updates()) as updates:
         async for ready in updates:
             for update in ready:
@@ -90,7 +91,7 @@ async def _whole(session: ReplySession, builder: ResponseBuilder) -> Json:
                     pass
                 if update.terminal is not None:
                     check(update.terminal)
-                    return builder.response()
+                    return encoded(builder.response())
     raise unavailable("The reply broke off.")
 
 

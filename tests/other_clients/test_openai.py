@@ -123,6 +123,37 @@ def test_completion(client: openai.OpenAI) -> None:
     assert completion.choices[0].text.strip() == "7"
 
 
+@pytest.mark.parametrize("max_tokens", [0, 1])
+def test_echo(client: openai.OpenAI, max_tokens: int) -> None:
+    """As tools ask that score texts, whole and streamed."""
+    prompt = "What is 3 + 4?"
+    ask = partial(client.completions.create, model=MODEL, prompt=prompt, echo=True, logprobs=2, temperature=0)
+    completion = ask(max_tokens=max_tokens)
+    (choice,), usage = completion.choices, completion.usage
+    assert usage is not None
+    assert usage.completion_tokens == max_tokens
+    assert choice.finish_reason == "length"
+    assert choice.text.startswith(prompt)
+    assert (choice.text == prompt) == (max_tokens == 0)
+    told = choice.logprobs
+    assert told is not None
+    names, values, likeliest = told.tokens or [], told.token_logprobs or [], told.top_logprobs or []
+    assert len(names) == len(values) == len(likeliest) == usage.prompt_tokens + max_tokens
+    assert "".join(names) == choice.text
+    assert (values[0], likeliest[0]) == (None, None)
+    assert all(value <= 0 for value in values[1:])
+    assert {len(others) for others in likeliest[1:]} <= {2, 3}
+    chunks = [chunk.choices[0] for chunk in ask(max_tokens=max_tokens, stream=True)]
+    assert "".join(chunk.text for chunk in chunks) == choice.text
+    parts = [chunk.logprobs for chunk in chunks if chunk.logprobs is not None]
+    assert [name for part in parts for name in part.tokens or []] == names
+    assert [place for part in parts for place in part.text_offset or []] == told.text_offset
+    streamed = [value for part in parts for value in part.token_logprobs or []]
+    assert streamed[0] is None
+    assert streamed[1:] == pytest.approx(values[1:], abs=1e-3)
+    assert chunks[-1].finish_reason == "length"
+
+
 def test_batch(client: openai.OpenAI) -> None:
     body = {"model": MODEL, "messages": asking("What is 3 + 4?"), "temperature": 0}
     line = {"custom_id": "sum", "method": "POST", "url": "/v1/chat/completions", "body": body}

@@ -193,7 +193,7 @@ def test_whatever_happens_to_the_worker_each_is_told_once(
     producer.wait_empty()
 
 
-def test_more_than_a_reply_holds_is_refused(producer: Producer, start_worker: StartWorker) -> None:
+def test_more_likeliest_tokens_than_allowed_are_refused(producer: Producer, start_worker: StartWorker) -> None:
     start_worker()
     fold = producer.read(producer.post([5] * 10, use_beam_search=False, prompt_logprobs=2, max_tokens=1))
     assert fold.terminal is not None

@@ -13,6 +13,7 @@ from orcastream.broker.jobs.order import JobOrder
 from orcastream.broker.link import Link
 from orcastream.broker.redis_link import RedisLink
 from orcastream.cli.jobs.answers import Answers
+from orcastream.cli.jobs.question import CHAT_URL, COMPLETION_URL
 from orcastream.client import AsyncClient
 from orcastream.schemas.errors import ErrorCode
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually, model_folder, redis_binary, stage, tokenizer
@@ -31,17 +32,26 @@ async def ask(stage: Stage) -> AsyncIterator[Ask]:
     client = AsyncClient(stage.url, MODEL, tokenizer=stage.tokenizer)
     job = Job(redis, stage.keys, "job", patience_s=10)
 
-    async def answer(timeout_s: float, window_s: float) -> tuple[dict[str, Any], bool]:
+    async def answer(timeout_s: float, window_s: float, line: JobLine) -> tuple[dict[str, Any], bool]:
         now_ms = int(time.time() * 1000)
         order = JobOrder("digest", now_ms, now_ms + int(window_s * 1000), now_ms + 60_000)
         answers = Answers(
-            client, job, order, model=MODEL, max_tokens=None, timeout_s=timeout_s, now_ms=lambda: redis.now_ms
+            client,
+            job,
+            order,
+            model=MODEL,
+            tokenizer=stage.tokenizer,
+            max_tokens=None,
+            timeout_s=timeout_s,
+            now_ms=lambda: redis.now_ms,
         )
-        body, failed = await answers.answer(LINE)
+        body, failed = await answers.answer(line)
         return json.loads(body), failed
 
-    def begin(timeout_s: float = 60, window_s: float = 60) -> "asyncio.Task[tuple[dict[str, Any], bool]]":
-        return asyncio.create_task(answer(timeout_s, window_s))
+    def begin(
+        timeout_s: float = 60, window_s: float = 60, line: JobLine = LINE
+    ) -> "asyncio.Task[tuple[dict[str, Any], bool]]":
+        return asyncio.create_task(answer(timeout_s, window_s, line))
 
     yield begin
     await client.aclose()
@@ -103,3 +113,28 @@ async def test_what_another_attempt_would_not_mend_is_the_result(stage: Stage, a
     result, failed = await ask()
     assert (failed, result["error"]) == (True, {"code": "engine_error", "message": "the script says engine_error"})
     assert len(worker.requests) == 1
+
+
+@pytest.mark.parametrize("url", [COMPLETION_URL, CHAT_URL])
+async def test_log_probabilities_are_those_that_a_gateway_tells(stage: Stage, ask: Ask, url: str) -> None:
+    """Also of a text that a stop string cut, of bytes that are no character, and of the prompt."""
+    tokens = stage.tokenizer.encode("Wölfe: 世界. End")
+    cut = Answer([tokens, tokens[:2]], text_length=len("Wölfe: 世"), logprobs=True)
+    await stage.worker(cut)
+    http = (await stage.gateway()).http()
+    if url == CHAT_URL:
+        asked: dict[str, Any] = {"messages": [{"role": "user", "content": "Über"}], "n": 2}
+        own, over_http = {"logprobs": 2}, {"logprobs": True, "top_logprobs": 2}
+    else:
+        asked = {"prompt": "Über 3 世", "n": 2}
+        own = over_http = {"logprobs": 2, "prompt_logprobs": 1}
+    told = (await http.post(url, json={"model": MODEL, **asked, **over_http})).json()
+    result, failed = await ask(line=JobLine(1, json.dumps({**asked, **own}).encode()))
+    assert not failed
+    choices = result["response"]["body"]["choices"]
+    names = ("logprobs", "prompt_logprobs")
+    assert [{name: choice.get(name) for name in names} for choice in choices] == [
+        {name: choice.get(name) for name in names} for choice in told["choices"]
+    ]
+    assert all(choice["logprobs"] for choice in choices)
+    assert ("prompt_logprobs" in choices[0]) == (url == COMPLETION_URL)

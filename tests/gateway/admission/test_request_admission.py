@@ -66,6 +66,13 @@ def completion(admission: RequestAdmission, **parameters: Any) -> Admitted:
     return admit(admission, COMPLETIONS, {"model": "tiny", "prompt": "hi", **parameters})
 
 
+def test_as_many_log_probabilities_of_prompts_as_an_answer_holds(admission: RequestAdmission) -> None:
+    asked = {"prompt": [[5] * 128] * 128, "n": 16, "echo": True, "logprobs": 1}
+    assert len(completion(admission, **asked).requests) == 128
+    with pytest.raises(InvalidRequest, match=r"^logprobs: got 2, allowed: .*, not 786432"):
+        completion(admission, **{**asked, "logprobs": 2})
+
+
 def chat(admission: RequestAdmission, **parameters: Any) -> Admitted:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], **parameters}
     return admit(admission, CHAT, body)

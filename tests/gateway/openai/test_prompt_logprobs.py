@@ -170,6 +170,28 @@ async def test_what_is_refused(stage: Stage, body: dict[str, Any], param: str, t
     assert told in error["message"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("asked", "param", "number"),
+    [
+        ({"echo": True, "logprobs": 1}, "logprobs", 528_384),
+        ({"prompt_logprobs": 1}, "prompt_logprobs", 528_384),
+        ({"echo": True, "logprobs": 0, "prompt_logprobs": 1}, "prompt_logprobs", 792_576),
+    ],
+)
+async def test_an_answer_that_would_tell_too_much_is_refused(
+    stage: Stage, stream: bool, asked: dict[str, Any], param: str, number: int
+) -> None:
+    worker = await stage.worker()
+    body = {"model": MODEL, "prompt": [[5] * 129] * 128, "n": 16, "stream": stream, **asked}
+    response = await (await stage.gateway()).http().post(PATH, json=body)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, param)
+    assert error["message"].startswith(f"{param}: got 1, allowed: what gives at most 524288 log probabilities")
+    assert f"not {number}" in error["message"]
+    assert not worker.requests
+
+
 async def test_a_chat_has_no_prompt_to_tell_of(stage: Stage) -> None:
     await stage.worker()
     http = (await stage.gateway()).http()

@@ -1,7 +1,9 @@
 """A stream's bytes: what is there at one moment in one piece, and nothing lost before an error."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 
 from orcastream.broker.errors import ReplyConflict
 from orcastream.broker.subscription import Update
@@ -11,7 +13,7 @@ from orcastream.gateway.replies.answer import stream
 from orcastream.gateway.replies.event_writer import EventWriter
 from orcastream.gateway.replies.reply_text import ReplyText
 from orcastream.gateway.replies.sse import KEEP_ALIVE
-from orcastream.schemas.events import Run, Started
+from orcastream.schemas.events import PromptRun, Run, Started
 from orcastream.text.tokenizer import Tokenizer
 
 SHAPE = AnswerShape("cmpl-1", "tiny", 1_795_270_285)
@@ -75,3 +77,29 @@ async def test_what_came_before_an_error_is_sent_before_it(tokenizer: Tokenizer)
     assert "".join(texts(parts[0])) == "ab"
     assert json.loads(parts[1].split(b"data: ")[1])["error"]["code"] == "reply_conflict"
     assert [error.code for error in told] == ["reply_conflict"]
+
+
+async def test_others_run_between_the_parts_of_a_long_prompt(tokenizer: Tokenizer) -> None:
+    """All of them are there at once, as of a reply that is read again; and each choice is sent by itself."""
+    length, runs = 24, 512
+    items = [[-1.5, [[token, -1.5] for token in range(20)]]] * length
+    begun = Update((0, 0), (0, 0), 1, started=replace(STARTED, n=2, prompt_tokens=runs * length, prompt_logprobs=20))
+    prompt = [
+        Update((0, 0), (0, 0), 1, prompt=PromptRun(at * length, (5,) * length, tuple(items))) for at in range(runs)
+    ]
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    parts, _ = await bytes_of([[begun, *prompt]], tokenizer)
+    counting.cancel()
+    assert turns >= runs
+    told = [json.loads(part.rpartition(b"data: ")[2])["choices"][0] for part in parts[:2]]
+    assert [choice["index"] for choice in told] == [0, 1]
+    assert told[0]["prompt_logprobs"] == told[1]["prompt_logprobs"]
+    assert len(told[0]["prompt_logprobs"]) == runs * length

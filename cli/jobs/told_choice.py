@@ -1,0 +1,50 @@
+"""Log probabilities in the answer to one line of a bulk job, as the gateway writes them."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from orcastream.client import Choice
+from orcastream.client.result import TokenLogprob as Told
+from orcastream.gateway.openai.logprobs import TokenLogprob, chat_logprobs, completion_logprobs
+from orcastream.gateway.openai.opening import Opening
+from orcastream.gateway.openai.prompt_logprobs import PromptLogprobs
+from orcastream.gateway.replies.token_logprobs import told
+from orcastream.text.choice_text import ChoiceText
+from orcastream.text.tokenizer import Tokenizer
+
+
+def choice_logprobs(tokenizer: Tokenizer, choice: Choice, *, is_chat: bool) -> dict[str, Any] | None:
+    """`logprobs` of a choice; None where they were not asked for."""
+    tokens = list(_of_answer(tokenizer, choice))
+    if not tokens:
+        return None
+    return chat_logprobs(tokens) if is_chat else completion_logprobs(tokens)
+
+
+def prompt_fields(tokenizer: Tokenizer, prompt: Sequence[Told | None], count: int | None) -> dict[str, Any]:
+    """The field `prompt_logprobs` of every choice, with `count` likeliest tokens in each place; None: no field."""
+    written = PromptLogprobs(Opening(prompt_logprobs=count))
+    if prompt:
+        written.add([_token(tokenizer, one, position, 0) for position, one in enumerate(prompt)])
+    return written.fields()
+
+
+def _of_answer(tokenizer: Tokenizer, choice: Choice) -> Iterator[TokenLogprob]:
+    """Token by token; what begins where a stop string has cut the text is not told."""
+    whole = ChoiceText(tokenizer)
+    is_cut = len(whole.push(choice.tokens) + whole.finish()) > len(choice.text)
+    text = ChoiceText(tokenizer)
+    for position, (token, one) in enumerate(zip(choice.tokens, choice.logprobs, strict=False)):
+        offset = text.length
+        text.push((token,))
+        if not is_cut or offset < len(choice.text):
+            yield _token(tokenizer, one, position, offset)
+
+
+def _token(tokenizer: Tokenizer, one: Told | None, position: int, text_offset: int) -> TokenLogprob:
+    """The first of a prompt, which is None and follows nothing, is told without its name."""
+    if one is None:
+        return told(tokenizer, 0, None, position=position, text_offset=text_offset)
+    assert one.id is not None, "over Redis tokens have their ids"
+    likeliest = [(each.id, each.logprob) for each in one.likeliest]
+    return told(tokenizer, one.id, (one.logprob, likeliest), position=position, text_offset=text_offset)
