@@ -262,3 +262,22 @@ def test_nobody_who_does_not_ask_pays(make_engine: MakeEngine) -> None:
     items, _ = run(engine, *crowd(6))
     assert rows
     assert not any(items.values())
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "fair", "sjf", "priority", "slo"])
+def test_those_behind_join_in_the_same_iteration(policy: str, make_model: MakeModel, make_engine: MakeEngine) -> None:
+    settings = {"max_num_batched_tokens": 1024, "max_batch_size": 16}
+    engine = make_engine(make_model(), num_blocks=256, policy=policy, **settings)
+    prompts = [tuple((first + step) % 96 for step in range(100)) for first in range(12)]
+    asking = [ask(f"ask-{first}", prompt, 0) for first, prompt in enumerate(prompts)]
+    plain = ask("plain", (*PROMPT, *PROMPT, *PROMPT[:20]), None)
+    for each in (*asking, plain):
+        engine.submit(each)
+    assert "plain" in [event.request_id for event in engine.step()]
+    assert engine.last_iteration is not None
+    assert sum(engine.last_iteration.lengths) == MOST_PROMPT_ROWS + len(plain.prompt_ids)
+    engine.check_integrity()
+    assert engine.num_running == 7
+    while engine.has_work:
+        engine.step()
+    assert all(each.prompt_told == 100 for each in asking)
