@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import PreTrainedModel
 
 from orcastream.engine import EngineConfig, OrcaEngine, PromptEvent, Request
@@ -281,3 +282,21 @@ def test_those_behind_join_in_the_same_iteration(policy: str, make_model: MakeMo
     while engine.has_work:
         engine.step()
     assert all(each.prompt_told == 100 for each in asking)
+
+
+@pytest.mark.parametrize("overlap", ["off", "on"])
+def test_logits_are_gone_before_the_next_iteration(overlap: str, make_engine: MakeEngine) -> None:
+    engine = make_engine(overlap=overlap, max_num_batched_tokens=16)
+    earlier: list[StorageWeakRef] = []
+    forward = engine._runner.forward
+
+    def noted(batch: Any) -> torch.Tensor:
+        assert all(each.expired() for each in earlier)
+        logits = forward(batch)
+        earlier.append(StorageWeakRef(logits.untyped_storage()))
+        return logits
+
+    engine._runner.forward = noted  # type: ignore[method-assign]
+    items, _ = run(engine, ask("a"), ask("plain", count=None))
+    assert len(items["a"]) == len(PROMPT)
+    assert len(earlier) > 4
