@@ -171,7 +171,10 @@ class Executor:
                         yield chunk, 0, None
 
     def draw(self, pending: Pending) -> Drawn:
-        """Wait for the logits and sample, for the requests that have not ended and for those that follow them."""
+        """Wait for the logits and sample, for the requests that have not ended and for those that follow them.
+
+        The logits go: those of the next iteration are never in memory beside them.
+        """
         pending.watch.lap()
         drawn = Drawn()
         for launched in pending.launched:
@@ -179,6 +182,7 @@ class Executor:
             masks = NO_MASKS if launched.masks is None else launched.masks.result()
             drawn.failed |= masks.failed
             self._draw(launched, rows, masks, drawn)
+        pending.launched.clear()
         pending.watch.sample_s += pending.watch.lap()
         return drawn
 

@@ -10,7 +10,7 @@ import torch
 from orcastream.engine.request import Request
 from orcastream.engine.sampling.likeliest import ranked
 
-_AT_ONCE: Final = 64
+ROWS_AT_ONCE: Final = 64
 """Rows that are ranked together, whose temporary tensors are several times as wide."""
 _LOWEST: Final = -9999.0
 """Instead of minus infinity, which not every form of a reply can say."""
@@ -47,8 +47,8 @@ class PromptChunk:
         """
         tokens = self.request.prompt_ids[self.first + 1 : self.first + 1 + self.told]
         items: list[Any] = []
-        for begin in range(0, self.told, _AT_ONCE):
-            piece = slice(begin, begin + _AT_ONCE)
+        for begin in range(0, self.told, ROWS_AT_ONCE):
+            piece = slice(begin, begin + ROWS_AT_ONCE)
             items += _items(logits[piece], tokens[piece], self.request.prompt_logprobs or 0)
         return (0, (None, *items)) if self.first == 0 else (self.first + 1, tuple(items))
 

@@ -3,12 +3,14 @@
 import torch
 
 from orcastream.engine.batch.flat_batch import FlatBatch, SpanTokens
+from orcastream.engine.batch.prompt_rows import ROWS_AT_ONCE
 from orcastream.engine.config import EngineConfig
 from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.kv.layout import group_layers
 from orcastream.engine.kv.size import blocks_that_fit, spare_host_memory
 from orcastream.engine.kv.store import KVStore
 from orcastream.engine.model.runner import ModelRunner
+from orcastream.engine.schedule.plan import MOST_PROMPT_ROWS
 
 _CUDA_SHARE = 0.9
 """Of the whole memory of the device, for weights, activations and cache together."""
@@ -82,11 +84,12 @@ def _spare_cuda_memory(runner: ModelRunner, config: EngineConfig, max_model_len:
     torch.cuda.synchronize(runner.device)
     torch.cuda.reset_peak_memory_stats(runner.device)
     before = torch.cuda.memory_allocated(runner.device)
-    laid = [SpanTokens(cache.sequence_of(length), [0] * length, 0, 1) for length in spans]
-    # The sampler's copies of the logits (scores, noise, sorted) weigh a few times the logits themselves.
-    logits = runner.forward(FlatBatch.build(laid, cache, runner.device)).float()
-    activations = torch.cuda.max_memory_allocated(runner.device) - before + 6 * logits.nbytes
-    del logits
+    logits = runner.forward(_largest_batch(spans, cache, runner.device))
+    # Copies of the logits (scores, noise, sorted) of those that are sampled, or of the prompts' that are ranked
+    # together, weigh a few times these themselves.
+    copied = logits[: max(len(spans), ROWS_AT_ONCE)].float()
+    activations = torch.cuda.max_memory_allocated(runner.device) - before + 6 * copied.nbytes
+    del logits, copied
     runner.allocate(groups, [0] * len(groups), config.block_size)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(runner.device)
@@ -103,3 +106,16 @@ def _largest_lengths(token_budget: int, max_batch_size: int, max_model_len: int)
         lengths.append(min(max_model_len, max(1, left // (max_batch_size - index))))
         left -= lengths[-1]
     return lengths
+
+
+def _largest_batch(lengths: list[int], cache: KVCache, device: torch.device) -> FlatBatch:
+    """Spans of so many tokens, of which as many as may tell of their prompts.
+
+    Each has a row of logits to sample from, and the first ones those of MOST_PROMPT_ROWS more tokens.
+    """
+    laid, left = [], MOST_PROMPT_ROWS
+    for length in lengths:
+        told = min(length - 1, left)
+        laid.append(SpanTokens(cache.sequence_of(length), [0] * length, 0, 1 + told))
+        left -= told
+    return FlatBatch.build(laid, cache, device)

@@ -57,6 +57,10 @@ class Admission:
             request = policy.head()
             if request is None or len(aside) == self._max_batch_size:
                 break
+            if self.lacks_rows(request, plan, left):
+                policy.remove(request)
+                aside.append(request)
+                continue
             if not self._can_join(request, policy):
                 victim = policy.makes_way(request, self._requests.running)
                 self.awaits_victim = victim is not None and victim.num_pending > 0
@@ -94,6 +98,14 @@ class Admission:
 
     def _can_join(self, request: Request, policy: Policy) -> bool:
         return self.has_places(request) and policy.may_join(request, self._requests.running)
+
+    def lacks_rows(self, request: Request, plan: Plan, left: int) -> bool:
+        """Whether waiting `request` would compute nothing, as others in `plan` take the rows that prompts may have.
+
+        Never so where `plan` is empty. Asked before anybody makes way for it, which would be in vain.
+        """
+        most = plan.left_for(request, left)
+        return most < left and not chunk_length(request, most, self._cache.block_size, alone=not plan.num_prefills)
 
     def has_places(self, request: Request) -> bool:
         """Whether there are places in the batch for waiting `request`."""

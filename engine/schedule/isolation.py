@@ -43,6 +43,8 @@ class Isolation:
                     plan.add(request, length)
                     left -= length
         for request in [each for each in self._requests.waiting.values() if self._is_alone(each)]:
+            if self._admission.lacks_rows(request, plan, left):
+                continue
             while not self._can_join(request, policy) and self._preempt_another(policy):
                 pass
             if (left > 0 or not plan.requests) and self._can_join(request, policy):

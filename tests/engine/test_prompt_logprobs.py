@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import PreTrainedModel
 
 from orcastream.engine import EngineConfig, OrcaEngine, PromptEvent, Request
@@ -262,3 +263,40 @@ def test_nobody_who_does_not_ask_pays(make_engine: MakeEngine) -> None:
     items, _ = run(engine, *crowd(6))
     assert rows
     assert not any(items.values())
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "fair", "sjf", "priority", "slo"])
+def test_those_behind_join_in_the_same_iteration(policy: str, make_model: MakeModel, make_engine: MakeEngine) -> None:
+    settings = {"max_num_batched_tokens": 1024, "max_batch_size": 16}
+    engine = make_engine(make_model(), num_blocks=256, policy=policy, **settings)
+    prompts = [tuple((first + step) % 96 for step in range(100)) for first in range(12)]
+    asking = [ask(f"ask-{first}", prompt, 0) for first, prompt in enumerate(prompts)]
+    plain = ask("plain", (*PROMPT, *PROMPT, *PROMPT[:20]), None)
+    for each in (*asking, plain):
+        engine.submit(each)
+    assert "plain" in [event.request_id for event in engine.step()]
+    assert engine.last_iteration is not None
+    assert sum(engine.last_iteration.lengths) == MOST_PROMPT_ROWS + len(plain.prompt_ids)
+    engine.check_integrity()
+    assert engine.num_running == 7
+    while engine.has_work:
+        engine.step()
+    assert all(each.prompt_told == 100 for each in asking)
+
+
+@pytest.mark.parametrize("overlap", ["off", "on"])
+def test_logits_are_gone_before_the_next_iteration(overlap: str, make_engine: MakeEngine) -> None:
+    engine = make_engine(overlap=overlap, max_num_batched_tokens=16)
+    earlier: list[StorageWeakRef] = []
+    forward = engine._runner.forward
+
+    def noted(batch: Any) -> torch.Tensor:
+        assert all(each.expired() for each in earlier)
+        logits = forward(batch)
+        earlier.append(StorageWeakRef(logits.untyped_storage()))
+        return logits
+
+    engine._runner.forward = noted  # type: ignore[method-assign]
+    items, _ = run(engine, ask("a"), ask("plain", count=None))
+    assert len(items["a"]) == len(PROMPT)
+    assert len(earlier) > 4

@@ -10,8 +10,9 @@ from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.engine.attention import AttentionBackend, TorchBackend
 from orcastream.engine.kv.layout import LayerGroup, group_layers
 from orcastream.engine.kv.size import blocks_that_fit
-from orcastream.engine.model.cache_setup import _largest_lengths, make_cache
+from orcastream.engine.model.cache_setup import _largest_batch, _largest_lengths, make_cache
 from orcastream.engine.model.runner import ModelRunner, resolve_cache_dtype
+from orcastream.engine.schedule.plan import MOST_PROMPT_ROWS
 
 FULL, SLIDING = LayerGroup(None, (0,)), LayerGroup(20, (1,))
 ONE = {"block_size": 16, "max_batch_size": 4, "max_model_len": 100, "longest_span": 64}
@@ -67,6 +68,21 @@ def test_the_largest_iteration_uses_the_budget_up(budget: int, requests: int) ->
     lengths = _largest_lengths(budget, requests, 100)
     assert sum(lengths) == min(budget, requests * 100)
     assert len(lengths) == min(budget, requests)
+
+
+@pytest.mark.parametrize(
+    ("budget", "requests", "rows"), [(64, 4, 64), (3, 4, 3), (1000, 4, 400), (1000, 10, MOST_PROMPT_ROWS + 10)]
+)
+def test_the_largest_iteration_has_the_rows_of_prompts(
+    budget: int, requests: int, rows: int, runner: ModelRunner
+) -> None:
+    lengths = _largest_lengths(budget, requests, 100)
+    config = EngineConfig("x", max_num_batched_tokens=max(budget, requests), max_batch_size=requests)
+    batch = _largest_batch(lengths, make_cache(runner, config, 100), runner.device)
+    assert batch.input_ids.shape[1] == sum(lengths)
+    assert len(batch.logit_rows) == rows
+    assert set(batch.logit_spans) == set(range(len(lengths)))
+    assert runner.forward(batch).shape[0] == rows
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16", "int8", "fp8"])

@@ -109,6 +109,8 @@ def compute(scheduler: Scheduler, plan: Plan, seconds: float = 0.01) -> list[Req
         each.launch(length)
         if index >= plan.num_decodes:
             prefill_attention += length * each.num_computed
+        if each.tells_prompt:
+            each.prompt_told = max(each.prompt_told, min(each.num_computed + 1, len(each.prompt_ids)))
     drawing = [each for each in plan.requests if each.num_pending]
     for each in list(drawing):
         if each.followers:

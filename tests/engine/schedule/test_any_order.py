@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from orcastream.engine.request import Request, RequestState
+from orcastream.engine.schedule import plan as plans
 from orcastream.engine.schedule.policies import POLICIES
 from orcastream.engine.schedule.scheduler import Scheduler
 from orcastream.schemas.keys import CLASSES
@@ -26,6 +28,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         super().__init__()
         self.arrived: list[Request] = []
         self.joined: list[int] = []
+        self.patched = pytest.MonkeyPatch()
 
     @initialize(
         policy=st.sampled_from(sorted(POLICIES)),
@@ -35,8 +38,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         token_budget=st.sampled_from(["fixed", "adaptive"]),
         window=st.sampled_from([None, 6]),
         prefix_cache=st.booleans(),
+        rows=st.sampled_from([2, 5, 512]),
     )
-    def begin(self, **choices: Any) -> None:
+    def begin(self, rows: int, **choices: Any) -> None:
+        self.patched.setattr(plans, "MOST_PROMPT_ROWS", rows)
         choices["tbt_target_ms"] = 5.0 if choices["token_budget"] == "adaptive" else None
         self.scheduler = pretended.make(num_blocks=NUM_BLOCKS, budget=BUDGET, batch=BATCH, **choices)
         self.choices = choices
@@ -51,6 +56,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         tenant=st.sampled_from("abc"),
         ttft_slo_ms=st.sampled_from([None, 0.001, 60_000.0]),
         tbt_slo_ms=st.sampled_from([None, 3.0, 100.0]),
+        prompt_logprobs=st.sampled_from([None, None, 0]),
     )
     def submit(self, prompt: int, beginning: int, max_tokens: int, outputs: int, copies: int, **fields: Any) -> None:
         if prompt + max_tokens > NUM_BLOCKS * pretended.BLOCK_SIZE or outputs >= max_tokens:
@@ -128,6 +134,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Whatever state it is in, the work that is left comes to an end, and everything is given back."""
+        self.patched.undo()
         if not hasattr(self, "scheduler"):
             return
         for _ in range(4000):

@@ -213,3 +213,45 @@ def test_relief_asks_nothing_of_the_policy_about_requests_that_have_ended() -> N
     assert other.state is RequestState.INITIATION
     drain(scheduler)
     assert not scheduler.policy._latest  # type: ignore[attr-defined]  # it would keep what nobody ends any more
+
+
+@pytest.mark.parametrize(
+    ("prompt", "lengths"),
+    [(100, [100] * 5 + [12]), (85, [85] * 6)],
+    ids=["none left", "less than a block left"],
+)
+def test_who_lacks_rows_for_its_prompt_holds_up_nobody_else(prompt: int, lengths: list[int]) -> None:
+    scheduler = make(num_blocks=600, budget=1024, batch=16)
+    asking = [add(scheduler, prompt, 1, prompt_logprobs=0) for _ in range(9)]
+    other = add(scheduler, 30, 1)
+    plan = scheduler.select()
+    assert plan.requests == scheduler.requests.running == [*asking[: len(lengths)], other]
+    assert plan.lengths == [*lengths, 30]
+    compute(scheduler, plan)
+    plan = scheduler.select()
+    assert plan.requests == [each for each in asking if each.state is not RequestState.FINISHED]
+    compute(scheduler, plan)
+    assert not drain(scheduler)
+
+
+def test_nobody_leaves_for_one_that_lacks_rows() -> None:
+    scheduler = make("priority", num_blocks=600, budget=1024, batch=2, max_model_len=2000)
+    add(scheduler, 1500, 1, name="long", priority_class="low", prompt_logprobs=0)
+    add(scheduler, 5, 9, name="small", priority_class="low")
+    assert step(scheduler) == {"long": 512, "small": 5}
+    add(scheduler, 20, 1, name="urgent", priority_class="realtime", prompt_logprobs=0)
+    assert step(scheduler) == {"small": 1, "long": 512}
+    assert scheduler.preemptions == 0
+    assert step(scheduler) == {"long": 476, "urgent": 20}
+
+
+def test_of_those_that_run_alone_too_who_lacks_rows_holds_up_nobody_else() -> None:
+    scheduler = make(num_blocks=600, budget=1024, batch=16, max_model_len=1000)
+    for name in ("first", "second"):
+        add(scheduler, 600, 1, name=name, prompt_logprobs=0)
+    add(scheduler, 30, 1, name="third")
+    add(scheduler, 30, 1, name="outside")
+    scheduler.isolation.request_ids = ("first", "second", "third")
+    assert step(scheduler) == {"first": 512, "third": 30}
+    assert step(scheduler) == {"first": 88, "second": 424}
+    drain(scheduler)
