@@ -41,8 +41,8 @@ class Fold:
 
     @property
     def epochs_without_progress(self) -> int:
-        """How many epochs before the current one brought nothing new, neither a token nor more of a prompt that is told,
-        counted back from it; 0 once it brought something.
+        """How many epochs before the current one brought nothing new, neither a token nor more of a prompt that is
+        told, counted back from it; 0 once it brought something.
         """
         return 0 if self._progress else self._barren_epochs
 
