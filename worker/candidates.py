@@ -13,6 +13,9 @@ from orcastream.worker.choice import Choice
 _attempts = count(1)
 """Numbers every submission to the engine, so that a late event of an abandoned one is told apart."""
 
+_UNWANTED = SamplingParams(temperature=0.0)
+"""Of the one token that the engine makes behind a prompt that is merely told, and that nobody gets."""
+
 
 class Candidates:
     """Token sequences under engine ids of their own: samples, an engine request each, or the hypotheses of one beam
@@ -75,7 +78,7 @@ class Candidates:
             Request(
                 id=engine_id,
                 prompt_ids=payload.prompt,
-                sampling=self._sampling,
+                sampling=self._sampling if max_tokens else _UNWANTED,
                 max_tokens=max(1, max_tokens),
                 output_ids=tuple(sequence.tokens),
                 seed=choice_seed(seed, sequence.index),
@@ -89,7 +92,7 @@ class Candidates:
                 group=self._attempt if len(left) > 1 else None,
                 beam=self._beam,
                 adapter=adapter,
-                matcher=None if self._matcher is None else self._matcher.another(),
+                matcher=None if self._matcher is None or not max_tokens else self._matcher.another(),
                 prompt_logprobs=payload.prompt_logprobs if prompt_told is not None and not number else None,
                 prompt_told=prompt_told if prompt_told is not None and not number else 0,
             )

@@ -74,7 +74,7 @@ def _fail(running: Running, event: EngineOutput) -> None:
     if isinstance(event, Refused):
         error = _in_the_producers_words(event.error)
         running.fail(error.code, str(error), error.field)
-    elif isinstance(event, TokenEvent) and event.error is not None:
+    elif isinstance(event, TokenEvent) and event.error is not None and not running.answered:
         log.error("the engine failed on a request", extra=running.log_fields())
         running.fail(ErrorCode.ENGINE_ERROR, event.error)
 

@@ -10,10 +10,10 @@ from orcastream.broker.claimed import Claimed
 from orcastream.broker.entry import EntryRef
 from orcastream.broker.fold import Fold
 from orcastream.broker.reply_log import ReplyLog
-from orcastream.engine import Beam, Request, TokenEvent
+from orcastream.engine import Beam, PromptEvent, Request, TokenEvent
 from orcastream.schemas.codec import Form
 from orcastream.schemas.errors import ErrorCode, InvalidRequest
-from orcastream.schemas.events import Ending, EventId, Output, Run, Started, Terminal
+from orcastream.schemas.events import Ending, EventId, Output, PromptRun, Run, Started, Terminal
 from orcastream.schemas.request import GenerationRequest, parse_payload
 from orcastream.schemas.seed import choice_seed
 from orcastream.schemas.stopping import FinishReason
@@ -99,6 +99,20 @@ def test_a_target_that_was_missed_in_the_queue_is_the_shortest_one() -> None:
     running = new_running(ttft_slo_ms=WAITED_MS / 2)
     attach(running)
     assert [request.ttft_slo_ms for request in running.engine_requests()] == [1]
+
+
+async def test_a_prompt_that_is_merely_told_does_not_fail_with_the_token_behind_it() -> None:
+    stage = Stage(max_tokens=0, prompt_logprobs=0, temperature=1.0, logit_bias=[[5, -100]])
+    (request,) = stage.requests
+    assert request.sampling.temperature == 0
+    assert not request.sampling.logit_bias
+    failed = TokenEvent(request.id, 0, None, None, error="no finite score")
+    await stage.say(PromptEvent(request.id, 0, (None, [-1.0, []])), failed)
+    assert stage.running.error is None
+    told = stage.running.next_event()
+    assert isinstance(told, PromptRun)
+    stage.running.logged(told)
+    assert stage.terminal().endings == (Ending(LENGTH, 0),)
 
 
 def test_choices_of_one_prompt_are_a_group_of_their_attempt() -> None:
