@@ -70,10 +70,9 @@ class Candidates:
         """
         payload = self._payload
         left = [(name, ones[0]) for name, ones in self.by_engine_id.items() if ones[0].ending is None]
-        if prompt_told is not None and prompt_told < len(payload.prompt):
-            left = left or [(name, ones[0]) for name, ones in self.by_engine_id.items()][:1]
-        else:
-            prompt_told = None
+        tells = prompt_told is not None and prompt_told < len(payload.prompt)
+        if tells and not left:
+            left = [(name, ones[0]) for name, ones in self.by_engine_id.items()][:1]
         return [
             Request(
                 id=engine_id,
@@ -93,8 +92,8 @@ class Candidates:
                 beam=self._beam,
                 adapter=adapter,
                 matcher=None if self._matcher is None or not max_tokens else self._matcher.another(),
-                prompt_logprobs=payload.prompt_logprobs if prompt_told is not None and not number else None,
-                prompt_told=prompt_told if prompt_told is not None and not number else 0,
+                prompt_logprobs=payload.prompt_logprobs if tells and not number else None,
+                prompt_told=prompt_told or 0,
             )
             for number, (engine_id, sequence) in enumerate(left)
         ]

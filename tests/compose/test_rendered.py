@@ -74,11 +74,11 @@ def test_profiles() -> None:
 
 
 def test_base_images_and_mirrors_reach_the_build() -> None:
-    arguments = rendered(BASE_IMAGE="base:1", PIP_INDEX_URL="https://pypi.example.com/simple")["services"]["worker"][
-        "build"
-    ]["args"]
+    arguments = rendered(BASE_IMAGE="base:1", PIP_INDEX_URL="https://index.test/simple")["services"]["worker"]["build"][
+        "args"
+    ]
     assert arguments["BASE_IMAGE"] == "base:1"
-    assert arguments["PIP_INDEX_URL"] == "https://pypi.example.com/simple"
+    assert arguments["PIP_INDEX_URL"] == "https://index.test/simple"
     assert arguments["APT_MIRROR"] == ""
 
 
