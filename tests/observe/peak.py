@@ -40,7 +40,7 @@ class Peak:
     def _ask(self) -> None:
         body = {"model": MODEL, "prompt": "x", "max_tokens": -1}
         begun_s, sent = time.monotonic(), 0
-        with httpx.Client(base_url=self._url, timeout=30) as client:
+        with httpx.Client(base_url=self._url, timeout=30, trust_env=False) as client:
             while not self._stop.wait(begun_s + sent / PER_S - time.monotonic()):
                 answer = client.post("/v1/completions", json=body)
                 assert answer.json()["error"]["code"] == _CODE, answer.text

@@ -77,6 +77,7 @@ class ObservedService:
         self._writer.__enter__()
         self.workers: dict[str, WorkerProcess] = {}
         self._ports: dict[str, int] = {}
+        self._clients: list[Clients] = []
         self._patch = pytest.MonkeyPatch()
         for name, value in self._environment().items():
             self._patch.setenv(name, value)
@@ -90,8 +91,12 @@ class ObservedService:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for clients in self._clients:
+            clients.stop()
         for process in (self.gateway, *self.workers.values(), *self.servers, self._redis):
             process.kill()
+        for clients in self._clients:
+            clients.join()
         self._patch.undo()
         self._writer.__exit__()
         self.receiver.__exit__()
@@ -109,6 +114,11 @@ class ObservedService:
             "ORCASTREAM_METRICS": "true",
             "ORCASTREAM_REQUIRE_WORKER": "false",
         }
+
+    def load(self, number: int) -> Clients:
+        """Clients that ask until they are told to stop, or the service ends."""
+        self._clients.append(Clients(self.gateway.url, number))
+        return self._clients[-1]
 
     def start_workers(self, number: int) -> None:
         """Start more of them, and wait until they serve."""

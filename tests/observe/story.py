@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tests.observe.panels import Said, look
 from tests.observe.peak import PER_S, WITHIN_S, Peak, wrong_until_s
 from tests.observe.server import PrometheusServer
-from tests.observe.site import Clients, ObservedService
+from tests.observe.site import ObservedService
 
 CLIENTS = 8
 SILENT = {("redis", "Replication lag"), ("service", "Gave up before the first token")}
@@ -40,7 +40,7 @@ class Story:
 
     def __init__(self, service: ObservedService) -> None:
         self._service = service
-        self._clients = Clients(service.gateway.url, CLIENTS)
+        self._clients = service.load(CLIENTS)
         self._begun_s = 0.0
         self.moments: dict[str, float] = {}
         """Unix time of what happened."""
