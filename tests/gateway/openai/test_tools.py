@@ -96,7 +96,7 @@ def test_thinking_comes_before_what_has_to_be_followed(demo: Tokenizer) -> None:
         payload = admitted(demo, more, reasoning_parser="think")
         assert payload.answer_format.startswith("think")
         assert payload.constraint is not None
-        assert payload.constraint.grammar.startswith('start: ("<think>" thought)? ')
+        assert payload.constraint.grammar.startswith("start: (THINK thought)? ")
 
 
 @pytest.mark.parametrize(
