@@ -13,7 +13,7 @@ from orcastream.broker.jobs.order import CANCELLING, JobOrder, JobProgress, chec
 from orcastream.broker.redis_link import RedisLink
 from orcastream.broker.reply_log import REFUSED
 from orcastream.broker.resp import fields_of
-from orcastream.broker.scripts import LEASE_JOB, MARK_JOB, RECORD_LINE, SEAL_JOB, ScriptCall
+from orcastream.broker.scripts import LEASE_JOB, MARK_JOB, RECORD_LINE, RESULTS_PAGE, SEAL_JOB, ScriptCall
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.keys import Keys
 
@@ -22,6 +22,8 @@ T = TypeVar("T")
 FIRST_RESULT: Final = "0"
 """The cursor before all results."""
 _NO_JOB: Final = -1
+_PAGE_BYTES: Final = 1024 * 1024
+"""Where a page of results has as many, it ends: who reads it holds no more, but for the last result in it."""
 _COUNTS: Final = ("completed", "failed", "completed_bytes", "failed_bytes")
 _FIELDS: Final = frozenset({"order", "total", *_COUNTS})
 """What is kept of a job beside its marks."""
@@ -159,11 +161,10 @@ class Job:
         return bool(await self._run(RECORD_LINE.call(keys, [number, result, "failed" if failed else "completed"])))
 
     async def results_after(self, cursor: str, count: int) -> list[JobResult]:
-        """At most `count` results in the order in which they came, those behind `cursor`."""
+        """At most `count` results in the order in which they came, those behind `cursor`; fewer large ones."""
         begin = "-" if cursor == FIRST_RESULT else f"({cursor}"
-        entries = await self._patiently(
-            lambda link: link.call("XRANGE", self._keys.job_results(self.id), begin, "+", "COUNT", count)
-        )
+        call = RESULTS_PAGE.call([self._keys.job_results(self.id)], [begin, count, _PAGE_BYTES])
+        entries = await self._patiently(lambda link: link.run(call.script, call.keys, call.args))
         return [_result(entry) for entry in entries]
 
     async def mark(self, name: str, value: str | int) -> bool:

@@ -147,3 +147,17 @@ async def test_many_are_seen_at_once_whatever_is_wrong_with_one(
     with pytest.raises(InvalidRequest, match="source: got None"):
         await make_job(redis_server.url, "newer").order()
     assert await see_jobs(link, keys, []) == {}
+
+
+async def test_large_results_come_in_small_pages(redis_server: RedisServer, make_job: MakeJob) -> None:
+    job = await sealed(make_job(redis_server.url), 5)
+    sizes = [10, 700_000, 700_000, 3_000_000, 10]
+    for number, size in enumerate(sizes, start=1):
+        assert await job.record(number, b"x" * size, failed=False)
+    cursor, pages = FIRST_RESULT, list[list[int]]()
+    while page := await job.results_after(cursor, 100):
+        cursor = page[-1].cursor
+        pages.append([result.number for result in page])
+        assert [len(result.body) for result in page] == [sizes[result.number - 1] for result in page]
+    assert pages == [[1, 2, 3], [4], [5]]
+    assert [result.number for result in await job.results_after(FIRST_RESULT, 2)] == [1, 2]
