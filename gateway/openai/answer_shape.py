@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from orcastream.broker.entry import EntryRef
+from orcastream.gateway.openai.encoded_logprobs import EncodedLogprobs
 from orcastream.gateway.openai.endpoint import ChoicesEndpoint, Json, Logprobs
 from orcastream.gateway.openai.endpoints import choices_endpoint_of
-from orcastream.gateway.openai.logprobs import TokenLogprob
 from orcastream.gateway.openai.opening import Opening
 from orcastream.gateway.openai.options import NO_USAGE, UsageWanted
 from orcastream.gateway.openai.parts import Part
@@ -18,17 +18,21 @@ from orcastream.schemas.events import Usage
 class WrittenChoice:
     """One choice of an answer that is gathered whole."""
 
-    def __init__(self, echo: str, prompt: PromptLogprobs) -> None:
+    def __init__(self, endpoint: ChoicesEndpoint, echo: str, prompt: PromptLogprobs) -> None:
         """`echo`: the text that it begins with; `prompt`: what is told of the prompt's tokens."""
         self.parts: list[Part] = [echo] if echo else []
         self.finish_reason: str | None = None
-        self.logprobs: list[TokenLogprob] = []
+        self.logprobs = EncodedLogprobs()
         self.prompt = prompt
+        self._endpoint = endpoint
 
-    def add(self, parts: Sequence[Part], logprobs: Logprobs = ()) -> None:
-        """More of it."""
+    def add(self, parts: Sequence[Part], logprobs: Logprobs = ()) -> int:
+        """More of it: how many bytes of JSON that is, at least."""
         self.parts += parts
-        self.logprobs += logprobs
+        before = self.logprobs.size_bytes
+        if logprobs:
+            self.logprobs.add(self._endpoint.logprob_lists(logprobs))
+        return sum(len(part) for part in parts if isinstance(part, str)) + self.logprobs.size_bytes - before
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +84,10 @@ class AnswerShape:
         """The answer that is not streamed."""
         endpoint = self.endpoint
         written = [
-            endpoint.whole_choice(number, choice.parts, choice.finish_reason, choice.logprobs)
+            endpoint.whole_choice(number, choice.parts, choice.finish_reason, choice.logprobs.lists())
+            | choice.prompt.fields(choice.logprobs)
             for number, choice in enumerate(choices)
         ]
-        for choice, own in zip(choices, written, strict=True):
-            own |= choice.prompt.fields(own["logprobs"])
         return {**self._head(endpoint.whole_object), "choices": written, "usage": usage_json(usage)}
 
     def _chunk(self, choice: Json, usage: Usage | None = None) -> Json:

@@ -1,9 +1,10 @@
 """/v1/completions: a plain prompt goes on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from orcastream.gateway.openai.body import Body
+from orcastream.gateway.openai.encoded_json import EncodedList
 from orcastream.gateway.openai.endpoint import ChoicesEndpoint, Json, Logprobs
 from orcastream.gateway.openai.logprobs import completion_logprobs
 from orcastream.gateway.openai.opening import Opening
@@ -99,11 +100,15 @@ class Completions(ChoicesEndpoint):
         told = completion_logprobs(logprobs) if logprobs else None
         return {"index": choice, "text": text, "logprobs": told, "finish_reason": finish_reason}
 
+    def logprob_lists(self, logprobs: Logprobs) -> Mapping[str, Sequence[Any]]:
+        """See ChoicesEndpoint."""
+        return completion_logprobs(logprobs)
+
     def whole_choice(
-        self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Logprobs = ()
+        self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Mapping[str, EncodedList]
     ) -> Json:
         """See ChoicesEndpoint."""
-        return self.delta(choice, parts, finish_reason, logprobs)
+        return {**self.delta(choice, parts, finish_reason), "logprobs": dict(logprobs) or None}
 
 
 def _count(name: str, value: Any) -> int:

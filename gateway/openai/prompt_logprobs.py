@@ -1,10 +1,11 @@
 """Log probabilities of a prompt as completions write them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from orcastream.gateway.openai.encoded_json import EncodedList, encoded_items
+from orcastream.gateway.openai.encoded_logprobs import EncodedLogprobs
 from orcastream.gateway.openai.logprobs import TokenLogprob, completion_logprobs
 from orcastream.gateway.openai.opening import Opening
 
@@ -15,32 +16,37 @@ class PromptLogprobs:
     def __init__(self, opening: Opening) -> None:
         """`opening`: which forms of it are told, and how many likeliest tokens in each."""
         self._echoed, self._by_id = opening.logprobs, opening.prompt_logprobs
-        self._lists: dict[str, list[bytes]] = {}
+        self._lists = EncodedLogprobs()
         self._maps: list[bytes] = []
+        self._map_bytes = 0
 
     @property
     def is_told(self) -> bool:
         """Whether the choices tell anything of it."""
         return self._echoed is not None or self._by_id is not None
 
+    @property
+    def size_bytes(self) -> int:
+        """What each choice tells of it so far, as JSON."""
+        return self._lists.size_bytes + self._map_bytes
+
     def add(self, tokens: Sequence[TokenLogprob]) -> None:
         """More of it, one token or more."""
         if (count := self._echoed) is not None:
             cut = [replace(one, likeliest=one.likeliest[:count]) for one in tokens]
-            for name, items in completion_logprobs(cut).items():
-                self._lists.setdefault(name, []).append(encoded_items(items))
+            self._lists.add(completion_logprobs(cut))
         if (count := self._by_id) is not None:
             self._maps.append(encoded_items([_by_id(one, count) for one in tokens]))
+            self._map_bytes += len(self._maps[-1])
 
-    def fields(self, answer: Mapping[str, Sequence[Any]] | None = None) -> dict[str, Any]:
+    def fields(self, answer: EncodedLogprobs | None = None) -> dict[str, Any]:
         """Fields of a choice of which `answer` are the `logprobs` behind the prompt's; none where nothing is told.
 
         `prompt_logprobs` is vLLM's, in which each token's own comes first.
         """
         told: dict[str, Any] = {}
         if self._echoed is not None:
-            own = {name: [encoded_items(items)] for name, items in (answer or {}).items()}
-            told["logprobs"] = {name: EncodedList([*parts, *own.get(name, ())]) for name, parts in self._lists.items()}
+            told["logprobs"] = self._lists.lists(answer)
         if self._by_id is not None:
             told["prompt_logprobs"] = EncodedList(self._maps)
         return told

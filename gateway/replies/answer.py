@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 from orcastream.broker.errors import BrokerError, ReplyConflict, UnknownRequest, WrongTenant
 from orcastream.gateway.errors import ApiError, not_found, reply_conflict, unavailable
 from orcastream.gateway.openai.answer_shape import WrittenChoice
+from orcastream.gateway.openai.endpoint import ChoicesEndpoint
+from orcastream.gateway.replies.answer_room import AnswerRoom
 from orcastream.gateway.replies.event_writer import check, total
 from orcastream.gateway.replies.merged import merged
 from orcastream.gateway.replies.reply_session import Updates
@@ -25,11 +27,15 @@ class ReadReply(NamedTuple):
     updates: Updates
     text: ReplyText
     echo: str
+    endpoint: ChoicesEndpoint
 
 
-async def gather(replies: Sequence[ReadReply]) -> tuple[list[WrittenChoice], Usage]:
-    """The choices of all prompts, and their token counts. Raises ApiError where one of them ended with an error."""
-    tasks = [asyncio.ensure_future(_gather_one(reply)) for reply in replies]
+async def gather(replies: Sequence[ReadReply], room: AnswerRoom) -> tuple[list[WrittenChoice], Usage]:
+    """The choices of all prompts, and their token counts.
+
+    Raises ApiError where one of them ended with an error, AnswerTooLarge as soon as there is no room for more.
+    """
+    tasks = [asyncio.ensure_future(_gather_one(reply, room)) for reply in replies]
     try:
         gathered = await asyncio.gather(*tasks)
     finally:
@@ -40,19 +46,19 @@ async def gather(replies: Sequence[ReadReply]) -> tuple[list[WrittenChoice], Usa
     return choices, total([usage for _, usage in gathered])
 
 
-async def _gather_one(reply: ReadReply) -> tuple[list[WrittenChoice], Usage]:
-    text, choices = reply.text, dict[int, WrittenChoice]()
+async def _gather_one(reply: ReadReply, room: AnswerRoom) -> tuple[list[WrittenChoice], Usage]:
+    text, choices, told_bytes = reply.text, dict[int, WrittenChoice](), 0
 
     def choice_of(number: int) -> WrittenChoice:
         if number not in choices:
-            choices[number] = WrittenChoice(reply.echo, text.prompt.told)
+            choices[number] = WrittenChoice(reply.endpoint, reply.echo, text.prompt.told)
         return choices[number]
 
     async with aclosing(reply.updates) as updates:
         async for ready in updates:
             for update in ready:
                 for piece in text.take(update):
-                    choice_of(piece.choice).add(piece.parts, piece.logprobs)
+                    room.take(choice_of(piece.choice).add(piece.parts, piece.logprobs))
                 if update.terminal is not None:
                     check(update.terminal)
                     for last in text.end(update.terminal):
@@ -61,6 +67,8 @@ async def _gather_one(reply: ReadReply) -> tuple[list[WrittenChoice], Usage]:
                         choice.finish_reason = last.finish_reason
                     return [choices[number] for number in sorted(choices)], update.terminal.usage
                 if update.prompt is not None:
+                    before, told_bytes = told_bytes, text.prompt.told.size_bytes
+                    room.take(told_bytes - before)
                     await asyncio.sleep(0)  # each of them takes long, and a ready batch may have many
     raise unavailable("The reply broke off.")
 
