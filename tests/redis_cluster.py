@@ -14,7 +14,8 @@ from tests.redis_server import RedisServer, runs_clusters
 from tests.redis_waiting import text, wait_until
 
 NUM_SLOTS = 16384
-NODE_TIMEOUT_MS = 1000
+NODE_TIMEOUT_MS = 3000
+"""A node that gets no core for a moment is not taken for dead."""
 
 
 class RedisCluster:
@@ -30,6 +31,7 @@ class RedisCluster:
         replicated: bool = False,
         aof: str | None = "always",
         full_coverage: bool = False,
+        node_timeout_ms: int = NODE_TIMEOUT_MS,
         options: Callable[[RedisServer], Sequence[str]] = lambda _: (),
     ) -> None:
         if not runs_clusters(binary):
@@ -38,7 +40,7 @@ class RedisCluster:
         copies = range(num_nodes if replicated else 0)
         self.replicas = [RedisServer(binary, directory / f"replica{number}", aof=aof) for number in copies]
         for node in (*self.nodes, *self.replicas):
-            node.options += ["--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT_MS)]
+            node.options += ["--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms)]
             node.options += ["--cluster-require-full-coverage", "yes" if full_coverage else "no"]
             # The bus has a port of its own, which by default is out of the range that tests have to themselves.
             node.options += ["--cluster-port", str(free_port()), *options(node)]

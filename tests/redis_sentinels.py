@@ -13,7 +13,8 @@ from tests.redis_server import RedisServer
 from tests.redis_waiting import text, wait_until
 
 SERVICE = "orca"
-DOWN_AFTER_MS = 1000
+DOWN_AFTER_MS = 3000
+"""A master that gets no core for a moment is not taken for dead."""
 
 
 class Sentinels:

@@ -25,7 +25,8 @@ from orcastream.schemas.seed import derived_seed
 from orcastream.schemas.stopping import FinishReason
 
 RETENTION_MS = 60_000
-LEASE_MS = 1000
+LEASE_MS = 60_000
+"""Longer than a test lasts: who is to take over has a lease of a millisecond instead."""
 EOS = 9999
 
 

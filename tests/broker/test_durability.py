@@ -17,12 +17,12 @@ from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.keys import Keys
 from orcastream.schemas.request import GenerationRequest
 from tests.broker.scripted import RETENTION_MS, make_request
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.server
 
 Make = Callable[[RedisServer], Durability]
-PATIENCE_S = 60.0
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from tests.broker.conftest import MakeReader
 from tests.broker.following import Seen, follow_until
 from tests.broker.rewind import Snapshot
 from tests.broker.scripted import RETENTION_MS, Job, ScriptedWorker, bare_fields, enqueue, make_request
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
 
 Log = Sequence[Any]
@@ -238,7 +239,7 @@ async def _scenario(
     chaos.on_forget = lambda: forgotten_after_end.append(live.done())
     try:
         await _run(chaos, server)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             seen = await live
     finally:
         live.cancel()

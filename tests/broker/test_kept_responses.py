@@ -37,7 +37,7 @@ async def test_it_is_written_with_the_entry_and_lives_as_long_as_the_id_is_remem
     assert b"record" not in request.fields()
     await enqueue(link, keys, request)
     assert await responses.read(link, "r1") == RECORD.encode()
-    lives_ms = [await link.call("PTTL", key) for key in (keys.response("r1"), keys.seen("r1"))]
+    lives_ms = await link.call_many([("PTTL", key) for key in (keys.response("r1"), keys.seen("r1"))])
     assert abs(lives_ms[0] - lives_ms[1]) < 100
     await enqueue(link, keys, replace(request, record="another"))
     assert await responses.read(link, "r1") == RECORD.encode(), "of two requests with one id the first counts"

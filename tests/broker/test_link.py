@@ -97,10 +97,10 @@ async def test_a_killed_connection_ends_everything_that_is_in_flight(
 
 async def test_a_reply_that_never_comes_kills_the_link(own_redis: Any, open_link: OpenLink) -> None:
     server = own_redis()
-    link = await open_link(server.url, reply_timeout_s=0.2)
+    link = await open_link(server.url, reply_timeout_s=2.5)
     server.freeze()
     try:
-        with pytest.raises(LinkLost, match=r"no reply within 0\.2 s"):
+        with pytest.raises(LinkLost, match=r"no reply within 2\.5 s"):
             await link.call("PING")
     finally:
         server.thaw()
@@ -109,9 +109,9 @@ async def test_a_reply_that_never_comes_kills_the_link(own_redis: Any, open_link
 
 
 async def test_an_idle_link_does_not_time_out(redis_server: RedisServer, open_link: OpenLink) -> None:
-    link = await open_link(redis_server.url, reply_timeout_s=0.05)
+    link = await open_link(redis_server.url, reply_timeout_s=1.5)
     await link.call("PING")
-    await asyncio.sleep(0.15)
+    await asyncio.sleep(2)
     assert await link.call("PING") == b"PONG"
 
 

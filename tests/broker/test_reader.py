@@ -13,6 +13,7 @@ from orcastream.schemas.keys import Keys
 from tests.broker.conftest import MakeReader, MakeWorker
 from tests.broker.following import Seen, expected, flat, follow, follow_until, resume, tokens_seen
 from tests.broker.scripted import enqueue, make_request
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
 
 
@@ -31,7 +32,7 @@ async def test_many_replies_at_once(
     for _ in range(3):
         await asyncio.gather(*(worker.step(job) for job in jobs))
     await asyncio.gather(*(worker.end(job) for job in jobs))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         followed = await asyncio.gather(*following)
     for seen in followed:
         assert (seen.tokens[0], len(seen.terminals)) == (expected(3), 1)
@@ -52,7 +53,7 @@ async def test_a_new_subscription_does_not_wait_for_the_blocked_read(
     await worker.step(job)
     for _ in range(20):
         async with reader.subscribe(Watch("r1", "default")) as subscription:
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(PATIENCE_S):
                 seen = await follow_until(subscription, Seen(), tokens_seen(1))
             assert seen.tokens[0] == [0]
 

@@ -82,12 +82,12 @@ _CAUGHT_AS = {
     ("broken", "options"),
     [
         (["repeat", "no-terminal", "ignore-cancel", "leak"], {"load": "redis,cancel,redis-cancel", "faults": "none"}),
-        (["skip"], {"load": "redis,stay", "faults": "worker-kill", "faults_per_minute": 30}),
+        (["skip"], {"load": "redis,stay", "faults": "worker-kill", "faults_per_minute": 30, "minutes": 0.5}),
     ],
     ids=["quiet", "killed"],
 )
 def test_a_broken_product_is_caught(tmp_path: Path, broken: list[str], options: dict[str, object]) -> None:
-    done, figures = run_chaos(tmp_path, **{"break": ",".join(broken)}, minutes=0.2, settle=10, **options)
+    done, figures = run_chaos(tmp_path, **{"break": ",".join(broken), "minutes": 0.2, "settle": 10, **options})
     assert done.returncode == 1, done.stdout + done.stderr
     assert [name for name in broken if not figures[_CAUGHT_AS[name]]] == [], done.stdout
 

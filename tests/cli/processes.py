@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.patience import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -69,7 +71,7 @@ class Terminal:
             self._incoming.put(line.rstrip("\n"))
         self._incoming.put(None)
 
-    def wait_for(self, pattern: str, timeout: float = 120) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout: float = PATIENCE_S) -> re.Match[str]:
         """The first match in the lines not looked at yet; each line is looked at once."""
         return self._scan(lambda line: re.search(pattern, line), pattern, timeout)
 
@@ -88,7 +90,7 @@ class Terminal:
                 raise AssertionError(f"ended without a line like {what!r}:\n" + self.text)
             self.lines.append(line)
 
-    def wait(self, timeout: float = 60) -> int:
+    def wait(self, timeout: float = PATIENCE_S) -> int:
         """The exit code."""
         code = self.process.wait(timeout)
         self._reader.join(timeout)
@@ -114,7 +116,7 @@ class Terminal:
         """Make sure that nothing is left of it."""
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(10)
-        self._reader.join(10)
+            self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
         if self.process.stdout is not None:
             self.process.stdout.close()

@@ -22,6 +22,7 @@ from orcastream.cli.embedded_redis import EmbeddedRedis, RedisUnavailable, find_
 from orcastream.cli.ports import PortUnavailable
 from orcastream.cli.supervisor import Supervisor
 from tests.cli.processes import ROOT, ProcessWatch, Terminal
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.server
 
@@ -131,7 +132,7 @@ async def test_a_server_that_cannot_read_its_data_is_reported(tmp_path: Path) ->
     (directory / "appendonly.aof").write_bytes(b"this is no append only file\r\n" * 4)
     embedded = EmbeddedRedis(Supervisor(lambda name, line: None), tmp_path)
     with pytest.raises(RedisUnavailable, match=r"does not start .* see .*redis.log"):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await embedded.start()
     assert "Bad file format" in (tmp_path / "redis.log").read_text()
 

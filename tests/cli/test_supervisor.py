@@ -13,6 +13,7 @@ from orcastream.broker.back_off import BackOff
 from orcastream.cli.process import Program
 from orcastream.cli.supervisor import GaveUp, Supervisor
 from tests.cli.processes import ProcessWatch, Terminal
+from tests.patience import PATIENCE_S
 
 SLEEPER = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
 STUBBORN = (
@@ -36,7 +37,7 @@ class Report:
     async def wait_for(self, beginning: str) -> str:
         """The next line that begins like this."""
         while True:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 _, line = await self._queue.get()
             if line.startswith(beginning):
                 return line
@@ -92,7 +93,7 @@ async def test_settings_that_a_program_refuses_are_not_tried_again() -> None:
     supervisor = Supervisor(report, quick)
     await supervisor.start(Program("picky", (sys.executable, "-c", "import sys; sys.exit(2)")))
     with pytest.raises(GaveUp, match=r"picky cannot run: exit code 2"):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await supervisor.gave_up()
 
 
@@ -156,7 +157,7 @@ def test_children_end_with_a_parent_that_is_killed(
     for _ in children:
         parent.wait_for("up")
     parent.signal(signal.SIGKILL)
-    assert all(child.gone_within(10) for child in children)
+    assert all(child.gone_within(PATIENCE_S) for child in children)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kernels end a child with its parent")

@@ -22,6 +22,7 @@ from orcastream.schemas.keys import Keys
 from orcastream.schemas.request import GenerationRequest, Payload
 from tests.cli.processes import ProcessWatch  # fmt: skip
 from tests.cli.processes import Terminal as Console
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.server
 
@@ -51,13 +52,13 @@ class Up:
     def ask(self, **parameters: object) -> dict[str, object]:
         """A completion through the gateway."""
         body = {"model": "orca-demo", "prompt": [1, 2, 3], "max_tokens": 3, "ignore_eos": True, **parameters}
-        answer = httpx.post(f"{self.url}/v1/completions", json=body, timeout=60)
+        answer = httpx.post(f"{self.url}/v1/completions", json=body, timeout=PATIENCE_S)
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
     def nothing_is_left(self) -> bool:
         """Is every process that it told of gone?"""
-        return all(watch.gone_within(15) for watch in self.watches.values())
+        return all(watch.gone_within(PATIENCE_S) for watch in self.watches.values())
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_what_dies_is_started_again_and_a_second_ctrl_c_ends_everything(start_up
         up.console.kill(up.pids[name])
         up.console.wait_for(rf"^{name} +\| died \(killed by SIGKILL\), starts again in 0\.\d+ s$")
         assert int(up.console.wait_for(rf"^{name} +\| pid (\d+)$")[1]) != up.pids[name]
-    wait_until(lambda: httpx.get(f"{up.url}/health/ready"))
+    wait_until(lambda: httpx.get(f"{up.url}/health/ready", timeout=PATIENCE_S))
     assert up.ask()["choices"]
 
     with redis.Redis.from_url(up.redis_url) as client:
@@ -96,7 +97,7 @@ def test_what_dies_is_started_again_and_a_second_ctrl_c_ends_everything(start_up
     up.console.signal(signal.SIGINT)
     up.console.wait_for("Ctrl-C again ends everything at once")
     up.console.signal(signal.SIGINT)
-    assert up.console.wait(20) == 130
+    assert up.console.wait() == 130
     assert up.nothing_is_left()
 
 
@@ -104,10 +105,10 @@ def test_as_json_every_line_is_an_object_that_names_its_process(run: Callable[..
     console = up_console(run, tmp_path, "--workers", "1", "--log-form", "json", "--log-level", "debug")
     url = console.wait_for(r"ready: (http[^\s\"]+)/v1")[1]
     body = {"model": "orca-demo", "prompt": [1, 2, 3], "max_tokens": 3, "ignore_eos": True}
-    request_id = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()["id"]
+    request_id = httpx.post(f"{url}/v1/completions", json=body, timeout=PATIENCE_S).json()["id"]
     console.wait_for(r'"request ended".*' + re.escape(request_id))
     console.process.send_signal(signal.SIGINT)
-    assert console.process.wait(60) == 0
+    assert console.wait() == 0
     told = [json.loads(line) for line in console.text.splitlines()]
     assert {line["process"] for line in told} == {"up", "redis", "gateway", "worker-1"}
     about = {(line["process"], line["message"]) for line in told if line.get("request") == request_id}
@@ -118,7 +119,7 @@ def test_what_was_queued_is_served_after_a_restart(start_up: Callable[..., Up]) 
     one_by_one = ("--workers", "1", "--max-batch-size", "1", "--max-claims", "1")
     flags = (*one_by_one, "--drain-grace-s", "0", "--lease-ms", "1000")
     first = start_up(*flags)
-    wanted = {"long": 400, "waiting-1": 5, "waiting-2": 5}
+    wanted = {"long": 1500, "waiting-1": 5, "waiting-2": 5}
     with redis.Redis.from_url(first.redis_url) as client:
         for request_id, num_tokens in wanted.items():
             post(client, request_id, max_tokens=num_tokens)
@@ -212,7 +213,7 @@ def post(client: "redis.Redis", request_id: str, *, max_tokens: int) -> None:
     client.xadd(KEYS.requests("normal"), request.fields())
 
 
-def follow(client: "redis.Redis", request_id: str, timeout: float = 60) -> Iterator[Event]:
+def follow(client: "redis.Redis", request_id: str, timeout: float = PATIENCE_S) -> Iterator[Event]:
     """The events of a reply log as they come, up to the last one."""
     last: bytes | str = "0-0"
     deadline = time.monotonic() + timeout
@@ -227,7 +228,7 @@ def follow(client: "redis.Redis", request_id: str, timeout: float = 60) -> Itera
     raise AssertionError(f"no end of {request_id} within {timeout} s")
 
 
-def wait_until(answer: Callable[[], httpx.Response], timeout: float = 60) -> None:
+def wait_until(answer: Callable[[], httpx.Response], timeout: float = PATIENCE_S) -> None:
     """Ask until the answer is 200: a restarted gateway tells nobody when it listens."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:

@@ -7,6 +7,7 @@ import pytest
 
 from orcastream.client import AsyncClient
 from tests.gateway.conftest import MODEL, model_folder, redis_binary, stage, stage_of, tokenizer
+from tests.patience import PATIENCE_S
 
 __all__ = ["model_folder", "redis_binary", "stage", "stage_of", "tokenizer"]
 
@@ -19,7 +20,7 @@ async def connect() -> AsyncIterator[Connect]:
     clients: list[AsyncClient] = []
 
     def one(*urls: str, **options: Any) -> AsyncClient:
-        clients.append(AsyncClient(urls, MODEL, **{"patience_s": 30.0, **options}))
+        clients.append(AsyncClient(urls, MODEL, **{"patience_s": PATIENCE_S, **options}))
         return clients[-1]
 
     yield one

@@ -71,8 +71,7 @@ async def kill_a_worker(site: Site) -> None:
     with site.server.client() as client:
         (log,) = client.scan_iter("orca:reply:*")
         request_id = log.decode().rpartition(":")[2]
-    (holder,) = site.writers(request_id)
-    await asyncio.to_thread(site.workers[holder].kill)
+    await asyncio.to_thread(site.writer(request_id).kill)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.path.gateway_process import GatewayProcess
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
 from tests.worker.worker_process import WorkerProcess
 
@@ -108,7 +109,7 @@ def open_console(browser: "Browser") -> Iterator[OpenConsole]:
         context = browser.new_context(**{"viewport": {"width": 1400, "height": 1000}, **options})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(PATIENCE_S * 1000)
         errors = Errors(page)
         page.goto(f"{url}/console")
         return page, errors

@@ -38,7 +38,7 @@ class Producer:
         self._directory = directory
 
     def start(
-        self, url: str, *, prompt: Sequence[int] = PROMPT, max_tokens: int = 64, deadline_s: float = 20
+        self, url: str, *, prompt: Sequence[int] = PROMPT, max_tokens: int = 64, deadline_s: float = PATIENCE_S
     ) -> "subprocess.Popen[str]":
         """The process, posting one request for `prompt`."""
         ids = json.dumps(list(prompt))
@@ -81,7 +81,7 @@ def rest_of(process: "subprocess.Popen[str]", timeout_s: float = PATIENCE_S) -> 
 
 def end_of(process: "subprocess.Popen[str]") -> tuple[int, list[str], str]:
     """Exit status, lines of standard output, standard error."""
-    out, err = rest_of(process, 30)
+    out, err = rest_of(process)
     return process.returncode, out.splitlines(), err
 
 

@@ -13,7 +13,7 @@ from orcastream.text.tokenizer import Tokenizer
 from tests.docs.producers import EXAMPLES, MODEL, Producer, end_of, told
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
-from tests.worker.worker_process import WorkerProcess
+from tests.worker.worker_process import PACED, WorkerProcess
 
 pytestmark = pytest.mark.server
 
@@ -95,7 +95,7 @@ def test_the_worker_is_killed_in_the_middle(tmp_path: Path, server: RedisServer)
     question = tokenizer.chat([{"role": "user", "content": "Count from 1 to 100"}])
     own_server = RedisServer(server.binary, tmp_path / "redis")
     own_server.start()
-    workers = [WorkerProcess(own_server.url, tmp_path / f"worker{number}.log") for number in range(2)]
+    workers = [WorkerProcess(own_server.url, tmp_path / f"worker{number}.log", patch=PACED) for number in range(2)]
     try:
         for worker in workers:
             worker.wait_serving()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import redis
 from orcastream.cli.main import main
 from orcastream.demo.prompts import SHOWCASE
 from orcastream.schemas.keys import CLASSES, Keys
+from tests.chaos.patches import pace
 from tests.docs.producers import EXAMPLES
 from tests.path.gateway_process import GatewayProcess
 from tests.path.stream import Stream
@@ -40,6 +42,8 @@ NOBODY = (
 )
 PROMPT, ANSWER = next(item for item in SHOWCASE if item[0].startswith("Count from 1 "))
 BODY = {"model": "orca-demo", "prompt": PROMPT, "max_tokens": 400, "temperature": 0, "timeout": 120}
+PACE = partial(pace, 0.02)
+"""Of the workers: an answer of a hundred tokens lasts long enough to be broken off."""
 
 
 def users() -> dict[str, list[str]]:
@@ -85,7 +89,7 @@ def service(
 ) -> Iterator[tuple[GatewayProcess, list[WorkerProcess]]]:
     """A gateway, of which metrics are collected, and two workers, each as its own user."""
     monkeypatch.setenv("ORCASTREAM_METRICS", "true")
-    workers = [WorkerProcess(guarded.url("worker"), tmp_path / f"worker{number}.log") for number in range(2)]
+    workers = [WorkerProcess(guarded.url("worker"), tmp_path / f"worker{number}.log", patch=PACE) for number in (0, 1)]
     gateway = GatewayProcess(guarded.url("gateway"), tmp_path / "gateway.log")
     gateway.wait_ready()
     yield gateway, workers
@@ -129,9 +133,12 @@ def test_the_service_works_and_nothing_is_refused(
         next(worker for worker in workers if f"-{worker.pid}-" in stream.workers[-1]).kill()
 
     def cancel(stream: Stream) -> None:
-        httpx.delete(f"{gateway.url}/v1/requests/{stream.request_id}").raise_for_status()
+        httpx.delete(f"{gateway.url}/v1/requests/{stream.request_id}", timeout=PATIENCE_S).raise_for_status()
 
-    httpx.get(f"{gateway.url}/metrics")  # from now on the gateway looks at queue and server
+    def metrics() -> str:
+        return httpx.get(f"{gateway.url}/metrics", timeout=PATIENCE_S).text
+
+    metrics()  # from now on the gateway looks at queue and server
     taken_over = Stream().post(gateway.url, BODY, {10: kill})
     assert taken_over.text.strip() == ANSWER
     assert len(set(taken_over.workers)) == 2
@@ -142,7 +149,7 @@ def test_the_service_works_and_nothing_is_refused(
     assert subprocess.run(producer, timeout=PATIENCE_S, check=False).returncode == 0
     _run_a_job(guarded, tmp_path)
     _run_a_batch(gateway)
-    while "orcastream_redis_commands_slow" not in (page := httpx.get(f"{gateway.url}/metrics").text):
+    while "orcastream_redis_commands_slow" not in (page := metrics()):
         time.sleep(0.1)
     assert "orcastream_redis_memory_used" in page
     with guarded.client("producer") as client, guarded.client("keda") as keda, guarded.client("admin") as admin:

@@ -4,6 +4,7 @@ import ctypes
 import multiprocessing
 import socket
 import time
+from pathlib import Path
 from typing import Final
 
 from tests.parent import die_with_parent
@@ -15,8 +16,8 @@ _SPAWN = multiprocessing.get_context("fork")
 class Probe:
     """Asks `127.0.0.1:port`, the process `pid`, for /health/live; `longest_held_s` since it was last looked at.
 
-    A process was held for as long as an answer took, but no longer than it computed meanwhile: what a machine does not
-    give it time for is no fault of an input.
+    A process was held for as long as an answer took, less what its main thread waited for a core, and no longer
+    than it computed meanwhile: what a machine does not give it time for is no fault of an input.
     """
 
     def __init__(self, port: int, pid: int) -> None:
@@ -54,14 +55,20 @@ def cpu_s(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)  # its clock's number, as clock_getcpuclockid() makes it
 
 
+def coreless_s(pid: int) -> float:
+    """For how long the main thread of a process was ready to run, and had no core; 0 where the kernel does not tell."""
+    told = Path(f"/proc/{pid}/task/{pid}/schedstat")
+    return int(told.read_text().split()[1]) / 1e9 if told.exists() else 0.0
+
+
 def _ask_for_ever(port: int, pid: int, begun: ctypes.c_double, held: ctypes.c_double, waited: ctypes.c_double) -> None:
     die_with_parent()
     while True:
-        begin, used = time.monotonic(), cpu_s(pid)
+        begin, used, coreless = time.monotonic(), cpu_s(pid), coreless_s(pid)
         _ask(port)
         wait = time.monotonic() - begin
         waited.value = max(waited.value, wait)
-        held.value = max(held.value, min(wait, cpu_s(pid) - used))
+        held.value = max(held.value, min(wait - (coreless_s(pid) - coreless), cpu_s(pid) - used))
         begun.value = begin
         time.sleep(_INTERVAL_S)
 

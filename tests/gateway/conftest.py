@@ -67,7 +67,7 @@ class Served:
         return client
 
     def http(self, **options: Any) -> httpx.AsyncClient:
-        client = httpx.AsyncClient(base_url=self.url, timeout=20, **options)
+        client = httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_S, **options)
         self.clients.append(client)
         return client
 

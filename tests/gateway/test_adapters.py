@@ -8,6 +8,7 @@ import pytest
 from orcastream.broker.presence import Presence
 from tests.gateway.conftest import MODEL, TEXT, Served, Stage, eventually
 from tests.gateway.scripted_worker import ScriptedWorker
+from tests.patience import PATIENCE_S
 
 
 async def have(stage: Stage, served: Served, worker: ScriptedWorker, adapters: str) -> None:
@@ -43,7 +44,7 @@ async def test_a_fresh_gateway_looks_for_them(stage: Stage) -> None:
 
 async def test_where_redis_forgot_its_worker_one_is_waited_for(stage: Stage) -> None:
     worker = await stage.worker()
-    served = await stage.gateway(redis_patience_s=30)
+    served = await stage.gateway(redis_patience_s=PATIENCE_S)
     await have(stage, served, worker, "red")
     http, client = served.http(), served.openai()
     assert (await client.completions.create(model="red", prompt="x")).model == "red"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.server
@@ -32,7 +33,7 @@ async def test_it_is_answered_once_it_is_on_disk(durable_server: RedisServer, st
     """The worker may be done by then: what the client is told waits, not what is computed."""
     stage = stage_of(durable_server.url)
     worker = await stage.worker()
-    served = await stage.gateway(redis_patience_s=60)
+    served = await stage.gateway(redis_patience_s=PATIENCE_S)
     asking = asyncio.create_task(served.http().post("/v1/completions", json=BODY))
 
     async def claimed() -> bool:

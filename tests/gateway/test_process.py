@@ -11,6 +11,7 @@ from orcastream.gateway.service import Gateway
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import joined, read
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.service_process import catches
 
@@ -31,7 +32,7 @@ async def test_sigterm_ends_streams_resumably_and_the_process_cleanly(stage: Sta
         sys.executable, "-c", PROGRAM, stage.url, model_folder, str(port), stderr=asyncio.subprocess.PIPE
     )
     other = await stage.gateway()
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http:
 
         async def ready() -> bool:
             assert process.returncode is None

@@ -8,6 +8,7 @@ import pytest
 from tests.gateway.conftest import MODEL, TEXT, Stage
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import joined, read
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
 
 
@@ -39,7 +40,7 @@ async def test_a_request_posted_while_redis_is_away_is_taken_when_it_is_back(
     server = own_redis(aof="always")
     stage = stage_of(server.url)
     worker = await stage.worker()
-    served = await stage.gateway(require_worker=False, redis_patience_s=10)
+    served = await stage.gateway(require_worker=False, redis_patience_s=PATIENCE_S)
     await asyncio.to_thread(server.kill)
     asking = asyncio.create_task(served.openai().completions.create(model=MODEL, prompt="x"))
     await asyncio.to_thread(server.start)

@@ -16,6 +16,7 @@ from orcastream.text.tokenizer import Tokenizer
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import joined, read
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
 
 BODY: dict[str, Any] = {"model": MODEL, "prompt": "x"}
@@ -116,7 +117,7 @@ async def test_no_worker(stage: Stage) -> None:
 
 async def test_workers_that_redis_forgot_are_waited_for(stage: Stage) -> None:
     worker = await stage.worker()
-    served = await stage.gateway(redis_patience_s=30)
+    served = await stage.gateway(redis_patience_s=PATIENCE_S)
     http, client, workers = served.http(), served.openai(), served.model.workers
     await eventually(lambda: is_ready(http))
     link = await served.gateway.redis.get()
@@ -215,7 +216,7 @@ async def test_a_large_prompt_is_tokenized_without_stopping_others(
     def held(self: Tokenizer, text: str, *rest: Any, **named: Any) -> list[int]:
         if text.startswith("lorem"):
             begun.set()
-            assert others_served.wait(10), "whoever tokenizes stops everybody"
+            assert others_served.wait(PATIENCE_S), "whoever tokenizes stops everybody"
         return encode(self, text, *rest, **named)
 
     monkeypatch.setattr(Tokenizer, "encode", held)
@@ -223,7 +224,7 @@ async def test_a_large_prompt_is_tokenized_without_stopping_others(
     served = await stage.gateway()
     body = json.dumps({**BODY, "prompt": "lorem " * 500}) + " " * 10_000
     large = asyncio.create_task(served.http().post("/v1/completions", content=body))
-    assert await asyncio.to_thread(begun.wait, 10)
+    assert await asyncio.to_thread(begun.wait, PATIENCE_S)
     assert (await served.openai().completions.create(model=MODEL, prompt="x")).choices[0].text == TEXT
     others_served.set()
     assert (await large).json()["error"]["code"] == "context_length_exceeded"
@@ -283,7 +284,8 @@ async def test_the_deadline_passes_although_no_worker_ends_it(stage: Stage) -> N
 async def test_two_bodies_on_one_connection(stage: Stage) -> None:
     await stage.worker()
     served = await stage.gateway()
-    async with httpx.AsyncClient(base_url=served.url, limits=httpx.Limits(max_connections=1)) as http:
+    limits = httpx.Limits(max_connections=1)
+    async with httpx.AsyncClient(base_url=served.url, limits=limits, timeout=PATIENCE_S) as http:
         for _ in range(3):
             assert (await http.post("/v1/completions", json=BODY)).status_code == 200
             assert (await http.post("/v1/completions", json={})).status_code == 400

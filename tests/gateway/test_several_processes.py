@@ -15,6 +15,7 @@ import pytest
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import Seen, read
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -27,10 +28,9 @@ class Processes:
     def __init__(self, process: asyncio.subprocess.Process, log: Path, port: int, first_own_port: int) -> None:
         self.process = process
         self._log = log
-        self.shared = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30)
-        self.own = [
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{first_own_port + number}", timeout=30) for number in (0, 1)
-        ]
+        self.shared = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S)
+        urls = [f"http://127.0.0.1:{first_own_port + number}" for number in (0, 1)]
+        self.own = [httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) for url in urls]
 
     @property
     def log(self) -> str:
@@ -122,7 +122,7 @@ async def test_a_killed_process_is_started_again_while_the_other_serves(
         await eventually(died)
         port = processes.shared.base_url
         for _ in range(5):
-            async with httpx.AsyncClient(base_url=port, timeout=30) as fresh:
+            async with httpx.AsyncClient(base_url=port, timeout=PATIENCE_S) as fresh:
                 assert (await fresh.post("/v1/completions", json=BODY)).status_code == 200
         await processes.ready(0)
         assert len(processes.pids(0)) == 2

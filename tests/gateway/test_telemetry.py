@@ -39,6 +39,7 @@ from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import read
 from tests.gateway.tiny_model import write_other_model
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.service_process import ServiceProcess
 from tests.telemetry.otlp_receiver import OtlpReceiver, ReceivedPoint, ReceivedSpan
@@ -67,11 +68,11 @@ def start(stage: Stage, model_folder: str, tmp_path: Path, monkeypatch: pytest.M
         port = free_port()
         gateway = ServiceProcess("gateway", tmp_path / "gateway.log", port=port, **settings)
         try:
-            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http:
                 await eventually(lambda: _lives(gateway, http))
                 yield http
             gateway.signal(signal.SIGTERM)
-            assert await asyncio.to_thread(gateway.wait, 60) == 0, gateway.log
+            assert await asyncio.to_thread(gateway.wait) == 0, gateway.log
             assert "Traceback" not in gateway.log
             assert len([line for line in gateway.log.splitlines() if "export" in line]) <= 2, "one for each exporter"
         finally:
@@ -152,7 +153,7 @@ async def _told_at_the_end(url: httpx.URL, request_id: str) -> str:
     """What a client hears that is still there when the gateway stops."""
     body = {"model": MODEL, "prompt": "x", "stream": True, "request_id": request_id}
     async with (
-        httpx.AsyncClient(base_url=url, timeout=60) as http,
+        httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http,
         http.stream("POST", "/v1/completions", json=body) as response,
     ):
         return [event async for event in read(response)][-1].error["code"]

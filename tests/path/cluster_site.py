@@ -8,7 +8,8 @@ from orcastream.demo.prompts import LONG_COUNT
 from tests.chaos.patches import pace
 from tests.path.gateway_process import GatewayProcess
 from tests.path.stream import Stream
-from tests.redis_cluster import RedisCluster
+from tests.patience import PATIENCE_S
+from tests.redis_cluster import NODE_TIMEOUT_MS, RedisCluster
 from tests.worker.worker_process import MODEL, WorkerProcess
 
 PROMPT, ANSWER = LONG_COUNT
@@ -20,8 +21,10 @@ _PAUSE_S = 0.005
 class ClusterSite:
     """A cluster with the processes around it."""
 
-    def __init__(self, binary: str, directory: Path, *, replicated: bool = False) -> None:
-        self.redis = RedisCluster(binary, directory, replicated=replicated)
+    def __init__(
+        self, binary: str, directory: Path, *, replicated: bool = False, node_timeout_ms: int = NODE_TIMEOUT_MS
+    ) -> None:
+        self.redis = RedisCluster(binary, directory, replicated=replicated, node_timeout_ms=node_timeout_ms)
         self.directory = directory
         self.workers: dict[str, WorkerProcess] = {}
         self.gateways: list[GatewayProcess] = []
@@ -42,7 +45,7 @@ class ClusterSite:
             GatewayProcess(
                 self.redis.url,
                 self.directory / f"gateway{one}.log",
-                redis_patience_s=30,
+                redis_patience_s=PATIENCE_S,
                 queue_lanes=queue_lanes,
             )
             for one in range(gateways)

@@ -17,11 +17,11 @@ from typing import Any
 from orcastream.schemas.keys import Keys
 from tests.path.cluster_site import ANSWER, ClusterSite
 from tests.path.stream import Stream
-from tests.redis_cluster import NODE_TIMEOUT_MS
 from tests.redis_server import system_binary
 from tests.worker.worker_process import MODEL
 
 _AT_CHUNK = 30
+_NODE_TIMEOUT_MS = 1000
 KEYS: dict[str, Callable[[Stream], str]] = {
     "queue": lambda _: Keys(MODEL).requests("normal"),
     "reply log": lambda stream: Keys(MODEL).reply(stream.request_id),
@@ -50,7 +50,7 @@ def pause_s(key_of: Callable[[Stream], str], directory: Path) -> float:
     binary = system_binary()
     if binary is None:
         raise RuntimeError("there is no redis-server on PATH")
-    site = ClusterSite(binary, directory, replicated=True)
+    site = ClusterSite(binary, directory, replicated=True, node_timeout_ms=_NODE_TIMEOUT_MS)
     try:
         site.start(workers=1)
         promotions: list[threading.Thread] = []
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
             with tempfile.TemporaryDirectory() as directory:
                 pauses.append(pause_s(key_of, Path(directory)))
         told = f"median {statistics.median(pauses):.2f} s, longest {max(pauses):.2f} s of {len(pauses)}"
-        print(f"master of the {name} killed, cluster-node-timeout {NODE_TIMEOUT_MS / 1000:g} s: {told}", flush=True)
+        print(f"master of the {name} killed, cluster-node-timeout {_NODE_TIMEOUT_MS / 1000:g} s: {told}", flush=True)
     return 0
 
 

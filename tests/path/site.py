@@ -21,9 +21,9 @@ class Site:
         self.gateways: list[GatewayProcess] = []
         self._count = 0
 
-    def start(self, *, workers: int, gateways: int = 1) -> None:
-        """Start processes and wait until they serve."""
-        started = [self._new(WorkerProcess) for _ in range(workers)]
+    def start(self, *, workers: int, gateways: int = 1, **settings: object) -> None:
+        """Start processes, workers with `settings`, and wait until they serve."""
+        started = [self._new(WorkerProcess, **settings) for _ in range(workers)]
         self.gateways += [self._new(GatewayProcess) for _ in range(gateways)]
         self.workers |= {worker.wait_serving(): worker for worker in started}
         for gateway in self.gateways:
@@ -43,9 +43,17 @@ class Site:
 
     def writers(self, request_id: str) -> set[str]:
         """The workers that began an epoch of a request."""
+        return set(self._epochs(request_id))
+
+    def writer(self, request_id: str) -> WorkerProcess:
+        """The worker that began the newest epoch of a request: on a busy machine it need not be the only one."""
+        return self.workers[self._epochs(request_id)[-1]]
+
+    def _epochs(self, request_id: str) -> list[str]:
+        """The worker of each epoch."""
         with self.server.client() as client:
             events = [decode_event(fields) for _, fields in client.xrange(Keys(MODEL).reply(request_id))]
-        return {event.worker for event in events if isinstance(event, Started)}
+        return [event.worker for event in events if isinstance(event, Started)]
 
     def _new(self, kind: Callable[..., Any], **settings: object) -> Any:
         self._count += 1

@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 
+from tests.patience import PATIENCE_S
+
 Fault = Callable[["Stream"], None]
 
 
@@ -36,7 +38,7 @@ class Stream:
 
     def _read(self, request: httpx.Request, faults: dict[int, Fault]) -> "Stream":
         # Clients run in threads, too, and a look for proxies would read the environment while pytest writes to it.
-        with httpx.Client(timeout=60, trust_env=False) as client:
+        with httpx.Client(timeout=PATIENCE_S, trust_env=False) as client:
             response = client.send(request, stream=True)
             assert response.status_code == 200, response.read()
             self.request_id = response.headers.get("x-request-id", self.request_id)

@@ -22,7 +22,7 @@ HEADERS = {"Authorization": "Bearer key"}
 
 
 def ask(gateway: GatewayProcess, **changes: Any) -> httpx.Response:
-    return httpx.post(f"{gateway.url}/v1/completions", json={**BODY, **changes}, headers=HEADERS, timeout=60)
+    return httpx.post(f"{gateway.url}/v1/completions", json={**BODY, **changes}, headers=HEADERS, timeout=PATIENCE_S)
 
 
 def test_a_place_is_held_through_a_takeover_and_given_back_at_the_end(
@@ -40,7 +40,7 @@ def test_a_place_is_held_through_a_takeover_and_given_back_at_the_end(
             gateway.wait_ready()
         body = {**BODY, "max_tokens": 1000, "stream": True}
         with httpx.stream(
-            "POST", f"{gateways[0].url}/v1/completions", json=body, headers=HEADERS, timeout=60
+            "POST", f"{gateways[0].url}/v1/completions", json=body, headers=HEADERS, timeout=PATIENCE_S
         ) as stream:
             lines = stream.iter_lines()
             served_by = next(line for line in lines if line.startswith(": ") and any(name in line for name in names))

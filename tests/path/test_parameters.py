@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
+from tests.chaos.patches import pace
 from tests.path.site import Site
 from tests.redis_server import RedisServer, one_server
 
@@ -65,13 +67,12 @@ def ask(site: Site, at_chunk_40: Callable[[str], None]) -> Answer:
 
 
 def test_all_parameters_over_a_killed_worker(site: Site) -> None:
-    site.start(workers=2)
+    site.start(workers=2, patch=partial(pace, 0.02))
     killed: list[str] = []
 
     def kill(request_id: str) -> None:
-        (serving,) = site.writers(request_id)
         killed.append(request_id)
-        site.workers[serving].kill()
+        site.writer(request_id).kill()
 
     undisturbed = ask(site, lambda _: None)
     disturbed = ask(site, kill)

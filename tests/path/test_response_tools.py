@@ -14,7 +14,7 @@ from tests.path.site import Site
 from tests.path.test_responses import client_of, read
 from tests.path.test_tools import ORDER
 from tests.redis_server import RedisServer, one_server
-from tests.worker.worker_process import MODEL
+from tests.worker.worker_process import MODEL, PACED
 
 pytestmark = one_server("system")
 
@@ -68,15 +68,14 @@ def test_a_call_and_what_follows_on_its_result(site: Site) -> None:
 
 def test_worker_and_gateway_killed_in_mid_call(site: Site) -> None:
     """Some of its arguments have come then; the second gateway tells the others, under the numbers that follow."""
-    site.start(workers=2, gateways=2)
+    site.start(workers=2, gateways=2, patch=PACED)
     first, second = site.gateways
     asked = {**ASKED, "tools": [{"type": "function", "name": "note", "parameters": MANY}]}
     with client_of(first) as client:
         events = read(client.responses.create(**asked, background=True, stream=True, timeout=120), until=12)
         first.kill()
     response_id = events[0].response.id
-    (writer,) = site.writers(response_id)
-    site.workers[writer].kill()
+    site.writer(response_id).kill()
     with client_of(second) as client:
         number = events[-1].sequence_number
         events += read(client.responses.retrieve(response_id, stream=True, starting_after=number))

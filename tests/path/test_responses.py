@@ -11,7 +11,7 @@ from orcastream.demo.prompts import LONG_COUNT
 from tests.path.gateway_process import GatewayProcess
 from tests.path.site import Site
 from tests.redis_server import RedisServer, one_server
-from tests.worker.worker_process import MODEL
+from tests.worker.worker_process import MODEL, PACED
 
 pytestmark = one_server("system")
 
@@ -41,7 +41,7 @@ def read(stream: Any, until: int | None = None) -> list[Any]:
 
 
 def test_gateway_and_worker_killed_in_mid_stream(site: Site) -> None:
-    site.start(workers=2, gateways=2)
+    site.start(workers=2, gateways=2, patch=PACED)
     first, second = site.gateways
     with client_of(first) as client:
         asked: Any = {"model": MODEL, "input": PROMPT, "temperature": 0, "max_output_tokens": 2000}
@@ -49,8 +49,7 @@ def test_gateway_and_worker_killed_in_mid_stream(site: Site) -> None:
         events = read(stream, until=30)
         first.kill()
     response_id = events[0].response.id
-    (writer,) = site.writers(response_id)
-    site.workers[writer].kill()
+    site.writer(response_id).kill()
     with client_of(second) as client:
         assert client.responses.retrieve(response_id).status == "in_progress"
         events += read(client.responses.retrieve(response_id, stream=True, starting_after=events[-1].sequence_number))

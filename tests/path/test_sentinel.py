@@ -11,6 +11,7 @@ from orcastream.demo.prompts import LONG_COUNT
 from orcastream.schemas.keys import Keys
 from tests.path.gateway_process import GatewayProcess
 from tests.path.stream import Stream
+from tests.patience import PATIENCE_S
 from tests.redis_sentinels import Sentinels
 from tests.redis_server import one_server
 from tests.worker.worker_process import MODEL, WorkerProcess
@@ -41,7 +42,7 @@ class Site:
     def gateway(self) -> GatewayProcess:
         """A gateway that has been started."""
         log = self._directory / f"gateway{len(self._processes)}.log"
-        gateway = GatewayProcess(self.redis.url, log, redis_patience_s=30)
+        gateway = GatewayProcess(self.redis.url, log, redis_patience_s=PATIENCE_S)
         self._processes.append(gateway)
         return gateway
 
@@ -112,7 +113,7 @@ def test_an_accepted_request_that_the_new_master_never_had_is_enqueued_again(
     gateway.wait_ready()
     site.redis.stop_replication()
     body = {**BODY, "stream": True}
-    with httpx.stream("POST", f"{gateway.url}/v1/completions", json=body, timeout=60) as response:
+    with httpx.stream("POST", f"{gateway.url}/v1/completions", json=body, timeout=PATIENCE_S) as response:
         request_id = response.headers["x-request-id"]
         with site.redis.servers[1].client() as replica:
             assert not replica.exists(Keys(MODEL).seen(request_id))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import httpx
 import jsonschema
 import pytest
 
+from tests.chaos.patches import pace
 from tests.path.site import Site
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 
 pytestmark = one_server("system")
@@ -39,7 +42,7 @@ def site(redis_server: RedisServer, tmp_path: Path) -> Iterator[Site]:
 
 def ask(site: Site, **more: Any) -> list[dict[str, Any]]:
     """The choices of a whole answer."""
-    with httpx.Client(timeout=120) as http:
+    with httpx.Client(timeout=PATIENCE_S) as http:
         response = http.post(f"{site.url}/v1/chat/completions", json={**BODY, **more})
     assert response.status_code == 200, response.text
     choices: list[dict[str, Any]] = response.json()["choices"]
@@ -52,17 +55,19 @@ def streamed(site: Site, kill_at: int | None = None, **more: Any) -> tuple[list[
     `kill_at`: the position of an output token at which the worker is killed.
     """
     calls: list[dict[str, Any]] = []
-    reason, workers = None, set()
+    reason, workers, newest = None, set(), ""
     body = {**BODY, **more, "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-    with httpx.Client(timeout=120) as http, http.stream("POST", f"{site.url}/v1/chat/completions", json=body) as lines:
+    url = f"{site.url}/v1/chat/completions"
+    with httpx.Client(timeout=PATIENCE_S) as http, http.stream("POST", url, json=body) as lines:
         for line in lines.iter_lines():
             if line.startswith(": worker "):
-                workers.add(line.split()[2])
+                newest = line.split()[2]
+                workers.add(newest)
             elif line.startswith("data: {"):
                 chunk = json.loads(line.removeprefix("data: "))
                 assert "error" not in chunk, chunk
                 if kill_at is not None and chunk["usage"] and chunk["usage"]["completion_tokens"] >= kill_at:
-                    site.workers[next(iter(workers))].kill()
+                    site.workers[newest].kill()
                     kill_at = None
                 for choice in chunk["choices"]:
                     for call in choice["delta"].get("tool_calls", []):
@@ -104,7 +109,7 @@ def test_required_calls_are_valid_whatever_the_model_would_say(site: Site) -> No
 
 
 def test_a_worker_killed_in_mid_call(site: Site) -> None:
-    site.start(workers=2)
+    site.start(workers=2, patch=partial(pace, 0.05))
     more = {"tool_choice": "required", "parallel_tool_calls": False, "temperature": 0}
     undisturbed, reason, _ = streamed(site, **more)
     assert (len(undisturbed), reason) == (1, "tool_calls")

@@ -15,7 +15,7 @@ from tests.path.site import Site
 from tests.path.stream import Stream
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
-from tests.worker.worker_process import WorkerProcess
+from tests.worker.worker_process import PACED, WorkerProcess
 
 pytestmark = one_server("system")
 
@@ -52,7 +52,7 @@ def assert_undisturbed(stream: Stream) -> None:
 
 
 def test_worker_killed_in_mid_stream(site: Site) -> None:
-    site.start(workers=2)
+    site.start(workers=2, patch=PACED)
     kill = {30: lambda stream: site.workers[stream.workers[-1]].kill()}
     stream = Stream().post(site.url, BODY, kill)
     assert_undisturbed(stream)
@@ -60,19 +60,28 @@ def test_worker_killed_in_mid_stream(site: Site) -> None:
 
 
 def test_worker_frozen_beyond_its_lease_and_thawed(site: Site) -> None:
-    site.start(workers=2)
+    site.start(workers=2, patch=PACED)
     frozen: list[WorkerProcess] = []
 
     def freeze(stream: Stream) -> None:
         frozen.append(site.workers[stream.workers[-1]])
         frozen[0].signal(signal.SIGSTOP)
 
-    def thaw(stream: Stream) -> None:
-        assert len(set(stream.workers)) == 2, "the other worker writes by now"
-        frozen[0].signal(signal.SIGCONT)
+    class Thawing(Stream):
+        """Thaws the worker once the other one writes."""
 
-    stream = Stream().post(site.url, BODY, {30: freeze, 60: thaw})
+        thawed = False
+
+        def _chunk(self, chunk: dict[str, Any]) -> None:
+            super()._chunk(chunk)
+            if frozen and not self.thawed and site.workers[self.workers[-1]] is not frozen[0]:
+                self.thawed = True
+                frozen[0].signal(signal.SIGCONT)
+
+    stream = Thawing()
+    stream.post(site.url, BODY, {30: freeze})
     assert_undisturbed(stream)
+    assert stream.thawed
     give_up = time.monotonic() + PATIENCE_S
     while not re.search("write refused|lease lost", frozen[0].log):
         assert time.monotonic() < give_up, f"the thawed worker went on as if it still had the request: {frozen[0].log}"
@@ -81,7 +90,7 @@ def test_worker_frozen_beyond_its_lease_and_thawed(site: Site) -> None:
 
 
 def test_gateway_killed_in_mid_stream_and_the_client_goes_on_elsewhere(site: Site) -> None:
-    site.start(workers=1, gateways=2)
+    site.start(workers=1, gateways=2, patch=PACED)
     stream = Stream().post(site.url, BODY, {30: lambda _: site.gateways[0].kill()})
     assert not stream.done
     assert_undisturbed(stream.resume(site.gateways[1].url))
@@ -103,7 +112,7 @@ def test_redis_comes_back_empty_and_the_gateway_enqueues_again(own_site: Callabl
 
 
 def test_official_client_with_a_worker_killed_in_between(site: Site) -> None:
-    site.start(workers=2)
+    site.start(workers=2, patch=PACED)
     client = openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0)
     text = ""
     messages: list[Any] = [{"role": "user", "content": PROMPT}]
@@ -111,8 +120,7 @@ def test_official_client_with_a_worker_killed_in_between(site: Site) -> None:
     for number, chunk in enumerate(stream):
         text += chunk.choices[0].delta.content or ""
         if number == 30:
-            (serving,) = site.writers(chunk.id)
-            site.workers[serving].kill()
+            site.writer(chunk.id).kill()
     assert text == ANSWER
     assert len(site.writers(chunk.id)) == 2
     client.close()

@@ -1,13 +1,14 @@
 """A gateway and workers as real processes that report to a collector, on a Redis server of their own."""
 
 from pathlib import Path
+from typing import Any
 
 from orcastream.schemas.events import EventId, Started, decode_event
 from tests.path.gateway_process import GatewayProcess
 from tests.redis_server import RedisServer
 from tests.telemetry.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.worker.producer import Producer
-from tests.worker.worker_process import WorkerProcess
+from tests.worker.worker_process import PACED, WorkerProcess
 
 BUDGET = 16
 """Token budget of the workers: a prompt that is longer is computed in chunks."""
@@ -28,11 +29,13 @@ class ObservedSite:
     def ensure_workers(self, count: int) -> None:
         """Start workers until `count` of them live, and wait until the gateway serves."""
         self.workers = {name: worker for name, worker in self.workers.items() if worker.running}
-        settings = {
+        settings: dict[str, Any] = {
             "max_num_batched_tokens": BUDGET,
             "max_batch_size": min(BUDGET, 32),
             "drain_grace_s": 0,
             "iteration_trace_ratio": 1,
+            "lease_ms": 3000,  # a worker that gets no core for a moment keeps what it has
+            "patch": PACED,
         }
         started = []
         while len(self.workers) + len(started) < count:

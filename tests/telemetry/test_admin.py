@@ -37,7 +37,7 @@ def admin() -> Iterator[Admin]:
 
 
 def _get(port: int, path: str) -> tuple[int, str]:
-    answer = httpx.get(f"http://127.0.0.1:{port}{path}", timeout=10)
+    answer = httpx.get(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S)
     return answer.status_code, answer.json()["status"]
 
 
@@ -57,18 +57,18 @@ def test_health_follows_the_worker(admin: Admin) -> None:
         ((200, "live"), (503, "draining")),
     ]
     assert _get(admin.port, "/elsewhere") == (404, "not found")
-    head = httpx.head(f"http://127.0.0.1:{admin.port}/health/live", timeout=10)
+    head = httpx.head(f"http://127.0.0.1:{admin.port}/health/live", timeout=PATIENCE_S)
     assert (head.status_code, head.content) == (200, b"")
 
 
 def test_health_tells_which_operators_compute_once_the_model_is_loaded(admin: Admin) -> None:
     urls = [f"http://127.0.0.1:{admin.port}/health/{what}" for what in ("live", "ready")]
-    assert ["operators" in httpx.get(url, timeout=10).json() for url in urls] == [False, False]
+    assert ["operators" in httpx.get(url, timeout=PATIENCE_S).json() for url in urls] == [False, False]
     worker = Standing()
     admin.watch(worker)
     for stalled_s in (0.0, 61.0):
         worker.stalled_s = stalled_s
-        assert [httpx.get(url, timeout=10).json()["operators"] for url in urls] == [worker.operators] * 2
+        assert [httpx.get(url, timeout=PATIENCE_S).json()["operators"] for url in urls] == [worker.operators] * 2
 
 
 @one_server("embedded")
@@ -81,13 +81,13 @@ def test_a_worker_answers_while_it_loads_and_while_redis_is_away(redis_binary: s
         assert _get(port, "/health/live") == (200, "live")
         redis.start()
         assert _until(worker, port, 200)[-1] == "serving"
-        operators = httpx.get(f"http://127.0.0.1:{port}/health/ready", timeout=10).json()["operators"]
+        operators = httpx.get(f"http://127.0.0.1:{port}/health/ready", timeout=PATIENCE_S).json()["operators"]
         assert {name: operators[name] for name in ("device", "dtype")} == {"device": "cpu", "dtype": "float32"}
         why = why_unavailable()
         assert operators["compiled"] == (instruction_set() if why is None else f"none: {why}")
         told = f"info operators device=cpu dtype=float32 attention_backend={operators['attention_backend']} compiled="
         assert told in worker.log
-        page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=10)
+        page = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S)
         assert page.headers["content-type"].startswith("text/plain")
         assert 'service_name="orcastream-worker"' in page.text
         other = WorkerProcess(redis.url, tmp_path / "other.log", admin_port=port)

@@ -89,21 +89,21 @@ def _ask(
     watched: Watched, content: bytes | None = None, path: str = "/v1/completions", **changes: Any
 ) -> httpx.Response:
     body = {"content": content} if content is not None else {"json": {**BODY, **changes}}
-    return httpx.post(f"{watched.gateway.url}{path}", timeout=60, **body)
+    return httpx.post(f"{watched.gateway.url}{path}", timeout=PATIENCE_S, **body)
 
 
 def _good(watched: Watched) -> None:
     """A prompt, an answer, a stream that is read again, one that is cancelled."""
     assert _ask(watched).status_code == 200
     chat = {"model": MODEL, "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 5}
-    assert httpx.post(f"{watched.gateway.url}/v1/chat/completions", json=chat, timeout=60).status_code == 200
+    assert httpx.post(f"{watched.gateway.url}/v1/chat/completions", json=chat, timeout=PATIENCE_S).status_code == 200
     answer = _ask(watched, prompt=QUESTION, max_tokens=400)
     assert answer.json()["choices"][0]["text"].strip() == ANSWER
     streamed = _ask(watched, stream=True, stop=[MARKER])
     request_id = streamed.headers["x-request-id"]
-    events = httpx.get(f"{watched.gateway.url}/v1/requests/{request_id}/events", timeout=60)
+    events = httpx.get(f"{watched.gateway.url}/v1/requests/{request_id}/events", timeout=PATIENCE_S)
     assert events.status_code == 200
-    httpx.delete(f"{watched.gateway.url}/v1/requests/{request_id}")
+    httpx.delete(f"{watched.gateway.url}/v1/requests/{request_id}", timeout=PATIENCE_S)
     _good_agent(watched)
     _good_batch(watched)
 
@@ -119,16 +119,16 @@ def _good_agent(watched: Watched) -> None:
     ]
     common = {"model": MODEL, "tool_choice": "required"}
     chat = {**common, "messages": messages, "tools": [{"type": "function", "function": tool}], "max_tokens": 5}
-    assert httpx.post(f"{watched.gateway.url}/v1/chat/completions", json=chat, timeout=60).status_code == 200
+    assert httpx.post(f"{watched.gateway.url}/v1/chat/completions", json=chat, timeout=PATIENCE_S).status_code == 200
     asked = {**common, "input": PROMPT, "instructions": PROMPT, "tools": [{"type": "function", **tool}]}
     for more in ({"stream": True}, {"background": True}):
         body = {"max_output_tokens": 5, **asked, **more}
-        answer = httpx.post(f"{watched.gateway.url}/v1/responses", json=body, timeout=60)
+        answer = httpx.post(f"{watched.gateway.url}/v1/responses", json=body, timeout=PATIENCE_S)
         assert answer.status_code == 200, answer.text
     kept = f"{watched.gateway.url}/v1/responses/{answer.json()['id']}"
-    assert httpx.get(kept, params={"stream": "true", "starting_after": "1"}, timeout=60).status_code == 200
-    assert MARKER in httpx.get(f"{kept}/input_items").text
-    assert httpx.delete(kept).status_code == 200
+    assert httpx.get(kept, params={"stream": "true", "starting_after": "1"}, timeout=PATIENCE_S).status_code == 200
+    assert MARKER in httpx.get(f"{kept}/input_items", timeout=PATIENCE_S).text
+    assert httpx.delete(kept, timeout=PATIENCE_S).status_code == 200
 
 
 def _good_batch(watched: Watched) -> None:
@@ -140,10 +140,10 @@ def _good_batch(watched: Watched) -> None:
     ]
     files = {"file": (f"{MARKER}.jsonl", "\n".join(lines).encode())}
     url = f"{watched.gateway.url}/v1"
-    file_id = httpx.post(f"{url}/files", data={"purpose": "batch"}, files=files, timeout=60).json()["id"]
+    file_id = httpx.post(f"{url}/files", data={"purpose": "batch"}, files=files, timeout=PATIENCE_S).json()["id"]
     asked = {"input_file_id": file_id, "endpoint": "/v1/completions", "completion_window": "24h"}
-    batch_id = httpx.post(f"{url}/batches", json=asked, timeout=60).json()["id"]
-    wait_until(lambda: httpx.get(f"{url}/batches/{batch_id}").json()["status"] == "completed")
+    batch_id = httpx.post(f"{url}/batches", json=asked, timeout=PATIENCE_S).json()["id"]
+    wait_until(lambda: httpx.get(f"{url}/batches/{batch_id}", timeout=PATIENCE_S).json()["status"] == "completed")
 
 
 def _refused(watched: Watched) -> None:
@@ -178,10 +178,10 @@ def _refused(watched: Watched) -> None:
         {"input": {PROMPT: 1}},
     ):
         body = {"model": MODEL, "input": PROMPT, **changes}
-        assert 400 <= httpx.post(f"{watched.gateway.url}/v1/responses", json=body).status_code < 500
+        assert 400 <= httpx.post(f"{watched.gateway.url}/v1/responses", json=body, timeout=PATIENCE_S).status_code < 500
     messages = [{"role": "user", "content": PROMPT, PROMPT: PROMPT}]
     chat = {"model": MODEL, "messages": messages}
-    assert httpx.post(f"{watched.gateway.url}/v1/chat/completions", json=chat).status_code == 400
+    assert httpx.post(f"{watched.gateway.url}/v1/chat/completions", json=chat, timeout=PATIENCE_S).status_code == 400
 
 
 def _unusable(watched: Watched) -> None:
@@ -278,7 +278,7 @@ def test_prompts_and_answers_are_told_to_nobody(watched: Watched) -> None:
     _refused(watched)
     _unusable(watched)
     ports = (watched.gateway.port, watched.admin_port)
-    told = "".join(httpx.get(f"http://127.0.0.1:{port}/metrics").text for port in ports)
+    told = "".join(httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S).text for port in ports)
     for process in (watched.gateway, watched.worker):
         process.signal(signal.SIGTERM)  # what telemetry still holds is sent at the end
         process.wait()

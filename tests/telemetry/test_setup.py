@@ -169,6 +169,6 @@ telemetry.shut_down(30)
             OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
             OTEL_METRICS_EXPORTER="none",
         )
-        assert received.get(timeout=10) == "over grpc"
+        assert received.get(timeout=PATIENCE_S) == "over grpc"
     finally:
-        server.stop(0)
+        server.stop(0).wait()

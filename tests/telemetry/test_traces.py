@@ -26,7 +26,7 @@ pytestmark = one_server("embedded")
 TEMPLATE = "orca:{model}:requests:{class}"
 CLIENT_TRACE, CLIENT_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 HEADERS = {"traceparent": f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-01"}
-LONG = {"max_tokens": 250, "ignore_eos": True}
+LONG = {"max_tokens": 400, "ignore_eos": True}
 PROMPT_TOKENS = list(range(20, 20 + 2 * BUDGET + 4))
 PHASES = [Span.QUEUE, Span.WAIT, Span.PREFILL, Span.DECODE, Span.PUBLISH]
 
@@ -183,7 +183,7 @@ def test_a_cancelled_request_ends_its_epoch_without_fault(site: ObservedSite) ->
 
 def test_an_epoch_after_a_kill_is_linked_to_the_one_before_it(site: ObservedSite) -> None:
     site.ensure_workers(2)
-    body = {"model": MODEL, "prompt": LONG_COUNT[0], "max_tokens": 250, "temperature": 0}
+    body = {"model": MODEL, "prompt": LONG_COUNT[0], "max_tokens": 400, "temperature": 0}
     stream = Stream().post(site.gateway.url, body, {10: lambda stream: site.workers[stream.workers[-1]].kill()})
     assert stream.done
     (_, killed), (epoch, started) = site.started_events(stream.request_id)

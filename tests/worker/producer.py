@@ -26,7 +26,7 @@ class Producer:
         self.keys = Keys(MODEL)
 
     def request(
-        self, prompt: list[int], *, request_id: str = "", timeout_s: float = 120, **payload: Any
+        self, prompt: list[int], *, request_id: str = "", timeout_s: float = PATIENCE_S, **payload: Any
     ) -> GenerationRequest:
         """A request that the contract accepts."""
         return GenerationRequest(

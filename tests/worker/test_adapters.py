@@ -18,7 +18,7 @@ from tests.lora import merged, save_adapter
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import LONG, Producer
-from tests.worker.worker_process import WorkerProcess
+from tests.worker.worker_process import PACED, WorkerProcess
 
 pytestmark = one_server("system")
 
@@ -64,7 +64,7 @@ def error_of(fold: Fold) -> tuple[ErrorCode | None, str | None, str | None]:
 def test_requests_of_several_adapters_and_of_none(
     producer: Producer, start_worker: StartWorker, folder: Path, expected: Expected, count_prompt: list[int]
 ) -> None:
-    name = start_worker(adapters=str(folder), max_adapters=2).wait_serving()
+    name = start_worker(adapters=str(folder), max_adapters=2, lease_ms=60_000).wait_serving()
     assert producer.redis.hget(producer.keys.worker(name), "adapters") == b"counts,spells,sums"
     asked = [adapter for adapter in ("", *NAMES) for _ in range(3)]
     ids = [producer.post(count_prompt, adapter=adapter, max_tokens=12, ignore_eos=True) for adapter in asked]
@@ -100,7 +100,7 @@ def test_a_takeover_goes_on_with_the_adapter(
     count_prompt: list[int],
     sampling: dict[str, Any],
 ) -> None:
-    workers = [start_worker(adapters=str(folder)) for _ in range(2)]
+    workers = [start_worker(adapters=str(folder), patch=PACED) for _ in range(2)]
     by_name: dict[str, WorkerProcess] = {worker.wait_serving(): worker for worker in workers}
     request_id = producer.post(count_prompt, adapter="spells", **LONG, **sampling)
     fold = producer.read_past_a_kill(request_id, by_name)

@@ -39,7 +39,7 @@ async def test_connection_lost_in_the_middle_of_an_attach(
     worker = start_worker(proxy.url)
     await asyncio.to_thread(worker.wait_serving)
     proxy.lose_command(command)
-    request_id = producer.post(count_prompt, max_tokens=20, timeout_s=20)
+    request_id = producer.post(count_prompt, max_tokens=20)
     fold = await asyncio.to_thread(producer.read, request_id)
     assert proxy.lost.is_set()
     assert fold.terminal is not None

@@ -2,16 +2,18 @@
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import redis
 
 from orcastream.schemas.events import EventId
 from orcastream.schemas.keys import CLASSES, GROUP
+from tests.chaos.patches import pace
 from tests.patience import PATIENCE_S
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
-from tests.worker.producer import LONG, Producer
+from tests.worker.producer import Producer
 
 pytestmark = one_server("system")
 
@@ -28,7 +30,8 @@ def test_a_worker_holds_what_it_runs_and_what_may_wait(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], max_waiting: int
 ) -> None:
     ids = [producer.post(count_prompt, max_tokens=60, ignore_eos=True) for _ in range(5)]
-    worker = start_worker(max_batch_size=1, max_waiting=max_waiting, max_claims=8)
+    settings = {"max_batch_size": 1, "max_waiting": max_waiting, "max_claims": 8, "lease_ms": 60_000}
+    worker = start_worker(patch=partial(pace, 0.02), **settings)
     name = worker.wait_serving()
     assert producer.redis.hget(producer.keys.worker(name), "capacity") == str(1 + max_waiting).encode()
     most = 0
@@ -63,10 +66,10 @@ def test_a_request_that_has_waited_rises_above_its_class(
 def test_under_fair_a_tenant_is_found_behind_the_flood_of_another(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int]
 ) -> None:
-    for _ in range(12):
-        producer.post(count_prompt, tenant="heavy", **LONG)
+    for max_tokens in [100, *[3000] * 11]:
+        producer.post(count_prompt, tenant="heavy", max_tokens=max_tokens, ignore_eos=True)
     light = producer.post(count_prompt, tenant="light", max_tokens=5, ignore_eos=True)
     start_worker(max_batch_size=2, policy="fair")
     assert producer.read(light).terminal is not None
-    # Two run at a time: those that came first cannot all have ended, and light was behind them all.
+    # Two run at a time, and most are long: those that came first cannot have ended, and light was behind them all.
     assert producer.redis.xlen(producer.keys.requests("normal")) >= 10

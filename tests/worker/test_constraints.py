@@ -13,7 +13,7 @@ from orcastream.text.tokenizer import Tokenizer
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
-from tests.worker.worker_process import WorkerProcess
+from tests.worker.worker_process import PACED, WorkerProcess
 
 pytestmark = one_server("embedded")
 
@@ -38,7 +38,7 @@ def following(schema: dict[str, Any], **payload: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def pair(start_worker: StartWorker) -> dict[str, WorkerProcess]:
-    workers = [start_worker(), start_worker()]
+    workers = [start_worker(patch=PACED), start_worker(patch=PACED)]
     return {worker.wait_serving(): worker for worker in workers}
 
 

@@ -4,6 +4,8 @@ import time
 from functools import partial
 from typing import Any
 
+import pytest
+
 from orcastream.broker.fold import Fold
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import Output, Started
@@ -14,6 +16,8 @@ from tests.worker.producer import LONG, Producer
 
 PAUSE_S = 0.1
 """Before each iteration of a paced worker."""
+DEADLINES_S = (2, 8, 32)
+"""The first in which this machine brings a token; none is enough for all of LONG at that pace."""
 
 
 def expired(fold: Fold) -> int:
@@ -67,8 +71,13 @@ def test_in_prefill(producer: Producer, start_worker: StartWorker) -> None:
 def test_in_decode(producer: Producer, start_worker: StartWorker, count_prompt: list[int]) -> None:
     """What was published stays, and the terminal counts it."""
     start_worker(patch=partial(pace, PAUSE_S)).wait_serving()
-    request = producer.post(count_prompt, timeout_s=3, **LONG)
-    assert 0 < expired(producer.read(request)) < LONG["max_tokens"]
+    for timeout_s in DEADLINES_S:
+        num_tokens = expired(producer.read(producer.post(count_prompt, timeout_s=timeout_s, **LONG)))
+        assert num_tokens < LONG["max_tokens"]
+        if num_tokens:
+            break
+    else:
+        pytest.fail("no token came")
     wait_for_length(producer, 0)
 
 
@@ -83,11 +92,10 @@ def test_what_a_saturated_worker_tells(producer: Producer, start_worker: StartWo
     assert not producer.redis.exists(key), "it never had less room than was wanted"
     requests = [producer.post(count_prompt, **asked) for _ in range(5)]
     give_up = time.monotonic() + PATIENCE_S
-    while not producer.redis.hexists(key, name):
+    while not (report := producer.redis.hget(key, name)):
         assert time.monotonic() < give_up
         time.sleep(0.01)
-    report = producer.redis.hget(key, name)
-    assert b'"tokens_per_s"' in report  # type: ignore[operator]
+    assert b'"tokens_per_s"' in report
     for request in requests:
         producer.read(request)
     worker.signal(15)  # type: ignore[arg-type]

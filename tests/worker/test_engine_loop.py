@@ -44,7 +44,7 @@ def run(engine: OrcaEngine) -> Iterator[Run]:
     run = Run(engine, max_unpublished=10)
     yield run
     run.loop.stop()
-    run.loop.join(30)
+    run.loop.join(PATIENCE_S)
 
 
 def test_output_is_bounded_until_it_is_published(run: Run) -> None:
@@ -82,7 +82,7 @@ def test_failure_of_the_engine_ends_the_thread_and_is_reported(engine: OrcaEngin
     engine.step = broken  # type: ignore[method-assign]
     run = Run(engine)
     run.loop.submit([Request("a", PROMPT, LONG)])
-    run.loop.join(30)
+    run.loop.join(PATIENCE_S)
     assert run.output.get(timeout=PATIENCE_S) == []
     with pytest.raises(EngineFailed, match=r"^MemoryError$") as failed:
         run.loop.check()
@@ -94,7 +94,7 @@ def test_it_hesitates_once_an_iteration_takes_longer_than_a_lease(engine: OrcaEn
     going_on = threading.Event()
 
     def stand_still() -> list[TokenEvent]:
-        going_on.wait(60)
+        going_on.wait(PATIENCE_S)
         return []
 
     engine.step = stand_still  # type: ignore[method-assign]
@@ -107,7 +107,7 @@ def test_it_hesitates_once_an_iteration_takes_longer_than_a_lease(engine: OrcaEn
     finally:
         going_on.set()
         loop.stop()
-        loop.join(30)
+        loop.join(PATIENCE_S)
 
 
 def test_listeners_are_told_of_each_iteration_and_cannot_stop_the_engine(engine: OrcaEngine) -> None:
@@ -122,7 +122,7 @@ def test_listeners_are_told_of_each_iteration_and_cannot_stop_the_engine(engine:
     run.loop.submit([Request("a", PROMPT, SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True))])
     run.events(4)
     run.loop.stop()
-    run.loop.join(30)
+    run.loop.join(PATIENCE_S)
     run.loop.check()
     assert [(record.prefill_tokens, record.decode_tokens) for record in told] == [(4, 0), (0, 1), (0, 1), (0, 1)]
     assert failures == told[:1]

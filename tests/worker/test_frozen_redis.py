@@ -10,12 +10,17 @@ import pytest
 
 from orcastream.schemas.events import Output, Started
 from tests.parent import tied_to_parent
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.service_process import ROOT
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import LONG, Producer
+from tests.worker.worker_process import PACED, WorkerProcess
 
 pytestmark = one_server("system")
+
+LEASE_MS = 4000
+"""Shorter than a link waits for a server that is frozen."""
 
 
 @pytest.fixture
@@ -28,7 +33,7 @@ def server(own_redis: Callable) -> Iterator[RedisServer]:
 def test_a_worker_drains_while_redis_is_frozen(server: RedisServer, count_prompt: list[int]) -> None:
     """Its engine computes: the interpreter, which only a command of its own ends, must not end under that thread."""
     producer = Producer(server.url)
-    settings = {"redis-url": server.url, "drain-grace-s": "0", "max-unpublished": "100000"}
+    settings = {"redis-url": server.url, "drain-grace-s": "0", "max-unpublished": "100000", "stall-timeout-s": "3600"}
     flags = [part for name, value in settings.items() for part in (f"--{name}", value)]
     command = tied_to_parent([sys.executable, "-m", "orcastream.cli.main", "worker", *flags])
     worker = subprocess.Popen(command, cwd=ROOT)
@@ -38,7 +43,7 @@ def test_a_worker_drains_while_redis_is_frozen(server: RedisServer, count_prompt
             next(event for _, event in producer.events(request_id) if isinstance(event, Output))
         server.freeze()
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(30) == 0
+        assert worker.wait(PATIENCE_S) == 0
     finally:
         worker.kill()
         worker.wait()
@@ -48,17 +53,15 @@ def test_a_worker_that_comes_while_redis_is_frozen_takes_nothing_over(
     server: RedisServer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
 ) -> None:
     producer = Producer(server.url)
-    owner = start_worker(server.url, max_batch_size=8)
+    owner = start_worker(server.url, max_batch_size=8, lease_ms=LEASE_MS)
     name = owner.wait_serving()
     ids = [producer.post(count_prompt, max_tokens=1500, ignore_eos=True) for _ in range(4)]
     for request_id in ids:
         next(event for _, event in producer.events(request_id) if isinstance(event, Output))
     server.freeze()
-    comer = start_worker(server.url)
-    while "serving" not in comer.log:  # from now on it connects, or tries to
-        assert comer.running, comer.log
-        time.sleep(0.01)
-    time.sleep(6)  # until the owner, too, has to connect again, and its leases look as if they had run out
+    comer = start_worker(server.url, lease_ms=LEASE_MS)
+    wait_for_line(comer, "Redis cannot be reached")
+    wait_for_line(owner, "connection lost")  # and by now its leases look as if they had run out
     server.thaw()
     comer.wait_serving()
     for request_id in ids:
@@ -71,7 +74,7 @@ def test_a_hand_over_wakes_a_worker_that_waits(
     producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
 ) -> None:
     """It would look by itself only after an hour."""
-    leaving, heir = start_worker(drain_grace_s=0), start_worker(patch=looks_seldom)
+    leaving, heir = start_worker(drain_grace_s=0, patch=PACED), start_worker(patch=looks_seldom)
     names = {worker.wait_serving(): worker for worker in (leaving, heir)}
     heir.signal(signal.SIGSTOP)
     request_id = producer.post(count_prompt, **LONG)
@@ -84,6 +87,13 @@ def test_a_hand_over_wakes_a_worker_that_waits(
     again = next(event for _, event in events if isinstance(event, Started))
     assert names[again.worker] is heir
     assert producer.read(request_id).tokens[0] == undisturbed(count_prompt, **LONG)
+
+
+def wait_for_line(worker: WorkerProcess, text: str) -> None:
+    """Until the worker has logged it."""
+    while text not in worker.log:
+        assert worker.running, worker.log
+        time.sleep(0.01)
 
 
 def looks_seldom() -> None:

@@ -14,7 +14,7 @@ from orcastream.schemas.events import Output
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.producer import LONG, Producer
-from tests.worker.worker_process import WorkerProcess
+from tests.worker.worker_process import PACED, WorkerProcess
 
 pytestmark = one_server("system")
 
@@ -37,7 +37,7 @@ def server(own_redis: Callable[..., RedisServer]) -> RedisServer:
 
 @pytest.fixture
 def workers(server: RedisServer, tmp_path: Path) -> Iterator[dict[str, WorkerProcess]]:
-    started = [WorkerProcess(server.url, tmp_path / f"worker{number}.log") for number in range(2)]
+    started = [WorkerProcess(server.url, tmp_path / f"worker{number}.log", patch=PACED) for number in range(2)]
     yield {worker.wait_serving(): worker for worker in started}
     for worker in started:
         worker.kill()

@@ -12,6 +12,7 @@ from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
+from tests.redis_waiting import wait_until
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
 
@@ -68,7 +69,7 @@ def test_a_worker_that_hears_of_its_own_hand_over_goes_on(producer: Producer, st
     fold = producer.read(producer.post([5, 6, 7], max_tokens=2))
     assert fold.started is not None
     assert fold.started.worker == name
-    assert producer.redis.hget(producer.keys.worker(name), "state") == b"serving"
+    wait_until(lambda: producer.redis.hget(producer.keys.worker(name), "state") == b"serving")
 
 
 async def _says(producer: Producer, state: str) -> None:
@@ -81,7 +82,7 @@ async def _says(producer: Producer, state: str) -> None:
 
 
 def test_context_and_cache_are_told_apart(producer: Producer, start_worker: StartWorker) -> None:
-    name = start_worker(max_model_len=200, kv_cache_memory=1 << 18).wait_serving()
+    name = start_worker(max_model_len=200, kv_cache_memory=1 << 18, lease_ms=60_000).wait_serving()
     said = producer.redis.hgetall(producer.keys.worker(name))
     assert said[b"max_model_len"] == b"200"
     assert 0 < int(said[b"max_cached_tokens"]) < 200

@@ -16,6 +16,7 @@ from orcastream.text.tokenizer import Tokenizer
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
+from tests.worker.worker_process import PACED
 
 pytestmark = one_server("system")
 
@@ -70,7 +71,7 @@ def test_a_takeover_begins_anew(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], options: dict[str, Any]
 ) -> None:
     body = {"n": N, "temperature": 0, **options, "max_tokens": 300}
-    workers = {worker.wait_serving(): worker for worker in (start_worker(), start_worker())}
+    workers = {worker.wait_serving(): worker for worker in (start_worker(patch=PACED), start_worker(patch=PACED))}
     request_id = producer.post(count_prompt, **body)
     first = next(event for _, event in producer.events(request_id) if isinstance(event, Started))
     workers[first.worker].kill()

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import EventId, Output, Started
 from orcastream.schemas.keys import GROUP
+from tests.chaos.patches import pace
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.redis_server import RedisServer, one_server
@@ -19,6 +21,9 @@ from tests.worker.producer import Producer
 from tests.worker.worker_process import WorkerProcess
 
 pytestmark = one_server("system")
+
+LEASE_MS = 600_000
+"""Of the workers beside one whose engine stands still; nobody here is as patient."""
 
 
 class Fleet:
@@ -82,7 +87,7 @@ def test_cut_connections_are_no_attempts(
     producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
 ) -> None:
     """Deaths, each after new tokens, and then connections cut while the prompt is computed once more."""
-    slow = {"max_num_batched_tokens": 16, "max_batch_size": 16, "max_deliveries": 2}
+    slow = {"max_num_batched_tokens": 16, "max_batch_size": 16, "max_deliveries": 2, "patch": partial(pace, 0.01)}
     prompt = count_prompt * 150
     request_id = producer.post(prompt, max_tokens=40, ignore_eos=True)
     events = producer.events(request_id)
@@ -136,7 +141,7 @@ def _wait_for_deliveries(producer: Producer, number: int) -> None:
 @pytest.fixture
 def stalled(producer: Producer, start_worker: StartWorker, count_of: Callable) -> Iterator[WorkerProcess]:
     """A worker whose engine has begun with a request that it never ends."""
-    worker = start_worker(lease_ms=30_000, patch=poison.stalls)
+    worker = start_worker(lease_ms=LEASE_MS, patch=poison.stalls)
     worker.wait_serving()
     producer.post(count_of(1), request_id="stall", max_tokens=5)
     next(producer.events("stall"))
@@ -146,17 +151,15 @@ def stalled(producer: Producer, start_worker: StartWorker, count_of: Callable) -
 def test_a_worker_whose_engine_stands_still_keeps_nothing_from_others(
     producer: Producer, start_worker: StartWorker, stalled: WorkerProcess, count_of: Callable, undisturbed: Callable
 ) -> None:
-    """With a lease of half a minute: what it has claimed, and does not compute, is handed on without waiting for it."""
-    other = start_worker(lease_ms=30_000)
+    """Its lease outlasts the test: what it has claimed, and does not compute, is handed on without waiting for it."""
+    other = start_worker(lease_ms=LEASE_MS)
     name = other.wait_serving()
-    begin = time.monotonic()
     ids = [producer.post(count_of(start), max_tokens=20, ignore_eos=True) for start in range(10)]
     for start, request_id in enumerate(ids):
         fold = producer.read(request_id)
         assert fold.tokens[0] == undisturbed(count_of(start), max_tokens=20, ignore_eos=True)
         assert fold.started is not None
         assert fold.started.worker == name
-    assert time.monotonic() - begin < 15, "half a lease"
     taken = [
         request_id
         for request_id in ids
@@ -170,7 +173,7 @@ def test_a_worker_whose_engine_stands_still_keeps_nothing_from_others(
 def test_a_stall_is_told_while_redis_is_away(
     own_redis: Callable[..., RedisServer], start_worker: StartWorker, count_of: Callable
 ) -> None:
-    """Nothing of the worker asks for it by the way then; the test itself asks once."""
+    """Nothing of the worker asks for it by the way then; and each question of the test counts for a second at most."""
     server, port = own_redis(), free_port()
     producer = Producer(server.url)
     worker = start_worker(server.url, patch=poison.stalls, admin_port=port, stall_timeout_s=5)
@@ -178,6 +181,10 @@ def test_a_stall_is_told_while_redis_is_away(
     producer.post(count_of(1), request_id="stall", max_tokens=5)
     next(producer.events("stall"))
     server.kill()
-    time.sleep(8)  # the stall itself
-    assert httpx.get(f"http://127.0.0.1:{port}/health/live").status_code == 503
+    for pause_s in (8, 30, 100):  # the stall itself, and as much again for a worker that gets no core
+        time.sleep(pause_s)
+        if httpx.get(f"http://127.0.0.1:{port}/health/live", timeout=PATIENCE_S).status_code == 503:
+            break
+    else:
+        pytest.fail("the stall is not told")
     assert worker.running

@@ -16,12 +16,12 @@ from tests.redis_waiting import wait_until
 from tests.worker import poison
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import LONG, Producer
-from tests.worker.worker_process import WorkerProcess
+from tests.worker.worker_process import PACED, WorkerProcess
 
 pytestmark = one_server("embedded")
 
-BREAKS = (10, 20, 30)
-"""Events at which connections are cut."""
+BREAKS = 3
+"""Connections are cut so often, each time in the midst of a new epoch."""
 
 
 def disturb(
@@ -47,7 +47,7 @@ def disturb(
 @pytest.fixture
 def pair(start_worker: StartWorker) -> dict[str, WorkerProcess]:
     """Two workers, by name."""
-    workers = [start_worker(), start_worker()]
+    workers = [start_worker(patch=PACED), start_worker(patch=PACED)]
     return {worker.wait_serving(): worker for worker in workers}
 
 
@@ -110,12 +110,12 @@ def test_a_worker_that_was_stopped_for_long_has_not_stalled(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], undisturbed: Callable
 ) -> None:
     """Nobody else is there: the request waits for the sleeper, whose own time has not passed."""
-    worker = start_worker(stall_timeout_s=2)
+    worker = start_worker(stall_timeout_s=5, patch=PACED)
     pair = {worker.wait_serving(): worker}
 
     def sleep(worker: WorkerProcess) -> None:
         worker.signal(signal.SIGSTOP)
-        time.sleep(4)  # what it sleeps through
+        time.sleep(7)  # what it sleeps through
         worker.signal(signal.SIGCONT)
 
     request_id = producer.post(count_prompt, **LONG)
@@ -128,7 +128,7 @@ def test_a_worker_that_was_stopped_for_long_has_not_stalled(
 def test_a_worker_that_slept_until_an_answer_had_expired_leaves_it_be(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int]
 ) -> None:
-    workers = [start_worker(retention_s=1) for _ in range(2)]
+    workers = [start_worker(retention_s=5, patch=PACED) for _ in range(2)]
     pair = {worker.wait_serving(): worker for worker in workers}
     request_id = producer.post(count_prompt, **LONG)
     _, epochs = disturb(producer, request_id, pair, 20, lambda worker: worker.signal(signal.SIGSTOP))
@@ -145,7 +145,7 @@ def test_a_worker_that_slept_until_an_answer_had_expired_leaves_it_be(
 def test_drain_hands_the_rest_over_at_its_token(
     producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
 ) -> None:
-    workers = [start_worker(drain_grace_s=0), start_worker(drain_grace_s=0)]
+    workers = [start_worker(drain_grace_s=0, patch=PACED) for _ in range(2)]
     pair = {worker.wait_serving(): worker for worker in workers}
     request_id = producer.post(count_prompt, **LONG)
     fold, epochs = disturb(producer, request_id, pair, 20, lambda worker: worker.signal(signal.SIGTERM))
@@ -158,7 +158,7 @@ def test_drain_hands_the_rest_over_at_its_token(
 def test_drain_finishes_what_fits_in_the_grace_period(
     producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
 ) -> None:
-    workers = [start_worker(lease_ms=60_000, drain_grace_s=PATIENCE_S) for _ in range(2)]
+    workers = [start_worker(lease_ms=60_000, drain_grace_s=PATIENCE_S, patch=PACED) for _ in range(2)]
     pair = {worker.wait_serving(): worker for worker in workers}
     request_id = producer.post(count_prompt, **LONG)
     fold, epochs = disturb(producer, request_id, pair, 5, lambda worker: worker.signal(signal.SIGTERM))
@@ -170,18 +170,18 @@ def test_drain_finishes_what_fits_in_the_grace_period(
 def test_broken_connections_end_epochs_and_lose_nothing(
     producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int]
 ) -> None:
-    start_worker(lease_ms=60_000).wait_serving()
+    start_worker(lease_ms=60_000, patch=PACED).wait_serving()
     request_id = producer.post(count_prompt, **LONG)
     fold, epochs = Fold(), 0
-    for events, (event_id, event) in enumerate(producer.events(request_id), start=1):
+    for event_id, event in producer.events(request_id):
         fold.feed(event_id, event)
         epochs += isinstance(event, Started)
-        if events in BREAKS:
+        if event_id.index == 5 and epochs <= BREAKS:
             for client in producer.redis.client_list():
-                if "main" in client["name"] or (events == BREAKS[1] and "control" in client["name"]):
+                if "main" in client["name"] or (epochs == 2 and "control" in client["name"]):
                     producer.redis.client_kill_filter(_id=client["id"])
     assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
-    assert epochs == 1 + len(BREAKS)
+    assert epochs == 1 + BREAKS
     producer.wait_empty()
 
 
@@ -190,7 +190,7 @@ def test_redis_killed_and_restarted_in_mid_stream(
 ) -> None:
     server = own_redis(aof="always")
     producer = Producer(server.url)
-    start_worker(server.url).wait_serving()
+    start_worker(server.url, patch=PACED).wait_serving()
     request_id = producer.post(count_prompt, **LONG)
     fold = Fold()
     for seen, (event_id, event) in enumerate(producer.events(request_id), start=1):

@@ -15,11 +15,12 @@ from orcastream.schemas.events import Started, encode_event
 from orcastream.schemas.keys import CLASSES
 from orcastream.telemetry import names
 from orcastream.telemetry.names import METRICS, WORKER, Attribute, Kind, Metric
+from tests.patience import PATIENCE_S
 from tests.redis_server import one_server
 from tests.telemetry.otlp_receiver import OtlpReceiver
 from tests.worker.conftest import StartWorker
-from tests.worker.producer import Producer
-from tests.worker.worker_process import MODEL
+from tests.worker.producer import LONG, Producer
+from tests.worker.worker_process import MODEL, PACED
 
 pytestmark = one_server("embedded")
 
@@ -40,7 +41,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtlpReceiver]:
 
 def be_fenced(producer: Producer) -> None:
     """A request in whose midst a rival opens an epoch; the worker is refused, and takes it over again."""
-    request_id, epochs = producer.post(PROMPT, max_tokens=100, ignore_eos=True), 0
+    request_id, epochs = producer.post(PROMPT, **LONG), 0
     for event_id, event in producer.events(request_id):
         if isinstance(event, Started):
             epochs += 1
@@ -60,7 +61,7 @@ def newest(receiver: OtlpReceiver, metric: Metric, attribute: Attribute) -> dict
 def test_metrics_are_those_of_names_with_their_units_buckets_and_attributes(
     producer: Producer, start_worker: StartWorker, receiver: OtlpReceiver
 ) -> None:
-    worker = start_worker()
+    worker = start_worker(patch=PACED)
     worker.wait_serving()
     lasting = producer.post(PROMPT, max_tokens=3900, ignore_eos=True)
     producer.read(producer.post(PROMPT, max_tokens=4, ignore_eos=True))
@@ -145,7 +146,7 @@ def test_a_collector_that_never_answers_holds_up_neither_requests_nor_the_drain(
             monkeypatch.setenv(name, value)
         worker = start_worker()
         worker.wait_serving()
-        mute.settimeout(60)
+        mute.settimeout(PATIENCE_S)
         connection, _ = mute.accept()
         with connection:
             for _ in range(2):

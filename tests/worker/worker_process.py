@@ -1,14 +1,20 @@
 """A real worker process with the demo model, killed, frozen and drained by real signals."""
 
 import time
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from orcastream.schemas.keys import Keys
+from tests.chaos.patches import pace
 from tests.patience import PATIENCE_S
 from tests.redis_cluster import plain_client
 from tests.service_process import ServiceProcess
 
 MODEL = "orca-demo"
+PACED: Final = partial(pace, 0.005)
+"""`patch` of workers that something happens to in mid-answer: whoever looks on, and gets no core for a moment, comes in
+time all the same. An answer of 400 tokens takes two seconds and what is computed."""
 
 
 class WorkerProcess(ServiceProcess):

@@ -10,7 +10,11 @@ from tests.gateway.conftest import TEXT, Stage
 from tests.gateway.replies.test_disconnects import cancel_key, departed, ending, hold_grace, leave_after
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import joined, read
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
+
+GRACE_S = 5.0
+"""Of the test whose times are part of the grace: a machine that stands still for seconds changes nothing."""
 
 
 async def test_hazard_20_cancel_on_disconnect_against_resume(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,16 +51,15 @@ async def test_hazard_20_the_second_hop(stage: Stage) -> None:
     """A client leaves A, reads at B, leaves B, and is back at A: the grace counts from B's departure, not from A's."""
     gate = Gate(4)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
-    first, second = await stage.gateway(disconnect_grace_s=2), await stage.gateway(disconnect_grace_s=2)
+    first, second = [await stage.gateway(disconnect_grace_s=GRACE_S) for _ in range(2)]
     request_id, seen = await leave_after(first, 3)
     left_at = asyncio.get_running_loop().time()
     path, headers = f"/v1/requests/{request_id}/events", {"Last-Event-ID": seen[-1].last_id or ""}
     async with second.http() as http, http.stream("GET", path, headers=headers):
-        await asyncio.sleep(left_at + 1.5 - asyncio.get_running_loop().time())
-    await asyncio.sleep(left_at + 2.3 - asyncio.get_running_loop().time())
+        await asyncio.sleep(left_at + 0.75 * GRACE_S - asyncio.get_running_loop().time())
+    await asyncio.sleep(left_at + 1.15 * GRACE_S - asyncio.get_running_loop().time())
     async with first.http().stream("GET", path, headers=headers) as response:
-        for served in (first, second):
-            await departed(served)
+        await asyncio.gather(departed(first), departed(second))
         assert not await cancel_key(stage, request_id)
         await gate.open()
         rest = [event async for event in read(response)]
@@ -69,7 +72,7 @@ async def test_hazard_20_redis_is_away(own_redis: Callable[..., RedisServer], st
     stage = stage_of(server.url)
     gate = Gate(4)
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
-    options = {"disconnect_grace_s": 1, "redis_patience_s": 30}
+    options = {"disconnect_grace_s": 1, "redis_patience_s": PATIENCE_S}
     first, second = await stage.gateway(**options), await stage.gateway(**options)
     request_id, seen = await leave_after(first, 3)
     await asyncio.to_thread(server.kill)
@@ -80,8 +83,7 @@ async def test_hazard_20_redis_is_away(own_redis: Callable[..., RedisServer], st
     await asyncio.to_thread(server.start)
     response = await coming_back
     assert response.status_code == 200
-    for served in (first, second):
-        await departed(served)
+    await asyncio.gather(departed(first), departed(second))
     assert not await cancel_key(stage, request_id)
     await gate.open()
     rest = [event async for event in read(response)]

@@ -211,7 +211,7 @@ async def test_a_cancel_lives_as_long_as_its_request(link: Link, keys: Keys) -> 
     request = make_request()
     await enqueue(link, keys, request)
     await cancel(link, keys, request.id)
-    ttl_ms, remembered_ms = await link.call("PTTL", keys.cancel("r1")), await link.call("PTTL", keys.seen("r1"))
+    ttl_ms, remembered_ms = await link.call_many([("PTTL", keys.cancel("r1")), ("PTTL", keys.seen("r1"))])
     assert abs(ttl_ms - remembered_ms) < 1000
     assert ttl_ms > 60_000
 

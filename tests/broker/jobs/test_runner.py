@@ -164,7 +164,7 @@ async def test_a_cancelled_job_ends_without_more_answers(redis_server: RedisServ
 
 async def test_one_runner_has_a_job_until_it_stops(redis_server: RedisServer, make_job: MakeJob) -> None:
     job = await sealed(make_job(redis_server.url), 1)
-    first, second = (RunnerLease(make_job(redis_server.url), name, lease_ms=600) for name in ("first", "second"))
+    first, second = (RunnerLease(make_job(redis_server.url), name, lease_ms=60_000) for name in ("first", "second"))
 
     async def wait() -> None:
         await asyncio.Event().wait()

@@ -15,6 +15,7 @@ import pytest
 from orcastream.schemas.request import GenerationRequest
 from tests.cli.processes import ROOT
 from tests.gateway.conftest import Stage, model_folder, redis_binary, stage, stage_of, tokenizer
+from tests.patience import PATIENCE_S
 
 __all__ = ["model_folder", "redis_binary", "stage", "stage_of", "tokenizer"]
 
@@ -102,7 +103,7 @@ class Tty:
         """Wait for the prompt: only then keys are the prompt's."""
         await self.shows(re.escape("\x1b[?2004h"))  # it begins with a request for brackets around what is pasted
 
-    async def shows(self, pattern: str, timeout_s: float = 150) -> str:
+    async def shows(self, pattern: str, timeout_s: float = PATIENCE_S) -> str:
         """Wait for the first match in what was not looked at yet."""
         async with asyncio.timeout(timeout_s):
             while (match := re.search(pattern, self._text[self._seen :])) is None:

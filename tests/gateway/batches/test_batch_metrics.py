@@ -21,6 +21,7 @@ from orcastream.gateway.batches.open_batches import OpenBatch, OpenBatches, Open
 from tests.gateway.batches.conftest import CHAT, begin, ended, line
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.redis_server import RedisServer
 from tests.service_process import ServiceProcess
@@ -98,7 +99,7 @@ async def test_a_gateway_process_tells_of_its_batches(
     gateway = ServiceProcess("gateway", tmp_path / "gateway.log", **settings)
     try:
         async with (
-            httpx.AsyncClient(base_url=url) as http,
+            httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http,
             openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=10) as client,
         ):
 

@@ -13,6 +13,7 @@ from orcastream.broker.files.file_store import PIECE_BYTES
 from orcastream.schemas.keys import Keys
 from tests.gateway.batches.conftest import CHAT, upload
 from tests.gateway.conftest import MODEL, Stage, eventually
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
 
 KEYS = {"api_keys": {"one": "red", "two": "blue"}}
@@ -177,7 +178,7 @@ async def test_a_client_that_leaves_leaves_nothing(stage: Stage, redis_server: R
         await asyncio.Event().wait()
 
     headers = {"Content-Type": "multipart/form-data; boundary=x"}
-    http = httpx.AsyncClient(base_url=served.url)
+    http = httpx.AsyncClient(base_url=served.url, timeout=PATIENCE_S)
     posting = asyncio.create_task(http.post("/v1/files", content=chunks(), headers=headers))
     await begun.wait()
     with redis_server.client() as redis:

@@ -11,12 +11,13 @@ import pytest
 
 from tests.gateway.http.conftest import serving
 from tests.path.gateway_process import GatewayProcess
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.server
 
 TIMES_S = 1.0
-LONG_S = 60
+LONG_S = PATIENCE_S
 MAX_CONNECTIONS = 40
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -183,5 +184,5 @@ def test_a_silent_stream_is_not_idle(impatient: GatewayProcess) -> None:
 
 
 def test_a_connection_serves_one_request_after_another(narrow: GatewayProcess) -> None:
-    with httpx.Client(base_url=narrow.url) as client:
+    with httpx.Client(base_url=narrow.url, timeout=LONG_S) as client:
         assert [client.get("/v1/models").status_code for _ in range(3)] == [200] * 3

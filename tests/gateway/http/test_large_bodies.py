@@ -12,6 +12,7 @@ from tests.fuzz.probe import Probe
 from tests.gateway.http.conftest import serving
 from tests.gateway.tiny_model import write_tiny_model
 from tests.path.gateway_process import GatewayProcess
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.server
@@ -66,7 +67,7 @@ def forget_peak(pid: int) -> int:
 
 
 def post(gateway: GatewayProcess, path: str, body: bytes) -> int:
-    return httpx.post(f"{gateway.url}/v1/{path}", content=body, timeout=240).status_code
+    return httpx.post(f"{gateway.url}/v1/{path}", content=body, timeout=PATIENCE_S, trust_env=False).status_code
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -74,10 +75,10 @@ def post(gateway: GatewayProcess, path: str, body: bytes) -> int:
 def test_one_body_holds_nobody_up(gateway: GatewayProcess, context: int, name: str) -> None:
     probe = Probe(gateway.port, gateway.pid)
     try:
-        probe.longest_held_s()
+        probe.longest_held_s(PATIENCE_S)
         before = forget_peak(gateway.pid)
         assert post(gateway, *BODIES[name]) in (400, 504)  # refused, or expired: nobody serves here
-        assert probe.longest_held_s() < HELD_S
+        assert probe.longest_held_s(PATIENCE_S) < HELD_S
         assert peak_bytes(gateway.pid) - before < MORE_BYTES[context]
     finally:
         probe.close()
@@ -92,7 +93,7 @@ def test_many_at_once_take_turns(gateway: GatewayProcess) -> None:
         for body in [*BODIES.values()] * 2
     ]
     try:
-        probe.longest_held_s()
+        probe.longest_held_s(PATIENCE_S)
         before = forget_peak(gateway.pid)
         for one in posts:
             one.start()
@@ -100,7 +101,7 @@ def test_many_at_once_take_turns(gateway: GatewayProcess) -> None:
             one.join()
         assert set(statuses) <= {400, 504}
         assert len(statuses) == len(posts)
-        assert probe.longest_held_s() < HELD_S
+        assert probe.longest_held_s(PATIENCE_S) < HELD_S
         assert peak_bytes(gateway.pid) - before < MORE_BYTES[USUAL]
     finally:
         probe.close()

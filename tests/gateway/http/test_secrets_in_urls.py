@@ -9,6 +9,7 @@ import pytest
 from orcastream.gateway.http.url_secrets import WithoutSecrets
 from tests.gateway.conftest import Stage
 from tests.gateway.http.conftest import serving
+from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
 
 KEY = "orca_Zx3-_kQ9vYt7LmN2pRs4WdBc8FgHj6KaEu1oTiXyPqZ"
@@ -46,8 +47,8 @@ async def test_the_name_of_a_parameter_is_told(stage: Stage) -> None:
 def test_nothing_is_logged(module_redis: RedisServer, tmp_path: Path) -> None:
     with serving(module_redis, tmp_path, log_level="debug") as gateway:
         for path in PATHS:
-            httpx.get(f"{gateway.url}{path}", timeout=60)
-        httpx.get(f"{gateway.url}/the/last", timeout=60)
+            httpx.get(f"{gateway.url}{path}", timeout=PATIENCE_S)
+        httpx.get(f"{gateway.url}/the/last", timeout=PATIENCE_S)
         while "/the/last" not in gateway.log:
             assert gateway.running
         assert KEY not in gateway.log

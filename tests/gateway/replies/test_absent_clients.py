@@ -19,6 +19,7 @@ from tests.gateway.conftest import MODEL, TEXT, Served, Stage, eventually
 from tests.gateway.replies.test_disconnects import cancel_key, departed, ending, leave_after, noticed
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import read
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.redis_server import RedisServer
 
@@ -81,7 +82,7 @@ async def test_a_client_of_a_killed_gateway_that_never_returns(stage: Stage, mod
     port = free_port()
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, stage.url, model_folder, str(port))
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http:
             await eventually(lambda: is_ready(http))
             async with http.stream("POST", "/v1/completions", json=BODY) as response:
                 request_id = response.headers["x-request-id"]
@@ -158,11 +159,11 @@ async def test_after_a_break_the_grace_begins_again(stage: Stage) -> None:
 
 async def test_after_a_break_the_other_gateways_get_their_time(stage: Stage) -> None:
     """A client may be back at one that has not found Redis again."""
-    served = await stage.gateway(disconnect_grace_s=0.1, gateway_lease_s=3)
+    lease_s = 3.0
+    served = await stage.gateway(disconnect_grace_s=0.1, gateway_lease_s=lease_s)
     await departed(served)
     await (await served.gateway.redis.get()).close()
-    await eventually(lambda: settled(served, 1.5))
-    assert not served.model.disconnects.may_cancel()
+    await eventually(lambda: cancels_in_time(served, lease_s))
     await departed(served)
 
 
@@ -193,10 +194,12 @@ async def told(served: Served) -> bool:
     return not served.model.readers._changed
 
 
-async def settled(served: Served, seconds: float) -> bool:
-    """Has Redis answered the gateway on one connection for so long?"""
+async def cancels_in_time(served: Served, lease_s: float) -> bool:
+    """May the gateway cancel? Not before Redis has answered it on one connection for a gateway's lease."""
     await served.gateway.redis.get()
-    return served.model.readers.settled_s > seconds
+    may_cancel = served.model.disconnects.may_cancel()
+    assert not may_cancel or served.model.readers.settled_s >= lease_s
+    return may_cancel
 
 
 async def unsettled(served: Served) -> bool:

@@ -316,7 +316,7 @@ async def test_a_client_that_resets_its_connection_has_left(stage: Stage) -> Non
     await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
     served = await stage.gateway()
     transport = httpx.AsyncHTTPTransport()
-    async with httpx.AsyncClient(base_url=served.url, transport=transport) as http:
+    async with httpx.AsyncClient(base_url=served.url, transport=transport, timeout=PATIENCE_S) as http:
         request = http.build_request("POST", "/v1/completions", json=BODY)
         response = await http.send(request, stream=True)
         request_id = response.headers["x-request-id"]
