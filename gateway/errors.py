@@ -182,6 +182,11 @@ def unavailable(reason: str, code: str = "unavailable") -> ApiError:
     return ApiError(503, reason, kind="server_error", code=code, headers=_RETRY)
 
 
+def gateway_stopping() -> ApiError:
+    """503: whatever was asked for, another gateway has to do it."""
+    return unavailable("This gateway is stopping.", "gateway_stopping")
+
+
 def no_worker(model: str) -> ApiError:
     """503: nobody would compute the request."""
     return unavailable(f"No worker of the model {model!r} lives.", "no_worker")

@@ -5,7 +5,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from orcastream.broker.errors import BrokerError
-from orcastream.gateway.errors import ApiError, no_worker, unavailable
+from orcastream.gateway.errors import ApiError, gateway_stopping, no_worker, unavailable
 from orcastream.gateway.service import Gateway
 
 
@@ -30,7 +30,7 @@ async def ready(gateway: Gateway, request: Request) -> Response:
 
 async def _ready(gateway: Gateway) -> Response:
     if gateway.shutdown.stopping:
-        raise unavailable("This gateway is stopping.", "gateway_stopping")
+        raise gateway_stopping()
     try:
         await (await gateway.redis.get()).call("PING")
         workers = {model.name: len(await model.workers.alive()) for model in gateway.models}

@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from orcastream.gateway.errors import not_found, unavailable
+from orcastream.gateway.errors import gateway_stopping, not_found
 from orcastream.gateway.replies.answer import stream
 from orcastream.gateway.replies.reply_session import ReplySession
 from orcastream.gateway.replies.reply_writer import ReplyWriter
@@ -27,7 +27,7 @@ async def find_request(gateway: Gateway, request: Request) -> Found:
 def require_serving(gateway: Gateway) -> None:
     """ApiError 503 where this gateway is stopping: it begins no streams any more."""
     if gateway.shutdown.stopping:
-        raise unavailable("This gateway is stopping.", "gateway_stopping")
+        raise gateway_stopping()
 
 
 def read_on(found: Found, shown_id: str, writer: ReplyWriter) -> Response:

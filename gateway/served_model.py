@@ -29,7 +29,7 @@ from orcastream.gateway.admission.answer_formats import AnswerFormats
 from orcastream.gateway.admission.api_key import Grant
 from orcastream.gateway.admission.request_admission import RequestAdmission, Timeouts
 from orcastream.gateway.admission.request_ids import RequestIds
-from orcastream.gateway.errors import no_worker, not_admitted, unavailable
+from orcastream.gateway.errors import gateway_stopping, no_worker, not_admitted, unavailable
 from orcastream.gateway.log import LOGGER, log_event
 from orcastream.gateway.metrics import ModelMetrics
 from orcastream.gateway.model_source import ModelSource
@@ -38,7 +38,7 @@ from orcastream.gateway.replies.readers import Readers
 from orcastream.gateway.replies.unattended import Unattended
 from orcastream.gateway.request_telemetry import sending
 from orcastream.gateway.settings import GatewaySettings
-from orcastream.gateway.shutdown import Shutdown
+from orcastream.gateway.shutdown import Shutdown, Stopping
 from orcastream.gateway.workers import Workers
 from orcastream.schemas.model_limits import ModelLimits
 from orcastream.schemas.request import GenerationRequest
@@ -134,7 +134,7 @@ class ServedModel:
     async def require_worker(self) -> ModelLimits:
         """The limits that the living workers tell; ApiError 503 while nobody can answer."""
         if self.shutdown.stopping:
-            raise unavailable("This gateway is stopping.", "gateway_stopping")
+            raise gateway_stopping()
         wanted = self.settings.require_worker
         alive = await self.patiently(lambda _: self.workers.returned() if wanted else self.workers.alive())
         if wanted and not alive:
@@ -195,7 +195,10 @@ class ServedModel:
     async def patiently(self, action: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Carry out what may be carried out twice, and again while Redis is away, for as long as a client can wait."""
         try:
-            return await self.redis.patiently(action, time.monotonic() + self.settings.redis_patience_s)
+            with self.shutdown.bounds():
+                return await self.redis.patiently(action, time.monotonic() + self.settings.redis_patience_s)
+        except Stopping:
+            raise gateway_stopping() from None
         except LinkLost as error:
             raise unavailable(f"Redis cannot be reached: {error}", "redis_unavailable") from None
         except (ResponseError, Unwritable) as error:

@@ -6,7 +6,7 @@ from typing import Final
 
 from redis.exceptions import ResponseError
 
-from orcastream.broker.errors import BrokerError
+from orcastream.broker.errors import BrokerError, LinkLost
 from orcastream.broker.jobs.job import Job, JobLine
 from orcastream.broker.jobs.order import JobOrder
 from orcastream.broker.jobs.result_line import failed, responded
@@ -73,7 +73,10 @@ class LineAnswers:
 
     async def withdraw(self, line: JobLine) -> None:
         """See Answers."""
-        await self._cancel(self._job.request_id(line.number, self._attempts.get(line.number, 0)))
+        try:
+            await self._cancel(self._job.request_id(line.number, self._attempts.get(line.number, 0)))
+        except ApiError as error:  # Redis is away, or this gateway stops: whoever has the job next begins here again
+            raise LinkLost(str(error)) from None
 
     async def _cancel(self, key: str) -> None:
         """Cancel what was posted under ids that follow from `key`. Raises ApiError, LinkLost, Unwritable."""

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from orcastream.gateway.admission.query import check_query
 from orcastream.gateway.console.feed import StatsFeed, Told, Viewer
-from orcastream.gateway.errors import unavailable
+from orcastream.gateway.errors import gateway_stopping
 from orcastream.gateway.replies.sse import KEEP_ALIVE, EventStream, event
 from orcastream.schemas.stats import Stay
 
@@ -33,7 +33,7 @@ class ConsoleEvents:
         tenant = self._gateway.tenants.of(request.headers).tenant
         check_query(request)
         if self._gateway.shutdown.stopping:
-            raise unavailable("This gateway is stopping.", "gateway_stopping")
+            raise gateway_stopping()
         stack = AsyncExitStack()
         viewer = await stack.enter_async_context(self._feed.watching(request.headers.get("last-event-id", "")))
 

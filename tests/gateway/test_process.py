@@ -1,8 +1,11 @@
 """The gateway as a process: starts, serves, and stops cleanly on SIGTERM."""
 
 import asyncio
+import os
 import signal
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,6 +16,7 @@ from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.sse_client import joined, read
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
+from tests.redis_server import RedisServer
 from tests.service_process import catches
 
 PROGRAM = """
@@ -20,8 +24,14 @@ import sys
 from orcastream.gateway.main import run
 from orcastream.gateway.settings import GatewaySettings
 run(GatewaySettings(_env_file=None, redis_url=sys.argv[1], model=sys.argv[2], served_model_name="tiny",
-    port=int(sys.argv[3]), shutdown_grace_s=0))
+    port=int(sys.argv[3]), shutdown_grace_s=0, redis_patience_s=600))
 """
+
+
+def num_sockets(pid: int) -> int:
+    """Those that a process has open."""
+    names = [os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir() if one.is_symlink()]
+    return sum(name.startswith("socket:") for name in names)
 
 
 async def test_sigterm_ends_streams_resumably_and_the_process_cleanly(stage: Stage, model_folder: str) -> None:
@@ -59,6 +69,44 @@ async def test_sigterm_ends_streams_resumably_and_the_process_cleanly(stage: Sta
     async with other.http().stream("GET", f"/v1/requests/{request_id}/events", headers=headers) as response:
         rest = [event async for event in read(response)]
     assert joined(events) + joined(rest) == TEXT
+
+
+async def test_who_waits_for_a_redis_that_does_not_come_back_is_told_of_the_stop(
+    own_redis: Callable[..., RedisServer], stage_of: Callable[[str], Stage], model_folder: str
+) -> None:
+    server = own_redis()
+    stage = stage_of(server.url)
+    await stage.worker()
+    port = free_port()
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, stage.url, model_folder, str(port))
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http:
+
+        async def serves() -> bool:
+            try:
+                return (await http.post("/v1/completions", json={"model": MODEL, "prompt": "x"})).is_success
+            except httpx.ConnectError:
+                return False
+
+        await eventually(serves)
+        await asyncio.to_thread(server.kill)
+
+        async def misses_redis() -> bool:
+            return (await http.get("/health/ready")).status_code == 503
+
+        async def has_all() -> bool:
+            return num_sockets(process.pid) >= known + 3  # the fourth may have the connection that was there
+
+        await eventually(misses_redis)
+        known = num_sockets(process.pid)
+        posts = [http.post("/v1/completions", json={"model": MODEL, "prompt": "x"}) for _ in range(3)]
+        asking = asyncio.gather(*posts, http.get("/v1/requests/cmpl-1/events"))
+        await eventually(has_all)
+        for _ in range(3):
+            assert (await http.get("/health/live")).is_success  # what came before has been taken up
+        process.send_signal(signal.SIGTERM)
+        told = [(answer.status_code, answer.json()["error"]["code"]) for answer in await asking]
+    assert told == [(503, "gateway_stopping")] * 4
+    assert await process.wait() == 0
 
 
 async def test_a_signal_while_it_starts_is_not_lost(stage: Stage, model_folder: str) -> None:
