@@ -143,6 +143,10 @@ class FairShares(Policy):
         tenant.turn = self._turns
         self._active[tenant.name] = self._last = tenant
 
+    def precedes(self, waiting: Request, prefill: Request) -> bool:
+        """That of the tenant served less."""
+        return self._tenants[waiting.tenant].rank < self._tenants[prefill.tenant].rank
+
     def left(self, request: Request) -> None:
         """See the base class."""
         tenant = self._tenants[request.tenant]

@@ -139,7 +139,8 @@ def play(policy: str, moves: list[Any], look: Callable[[Rig], None], follower: F
 
 
 def agree(rig: Rig, key: Callable[[Request], Any], rank: Callable[[Request], Any] | None = None) -> None:
-    """The head is the least by (key, arrival), and running requests are in the order of `rank`, or of the same."""
+    """The head is the least by (key, arrival), and running requests are in the order of `rank`, or of the same; the head
+    precedes those with a greater key."""
 
     def by_key(each: Request) -> Any:
         return key(each), each.arrival
@@ -149,3 +150,5 @@ def agree(rig: Rig, key: Callable[[Request], Any], rank: Callable[[Request], Any
     assert list(rig.policy.order(rig.running)) == wanted
     if wanted:
         assert rig.policy.victim(rig.running) is wanted[-1]
+    if (head := rig.policy.head()) is not None:
+        assert all(rig.policy.precedes(head, each) is (key(head) < key(each)) for each in rig.running)

@@ -46,6 +46,8 @@ class Counters(Follower):
             assert rig.policy.victim(rig.running) is wanted[-1]
         if head is not None:
             assert rig.policy.makes_way(head, rig.running) is self.leaves(rig, head)
+            ahead = [each for each in rig.running if self.rank(head)[:3] < self.rank(each)[:3]]
+            assert [each for each in rig.running if rig.policy.precedes(head, each)] == ahead
 
     def rank(self, each: Request) -> tuple[float, int, str, int]:
         """The least served first; of equals whose last turn was longest ago."""
