@@ -66,16 +66,10 @@ class Admission:
                 policy.remove(request)
                 aside.append(request)
                 continue
-            if not self._can_join(request, policy):
-                victim = policy.makes_way(request, self._requests.running)
-                if victim is None or self._awaits_prefix(request):
-                    break
-                if victim.num_pending:
-                    self.awaits_victim = True
-                    break
-                self._preemptor.preempt(victim, policy)
-                left += plan.drop_preempted()
-                continue
+            has_room, freed = self._find_room(request, plan, policy)
+            left += freed
+            if not has_room:
+                break
             if self._awaits_prefix(request):
                 if before is not None:
                     break  # perhaps it awaits `before`, which nobody behind it in the order passes then
@@ -109,6 +103,23 @@ class Admission:
         """`request` has joined the batch with `cached` tokens computed already."""
         self.queried_tokens += len(request.prompt_ids)
         self.cached_tokens += min(cached, len(request.prompt_ids))
+
+    def _find_room(self, request: Request, plan: Plan, policy: Policy) -> tuple[bool, int]:
+        """Whether `request`, the head, can join, after others have made way; tokens that these set free in `plan`.
+
+        The policy is not asked for the head in between: it might name who has just made way.
+        """
+        freed = 0
+        while not self._can_join(request, policy):
+            victim = policy.makes_way(request, self._requests.running)
+            if victim is None or self._awaits_prefix(request):
+                return False, freed
+            if victim.num_pending:
+                self.awaits_victim = True
+                return False, freed
+            self._preemptor.preempt(victim, policy)
+            freed += plan.drop_preempted()
+        return True, freed
 
     def _can_join(self, request: Request, policy: Policy) -> bool:
         return self.has_places(request) and policy.may_join(request, self._requests.running)

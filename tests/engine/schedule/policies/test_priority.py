@@ -116,6 +116,17 @@ def test_realtime_takes_the_place_of_low_and_low_comes_back() -> None:
     assert scheduler.preemptions == 1
 
 
+def test_who_made_way_does_not_come_back_before_whom_it_made_way_for(clock: list[float]) -> None:
+    scheduler = make("priority", num_blocks=30, batch=1)
+    low = add(scheduler, 4, 6, priority_class="low")
+    step(scheduler)
+    clock[0] = 30.0  # it has accumulated more than the one that comes now, and less than that has after a second
+    urgent = add(scheduler, 4, 2, priority_class="realtime")
+    assert step(scheduler) == {urgent.id: 4}
+    drain(scheduler)
+    assert len(low.timeline.preempted_s) == 1
+
+
 @pytest.mark.parametrize("waiting", ["high", "normal"])
 def test_nobody_else_makes_anybody_leave(waiting: str) -> None:
     scheduler = make("priority", num_blocks=30, batch=1)
