@@ -37,7 +37,8 @@ class Admission:
         self.cached_tokens = self.queried_tokens = 0
         """Of the prompts of all that joined: tokens that the cache had, and all tokens."""
         self.awaits_victim = False
-        """Whether the head can join once a token that is pending is known, as its request then makes way."""
+        """Whether the head can join once a token that is pending is known, as its request then makes way. Until told
+        otherwise: each iteration begins anew."""
 
     def leader_for(self, request: Request, policy: Policy) -> Request | None:
         """Whom new `request` may follow: one of its group that waits and can split into all of them at once."""
@@ -49,33 +50,40 @@ class Admission:
                 return other
         return None
 
-    def admit(self, plan: Plan, left: int, policy: Policy) -> None:
-        """Let waiting requests join, and `plan`, while the `left` tokens of the budget, places and memory last."""
+    def admit(self, plan: Plan, left: int, policy: Policy, before: Request | None = None) -> int:
+        """Let waiting requests join, and `plan`, while the `left` tokens of the budget, places and memory last.
+
+        With `before`, a running prefill, those alone that precede it. How many tokens are left then.
+        """
         aside: list[Request] = []
-        self.awaits_victim = False
         while left > 0 or not plan.requests:
             request = policy.head()
             if request is None or len(aside) == self._max_batch_size:
+                break
+            if before is not None and not policy.precedes(request, before):
                 break
             if self.lacks_rows(request, plan, left):
                 policy.remove(request)
                 aside.append(request)
                 continue
-            if not self._can_join(request, policy):
-                victim = policy.makes_way(request, self._requests.running)
-                self.awaits_victim = victim is not None and victim.num_pending > 0
-                if victim is None or self.awaits_victim:
-                    break
-                self._preemptor.preempt(victim, policy)
-                left += plan.drop_preempted()
+            has_room, freed = self._find_room(request, plan, policy)
+            left += freed
+            if not has_room:
+                break
+            if self._awaits_prefix(request):
+                if before is not None:
+                    break  # perhaps it awaits `before`, which nobody behind it in the order passes then
+                policy.remove(request)
+                aside.append(request)
                 continue
             policy.remove(request)
-            if request.swapped is None and self._cache.awaits(request.chain, request.num_matchable):
-                aside.append(request)  # a running prefill is about to compute what this one can reuse
-                continue
-            left -= self.join(request, plan, left, policy)
+            length = self.join(request, plan, left, policy)
+            if not length and plan.requests:
+                break  # it has its place, and nobody joins behind it
+            left -= length
         for request in aside:
             policy.push(request)
+        return left
 
     def unblock(self, plan: Plan, policy: Policy) -> None:
         """Where all that run are hypotheses that wait for others which find no room: the first search goes on alone."""
@@ -96,8 +104,29 @@ class Admission:
         self.queried_tokens += len(request.prompt_ids)
         self.cached_tokens += min(cached, len(request.prompt_ids))
 
+    def _find_room(self, request: Request, plan: Plan, policy: Policy) -> tuple[bool, int]:
+        """Whether `request`, the head, can join, after others have made way; tokens that these set free in `plan`.
+
+        The policy is not asked for the head in between: it might name who has just made way.
+        """
+        freed = 0
+        while not self._can_join(request, policy):
+            victim = policy.makes_way(request, self._requests.running)
+            if victim is None or self._awaits_prefix(request):
+                return False, freed
+            if victim.num_pending:
+                self.awaits_victim = True
+                return False, freed
+            self._preemptor.preempt(victim, policy)
+            freed += plan.drop_preempted()
+        return True, freed
+
     def _can_join(self, request: Request, policy: Policy) -> bool:
         return self.has_places(request) and policy.may_join(request, self._requests.running)
+
+    def _awaits_prefix(self, request: Request) -> bool:
+        """Whether a running prefill is about to compute what waiting `request` can reuse."""
+        return request.swapped is None and self._cache.awaits(request.chain, request.num_matchable)
 
     def lacks_rows(self, request: Request, plan: Plan, left: int) -> bool:
         """Whether waiting `request` would compute nothing, as others in `plan` take the rows that prompts may have.
@@ -115,7 +144,7 @@ class Admission:
         return request.places <= most - taken
 
     def join(self, request: Request, plan: Plan, left: int, policy: Policy) -> int:
-        """Let `request` enter the batch; what that takes of the budget."""
+        """Let `request` enter the batch; its tokens in `plan`, 0 where it finds none of the budget or no room now."""
         if request.swapped is not None:
             self._swapper.back(request, request.swapped)
         else:
@@ -128,6 +157,6 @@ class Admission:
         budget = plan.left_for(request, max(left, int(not plan.requests)))
         length = chunk_length(request, budget, self._cache.block_size, alone=not plan.num_prefills)
         if not length or not self._preemptor.has_room(request, request.num_computed + length):
-            return left  # it has its place, and nobody joins behind it in this iteration
+            return 0
         plan.add(request, length)
         return length

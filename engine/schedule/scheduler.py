@@ -17,9 +17,9 @@ class Scheduler:
     """Plans one iteration at a time (Orca, OSDI'22, Algorithm 1; chunked prefill as in Sarathi-Serve, OSDI'24).
 
     Decoding requests go first, one token each, so that a long prompt never stalls them; then, within what the token
-    budget leaves, the prefills under way, each by a chunk; then new ones, as the policy decides. The first request in
-    the policy's order can take the blocks of all others, and any request fits into the cache alone: while there is
-    work, every plan has at least one token.
+    budget leaves, the prefills under way, each by a chunk, and before each of them the waiting requests that precede
+    it; then other new ones, all as the policy decides. The first request in the policy's order can take the blocks of
+    all others, and any request fits into the cache alone: while there is work, every plan has at least one token.
     """
 
     def __init__(self, requests: RequestPool, cache: KVCache, policy: Policy, *, max_batch_size: int) -> None:
@@ -72,12 +72,13 @@ class Scheduler:
             if plan.requests or any(request.num_pending for request in self.requests.running):
                 return plan
         preemptions = self.preemptions
+        self._admission.awaits_victim = False
         decodes = self._decodes()
         plan = Plan(decodes, [1] * len(decodes), len(decodes))
         running = self.requests.running
         left = min(self.policy.token_budget(running), self.relief.tokens) - len(decodes)
         if len(decodes) < len(running):
-            left = self._continue_prefills(plan, left)
+            left = self._continue_prefills(plan, left, preemptions)
         if self.preemptions == preemptions and self.requests.waiting:
             self._admission.admit(plan, left, self.policy)
         if not plan.requests and self.requests.running:
@@ -99,10 +100,9 @@ class Scheduler:
 
         Not while somebody may have to be preempted, or is about to split.
         """
-        if self._admission.awaits_victim:
-            self._admission.awaits_victim = False
+        if self._admission.awaits_victim or self.requests.places_held:
             return False
-        if self.requests.places_held or any(request.beam is not None for request in self.requests.running):
+        if any(request.beam is not None for request in self.requests.running):
             return False
         left = [r.num_uncomputed if r.state is RequestState.INITIATION else 0 for r in self.requests.running]
         blocks = 2 * len(left) + sum(left) // self.cache.block_size
@@ -185,10 +185,17 @@ class Scheduler:
                 self._preemptor.make_room(request, request.num_computed + 1, self.policy)
         return [each for each in decodes if each.state is decoding and each.num_computed < each.kv.capacity]  # type: ignore[union-attr]
 
-    def _continue_prefills(self, plan: Plan, left: int) -> int:
-        preemptions = self.preemptions
+    def _continue_prefills(self, plan: Plan, left: int, preemptions: int) -> int:
+        """A chunk of each prefill under way, after those that wait and precede it; what is left of the budget.
+
+        Nobody joins once there were more than so many `preemptions`.
+        """
         prefills = [request for request in self.requests.running if request.state is RequestState.INITIATION]
         for request in self.policy.order(prefills) if len(prefills) > 1 else prefills:
+            if self.preemptions == preemptions and self.requests.waiting:
+                left = self._admission.admit(plan, left, self.policy, before=request)
+            if request.state is not RequestState.INITIATION:
+                continue  # it has made way
             most = plan.left_for(request, left)
             length = chunk_length(request, most, self.cache.block_size, alone=not plan.num_prefills)
             if not length:
@@ -196,7 +203,7 @@ class Scheduler:
                     continue
                 break
             stop = request.num_computed + length
-            if request.state is RequestState.INITIATION and self._preemptor.make_room(request, stop, self.policy):
+            if self._preemptor.make_room(request, stop, self.policy):
                 plan.add(request, length)
                 left -= length
         return left if self.preemptions == preemptions else left + plan.drop_preempted()

@@ -37,8 +37,8 @@ class Policy(ABC):
 
     The scheduler carries it out. It calls `push`, `remove`, `joined`, `left` and `ended` as requests wait, stop
     waiting, enter and leave the batch and are gone for good, so that a policy can keep books, and `observe` after each
-    iteration. `head` and `makes_way` are called in every iteration with work that waits: their cost must not grow with
-    the number of those who wait.
+    iteration. `head`, `precedes` and `makes_way` are called in every iteration with work that waits: their cost must
+    not grow with the number of those who wait.
     """
 
     name: ClassVar[str]
@@ -75,6 +75,14 @@ class Policy(ABC):
         ever fit when nothing runs, or the engine would stand still.
         """
         return self.memory.fits(request, running)
+
+    def precedes(self, waiting: Request, prefill: Request) -> bool:
+        """Whether `waiting`, the head, is computed before running `prefill` goes on, if it can join.
+
+        No, unless a policy says otherwise: it gets what the prefills under way leave of the token budget. Once both
+        run, `order` should agree.
+        """
+        return False
 
     def joined(self, request: Request) -> None:  # noqa: B027  (nothing to do by default)
         """`request` has entered the batch."""

@@ -37,16 +37,28 @@ class _Tenant:
         return self.served, self.turn, self.name
 
 
+class _Prompt:
+    """The known tokens with which a request joined first, and how many of them, from the start, need no counting."""
+
+    __slots__ = ("counted", "length", "request")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.counted, self.length = request.cached_tokens, len(request.tokens)
+
+
 @register("fair")
 class FairShares(Policy):
     """The virtual token counter of 'Fairness in Serving Large Language Models' (Sheng et al., OSDI'24).
 
-    A tenant's counter grows by 1 for each prompt token that is computed for it and by 2 for each token generated. The
-    tenant with the least counter goes next, with its earliest request; work that a preemption repeats and tokens from
-    the prefix cache are not counted. A tenant that comes with nothing else waiting is lifted to the least counter of
-    those who wait (if nobody waits: to that of the tenant served last), so that nobody saves up service while away. The
-    paper's bound follows: of two tenants that both wait, none gets more than a constant ahead, however much it sends;
-    within a tenant it is first come, first served, so nothing starves.
+    A tenant's counter grows by 1 for each prompt token that is computed for it and by 2 for each token generated. Of a
+    prompt as much as one iteration can compute is counted when it joins, the rest as its chunks are computed, so that a
+    long one shares the token budget with others. The tenant with the least counter goes next, with its earliest
+    request; work that a preemption repeats and tokens from the prefix cache are not counted. A tenant that comes with
+    nothing else waiting is lifted to the least counter of those who wait (if nobody waits: to that of the tenant served
+    last), so that nobody saves up service while away. The paper's bound follows: of two tenants that both wait, none
+    gets more than a constant ahead, however much it sends; within a tenant it is first come, first served, so nothing
+    starves.
 
     When blocks run out, the latest request of the most served tenant is preempted. When places or memory are lacking
     and the tenant that goes next runs fewer requests than an equal share of the places, those that run more than theirs
@@ -67,6 +79,8 @@ class FairShares(Policy):
         self._queued: set[str] = set()
         self._requests: dict[int, Request] = {}
         """Running requests by arrival."""
+        self._prompts: dict[int, _Prompt] = {}
+        """Those of unfinished requests that are not counted to their end, by arrival."""
         self._newest = -1
         self._turns = 0
         self._last: _Tenant | None = None
@@ -133,15 +147,20 @@ class FairShares(Policy):
     # -- who runs -----------------------------------------------------------------------------------------------
 
     def joined(self, request: Request) -> None:
-        """Its prompt is counted, where it is computed for the first time."""
+        """The beginning of its prompt is counted, where it is computed for the first time."""
         tenant = self._tenant(request.tenant)
         if not request.timeline.preempted_s:
-            tenant.served += INPUT_WEIGHT * (len(request.tokens) - request.cached_tokens)
+            self._prompts[request.arrival] = _Prompt(request)
+            self._count_prompt(request, request.num_computed + self.budget.most)
         tenant.running[request.arrival] = request.num_outputs
         self._requests[request.arrival] = request
         self._turns += 1
         tenant.turn = self._turns
         self._active[tenant.name] = self._last = tenant
+
+    def precedes(self, waiting: Request, prefill: Request) -> bool:
+        """That of the tenant served less."""
+        return self._tenants[waiting.tenant].rank < self._tenants[prefill.tenant].rank
 
     def left(self, request: Request) -> None:
         """See the base class."""
@@ -152,15 +171,30 @@ class FairShares(Policy):
             del self._active[tenant.name]
 
     def observe(self, record: "IterationRecord") -> None:
-        """What was generated is counted."""
+        """What was computed and generated is counted."""
         super().observe(record)
+        for prompt in list(self._prompts.values()):
+            self._count_prompt(prompt.request, prompt.request.num_computed)
         for request in self._requests.values():
             self._count_outputs(self._tenants[request.tenant], request)
+
+    def _count_prompt(self, request: Request, num_computed: int) -> None:
+        prompt = self._prompts[request.arrival]
+        stop = min(num_computed, prompt.length)
+        if stop > prompt.counted:
+            self._tenants[request.tenant].served += INPUT_WEIGHT * (stop - prompt.counted)
+            prompt.counted = stop
+        if prompt.counted == prompt.length:
+            del self._prompts[request.arrival]
 
     def _count_outputs(self, tenant: _Tenant, request: Request) -> None:
         generated = request.num_outputs
         tenant.served += OUTPUT_WEIGHT * (generated - tenant.running[request.arrival])
         tenant.running[request.arrival] = generated
+
+    def ended(self, request: Request) -> None:
+        """See the base class."""
+        self._prompts.pop(request.arrival, None)
 
     def order(self, requests: Sequence[Request]) -> Sequence[Request]:
         """Of the least served tenants first."""
@@ -196,6 +230,8 @@ class FairShares(Policy):
         arrivals = {request.arrival for request in running}
         if {arrival for tenant in tenants for arrival in tenant.running} != arrivals or set(self._requests) != arrivals:
             raise IntegrityError("the tenants' running requests and those that run differ")
+        if not set(self._prompts) <= arrivals | {request.arrival for request in waiting}:
+            raise IntegrityError("a prompt is counted of a request that has ended")
         if {tenant.name for tenant in tenants if tenant.running} != set(self._active):
             raise IntegrityError("tenants with running requests and active tenants differ")
         if not {tenant.name for tenant in tenants if tenant.waiting} <= self._queued:

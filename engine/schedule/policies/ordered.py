@@ -41,6 +41,10 @@ class OrderedPolicy(Policy):
         """See the base class."""
         self._waiting.remove(request)
 
+    def precedes(self, waiting: Request, prefill: Request) -> bool:
+        """By their keys; among equals the prefill under way goes on."""
+        return self.key(waiting) < self.key(prefill)
+
     def joined(self, request: Request) -> None:
         """See the base class."""
         self._running.push(request)

@@ -46,6 +46,11 @@ class AccumulatingPriority(Policy):
         """See the base class."""
         self._waiting[request.priority_class].remove(request)
 
+    def precedes(self, waiting: Request, prefill: Request) -> bool:
+        """By what they have accumulated."""
+        now_s = time.monotonic()
+        return self._accumulated(waiting, now_s) > self._accumulated(prefill, now_s)
+
     def order(self, requests: Sequence[Request]) -> Sequence[Request]:
         """By what they have accumulated."""
         return sorted(requests, key=self._order_at(time.monotonic()))

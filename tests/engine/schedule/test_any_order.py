@@ -1,5 +1,6 @@
 """Every policy, memory rule and kind of preemption under any order of arrivals, cancels and iterations."""
 
+import time
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ from tests.engine.schedule import pretended
 NUM_BLOCKS = 10
 BUDGET = 8
 BATCH = 4
+TICK_S = 1e-4
+"""How much later it is at each look at the clock."""
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Arrivals, groups, continuations, cancels, failures and iterations."""
+    """Arrivals, groups, continuations, cancels, failures, pauses and iterations, by a clock of its own."""
 
     scheduler: Scheduler
 
@@ -28,6 +31,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         super().__init__()
         self.arrived: list[Request] = []
         self.joined: list[int] = []
+        self.now_s = 0.0
         self.patched = pytest.MonkeyPatch()
 
     @initialize(
@@ -42,9 +46,18 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def begin(self, rows: int, **choices: Any) -> None:
         self.patched.setattr(plans, "MOST_PROMPT_ROWS", rows)
+        self.patched.setattr(time, "monotonic", self.look_at_clock)
         choices["tbt_target_ms"] = 5.0 if choices["token_budget"] == "adaptive" else None
         self.scheduler = pretended.make(num_blocks=NUM_BLOCKS, budget=BUDGET, batch=BATCH, **choices)
         self.choices = choices
+
+    def look_at_clock(self) -> float:
+        self.now_s += TICK_S
+        return self.now_s
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 30.0]))
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
 
     @rule(
         prompt=st.integers(1, 30),
@@ -103,7 +116,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         requests = self.scheduler.requests
         before = set(requests.running)
         had_work = len(requests)
+        preempted = self.scheduler.preemptions
         plan = self.scheduler.select()
+        assert self.scheduler.preemptions - preempted <= BATCH
         assert bool(plan) == bool(had_work)
         assert plan.num_tokens <= BUDGET
         assert len(set(plan.requests)) == len(plan)
@@ -134,9 +149,13 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Whatever state it is in, the work that is left comes to an end, and everything is given back."""
-        self.patched.undo()
-        if not hasattr(self, "scheduler"):
-            return
+        try:
+            if hasattr(self, "scheduler"):
+                self.finish()
+        finally:
+            self.patched.undo()
+
+    def finish(self) -> None:
         for _ in range(4000):
             if not len(self.scheduler.requests):
                 break

@@ -236,7 +236,7 @@ def test_who_lacks_rows_for_its_prompt_holds_up_nobody_else(prompt: int, lengths
 
 def test_nobody_leaves_for_one_that_lacks_rows() -> None:
     scheduler = make("priority", num_blocks=600, budget=1024, batch=2, max_model_len=2000)
-    add(scheduler, 1500, 1, name="long", priority_class="low", prompt_logprobs=0)
+    add(scheduler, 1500, 1, name="long", priority_class="realtime", prompt_logprobs=0)
     add(scheduler, 5, 9, name="small", priority_class="low")
     assert step(scheduler) == {"long": 512, "small": 5}
     add(scheduler, 20, 1, name="urgent", priority_class="realtime", prompt_logprobs=0)

@@ -11,14 +11,14 @@ from orcastream.engine.schedule.policies import POLICIES, Policy, PolicyTools
 from orcastream.schemas.keys import CLASSES
 from tests.engine.schedule import pretended
 
-BATCH = 6
+BATCH, BUDGET = 6, 8
 
 
 class Rig:
     """Who waits, who runs, and the policy's books beside."""
 
     def __init__(self, policy: str) -> None:
-        scheduler = pretended.make(num_blocks=2000, batch=BATCH, max_model_len=4000)
+        scheduler = pretended.make(num_blocks=2000, batch=BATCH, budget=BUDGET, max_model_len=4000)
         tools = PolicyTools(scheduler.policy.memory, scheduler.policy.budget, BATCH)
         self.policy: Policy = POLICIES[policy](tools)
         self.waiting: list[Request] = []
@@ -51,6 +51,7 @@ class Rig:
     def decode(self, each: Request, num_tokens: int) -> None:
         """Its prefill ends, if it has not, and it generates."""
         each.state = RequestState.INCREMENT
+        each.num_computed = len(each.tokens)
         each.num_pending += num_tokens
         for _ in range(num_tokens):
             each.append(7)
@@ -60,6 +61,7 @@ class Rig:
         self.policy.left(victim)
         self.running.remove(victim)
         victim.state = RequestState.WAITING
+        victim.num_computed = 0
         victim.timeline.preempted_s.append(0.0)
         self.preempted.add(victim.arrival)
         self.waiting.append(victim)
@@ -139,7 +141,10 @@ def play(policy: str, moves: list[Any], look: Callable[[Rig], None], follower: F
 
 
 def agree(rig: Rig, key: Callable[[Request], Any], rank: Callable[[Request], Any] | None = None) -> None:
-    """The head is the least by (key, arrival), and running requests are in the order of `rank`, or of the same."""
+    """The head is the least by (key, arrival), and running requests are in the order of `rank`, or of the same.
+
+    The head precedes those with a greater key.
+    """
 
     def by_key(each: Request) -> Any:
         return key(each), each.arrival
@@ -149,3 +154,5 @@ def agree(rig: Rig, key: Callable[[Request], Any], rank: Callable[[Request], Any
     assert list(rig.policy.order(rig.running)) == wanted
     if wanted:
         assert rig.policy.victim(rig.running) is wanted[-1]
+    if (head := rig.policy.head()) is not None:
+        assert all(rig.policy.precedes(head, each) is (key(head) < key(each)) for each in rig.running)

@@ -5,18 +5,18 @@ from typing import Any
 from hypothesis import given
 
 from orcastream.engine.request import Request
-from tests.engine.schedule.policies.rig import BATCH, MOVES, Follower, Rig, play
+from tests.engine.schedule.policies.rig import BATCH, BUDGET, MOVES, Follower, Rig, play
 from tests.engine.schedule.pretended import add, compute, drain, make, step
 
 
 class Counters(Follower):
-    """Algorithm 2 of the paper, with a dictionary and loops."""
+    """Algorithm 2 of the paper, with a dictionary and loops, and a prompt counted in two parts."""
 
     def __init__(self) -> None:
         self.served: dict[str, float] = {}
         self.joins: list[str] = []
         self.waiting: list[Request] = []
-        self.counted: set[int] = set()
+        self.uncounted: dict[int, int] = {}
 
     def arrived(self, each: Request) -> None:
         self.served.setdefault(each.tenant, 0.0)
@@ -28,13 +28,15 @@ class Counters(Follower):
             self.served[each.tenant] = max(self.served[each.tenant], level)
 
     def joined(self, each: Request) -> None:
-        if each.arrival not in self.counted:
-            self.counted.add(each.arrival)
-            self.served[each.tenant] += len(each.prompt_ids)
+        if each.arrival not in self.uncounted:
+            begun = min(BUDGET, len(each.prompt_ids))
+            self.served[each.tenant] += begun
+            self.uncounted[each.arrival] = len(each.prompt_ids) - begun
         self.joins.append(each.tenant)
 
     def decoded(self, each: Request, num_tokens: int) -> None:
-        self.served[each.tenant] += 2 * num_tokens
+        self.served[each.tenant] += self.uncounted[each.arrival] + 2 * num_tokens
+        self.uncounted[each.arrival] = 0
 
     def look(self, rig: Rig) -> None:
         self.waiting = list(rig.waiting)
@@ -46,6 +48,8 @@ class Counters(Follower):
             assert rig.policy.victim(rig.running) is wanted[-1]
         if head is not None:
             assert rig.policy.makes_way(head, rig.running) is self.leaves(rig, head)
+            ahead = [each for each in rig.running if self.rank(head)[:3] < self.rank(each)[:3]]
+            assert [each for each in rig.running if rig.policy.precedes(head, each)] == ahead
 
     def rank(self, each: Request) -> tuple[float, int, str, int]:
         """The least served first; of equals whose last turn was longest ago."""
@@ -144,6 +148,21 @@ def test_equal_tenants_do_not_push_each_other_out() -> None:
         add(scheduler, 4, 10, tenant="ab"[index % 2])
     drain(scheduler)
     assert scheduler.preemptions == 0
+
+
+def test_a_long_prompt_shares_the_budget_with_those_of_another_tenant() -> None:
+    scheduler = make("fair", num_blocks=200, max_model_len=400)
+    add(scheduler, 320, 1, name="long", tenant="heavy")
+    for _ in range(5):
+        step(scheduler)
+    light = [add(scheduler, 24, 1, tenant="light") for _ in range(2)]
+    computed = {"heavy": 0, "light": 0}
+    while any(each.finish_reason is None for each in light):
+        for name, length in step(scheduler).items():
+            computed["heavy" if name == "long" else "light"] += length
+    assert computed["light"] == 48
+    assert 48 - 16 <= computed["heavy"] <= 48 + 16
+    drain(scheduler)
 
 
 def test_nobody_saves_up_service_while_away() -> None:

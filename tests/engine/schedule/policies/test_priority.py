@@ -38,6 +38,7 @@ def look(rig: Rig) -> None:
     assert head is min(rig.waiting, key=lambda each: (-accumulated(each), each.arrival), default=None)
     if head is None:
         return
+    assert all(rig.policy.precedes(head, each) is (accumulated(head) > accumulated(each)) for each in rig.running)
     victim = least([each for each in rig.running if each.priority_class != "realtime"])
     if head.priority_class != "realtime" or victim is None or accumulated(victim) >= max(accumulated(head), 64):
         victim = None
@@ -72,6 +73,21 @@ def test_nothing_starves_under_a_stream_of_realtime_requests(clock: list[float])
     assert second == 32  # 64 times as fast ages the one that came half a second ago
 
 
+def test_a_passed_prefill_does_not_starve_either(clock: list[float]) -> None:
+    """As many realtime prompts as the budget has room for, and a long one of class low beside them."""
+    scheduler = make("priority", num_blocks=400, batch=8, prefix_cache=False)
+    low = add(scheduler, 40, 1, priority_class="low")
+    steps = []
+    while low.finish_reason is None:
+        clock[0] += 0.1
+        add(scheduler, 8, 1, priority_class="realtime")
+        steps.append(low.id in step(scheduler))
+        assert len(steps) < 1000
+    assert sum(steps) == 5
+    assert sum(steps[:20]) == 1  # at first it is passed by one that has waited for an iteration
+    drain(scheduler)
+
+
 def test_overload_keeps_the_ratio_of_waits_however_long_the_queue_gets(clock: list[float]) -> None:
     rig = Rig("priority")
     waits: dict[str, list[float]] = {"realtime": [], "normal": []}
@@ -98,6 +114,17 @@ def test_realtime_takes_the_place_of_low_and_low_comes_back() -> None:
     drain(scheduler)
     assert low.num_outputs == 6
     assert scheduler.preemptions == 1
+
+
+def test_who_made_way_does_not_come_back_before_whom_it_made_way_for(clock: list[float]) -> None:
+    scheduler = make("priority", num_blocks=30, batch=1)
+    low = add(scheduler, 4, 6, priority_class="low")
+    step(scheduler)
+    clock[0] = 30.0  # it has accumulated more than the one that comes now, and less than that has after a second
+    urgent = add(scheduler, 4, 2, priority_class="realtime")
+    assert step(scheduler) == {urgent.id: 4}
+    drain(scheduler)
+    assert len(low.timeline.preempted_s) == 1
 
 
 @pytest.mark.parametrize("waiting", ["high", "normal"])
