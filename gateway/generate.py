@@ -106,7 +106,7 @@ def _stream(replies: Sequence[Reply], headers: dict[str, str]) -> Response:
 
 async def whole(replies: Sequence[Reply]) -> bytes:
     """The answer in one piece, as JSON."""
-    read = [ReadReply(reply.session.updates(), reply.text(), reply.opening.text) for reply in replies]
+    read = [ReadReply(reply.session.updates(), reply.text(), reply.shape) for reply in replies]
     choices, usage = await gather(read)
     return encoded(replies[0].shape.whole(choices, usage))
 

@@ -81,18 +81,21 @@ class ChatCompletions(ChoicesEndpoint):
         delta = said(parts, in_chunk=True)
         if logprobs and not delta:
             delta = {"content": ""}
-        told = chat_logprobs(logprobs) if logprobs else None
+        told = self.write_logprobs(logprobs) if logprobs else None
         return {"index": choice, "delta": delta, "logprobs": told, "finish_reason": finish_reason}
 
     def whole_choice(
-        self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Logprobs = ()
+        self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Json | None
     ) -> Json:
         """See ChoicesEndpoint."""
         own = said(parts)
         content = None if "tool_calls" in own else ""
         message = {"role": "assistant", "content": content, "refusal": None, **own}
-        told = chat_logprobs(logprobs) if logprobs else None
-        return {"index": choice, "finish_reason": finish_reason, "logprobs": told, "message": message}
+        return {"index": choice, "finish_reason": finish_reason, "logprobs": logprobs, "message": message}
+
+    def write_logprobs(self, tokens: Logprobs) -> Json:
+        """See ChoicesEndpoint."""
+        return chat_logprobs(tokens)
 
 
 def _max_tokens(body: Body) -> Json:

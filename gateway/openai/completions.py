@@ -95,15 +95,19 @@ class Completions(ChoicesEndpoint):
 
     def delta(self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Logprobs = ()) -> Json:
         """See ChoicesEndpoint."""
-        text = "".join(part for part in parts if isinstance(part, str))
-        told = completion_logprobs(logprobs) if logprobs else None
-        return {"index": choice, "text": text, "logprobs": told, "finish_reason": finish_reason}
+        told = self.write_logprobs(logprobs) if logprobs else None
+        return self.whole_choice(choice, parts, finish_reason, told)
 
     def whole_choice(
-        self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Logprobs = ()
+        self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Json | None
     ) -> Json:
         """See ChoicesEndpoint."""
-        return self.delta(choice, parts, finish_reason, logprobs)
+        text = "".join(part for part in parts if isinstance(part, str))
+        return {"index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
+
+    def write_logprobs(self, tokens: Logprobs) -> Json:
+        """See ChoicesEndpoint."""
+        return completion_logprobs(tokens)
 
 
 def _count(name: str, value: Any) -> int:

@@ -96,6 +96,10 @@ class ChoicesEndpoint(GenerationEndpoint):
 
     @abstractmethod
     def whole_choice(
-        self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Logprobs = ()
+        self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Json | None
     ) -> Json:
-        """The choice of an answer that is not streamed."""
+        """The choice of an answer that is not streamed; `logprobs`: the field as `write_logprobs` has it."""
+
+    @abstractmethod
+    def write_logprobs(self, tokens: Logprobs) -> Json:
+        """The field `logprobs` of a choice of these tokens; its lists have one item per token."""

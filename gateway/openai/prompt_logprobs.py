@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from orcastream.gateway.openai.encoded_json import EncodedList, encoded_items
+from orcastream.gateway.openai.encoded_json import EncodedList
+from orcastream.gateway.openai.growing_list import GrowingList
 from orcastream.gateway.openai.logprobs import TokenLogprob, completion_logprobs
 from orcastream.gateway.openai.opening import Opening
 
@@ -15,8 +16,8 @@ class PromptLogprobs:
     def __init__(self, opening: Opening) -> None:
         """`opening`: which forms of it are told, and how many likeliest tokens in each."""
         self._echoed, self._by_id = opening.logprobs, opening.prompt_logprobs
-        self._lists: dict[str, list[bytes]] = {}
-        self._maps: list[bytes] = []
+        self._lists: dict[str, GrowingList] = {}
+        self._maps = GrowingList()
 
     @property
     def is_told(self) -> bool:
@@ -28,21 +29,23 @@ class PromptLogprobs:
         if (count := self._echoed) is not None:
             cut = [replace(one, likeliest=one.likeliest[:count]) for one in tokens]
             for name, items in completion_logprobs(cut).items():
-                self._lists.setdefault(name, []).append(encoded_items(items))
+                self._lists.setdefault(name, GrowingList()).add(items)
         if (count := self._by_id) is not None:
-            self._maps.append(encoded_items([_by_id(one, count) for one in tokens]))
+            self._maps.add([_by_id(one, count) for one in tokens])
 
-    def fields(self, answer: Mapping[str, Sequence[Any]] | None = None) -> dict[str, Any]:
+    def fields(self, answer: Mapping[str, EncodedList] | None = None) -> dict[str, Any]:
         """Fields of a choice of which `answer` are the `logprobs` behind the prompt's; none where nothing is told.
 
         `prompt_logprobs` is vLLM's, in which each token's own comes first.
         """
         told: dict[str, Any] = {}
         if self._echoed is not None:
-            own = {name: [encoded_items(items)] for name, items in (answer or {}).items()}
-            told["logprobs"] = {name: EncodedList([*parts, *own.get(name, ())]) for name, parts in self._lists.items()}
+            own = {name: items.parts for name, items in (answer or {}).items()}
+            told["logprobs"] = {
+                name: EncodedList((*items.so_far().parts, *own.get(name, ()))) for name, items in self._lists.items()
+            }
         if self._by_id is not None:
-            told["prompt_logprobs"] = EncodedList(self._maps)
+            told["prompt_logprobs"] = self._maps.so_far()
         return told
 
 

@@ -7,24 +7,29 @@ from typing import Final, NamedTuple
 
 from orcastream.broker.errors import BrokerError, ReplyConflict, UnknownRequest, WrongTenant
 from orcastream.gateway.errors import ApiError, not_found, reply_conflict, unavailable
-from orcastream.gateway.openai.answer_shape import WrittenChoice
+from orcastream.gateway.openai.answer_shape import AnswerShape, WrittenChoice
 from orcastream.gateway.replies.event_writer import check, total
 from orcastream.gateway.replies.merged import merged
 from orcastream.gateway.replies.reply_session import Updates
 from orcastream.gateway.replies.reply_text import ReplyText
 from orcastream.gateway.replies.reply_writer import ReplyWriter
 from orcastream.gateway.replies.sse import KEEP_ALIVE, is_comment
+from orcastream.gateway.replies.turns import Turns
 from orcastream.schemas.events import Usage
 
 _LARGE_BYTES: Final = 256 * 1024
+_TURN_TOKENS: Final = 16
+"""Once so many tokens with log probabilities are gathered in a turn of the event loop, it ends."""
+_TURN_BYTES: Final = 32 * 1024
+"""The same of what is streamed: some 16 tokens with all log probabilities that may be asked for."""
 
 
 class ReadReply(NamedTuple):
-    """One prompt's reply while it comes, and the text that its choices begin with."""
+    """One prompt's reply while it comes, and how it is written."""
 
     updates: Updates
     text: ReplyText
-    echo: str
+    shape: AnswerShape
 
 
 async def gather(replies: Sequence[ReadReply]) -> tuple[list[WrittenChoice], Usage]:
@@ -41,11 +46,11 @@ async def gather(replies: Sequence[ReadReply]) -> tuple[list[WrittenChoice], Usa
 
 
 async def _gather_one(reply: ReadReply) -> tuple[list[WrittenChoice], Usage]:
-    text, choices = reply.text, dict[int, WrittenChoice]()
+    text, choices, turns = reply.text, dict[int, WrittenChoice](), Turns(_TURN_TOKENS)
 
     def choice_of(number: int) -> WrittenChoice:
         if number not in choices:
-            choices[number] = WrittenChoice(reply.echo, text.prompt.told)
+            choices[number] = reply.shape.begun(text.prompt.told)
         return choices[number]
 
     async with aclosing(reply.updates) as updates:
@@ -53,6 +58,7 @@ async def _gather_one(reply: ReadReply) -> tuple[list[WrittenChoice], Usage]:
             for update in ready:
                 for piece in text.take(update):
                     choice_of(piece.choice).add(piece.parts, piece.logprobs)
+                    await turns.made(len(piece.logprobs))
                 if update.terminal is not None:
                     check(update.terminal)
                     for last in text.end(update.terminal):
@@ -76,6 +82,7 @@ async def stream(
     first = replies[0][1]
     written = [event for _, writer in replies for event in writer.begin()]
     usages: list[Usage] = []
+    turns = Turns(_TURN_BYTES)
     try:
         if written:
             yield b"".join(written)
@@ -92,6 +99,7 @@ async def stream(
                             together = b"".join(written)
                             written.clear()
                             yield together
+                        await turns.made(len(part))
                     if update.prompt is not None:
                         await asyncio.sleep(0)  # see above
                     if update.terminal is not None:
