@@ -6,7 +6,7 @@ from typing import Any
 
 from orcastream.gateway.openai.encoded_json import EncodedList
 from orcastream.gateway.openai.growing_list import GrowingList
-from orcastream.gateway.openai.logprobs import TokenLogprob, completion_logprobs
+from orcastream.gateway.openai.logprobs import LikelyToken, TokenLogprob, completion_logprobs
 from orcastream.gateway.openai.opening import Opening
 
 
@@ -52,9 +52,19 @@ class PromptLogprobs:
 def _by_id(one: TokenLogprob, count: int) -> dict[str, Any] | None:
     if one.chosen.logprob is None:
         return None
-    ranks = {likely.id: rank for rank, likely in enumerate(one.likeliest, start=1)}
+    ranks = _ranks(one.likeliest)
+    if one.rank is not None:
+        ranks[one.chosen.id] = one.rank
     likeliest = [likely for likely in one.likeliest[:count] if likely.id != one.chosen.id]
     return {
         str(each.id): {"logprob": each.logprob, "rank": ranks.get(each.id), "decoded_token": each.token.text}
         for each in (one.chosen, *likeliest)
     }
+
+
+def _ranks(likeliest: Sequence[LikelyToken]) -> dict[int, int]:
+    """Of each, one more than the number of likelier ones: those that are equally likely have the same."""
+    first: dict[float | None, int] = {}
+    for place, likely in enumerate(likeliest, start=1):
+        first.setdefault(likely.logprob, place)
+    return {likely.id: first[likely.logprob] for likely in likeliest}
