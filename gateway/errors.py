@@ -143,6 +143,12 @@ def file_not_found(file_id: str, param: str = "id") -> ApiError:
     return ApiError(404, f"No file {shown(without_keys(file_id))} is known.", param=param, code="file_not_found")
 
 
+def file_unreadable(file_id: str, param: str = "id") -> ApiError:
+    """409 for a file that is there, but not as this version writes them: to ask again is in vain."""
+    message = f"The file {shown(without_keys(file_id))} cannot be read: another version made it, or it is damaged."
+    return ApiError(409, message, param=param, code="file_unreadable", headers=_FINAL)
+
+
 def files_full(error: FilesFull) -> ApiError:
     """429: nothing is taken before the tenant deletes files, or they expire."""
     message = f"Your files would be {error.found} {error.what}, allowed: {error.allowed}. Delete some."
@@ -152,6 +158,12 @@ def files_full(error: FilesFull) -> ApiError:
 def batch_not_found(batch_id: str) -> ApiError:
     """404 for a batch that does not exist, is kept no longer, or belongs to another tenant."""
     return ApiError(404, f"No batch {shown(without_keys(batch_id))} is known.", param="id", code="batch_not_found")
+
+
+def batch_unreadable(batch_id: str) -> ApiError:
+    """409 for a batch that is there, but not as this version writes them: to ask again is in vain."""
+    message = f"The batch {shown(without_keys(batch_id))} cannot be read: another version made it, or it is damaged."
+    return ApiError(409, message, param="id", code="batch_unreadable", headers=_FINAL)
 
 
 def batches_full(allowed: int) -> ApiError:

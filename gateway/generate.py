@@ -17,6 +17,7 @@ from orcastream.gateway.openai.endpoint import GenerationEndpoint
 from orcastream.gateway.openai.opening import NO_OPENING, Opening
 from orcastream.gateway.openai.prompt import Prompt, Text, TokenIds
 from orcastream.gateway.replies.answer import ReadReply, as_api_error, gather, stream
+from orcastream.gateway.replies.answer_room import AnswerRoom
 from orcastream.gateway.replies.event_writer import EventWriter
 from orcastream.gateway.replies.reply_session import ReplySession
 from orcastream.gateway.replies.reply_text import ReplyText
@@ -104,11 +105,13 @@ def _stream(replies: Sequence[Reply], headers: dict[str, str]) -> Response:
     return EventStream(events, headers=headers, closed=partial(close_all, sessions))
 
 
-async def whole(replies: Sequence[Reply]) -> bytes:
-    """The answer in one piece, as JSON."""
+async def whole(replies: Sequence[Reply], most_bytes: int | None = None) -> bytes:
+    """The answer in one piece, as JSON. Raises ApiError, and AnswerTooLarge where it has more than `most_bytes`."""
     read = [ReadReply(reply.session.updates(), reply.text(), reply.shape) for reply in replies]
-    choices, usage = await gather(read)
-    return encoded(replies[0].shape.whole(choices, usage))
+    choices, usage = await gather(read, AnswerRoom(most_bytes))
+    body = encoded(replies[0].shape.whole(choices, usage))
+    AnswerRoom(most_bytes).take(len(body))
+    return body
 
 
 async def answer_whole(

@@ -29,11 +29,6 @@ def new_gateway_name() -> str:
     return f"gateway-{new_process_name()}"
 
 
-def _part_of(bound: int | None, share: float) -> int | None:
-    """A tenant's part of a bound of the queue, at least 1; None where the whole is its own, or there is no bound."""
-    return None if bound is None or share == 1 else max(1, int(bound * share))
-
-
 class Gateway:
     """Everything that the routes share. Stateless: what it knows can be lost at any moment, and another goes on."""
 

@@ -5,17 +5,18 @@ from typing import Final
 
 from orcastream.schemas.constraint import Constraint
 from orcastream.text.answer_format import AnswerFormat, Thinking
-from orcastream.text.grammar import content_rules
+from orcastream.text.grammar import WHITE_SPACE, content_rules
 from orcastream.text.lark import as_regex
 from orcastream.text.reasoning import CLOSES, OPENS
 from orcastream.text.tools.grammar import Calls
 
 _THOUGHT: Final = [
+    f"THINK: {as_regex(f'({WHITE_SPACE})?{OPENS}')}",
     "thought: to_the_close LINES?",
     f"to_the_close[lazy]: {as_regex(f'(?s:.*){CLOSES}')}",
     "LINES: /\\n{1,4}/",
 ]
-"""Thinking that has begun, with the line breaks behind it."""
+"""What opens thinking, and the rest of it, with the line breaks behind it."""
 
 
 def answer_grammar(answer_format: AnswerFormat, calls: Calls | None, content: Constraint | None) -> Constraint | None:
@@ -28,11 +29,12 @@ def answer_grammar(answer_format: AnswerFormat, calls: Calls | None, content: Co
             return content
         answer, rules = "content", content_rules(content)
     elif content is None or calls.required:
+        calls = replace(calls, behind_thinking=answer_format.thinking is Thinking.MAY_COME)
         answer, rules = "calls" if calls.required else "calls_or_text", answer_format.calls.rules(calls)
     else:
         rules = [*answer_format.calls.rules(replace(calls, beside_content=True)), *content_rules(content)]
         answer = "(calls | content)"
     if answer_format.thinking:
-        opened = "thought" if answer_format.thinking is Thinking.OPEN else f'("{OPENS}" thought)?'
-        answer, rules = f"{opened} {answer}", [*rules, *_THOUGHT]
+        thought = "thought" if answer_format.thinking is Thinking.OPEN else "(THINK thought)?"
+        answer, rules = f"{thought} {answer}", [*rules, *_THOUGHT]
     return Constraint(grammar="\n".join([f"start: {answer}", *rules]))

@@ -1,5 +1,8 @@
 """Marks in text that arrives in pieces."""
 
+SPACE = " \t\r\n"
+"""White space around marks, and around calls."""
+
 
 class UpToMark:
     """Gives out text up to a mark, and holds back what may be the mark's beginning.
@@ -31,7 +34,7 @@ class UpToMark:
 class Trimmed:
     """Gives text out without the white space before it, and holds back the white space behind it."""
 
-    def __init__(self, *, at_start: bool, space: str = " \t\r\n") -> None:
+    def __init__(self, *, at_start: bool, space: str = SPACE) -> None:
         self._begun = not at_start
         self._space = space
         self._held: list[str] = []

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from orcastream.text.marks import Trimmed, UpToMark
+from orcastream.text.marks import SPACE, PastSpace, Trimmed, UpToMark
 
 OPENS, CLOSES = "<think>", "</think>"
 """The marks of Qwen3, DeepSeek R1 and their like."""
@@ -18,13 +18,14 @@ class Thought(NamedTuple):
 class ReasoningParser:
     """Splits an answer at the marks of thinking, which are part of neither side, nor are line breaks around them.
 
-    An answer that does not begin with the opening mark has no thinking, unless the prompt ended with that mark.
-    Thinking that is never closed is thinking to its end. What comes out depends on the whole text alone.
+    White space may come before the opening mark. An answer that does not begin so has no thinking, unless the prompt
+    ended with that mark. Thinking that is never closed is thinking to its end. What comes out depends on the whole text
+    alone.
     """
 
     def __init__(self, *, inside: bool = False) -> None:
         """`inside`: the prompt has opened the thinking already."""
-        self._opening = None if inside else ""
+        self._opening = None if inside else PastSpace(SPACE)
         self._thinking: UpToMark | None = UpToMark(CLOSES) if inside else None
         self._reasoning = Trimmed(at_start=True, space="\n")
         self._at_start = False
@@ -32,13 +33,13 @@ class ReasoningParser:
     def push(self, text: str) -> Thought:
         """Take the next piece of text."""
         if self._opening is not None:
-            text = self._opening + text
-            begun = text.lstrip()
+            begun = self._opening.push(text)
             if begun.startswith(OPENS):
                 self._thinking, text = UpToMark(CLOSES), begun[len(OPENS) :]
             elif OPENS.startswith(begun):
-                self._opening = text
                 return Thought("", "")
+            else:
+                text = self._opening.held
             self._opening = None
         if self._thinking is None:
             return Thought("", self._answer(text))
@@ -52,7 +53,7 @@ class ReasoningParser:
     def finish(self) -> Thought:
         """What was held back, where the text ends."""
         if self._opening is not None:
-            rest, self._opening = self._opening, None
+            rest, self._opening = self._opening.held, None
             return Thought("", rest)
         return Thought("" if self._thinking is None else self._reasoning.push(self._thinking.finish()), "")
 

@@ -113,27 +113,44 @@ class Running:
             prompt_logprobs=payload.prompt_logprobs,
         )
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nobody has begun it yet, as far as is known before its log is read."""
+        return self.claimed.deliveries == 1 and not (self.suspect or self.last_epoch or self.choices)
+
+    def begin(self, eos_token_ids: Collection[int]) -> None:
+        """Begin with an empty log. `attached` says whether it was one."""
+        self._adopt([[]] * self.request.payload.n, eos_token_ids)
+
     def attached(self, log: ReplyLog, fold: Fold, eos_token_ids: Collection[int]) -> bool:
         """Continue from the log just read; True when the engine must (re)start because the log says something else.
 
         Where this worker's own tokens extend the log, only what is missing there is published and the engine goes on
-        undisturbed. Otherwise the log is adopted: what stands in it is what clients may have seen.
+        undisturbed. Otherwise, or where it has failed meanwhile, the log is adopted: what stands in it is what clients
+        may have seen.
         """
         self.log, self.steady = log, None
+        is_same_draw = fold.first_seed in (None, self._seed)
         if fold.first_seed is not None:
             self._seed = fold.first_seed
         logged = [fold.tokens[index] if index < len(fold.tokens) else [] for index in range(self.request.payload.n)]
-        goes_on = self._prompt is None or self._prompt.adopt(fold.prompt_told)
+        goes_on = is_same_draw and self.error is None
+        if self._prompt is not None and not self._prompt.adopt(fold.prompt_told):
+            goes_on = False
         if goes_on and self.choices and all(map(Choice.extends, self.choices, logged)):
             for choice, tokens in zip(self.choices, logged, strict=True):
                 choice.num_logged = len(tokens)
             return False
+        self._adopt(logged, eos_token_ids)
+        return True
+
+    def _adopt(self, logged: Sequence[Sequence[int]], eos_token_ids: Collection[int]) -> None:
+        """Go on from what a log holds, in a new attempt."""
         self.continued = any(logged)
         self.choices = [self._choice(index) for index in range(len(logged))]
         for choice, tokens in zip(self.choices, logged, strict=True):
             choice.adopt(tokens, eos_token_ids)
         self._begin_attempt()
-        return True
 
     def engine_requests(self) -> list[Request]:
         """What the engine has to run in the current attempt. New ones with every call."""

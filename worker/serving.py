@@ -108,6 +108,10 @@ class Serving:
             if running.closed:
                 self._parts.isolation.look()
                 return
+            if running.is_new:  # Redis is asked twice, and the engine need not wait for that
+                running.begin(self._parts.engine.eos_token_ids)
+                self._parts.submit(running)
+                before = running.engine_ids()
             restart = await self._parts.admission.attach(self._session, running)
         except LinkLost:
             raise

@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import uvloop
 from rich.console import Console
 
 from orcastream.bench.arrivals import poisson
@@ -25,6 +26,7 @@ from orcastream.bench.flags import Parser, above_zero, at_least
 from orcastream.bench.overload.client import LeanClient
 from orcastream.bench.overload.report import Report
 from orcastream.bench.serve.gateway import served_model
+from orcastream.bench.serve.http_pool import HttpPool
 from orcastream.bench.serve.questions import DEMO_MODEL
 from orcastream.bench.site import Site
 from orcastream.bench.workloads import SampleRequest
@@ -63,7 +65,8 @@ async def measure(options: argparse.Namespace) -> Report:
             await site.start()
             await site.scale_to(1)
             await served_model(site.url, patience_s=_PATIENCE_S)
-            return await _stretches(LeanClient(site.port, DEMO_MODEL, options.deadline), options)
+            async with HttpPool(site.url) as http:
+                return await _stretches(LeanClient(http, DEMO_MODEL, options.deadline), options)
         finally:
             await site.stop()
 
@@ -111,7 +114,7 @@ async def _capacity(client: LeanClient, asking: Asking, duration_s: float) -> fl
 def main(arguments: Sequence[str]) -> int:
     """Measure and print; returns the exit status."""
     options = _parse(arguments)
-    report = asyncio.run(measure(options))
+    report = uvloop.run(measure(options))
     print(report.summary())
     if options.json:
         options.json.write_text(json.dumps(report.figures(), indent=1) + "\n", encoding="utf-8")

@@ -6,14 +6,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
-
 from orcastream.bench.figures.outcome import Objectives, Outcome
+from orcastream.bench.serve.http_pool import HttpPool
 from orcastream.bench.workloads import SampleRequest
 from orcastream.client.sse import ServedBy, SseParser
 
 _DONE = "[DONE]"
-_CONNECT_S = 10.0
+_OK = 200
 LOST = "cut off"
 """The stream ended without its last line."""
 UNREADABLE = "unreadable"
@@ -36,26 +35,19 @@ class Client:
         tenant_keys: Mapping[str, str] | None = None,
         objectives: Objectives | None = None,
         timeout_s: float = 120.0,
-        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._model = model
         self._api_key = api_key
         self._tenant_keys = dict(tenant_keys or {})
         self._targets = _targets(objectives or Objectives())
         self._timeout_s = timeout_s
-        self._http = httpx.AsyncClient(
-            base_url=url,
-            timeout=httpx.Timeout(None, connect=_CONNECT_S),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-            trust_env=False,
-            transport=transport,
-        )
+        self._http = HttpPool(url)
 
     async def __aenter__(self) -> "Client":
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._http.aclose()
+        await self._http.__aexit__()
 
     async def ask(self, request: SampleRequest, arrived_s: float | None = None) -> Outcome:
         """The outcome, whatever it is: errors are in it and are not raised. `arrived_s`: when it was due."""
@@ -65,19 +57,19 @@ class Client:
                 await self._stream(outcome)
         except TimeoutError:
             outcome.error = "no end in time"
-        except httpx.HTTPError as error:
+        except OSError as error:
             outcome.error = f"connection: {type(error).__name__}"
         return outcome
 
     async def _stream(self, outcome: Outcome) -> None:
         path, body = self._body(outcome.request)
         headers = self._headers(outcome.request.tenant)
-        async with self._http.stream("POST", path, json=body, headers=headers) as response:
-            if response.status_code != httpx.codes.OK:
-                outcome.error = _refusal(response.status_code, await response.aread())
+        async with self._http.post(path, body, headers) as answer:
+            if (status := await answer.status()) != _OK:
+                outcome.error = _refusal(status, await answer.read())
                 return
             parser = SseParser()
-            async for line in response.aiter_lines():
+            async for line in answer.lines():
                 event = parser.feed(line)
                 if isinstance(event, ServedBy):
                     outcome.workers.append(event.worker)

@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import uvloop
 from rich.console import Console
 
 from orcastream.bench.figures.machine import command_line
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     check_outputs(options)
     bench = ServeBench(options)
     try:
-        asyncio.run(bench.run())
+        uvloop.run(bench.run())
     except (GatewayUnavailable, ValueError, OSError) as error:
         raise UserError(str(error)) from None
     except asyncio.CancelledError:

@@ -12,6 +12,7 @@ from orcastream.broker.redis_link import RedisLink
 from orcastream.broker.reply_log import REFUSED
 from orcastream.broker.resp import fields_of
 from orcastream.broker.scripts import KEEP_FILE
+from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.keys import Keys
 
 T = TypeVar("T")
@@ -36,6 +37,13 @@ class FileLost(BrokerError):
 
     def __init__(self, file_id: str) -> None:
         super().__init__(f"the content of the file {file_id!r} is not, or not wholly, in Redis")
+
+
+class UnreadableFile(BrokerError):
+    """What is known of a file is not what this version writes: another one wrote it, or it is damaged."""
+
+    def __init__(self, file_id: str, why: ValueError) -> None:
+        super().__init__(f"the file {file_id!r} is not readable: {why}")
 
 
 class FileBounds(NamedTuple):
@@ -85,15 +93,23 @@ class FileStore:
         await self._patiently(add)
 
     async def find(self, tenant: str, file_id: str) -> StoredFile | None:
-        """The file of that id; None where this tenant has none that is there and has not expired."""
+        """The file of that id; None where this tenant has none that is there and has not expired.
+
+        Raises UnreadableFile.
+        """
         text = await self._patiently(lambda link: link.call("HGET", self._keys.files(tenant), file_id))
-        file = None if text is None else StoredFile.from_text(text)
-        return file if file is not None and self._is_there(file) else None
+        if text is None:
+            return None
+        try:
+            file = StoredFile.from_text(text)
+        except InvalidRequest as error:
+            raise UnreadableFile(file_id, error) from None
+        return file if self._is_there(file) else None
 
     async def list(self, tenant: str) -> list[StoredFile]:
-        """All files of a tenant, the oldest first."""
+        """All files of a tenant, the oldest first; those that cannot be read are left out."""
         texts = await self._patiently(lambda link: link.call("HVALS", self._keys.files(tenant)))
-        files = [file for file in map(StoredFile.from_text, texts) if self._is_there(file)]
+        files = [file for file in map(_read, texts) if file is not None and self._is_there(file)]
         return sorted(files, key=lambda file: (file.created_ms, file.id))
 
     async def content(self, file: StoredFile) -> AsyncIterator[bytes]:
@@ -105,12 +121,12 @@ class FileStore:
         if size_bytes != file.size_bytes:
             raise FileLost(file.id)
 
-    async def delete(self, tenant: str, file: StoredFile) -> None:
-        """Leave nothing of a file; a job's results stay with the job."""
+    async def delete(self, tenant: str, file_id: str) -> None:
+        """Leave nothing of a file, readable or not; a job's results stay with the job."""
 
         async def delete(link: Connection) -> None:
-            await link.call("HDEL", self._keys.files(tenant), file.id)
-            await link.call("DEL", self._keys.file_pieces(file.id))
+            await link.call("HDEL", self._keys.files(tenant), file_id)
+            await link.call("DEL", self._keys.file_pieces(file_id))
 
         await self._patiently(delete)
 
@@ -135,6 +151,13 @@ class FileStore:
 
     async def _patiently(self, action: Callable[[Connection], Awaitable[T]]) -> T:
         return await self._redis.patiently(action, time.monotonic() + self._patience_s)
+
+
+def _read(text: bytes) -> StoredFile | None:
+    try:
+        return StoredFile.from_text(text)
+    except InvalidRequest:
+        return None
 
 
 def _one_piece(key: str, number: int) -> "Callable[[Connection], Awaitable[list[tuple[bytes, list[bytes]]]]]":

@@ -2,11 +2,16 @@
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Literal, Self
+from typing import Final, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+
+from orcastream.schemas.explain import first_complaint
 
 Outcome = Literal["completed", "failed"]
 
 
+@with_config(ConfigDict(extra="forbid", strict=True))
 @dataclass(frozen=True, slots=True)
 class StoredFile:
     """One file of a tenant; times are Unix milliseconds of the server's clock.
@@ -29,7 +34,13 @@ class StoredFile:
         """As it is kept in Redis."""
         return json.dumps(asdict(self))
 
-    @classmethod
-    def from_text(cls, text: bytes) -> Self:
-        """As `as_text` wrote it."""
-        return cls(**json.loads(text))
+    @staticmethod
+    def from_text(text: bytes) -> "StoredFile":
+        """As `as_text` wrote it; InvalidRequest where it is another version's, or damaged."""
+        try:
+            return _ADAPTER.validate_json(text)
+        except ValidationError as error:
+            raise first_complaint(error, "file") from None
+
+
+_ADAPTER: Final = TypeAdapter(StoredFile)

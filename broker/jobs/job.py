@@ -5,13 +5,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
+from redis.exceptions import ResponseError
+
 from orcastream.broker.connection import Connection
-from orcastream.broker.errors import BrokerError, require
+from orcastream.broker.errors import WRONG_TYPE, BrokerError, error_code, require
 from orcastream.broker.jobs.order import CANCELLING, JobOrder, JobProgress, check_job_id
 from orcastream.broker.redis_link import RedisLink
 from orcastream.broker.reply_log import REFUSED
 from orcastream.broker.resp import fields_of
-from orcastream.broker.scripts import LEASE_JOB, MARK_JOB, RECORD_LINE, SEAL_JOB, ScriptCall
+from orcastream.broker.scripts import LEASE_JOB, MARK_JOB, RECORD_LINE, RESULTS_PAGE, SEAL_JOB, ScriptCall
+from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.keys import Keys
 
 T = TypeVar("T")
@@ -19,6 +22,8 @@ T = TypeVar("T")
 FIRST_RESULT: Final = "0"
 """The cursor before all results."""
 _NO_JOB: Final = -1
+_PAGE_BYTES: Final = 1024 * 1024
+"""Where a page of results has as many, it ends: who reads it holds no more, but for the last result in it."""
 _COUNTS: Final = ("completed", "failed", "completed_bytes", "failed_bytes")
 _FIELDS: Final = frozenset({"order", "total", *_COUNTS})
 """What is kept of a job beside its marks."""
@@ -156,11 +161,10 @@ class Job:
         return bool(await self._run(RECORD_LINE.call(keys, [number, result, "failed" if failed else "completed"])))
 
     async def results_after(self, cursor: str, count: int) -> list[JobResult]:
-        """At most `count` results in the order in which they came, those behind `cursor`."""
+        """At most `count` results in the order in which they came, those behind `cursor`; fewer large ones."""
         begin = "-" if cursor == FIRST_RESULT else f"({cursor}"
-        entries = await self._patiently(
-            lambda link: link.call("XRANGE", self._keys.job_results(self.id), begin, "+", "COUNT", count)
-        )
+        call = RESULTS_PAGE.call([self._keys.job_results(self.id)], [begin, count, _PAGE_BYTES])
+        entries = await self._patiently(lambda link: link.run(call.script, call.keys, call.args))
         return [_result(entry) for entry in entries]
 
     async def mark(self, name: str, value: str | int) -> bool:
@@ -214,15 +218,22 @@ async def see_jobs(link: Connection, keys: Keys, job_ids: Sequence[str]) -> dict
     """
     asked = [ask for one in job_ids for ask in (("HGETALL", keys.job(one)), ("EXISTS", keys.job_runner(one)))]
     replies = await link.call_many(asked)
-    require(replies)
+    require([reply for reply in replies if not _is_wrong_type(reply)])
     return {
-        job_id: _seen(fields_of(flat), runs=bool(runs))
+        job_id: _seen(flat, runs=bool(runs))
         for job_id, flat, runs in zip(job_ids, replies[::2], replies[1::2], strict=True)
         if flat
     }
 
 
-def _seen(fields: Mapping[bytes, bytes], *, runs: bool) -> JobSeen | ValueError:
+def _is_wrong_type(reply: Any) -> bool:
+    return isinstance(reply, ResponseError) and error_code(reply) == WRONG_TYPE
+
+
+def _seen(flat: Any, *, runs: bool) -> JobSeen | ValueError:
+    if isinstance(flat, ResponseError):
+        return InvalidRequest("job", str(flat), "a hash")
+    fields = fields_of(flat)
     try:
         return JobSeen(JobOrder.from_text(fields.get(b"order", b"")), _progress(fields), runs)
     except ValueError as error:

@@ -4,9 +4,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
 from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.explain import first_complaint
 from orcastream.schemas.keys import PriorityClass
 from orcastream.schemas.request import DEFAULT_TENANT
 
@@ -18,6 +21,7 @@ CANCELLING: Final = "cancelling_ms"
 """The mark of a job that was cancelled: when. [ms]"""
 
 
+@with_config(ConfigDict(extra="forbid", strict=True))
 @dataclass(frozen=True, slots=True)
 class JobOrder:
     """What does not change of a job. Times are Unix milliseconds of the server's clock.
@@ -39,13 +43,16 @@ class JobOrder:
         """As it is kept in Redis."""
         return json.dumps(asdict(self))
 
-    @classmethod
-    def from_text(cls, text: bytes) -> Self:
-        """As `as_text` wrote it; ValueError where it is another version's, or damaged."""
+    @staticmethod
+    def from_text(text: bytes) -> "JobOrder":
+        """As `as_text` wrote it; InvalidRequest where it is another version's, or damaged."""
         try:
-            return cls(**json.loads(text))
-        except TypeError as error:
-            raise ValueError(f"order: got {text[:100]!r}, allowed: what this version writes") from error
+            return _ADAPTER.validate_json(text)
+        except ValidationError as error:
+            raise first_complaint(error, "order") from None
+
+
+_ADAPTER: Final = TypeAdapter(JobOrder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
--- Enter a file into its tenant's list, or say it anew; files that have expired leave the list.
+-- Enter a file into its tenant's list, or say it anew; files that have expired leave the list. One that cannot be read stays,
+-- and counts as a file without bytes.
 -- KEYS[1] the tenant's files
 -- ARGV[1] id, ARGV[2] the file as JSON with size_bytes and expires_ms, ARGV[3] now, ms,
 -- ARGV[4] most bytes of all files together, ARGV[5] most files; 0: any
@@ -8,11 +9,15 @@ local bytes, files, latest_ms = file.size_bytes, 1, file.expires_ms
 local entered = redis.call('HGETALL', KEYS[1])
 local expired = {}
 for at = 1, #entered, 2 do
-  local other = cjson.decode(entered[at + 1])
-  if other.expires_ms <= tonumber(ARGV[3]) then
+  local is_json, other = pcall(cjson.decode, entered[at + 1])
+  local expires_ms = is_json and type(other) == 'table' and tonumber(other.expires_ms)
+  local size_bytes = expires_ms and tonumber(other.size_bytes)
+  if not size_bytes then
+    if entered[at] ~= ARGV[1] then files = files + 1 end
+  elseif expires_ms <= tonumber(ARGV[3]) then
     expired[#expired + 1] = entered[at]
   elseif entered[at] ~= ARGV[1] then
-    bytes, files, latest_ms = bytes + other.size_bytes, files + 1, math.max(latest_ms, other.expires_ms)
+    bytes, files, latest_ms = bytes + size_bytes, files + 1, math.max(latest_ms, expires_ms)
   end
 end
 local most_bytes, most_files = tonumber(ARGV[4]), tonumber(ARGV[5])

@@ -14,7 +14,6 @@ from orcastream.cli.jobs.collector import Collector
 from orcastream.cli.jobs.result_file import ResultFile
 from orcastream.cli.jobs.settings import ResultsSettings
 from orcastream.cli.parse import load_settings
-from orcastream.schemas.errors import InvalidRequest
 
 _COLUMNS = {"job": 28, "state": 10, "lines": 8, "completed": 9, "failed": 8, "age_s": 8, "expires_in_s": 10, "file": 1}
 _PATIENCE_S = 10.0
@@ -72,7 +71,7 @@ async def _list(link: Connection, redis: RedisLink, settings: ResultsSettings) -
         try:
             job = Job(redis, settings.keys(), check_job_id(job_id), patience_s=_PATIENCE_S)
             lines.show(await _facts(job, now_ms))
-        except (InvalidRequest, JobLost):
+        except (ValueError, JobLost):
             continue  # it has expired, or somebody else wrote there
 
 

@@ -1,11 +1,13 @@
 """A batch as OpenAI writes it: a function of its bulk job."""
 
 import json
+import re
 from enum import StrEnum
 from typing import Any, Final
 
 from orcastream.broker.jobs.order import CANCELLING, JobOrder, JobProgress
 from orcastream.gateway.batches.batch_request import BatchTerms
+from orcastream.schemas.errors import InvalidRequest
 
 
 class Mark(StrEnum):
@@ -29,6 +31,16 @@ class Mark(StrEnum):
 ENDS: Final = (Mark.FAILED, Mark.CANCELLED, Mark.EXPIRED, Mark.COMPLETED)
 _STATES: Final = (*ENDS, CANCELLING, Mark.FINALIZING)
 """The first that is noted tells the status."""
+_TIME: Final = re.compile(r"[0-9]{1,15}")
+
+
+def check_marks(progress: JobProgress) -> None:
+    """ValueError where something is noted otherwise than this version notes it."""
+    for mark in (CANCELLING, *Mark):
+        text = progress.marks.get(mark)
+        if text is not None and mark.endswith("_ms") and not _TIME.fullmatch(text):
+            raise InvalidRequest(mark, text, "Unix milliseconds")
+    _errors(progress)
 
 
 def status_of(progress: JobProgress) -> str:
@@ -46,14 +58,13 @@ def has_ended(progress: JobProgress) -> bool:
 
 def batch_object(batch_id: str, order: JobOrder, terms: BatchTerms, progress: JobProgress) -> dict[str, Any]:
     """The whole."""
-    marks = progress.marks
-    errors = marks.get(Mark.ERRORS)
+    marks, errors = progress.marks, _errors(progress)
     return {
         "id": batch_id,
         "object": "batch",
         "endpoint": terms.asked.endpoint,
         "model": None,
-        "errors": None if errors is None else {"object": "list", "data": json.loads(errors)},
+        "errors": None if errors is None else {"object": "list", "data": errors},
         "input_file_id": terms.asked.input_file_id,
         "completion_window": terms.asked.completion_window,
         "status": status_of(progress),
@@ -73,3 +84,11 @@ def batch_object(batch_id: str, order: JobOrder, terms: BatchTerms, progress: Jo
         "usage": None,
         "metadata": terms.asked.metadata,
     }
+
+
+def _errors(progress: JobProgress) -> list[Any] | None:
+    text = progress.marks.get(Mark.ERRORS)
+    errors = None if text is None else json.loads(text)
+    if not isinstance(errors, list | None):
+        raise InvalidRequest(Mark.ERRORS, errors, "an array")
+    return errors

@@ -1,9 +1,8 @@
 """What a batch is asked to be, and how that is kept with its bulk job."""
 
-from dataclasses import dataclass
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orcastream.broker.jobs.order import JobOrder
 from orcastream.gateway.admission.api_key import Grant
@@ -13,6 +12,7 @@ from orcastream.gateway.openai.endpoint import ChoicesEndpoint
 from orcastream.gateway.openai.endpoints import OF_CHOICES
 from orcastream.gateway.openai.options import Metadata
 from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.explain import first_complaint
 
 WINDOW_MS: Final = 24 * 3600 * 1000
 _KIND: Final = "batch"
@@ -30,14 +30,15 @@ class BatchRequest(BaseModel):
     output_expires_after: ExpiresAfter | None = Field(None, description="When the files that it writes expire.")
 
 
-@dataclass(frozen=True, slots=True)
-class BatchTerms:
-    """What does not change of a batch. `grant`: what its maker's key allowed when it was made."""
+class BatchTerms(BaseModel):
+    """What does not change of a batch, kept with its bulk job. `grant`: what its maker's key allowed at that time."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    kind: Literal["batch"] = _KIND
     asked: BatchRequest
     grant: Grant
-    kept_s: float
-    """How long the files that it writes are kept."""
+    kept_s: float = Field(ge=0, allow_inf_nan=False, description="How long the files that it writes are kept. [s]")
 
     @property
     def endpoint(self) -> ChoicesEndpoint:
@@ -54,22 +55,20 @@ class BatchTerms:
             kept_until_ms=deadline_ms + int(retention_s * 1000),
             tenant=self.grant.tenant,
             priority_class=PRIORITY_CLASS,
-            details={
-                "kind": _KIND,
-                "asked": self.asked.model_dump(mode="json"),
-                "grant": self.grant.model_dump(mode="json"),
-                "kept_s": self.kept_s,
-            },
+            details=self.model_dump(mode="json"),
         )
 
     @classmethod
     def of(cls, order: JobOrder) -> Self | None:
-        """Those of a job; None where it is no batch."""
-        details: Any = order.details
-        if details.get("kind") != _KIND:
+        """Those of a job; None where it is no batch. InvalidRequest where they are another version's, or damaged."""
+        if order.details.get("kind") != _KIND:
             return None
-        asked, grant = BatchRequest.model_validate(details["asked"]), Grant.model_validate(details["grant"])
-        return cls(asked, grant, details["kept_s"])
+        try:
+            terms = cls.model_validate(order.details)
+        except ValidationError as error:
+            raise first_complaint(error, "details") from None
+        endpoint_at(terms.asked.endpoint)
+        return terms
 
 
 def endpoint_at(path: str) -> ChoicesEndpoint:

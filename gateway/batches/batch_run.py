@@ -5,7 +5,7 @@ import logging
 from functools import partial
 from typing import Any, Final
 
-from orcastream.broker.files.file_store import FileLost, FileStore
+from orcastream.broker.files.file_store import FileLost, FileStore, UnreadableFile
 from orcastream.broker.files.stored_file import Outcome, StoredFile
 from orcastream.broker.jobs.job import Job, JobLine
 from orcastream.broker.jobs.order import JobOrder, JobProgress
@@ -75,7 +75,11 @@ class BatchRun:
     async def _check_input(self) -> list[dict[str, Any]]:
         settings, models = self._gateway.settings, self._gateway.models
         check = InputCheck(self._terms.endpoint, max_lines=settings.max_batch_lines, max_values=models.max_total_tokens)
-        file = await self._files.find(self._order.tenant, self._terms.asked.input_file_id)
+        try:
+            file = await self._files.find(self._order.tenant, self._terms.asked.input_file_id)
+        except UnreadableFile as error:
+            check.complain("file_unreadable", str(error), param="input_file_id")
+            return check.errors
         if file is None:
             check.complain("file_not_found", "The input file is not there any more.", param="input_file_id")
             return check.errors

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import time
+from collections.abc import Sequence
 from typing import Final
 from uuid import uuid4
 
@@ -11,16 +13,16 @@ from starlette.requests import Request
 from orcastream.broker.errors import BrokerError
 from orcastream.broker.files.file_store import FileStore
 from orcastream.broker.jobs.batch_index import BatchIndex
-from orcastream.broker.jobs.job import Job, JobLost
+from orcastream.broker.jobs.job import Job, JobSeen, see_jobs
 from orcastream.broker.jobs.order import JOB_ID, JobOrder, JobProgress
 from orcastream.broker.jobs.runner_lease import RunnerLease
 from orcastream.gateway.admission.api_key import Grant
 from orcastream.gateway.batches.batch_gauges import BatchGauges
 from orcastream.gateway.batches.batch_metrics import BatchMetrics
-from orcastream.gateway.batches.batch_object import has_ended, status_of
+from orcastream.gateway.batches.batch_object import check_marks, has_ended, status_of
 from orcastream.gateway.batches.batch_request import BatchTerms
 from orcastream.gateway.batches.batch_run import BatchRun
-from orcastream.gateway.batches.unreadable_batches import UnreadableBatches
+from orcastream.gateway.batches.unreadable_batches import UnreadableBatch, UnreadableBatches
 from orcastream.gateway.errors import batches_full
 from orcastream.gateway.http.body_memory import BodyMemory
 from orcastream.gateway.log import LOGGER, log_event
@@ -97,18 +99,40 @@ class Batches:
         return Batch(job, order, terms, await job.progress())
 
     async def find(self, batch_id: str, tenant: str) -> Batch | None:
-        """The batch of a tenant; None where it has none of that id."""
-        if not JOB_ID.fullmatch(batch_id):
-            return None
-        job = self._job(batch_id)
+        """The batch of a tenant; None where it has none of that id. UnreadableBatch, whoever's it is."""
+        seen = await self.see([batch_id], tenant)
+        found = seen[0] if seen else None
+        if isinstance(found, UnreadableBatch):
+            raise found
+        return found
+
+    async def see(self, batch_ids: Sequence[str], tenant: str) -> list[Batch | UnreadableBatch]:
+        """Those of the batches that are there and a tenant's, in one round trip, and those that cannot be read.
+
+        Raises LinkLost, Unwritable.
+        """
+        ids = [batch_id for batch_id in batch_ids if JOB_ID.fullmatch(batch_id)]
+        redis, until = self._gateway.redis, time.monotonic() + self._patience_s
+        seen = await redis.patiently(lambda link: see_jobs(link, self._keys, ids), until)
+        read = [self._read(batch_id, job) for batch_id, job in seen.items()]
+        return [one for one in read if isinstance(one, UnreadableBatch) or (one and one.order.tenant == tenant)]
+
+    def _read(self, batch_id: str, seen: JobSeen | ValueError) -> Batch | UnreadableBatch | None:
+        """None where it is a job that is no batch."""
+        if isinstance(seen, ValueError):
+            return UnreadableBatch(batch_id, seen)
         try:
-            order = await job.order()
-            terms = BatchTerms.of(order)
-            if terms is None or order.tenant != tenant:
+            terms = BatchTerms.of(seen.order)
+            if terms is None:
                 return None
-            return Batch(job, order, terms, await job.progress())
-        except JobLost:
-            return None
+            check_marks(seen.progress)
+        except ValueError as error:
+            return UnreadableBatch(batch_id, error)
+        return Batch(self._job(batch_id), seen.order, terms, seen.progress)
+
+    async def is_listed(self, batch_id: str, tenant: str) -> bool:
+        """Whether a batch is among those of a tenant, readable or not."""
+        return await self._index.has(batch_id, tenant)
 
     async def list_ids(self, tenant: str) -> list[str]:
         """The ids of a tenant's batches, the oldest first; some may have expired."""
@@ -134,7 +158,9 @@ class Batches:
                 continue
 
     async def _look(self) -> None:
-        for batch_id, tenant in (await self._index.list_open()).items():
+        open_ones = await self._index.list_open()
+        self._unreadable.keep(open_ones)
+        for batch_id, tenant in open_ones.items():
             if len(self._running) >= _AT_ONCE:
                 return
             if batch_id not in self._running:
@@ -144,8 +170,8 @@ class Batches:
         """Run a batch, unless another gateway does."""
         try:
             batch = await self.find(batch_id, tenant)
-        except (KeyError, TypeError, ValueError) as error:
-            self._unreadable.tell(batch_id, error)
+        except UnreadableBatch as error:
+            self._unreadable.tell(batch_id, error.why)
             return
         if batch is None or has_ended(batch.progress):
             await self._index.close(batch_id)

@@ -1,12 +1,12 @@
 """/v1/batches: many requests handed over as a file, answered within a day."""
 
-import asyncio
 from typing import Any, Final
 
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from orcastream.broker.files.file_store import UnreadableFile
 from orcastream.gateway.admission.api_key import Grant
 from orcastream.gateway.admission.query import check_query
 from orcastream.gateway.batches.batch_line import PRIORITY_CLASS
@@ -14,8 +14,9 @@ from orcastream.gateway.batches.batch_object import batch_object, has_ended, sta
 from orcastream.gateway.batches.batch_request import BatchRequest, BatchTerms, endpoint_at
 from orcastream.gateway.batches.batches import Batch, Batches
 from orcastream.gateway.batches.listing import PageQuery, list_object
+from orcastream.gateway.batches.unreadable_batches import UnreadableBatch
 from orcastream.gateway.batches.upload import PURPOSE
-from orcastream.gateway.errors import batch_ended, batch_not_found, file_not_found
+from orcastream.gateway.errors import batch_ended, batch_not_found, batch_unreadable, file_not_found, file_unreadable
 from orcastream.gateway.log import log_event
 from orcastream.gateway.openai.json_body import read_json_object
 from orcastream.schemas.errors import InvalidRequest
@@ -38,23 +39,26 @@ async def create(batches: Batches, request: Request) -> Response:
 
 
 async def list_batches(batches: Batches, request: Request) -> Response:
-    """GET: the batches of a tenant, the newest first."""
+    """GET: the batches of a tenant, the newest first; those that cannot be read are left out."""
     tenant = batches.grant_of(request).tenant
     check_query(request, "after", "limit")
     query = PageQuery.read(request, default=_DEFAULT, most=_MOST)
-    page = query.of(await batches.list_ids(tenant), str)
-    found = await asyncio.gather(*(batches.find(batch_id, tenant) for batch_id in page.items))
-    told = [_told(batch) for batch in found if batch is not None]
-    return JSONResponse(list_object(told, has_more=page.has_more))
+    ids = query.behind(await batches.list_ids(tenant), str)
+    found: list[Batch] = []
+    while ids and len(found) <= query.limit:
+        seen, ids = ids[: query.limit + 1], ids[query.limit + 1 :]
+        found += [batch for batch in await batches.see(seen, tenant) if isinstance(batch, Batch)]
+    page = query.page(found)
+    return JSONResponse(list_object([_told(batch) for batch in page.items], has_more=page.has_more))
 
 
 async def retrieve(batches: Batches, request: Request) -> Response:
-    """GET of one."""
+    """GET of one; ApiError 409 where it cannot be read."""
     return JSONResponse(_told(await _found(batches, request)))
 
 
 async def cancel(batches: Batches, request: Request) -> Response:
-    """POST: no more of its requests are answered; ApiError 409 where it has ended."""
+    """POST: no more of its requests are answered; ApiError 409 where it has ended, or cannot be read."""
     batch = await _found(batches, request)
     if has_ended(batch.progress):
         raise batch_ended(status_of(batch.progress))
@@ -71,7 +75,10 @@ def _read(raw: bytes) -> BatchRequest:
 
 
 async def _check_input(batches: Batches, asked: BatchRequest, grant: Grant) -> None:
-    file = await batches.files.find(grant.tenant, asked.input_file_id)
+    try:
+        file = await batches.files.find(grant.tenant, asked.input_file_id)
+    except UnreadableFile:
+        raise file_unreadable(asked.input_file_id, "input_file_id") from None
     if file is None:
         raise file_not_found(asked.input_file_id, "input_file_id")
     if file.purpose != PURPOSE:
@@ -80,14 +87,20 @@ async def _check_input(batches: Batches, asked: BatchRequest, grant: Grant) -> N
 
 def _terms(batches: Batches, asked: BatchRequest, grant: Grant) -> BatchTerms:
     most_s, expiry = batches.settings.files_retention_s, asked.output_expires_after
-    return BatchTerms(asked, grant, most_s if expiry is None else expiry.within(most_s, "output_expires_after"))
+    kept_s = most_s if expiry is None else expiry.within(most_s, "output_expires_after")
+    return BatchTerms(asked=asked, grant=grant, kept_s=kept_s)
 
 
 async def _found(batches: Batches, request: Request) -> Batch:
     batch_id = request.path_params["batch_id"]
     tenant = batches.grant_of(request).tenant
     check_query(request)
-    batch = await batches.find(batch_id, tenant)
+    try:
+        batch = await batches.find(batch_id, tenant)
+    except UnreadableBatch:
+        if await batches.is_listed(batch_id, tenant):
+            raise batch_unreadable(batch_id) from None
+        batch = None
     if batch is None:
         raise batch_not_found(batch_id)
     return batch

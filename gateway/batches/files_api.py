@@ -1,19 +1,20 @@
 """/v1/files: what batches read and write."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from orcastream.broker.files.file_store import FileLost, FilesFull
+from orcastream.broker.files.file_store import FileLost, FilesFull, UnreadableFile
 from orcastream.broker.files.stored_file import StoredFile
 from orcastream.gateway.admission.query import check_query
 from orcastream.gateway.batches.batch_run import OUTPUT_PURPOSE
 from orcastream.gateway.batches.batches import Batches
 from orcastream.gateway.batches.listing import PageQuery, list_object
 from orcastream.gateway.batches.upload import HELD_BYTES, PURPOSE, Upload
-from orcastream.gateway.errors import file_not_found, files_full
+from orcastream.gateway.errors import file_not_found, file_unreadable, files_full
 from orcastream.gateway.http.url_secrets import without_keys
 from orcastream.gateway.log import log_event
 from orcastream.schemas.errors import InvalidRequest
@@ -36,26 +37,26 @@ async def create(batches: Batches, request: Request) -> Response:
 
 
 async def list_files(batches: Batches, request: Request) -> Response:
-    """GET: the files of a tenant, the newest first unless `order` says otherwise."""
+    """GET: the files of a tenant that can be read, the newest first unless `order` says otherwise."""
     tenant = batches.grant_of(request).tenant
     check_query(request, "after", "limit", "order", "purpose")
     query, purpose = PageQuery.read(request, default=_MOST, most=_MOST), request.query_params.get("purpose")
     if purpose not in (None, PURPOSE, OUTPUT_PURPOSE):
         raise InvalidRequest("purpose", without_keys(purpose), f"{PURPOSE}, {OUTPUT_PURPOSE}")
     files = [file for file in await batches.files.list(tenant) if purpose in (None, file.purpose)]
-    page = query.of(files, lambda file: file.id)
+    page = query.page(query.behind(files, lambda file: file.id))
     return JSONResponse(list_object([file_object(file) for file in page.items], has_more=page.has_more))
 
 
 async def retrieve(batches: Batches, request: Request) -> Response:
     """GET of one."""
-    _, file = await _found(batches, request)
+    file = await _found(batches, request)
     return JSONResponse(file_object(file))
 
 
 async def content(batches: Batches, request: Request) -> Response:
     """GET: the bytes of a file."""
-    _, file = await _found(batches, request)
+    file = await _found(batches, request)
     pieces = batches.files.content(file)
     try:
         first = await anext(pieces, b"")
@@ -66,11 +67,14 @@ async def content(batches: Batches, request: Request) -> Response:
 
 
 async def delete(batches: Batches, request: Request) -> Response:
-    """DELETE."""
-    tenant, file = await _found(batches, request)
-    await batches.files.delete(tenant, file)
-    log_event("file deleted", file=file.id, tenant=tenant)
-    return JSONResponse({"id": file.id, "object": "file", "deleted": True})
+    """DELETE, also of one that cannot be read."""
+    tenant, file_id = _asked(batches, request)
+    with suppress(UnreadableFile):  # its owner need not be able to read it
+        if await batches.files.find(tenant, file_id) is None:
+            raise file_not_found(file_id)
+    await batches.files.delete(tenant, file_id)
+    log_event("file deleted", file=file_id, tenant=tenant)
+    return JSONResponse({"id": file_id, "object": "file", "deleted": True})
 
 
 def file_object(file: StoredFile) -> dict[str, Any]:
@@ -88,14 +92,23 @@ def file_object(file: StoredFile) -> dict[str, Any]:
     }
 
 
-async def _found(batches: Batches, request: Request) -> tuple[str, StoredFile]:
-    """The tenant, and the file of its that the path names; ApiError 404 where it has none of that id."""
-    tenant, file_id = batches.grant_of(request).tenant, request.path_params["file_id"]
+def _asked(batches: Batches, request: Request) -> tuple[str, str]:
+    """The tenant, and the id in the path."""
+    tenant = batches.grant_of(request).tenant
     check_query(request)
-    file = await batches.files.find(tenant, file_id)
+    return tenant, request.path_params["file_id"]
+
+
+async def _found(batches: Batches, request: Request) -> StoredFile:
+    """The file that the path names; ApiError 404 where its tenant has none of that id, 409 where it cannot be read."""
+    tenant, file_id = _asked(batches, request)
+    try:
+        file = await batches.files.find(tenant, file_id)
+    except UnreadableFile:
+        raise file_unreadable(file_id) from None
     if file is None:
         raise file_not_found(file_id)
-    return tenant, file
+    return file
 
 
 async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

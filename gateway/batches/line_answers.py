@@ -21,6 +21,7 @@ from orcastream.gateway.intake import Received, admit
 from orcastream.gateway.openai.encoded_json import encoded
 from orcastream.gateway.openai.request import ApiRequest
 from orcastream.gateway.replies.answer import as_api_error
+from orcastream.gateway.replies.answer_room import AnswerTooLarge
 from orcastream.gateway.request_telemetry import RequestTelemetry
 from orcastream.gateway.served_model import ServedModel
 from orcastream.gateway.service import Gateway
@@ -33,6 +34,8 @@ _ANEW: Final = frozenset({ErrorCode.EXPIRED, ErrorCode.LOST, "reply_expired", "r
 _LATER: Final = frozenset({429, 503})
 """Statuses of what would be answered, but not now."""
 _UNKNOWN: Final = "unknown"
+MAX_ANSWER_BYTES: Final = 16 * 1024**2
+"""Of the answer to one line: gateways and Redis hold it whole, a gateway as many as there are lines in flight."""
 
 
 class LineAnswers:
@@ -60,6 +63,8 @@ class LineAnswers:
         except (ApiError, InvalidRequest) as error:
             told = error if isinstance(error, ApiError) else invalid(error)
             return LineResult(responded(line_id, custom_id, told.status, line_id, encoded(told.body())), True)
+        except AnswerTooLarge as error:
+            return LineResult(failed(line_id, custom_id, "answer_too_large", _advice(error)), True)
         if answered is None:
             await self._job.mark(Mark.OVERDUE, self._now_ms)
             message = "This request could not be answered before the completion window ended."
@@ -68,7 +73,10 @@ class LineAnswers:
 
     async def withdraw(self, line: JobLine) -> None:
         """See Answers."""
-        key = self._job.request_id(line.number, self._attempts.get(line.number, 0))
+        await self._cancel(self._job.request_id(line.number, self._attempts.get(line.number, 0)))
+
+    async def _cancel(self, key: str) -> None:
+        """Cancel what was posted under ids that follow from `key`. Raises ApiError, LinkLost, Unwritable."""
         shown = self._endpoint.own_id(key)
         for number in count():
             request_id = f"{shown}.p{number}" if number else shown
@@ -90,7 +98,10 @@ class LineAnswers:
         return BatchLine.read(raw, self._endpoint, self._gateway.models.max_total_tokens)
 
     async def _answer(self, number: int, asked: ApiRequest, size_bytes: int) -> tuple[str, bytes] | None:
-        """The id of the request and its answer; None where the batch's time is over before. Raises ApiError."""
+        """The id of the request and its answer; None where the batch's time is over before.
+
+        Raises ApiError, AnswerTooLarge.
+        """
         while self._left_s > 0:
             try:
                 key = self._job.request_id(number, self._attempts.get(number, 0))
@@ -106,11 +117,14 @@ class LineAnswers:
         return None
 
     async def _ask(self, asked: ApiRequest, size_bytes: int, key: str) -> tuple[str, bytes]:
-        """One attempt, under an id that follows from `key`."""
+        """One attempt, under an id that follows from `key`; nothing more is computed of an answer that is too large."""
         async with self._turns.turn(self._left_s):
             replies = await self._post(asked, size_bytes, key)
         try:
-            return replies[0].shape.id, await whole(replies)
+            return replies[0].shape.id, await whole(replies, MAX_ANSWER_BYTES)
+        except AnswerTooLarge:
+            await self._cancel(key)
+            raise
         finally:
             await close_all([reply.session for reply in replies], left=False)
 
@@ -136,6 +150,13 @@ class LineAnswers:
     @property
     def _now_ms(self) -> int:
         return self._gateway.redis.now_ms
+
+
+def _advice(error: AnswerTooLarge) -> str:
+    return (
+        f"The answer has more than {error.most_bytes} bytes, the most for a line of a batch: ask for fewer tokens, "
+        "choices, log probabilities or prompts in a line."
+    )
 
 
 def _told(error: ApiError | BrokerError | ResponseError) -> ApiError:

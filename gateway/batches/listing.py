@@ -31,15 +31,19 @@ class PageQuery:
             raise InvalidRequest("order", without_keys(order), "asc, desc")
         return cls(int(limit), query.get("after"), order == "asc")
 
-    def of(self, oldest_first: Sequence[T], id_of: Callable[[T], str]) -> "Page[T]":
-        """The page; InvalidRequest where `after` names nothing in the list."""
+    def behind(self, oldest_first: Sequence[T], id_of: Callable[[T], str]) -> list[T]:
+        """All that this page and those behind it may show; InvalidRequest where `after` names nothing in the list."""
         ordered = list(oldest_first) if self.ascending else list(reversed(oldest_first))
-        if self.after is not None:
-            ids = [id_of(one) for one in ordered]
-            if self.after not in ids:
-                raise InvalidRequest("after", without_keys(self.after), "the id of an object in the list")
-            ordered = ordered[ids.index(self.after) + 1 :]
-        return Page(ordered[: self.limit], len(ordered) > self.limit)
+        if self.after is None:
+            return ordered
+        ids = [id_of(one) for one in ordered]
+        if self.after not in ids:
+            raise InvalidRequest("after", without_keys(self.after), "the id of an object in the list")
+        return ordered[ids.index(self.after) + 1 :]
+
+    def page(self, behind: Sequence[T]) -> "Page[T]":
+        """The page that begins with the first of these."""
+        return Page(list(behind[: self.limit]), len(behind) > self.limit)
 
 
 @dataclass(frozen=True, slots=True)

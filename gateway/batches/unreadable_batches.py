@@ -1,12 +1,22 @@
-"""Batches that this gateway cannot read."""
+"""Batches that this gateway cannot read: another version wrote them, or they are damaged."""
 
 import logging
+from collections.abc import Container
 
 from orcastream.gateway.log import log_event
 
 
+class UnreadableBatch(Exception):
+    """What Redis has of a batch is not what this version writes; `why` says where."""
+
+    def __init__(self, batch_id: str, why: ValueError) -> None:
+        super().__init__(f"the batch {batch_id!r} is not readable: {why}")
+        self.id = batch_id
+        self.why = why
+
+
 class UnreadableBatches:
-    """Tells once of each: another version wrote it, or it is damaged. The others go on."""
+    """Tells once of each that is open. The others go on."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
@@ -16,3 +26,7 @@ class UnreadableBatches:
         if batch_id not in self._told:
             self._told.add(batch_id)
             log_event("batch not readable", level=logging.WARNING, batch=batch_id, why=why)
+
+    def keep(self, open_ids: Container[str]) -> None:
+        """Forget those that are not among the open ones any more."""
+        self._told = {batch_id for batch_id in self._told if batch_id in open_ids}

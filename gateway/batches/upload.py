@@ -58,7 +58,7 @@ class Upload:
             return done
         except BaseException:
             with suppress(BrokerError, ResponseError):
-                await self._store.delete(self._tenant, file)
+                await self._store.delete(self._tenant, file.id)
             raise
 
     async def _pass_on(self, form: UploadForm, body: AsyncIterator[bytes], file: StoredFile) -> int:

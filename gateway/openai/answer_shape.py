@@ -25,11 +25,13 @@ class WrittenChoice:
         self.prompt = prompt
         self.logprobs = logprobs
 
-    def add(self, parts: Sequence[Part], logprobs: Logprobs = ()) -> None:
-        """More of it."""
+    def add(self, parts: Sequence[Part], logprobs: Logprobs = ()) -> int:
+        """More of it: how many bytes of JSON that is, at least."""
         self.parts += parts
+        before = self.logprobs.size_bytes
         if logprobs:
             self.logprobs.add(logprobs)
+        return sum(len(part) for part in parts if isinstance(part, str)) + self.logprobs.size_bytes - before
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,9 @@ class AnswerShape:
         endpoint = self.endpoint
         written = [
             endpoint.whole_choice(number, choice.parts, choice.finish_reason, choice.logprobs.json())
+            | choice.prompt.fields(choice.logprobs)
             for number, choice in enumerate(choices)
         ]
-        for choice, own in zip(choices, written, strict=True):
-            own |= choice.prompt.fields(own["logprobs"])
         return {**self._head(endpoint.whole_object), "choices": written, "usage": usage_json(usage)}
 
     def _chunk(self, choice: Json, usage: Usage | None = None) -> Json:

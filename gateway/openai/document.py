@@ -23,7 +23,7 @@ _ERRORS: Final = {
     401: "No API key, or a wrong one.",
     403: "The API key does not allow this.",
     404: "No such model, or no such request, file or batch of this tenant.",
-    409: "The id is in use, the request was cancelled, or its reply has changed; the batch has ended.",
+    409: "The id is in use, the request was cancelled, its reply has changed; the batch has ended, or is unreadable.",
     410: "The request has ended, and its reply is no longer kept.",
     413: "The body is too large.",
     422: "No answer can follow the schema, the expression or the grammar exactly: `param` says where it is wrong.",
@@ -105,11 +105,12 @@ def _files_and_batches() -> Json:
     )
     purpose, order = _query("purpose", {"enum": ["batch", "batch_output"]}), _query("order", {"enum": ["asc", "desc"]})
     found = (400, 401, 404, 503)
+    readable = (*found, 409)
     upload = _body_of("UploadRequest", "multipart/form-data")
-    read = _operation("The bytes of a file.", found, kind="application/octet-stream", parameters=[file_id])
-    cancel = _operation("Answer no more of its requests.", (*found, 409), parameters=[batch_id])
+    read = _operation("The bytes of a file.", readable, kind="application/octet-stream", parameters=[file_id])
+    cancel = _operation("Answer no more of its requests.", readable, parameters=[batch_id])
     make = _operation(
-        "Have the requests of a file answered.", (*found, 403, 413, 429), requestBody=_body_of("BatchRequest")
+        "Have the requests of a file answered.", (*readable, 403, 413, 429), requestBody=_body_of("BatchRequest")
     )
     return {
         FILES_PATH: {
@@ -119,7 +120,7 @@ def _files_and_batches() -> Json:
             ),
         },
         f"{FILES_PATH}/{{file_id}}": {
-            "get": _operation("One file.", found, parameters=[file_id]),
+            "get": _operation("One file.", readable, parameters=[file_id]),
             "delete": _operation("Delete a file.", found, parameters=[file_id]),
         },
         f"{FILES_PATH}/{{file_id}}/content": {"get": read},
@@ -127,7 +128,7 @@ def _files_and_batches() -> Json:
             "post": make,
             "get": _operation("The batches, the newest first.", (400, 401, 503), parameters=[after, _limit(100)]),
         },
-        "/v1/batches/{batch_id}": {"get": _operation("One batch.", found, parameters=[batch_id])},
+        "/v1/batches/{batch_id}": {"get": _operation("One batch.", readable, parameters=[batch_id])},
         "/v1/batches/{batch_id}/cancel": {"post": cancel},
     }
 

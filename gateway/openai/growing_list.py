@@ -15,16 +15,21 @@ class GrowingList:
         """The items without brackets. It is written at its end alone, and what it gives out is copied only if more
         follows."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the items so far, as JSON."""
+        return self._items.tell()
+
     def add(self, items: Sequence[Any]) -> EncodedList:
         """More items; these alone."""
         if not items:
             return EncodedList(())
         part = encoded_items(items)
-        if self._items.tell():
+        if self.size_bytes:
             self._items.write(b",")
         self._items.write(part)
         return EncodedList((part,))
 
     def so_far(self) -> EncodedList:
         """All items; what is added later is not among them."""
-        return EncodedList((self._items.getvalue(),) if self._items.tell() else ())
+        return EncodedList((self._items.getvalue(),) if self.size_bytes else ())

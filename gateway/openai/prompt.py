@@ -8,7 +8,7 @@ from orcastream.schemas.errors import InvalidRequest
 from orcastream.text.tools.grammar import Calls
 
 MAX_VALUE_DEPTH: Final = 64
-"""Of maps and arrays in tools and in the arguments of calls."""
+"""Of maps and arrays in tools, and in the arguments of calls that a model is shown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """Log probabilities of a prompt as completions write them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from orcastream.gateway.openai.encoded_json import EncodedList
+from orcastream.gateway.openai.choice_logprobs import ChoiceLogprobs
 from orcastream.gateway.openai.growing_list import GrowingList
 from orcastream.gateway.openai.logprobs import LikelyToken, TokenLogprob, completion_logprobs
 from orcastream.gateway.openai.opening import Opening
@@ -16,7 +16,7 @@ class PromptLogprobs:
     def __init__(self, opening: Opening) -> None:
         """`opening`: which forms of it are told, and how many likeliest tokens in each."""
         self._echoed, self._by_id = opening.logprobs, opening.prompt_logprobs
-        self._lists: dict[str, GrowingList] = {}
+        self._lists = ChoiceLogprobs(completion_logprobs)
         self._maps = GrowingList()
 
     @property
@@ -24,26 +24,27 @@ class PromptLogprobs:
         """Whether the choices tell anything of it."""
         return self._echoed is not None or self._by_id is not None
 
+    @property
+    def size_bytes(self) -> int:
+        """What each choice tells of it so far, as JSON."""
+        return self._lists.size_bytes + self._maps.size_bytes
+
     def add(self, tokens: Sequence[TokenLogprob]) -> None:
         """More of it, one token or more."""
         if (count := self._echoed) is not None:
             cut = [replace(one, likeliest=one.likeliest[:count]) for one in tokens]
-            for name, items in completion_logprobs(cut).items():
-                self._lists.setdefault(name, GrowingList()).add(items)
+            self._lists.add(cut)
         if (count := self._by_id) is not None:
             self._maps.add([_by_id(one, count) for one in tokens])
 
-    def fields(self, answer: Mapping[str, EncodedList] | None = None) -> dict[str, Any]:
+    def fields(self, answer: ChoiceLogprobs | None = None) -> dict[str, Any]:
         """Fields of a choice of which `answer` are the `logprobs` behind the prompt's; none where nothing is told.
 
         `prompt_logprobs` is vLLM's, in which each token's own comes first.
         """
         told: dict[str, Any] = {}
         if self._echoed is not None:
-            own = {name: items.parts for name, items in (answer or {}).items()}
-            told["logprobs"] = {
-                name: EncodedList((*items.so_far().parts, *own.get(name, ()))) for name, items in self._lists.items()
-            }
+            told["logprobs"] = self._lists.json(answer)
         if self._by_id is not None:
             told["prompt_logprobs"] = self._maps.so_far()
         return told

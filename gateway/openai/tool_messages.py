@@ -1,16 +1,19 @@
 """The tool calls in a message of an assistant, as clients send them back."""
 
+import re
 from typing import Any, Final
 
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.known_names import check_names
-from orcastream.gateway.openai.prompt import check_text, check_value
+from orcastream.gateway.openai.prompt import MAX_VALUE_DEPTH, check_text
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.json_text import parse_json
 
 MAX_CALLS: Final = 128
 MAX_CALL_ID_LENGTH: Final = 256
 _ALLOWED_ARGUMENTS: Final = "text, which is JSON of one object unless the call was cut"
+_HALVES: Final = re.compile("[\ud800-\udfff]")
+"""Of surrogate pairs, alone: JSON can spell them, and no text has them."""
 
 
 def read_calls(field: str, value: object) -> list[Json]:
@@ -69,21 +72,32 @@ def read_function_name(field: str, value: object) -> str:
 
 
 def read_arguments(field: str, value: object) -> Json | None:
-    """The arguments in the JSON text of a call; None for other text, of a call that was cut.
+    """The arguments in the JSON text of a call, as templates can be given them; None for other text: the call was cut.
 
-    No text stands for no arguments.
+    No text stands for no arguments. Halves of surrogate pairs become U+FFFD. What is nested more deeply than
+    MAX_VALUE_DEPTH no template is given: None, too. An answer that had such a call goes back as it came.
     """
     if not isinstance(value, str):
         raise InvalidRequest(field, value, _ALLOWED_ARGUMENTS)
     raw = check_text(field, value).encode()
     try:
         arguments = parse_json(raw, parse_constant=_no_number) if raw else {}
+        return _shown(arguments, MAX_VALUE_DEPTH) if isinstance(arguments, dict) else None
     except (ValueError, RecursionError):
         return None
-    if not isinstance(arguments, dict):
-        return None
-    check_value(field, arguments)
-    return arguments
+
+
+def _shown(value: Any, depth: int) -> Any:
+    """A JSON value as templates can be given it; ValueError where it is nested more deeply than `depth`."""
+    if isinstance(value, str):
+        return _HALVES.sub("\ufffd", value)
+    if not isinstance(value, dict | list):
+        return value
+    if not depth:
+        raise ValueError("nested too deeply")
+    if isinstance(value, list):
+        return [_shown(inner, depth - 1) for inner in value]
+    return {_HALVES.sub("\ufffd", name): _shown(inner, depth - 1) for name, inner in value.items()}
 
 
 def _no_number(text: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from orcastream.broker.errors import BrokerError, ReplyConflict, UnknownRequest, WrongTenant
 from orcastream.gateway.errors import ApiError, not_found, reply_conflict, unavailable
 from orcastream.gateway.openai.answer_shape import AnswerShape, WrittenChoice
+from orcastream.gateway.replies.answer_room import AnswerRoom
 from orcastream.gateway.replies.event_writer import check, total
 from orcastream.gateway.replies.merged import merged
 from orcastream.gateway.replies.reply_session import Updates
@@ -32,9 +33,12 @@ class ReadReply(NamedTuple):
     shape: AnswerShape
 
 
-async def gather(replies: Sequence[ReadReply]) -> tuple[list[WrittenChoice], Usage]:
-    """The choices of all prompts, and their token counts. Raises ApiError where one of them ended with an error."""
-    tasks = [asyncio.ensure_future(_gather_one(reply)) for reply in replies]
+async def gather(replies: Sequence[ReadReply], room: AnswerRoom) -> tuple[list[WrittenChoice], Usage]:
+    """The choices of all prompts, and their token counts.
+
+    Raises ApiError where one of them ended with an error, AnswerTooLarge as soon as there is no room for more.
+    """
+    tasks = [asyncio.ensure_future(_gather_one(reply, room)) for reply in replies]
     try:
         gathered = await asyncio.gather(*tasks)
     finally:
@@ -45,8 +49,8 @@ async def gather(replies: Sequence[ReadReply]) -> tuple[list[WrittenChoice], Usa
     return choices, total([usage for _, usage in gathered])
 
 
-async def _gather_one(reply: ReadReply) -> tuple[list[WrittenChoice], Usage]:
-    text, choices, turns = reply.text, dict[int, WrittenChoice](), Turns(_TURN_TOKENS)
+async def _gather_one(reply: ReadReply, room: AnswerRoom) -> tuple[list[WrittenChoice], Usage]:
+    text, choices, turns, told_bytes = reply.text, dict[int, WrittenChoice](), Turns(_TURN_TOKENS), 0
 
     def choice_of(number: int) -> WrittenChoice:
         if number not in choices:
@@ -57,7 +61,7 @@ async def _gather_one(reply: ReadReply) -> tuple[list[WrittenChoice], Usage]:
         async for ready in updates:
             for update in ready:
                 for piece in text.take(update):
-                    choice_of(piece.choice).add(piece.parts, piece.logprobs)
+                    room.take(choice_of(piece.choice).add(piece.parts, piece.logprobs))
                     await turns.made(len(piece.logprobs))
                 if update.terminal is not None:
                     check(update.terminal)
@@ -67,6 +71,8 @@ async def _gather_one(reply: ReadReply) -> tuple[list[WrittenChoice], Usage]:
                         choice.finish_reason = last.finish_reason
                     return [choices[number] for number in sorted(choices)], update.terminal.usage
                 if update.prompt is not None:
+                    before, told_bytes = told_bytes, text.prompt.told.size_bytes
+                    room.take(told_bytes - before)
                     await asyncio.sleep(0)  # each of them takes long, and a ready batch may have many
     raise unavailable("The reply broke off.")
 

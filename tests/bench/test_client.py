@@ -3,16 +3,19 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-import httpx
 import pytest
 
 from orcastream.bench.figures.outcome import Objectives, Outcome
 from orcastream.bench.serve.client import LOST, UNREADABLE, Client
 from orcastream.bench.serve.loops import Stop, closed_loop, open_loop
 from orcastream.bench.workloads import SampleRequest
+from tests.bench.scripted_gateway import Answer, scripted_gateway
+from tests.ports import free_port
 
 QUESTION = SampleRequest("Count", "1, 2")
 START = b": worker w1 epoch 5\n"
@@ -24,22 +27,19 @@ def piece(text: str, reason: str | None = None) -> bytes:
     return f"data: {json.dumps({'choices': [{'delta': {'content': text}, 'finish_reason': reason}]})}\n\n".encode()
 
 
-def client(*parts: bytes, status: int = 200, hang: bool = False, timeout_s: float = 10.0) -> Client:
-    """A client of a gateway that says `parts`, and then ends the stream or hangs."""
-
-    async def body() -> AsyncIterator[bytes]:
-        for part in parts:
-            yield part
-        if hang:
-            await asyncio.Event().wait()
-
-    transport = httpx.MockTransport(lambda _: httpx.Response(status, content=body()))
-    return Client("http://gateway", "orca-demo", transport=transport, timeout_s=timeout_s)
+@asynccontextmanager
+async def client(*parts: bytes, timeout_s: float = 10.0, **answer: Any) -> AsyncIterator[Client]:
+    """A client of a gateway that says `parts`, and then ends the stream, cuts it off, or hangs."""
+    async with (
+        scripted_gateway(lambda *_: Answer(parts, **answer)) as url,
+        Client(url, "orca-demo", timeout_s=timeout_s) as one,
+    ):
+        yield one
 
 
-async def ask(client: Client) -> Outcome:
-    async with client:
-        return await client.ask(QUESTION)
+async def ask(asking: AbstractAsyncContextManager[Client]) -> Outcome:
+    async with asking as one:
+        return await one.ask(QUESTION)
 
 
 async def test_a_whole_answer() -> None:
@@ -69,16 +69,36 @@ async def test_what_is_lost_or_refused_is_named(parts: tuple[bytes, ...], status
 
 
 async def test_an_answer_that_never_ends() -> None:
-    outcome = await ask(client(START, piece("1,"), hang=True, timeout_s=0.05))
+    outcome = await ask(client(START, piece("1,"), hangs=True, timeout_s=0.05))
     assert outcome.error == "no end in time"
 
 
-async def test_a_gateway_that_is_not_there() -> None:
-    def refuse(request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("refused", request=request)
+async def test_an_answer_that_is_cut_off_in_the_middle() -> None:
+    outcome = await ask(client(START, piece("1,"), cut=True))
+    assert outcome.error == "connection: ConnectionResetError"
+    assert outcome.text == "1,"
 
-    outcome = await ask(Client("http://gateway", "m", transport=httpx.MockTransport(refuse)))
-    assert outcome.error == "connection: ConnectError"
+
+async def test_what_is_no_http() -> None:
+    async def shout(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"+OK this is no HTTP\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(shout, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        outcome = await ask(Client(f"http://127.0.0.1:{port}", "m"))
+    assert outcome.error == "connection: ConnectionResetError"
+
+
+async def test_a_gateway_that_is_not_there() -> None:
+    outcome = await ask(Client(f"http://127.0.0.1:{free_port()}", "m"))
+    assert outcome.error == "connection: ConnectionRefusedError"
+
+
+@pytest.mark.parametrize("url", ["gateway:8000", "ftp://gateway", "http://"])
+def test_a_url_that_is_none_is_named(url: str) -> None:
+    with pytest.raises(ValueError, match=f"url: got '{url}'"):
+        Client(url, "m")
 
 
 async def test_a_request_that_waits_for_a_place_has_arrived_all_the_same() -> None:
@@ -110,10 +130,10 @@ async def test_stop_ends_the_load_and_not_what_is_under_way() -> None:
 async def test_what_follows_waits_for_what_it_follows_and_holds_its_prompt() -> None:
     bodies = []
 
-    def answer(request: httpx.Request) -> httpx.Response:
-        bodies.append(json.loads(request.content) | {"key": request.headers.get("Authorization")})
+    def answer(headers: dict[str, str], body: dict[str, Any]) -> Answer:
+        bodies.append(body | {"key": headers.get("authorization")})
         text = {"choices": [{"text": "w1 w2", "finish_reason": "length"}]}
-        return httpx.Response(200, content=START + f"data: {json.dumps(text)}\n\n".encode() + USAGE + DONE)
+        return Answer([START + f"data: {json.dumps(text)}\n\n".encode() + USAGE + DONE])
 
     turns = [
         SampleRequest((1, 2), max_tokens=3, priority_class="high", tenant="light"),
@@ -124,8 +144,10 @@ async def test_what_follows_waits_for_what_it_follows_and_holds_its_prompt() -> 
         outcomes: list[Outcome] = []
         bodies.clear()
         keys = {"light": "secret"}
-        transport = httpx.MockTransport(answer)
-        async with Client("http://g", "m", tenant_keys=keys, objectives=Objectives(0.5), transport=transport) as one:
+        async with (
+            scripted_gateway(answer) as url,
+            Client(url, "m", tenant_keys=keys, objectives=Objectives(0.5)) as one,
+        ):
             await loop(one, turns, outcomes, Stop())
         assert all(outcome.complete for outcome in outcomes)
         assert [(body["max_tokens"], body["ignore_eos"]) for body in bodies] == [(3, True)] * 3

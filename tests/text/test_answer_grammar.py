@@ -1,6 +1,7 @@
 """Grammars of whole answers: thinking first, then calls, or content that follows a constraint of its own."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ TREE = {
 }
 CALLS = Calls([Tool("tree", TREE), Tool("stop", {"type": "object", "additionalProperties": False})], required=True)
 CALL = '<tool_call>\n{"name": "tree", "arguments": {"left": {"left": {"value": 1}}, "value": 2}}\n</tool_call>'
+LLAMA_CALL = '{"name": "tree", "parameters": {"left": {"left": {"value": 1}}, "value": 2}}'
 ADULT = Constraint(json_schema=json.dumps({"type": "object", "description": "a ::= b", "additionalProperties": False}))
 
 
@@ -115,6 +117,42 @@ def test_content_with_a_name_is_told_from_calls(tokenizer: Tokenizer, text: str,
     assert not takes(tokenizer, grammar, text.replace("3", '"x"').replace("2", '"x"'))
     parser = AnswerParser(answer_format)
     assert joined([*parser.push(text), *parser.finish()]) == parts
+
+
+LEADS = [
+    "",
+    " ",
+    "\n\n",
+    " <|python_tag|>\n",
+    "<think>a</think>",
+    "\n <think>a <tool_call> b</think>\n\n ",
+    "a</think>",
+    "a</think>\n\n\n\n\n",
+]
+
+
+@pytest.mark.parametrize("lead", LEADS)
+@pytest.mark.parametrize("calls", ["hermes", "llama"])
+@pytest.mark.parametrize("thinking", ["", "think+", "thinking+"])
+def test_whatever_is_read_as_a_call_follows_its_schema(
+    tokenizer: Tokenizer, thinking: str, calls: str, lead: str
+) -> None:
+    """Where none is required, and whatever comes before it."""
+    answer_format = AnswerFormat.parse(thinking + calls)
+    grammar = answer_grammar(answer_format, replace(CALLS, required=False), None)
+    good = CALL if calls == "hermes" else LLAMA_CALL
+    bad = [good.replace('"value": 2', '"value": "x"'), good.replace('"tree"', '"other"')]
+    is_spoilt = "<tool_call>" in lead and thinking + calls == "hermes"
+    num_read = 0
+    for body in (good, *bad):
+        parser = AnswerParser(answer_format)
+        parts = joined([*parser.push(lead + body), *parser.finish()])
+        if any(isinstance(part, Called) for part in parts):
+            assert takes(tokenizer, grammar, lead + body) is (body == good and not is_spoilt)
+            num_read += 1
+    assert num_read in (0, 3)
+    may_end = "</think>" in lead or thinking != "thinking+"
+    assert takes(tokenizer, grammar, f"{lead}text") is (may_end and not is_spoilt)
 
 
 def test_what_needs_no_grammar_has_none() -> None:

@@ -7,11 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orcastream.text.reasoning import ReasoningParser
+from tests.text.spaces import Spaces
 
 CASES = [
     ("<think>\nsum\n</think>\n\n42", False, "sum", "42"),
     ("<think>\n\n</think>\n\n42", False, "", "42"),
     ("\n<think>a</think>b", False, "a", "b"),
+    (" \r\n\t<think>a</think>b", False, "a", "b"),
+    ("\u00a0<think>a</think>b", False, "", "\u00a0<think>a</think>b"),
     ("42, no <think>", False, "", "42, no <think>"),
     ("<thin air", False, "", "<thin air"),
     ("  spaces", False, "", "  spaces"),
@@ -45,3 +48,15 @@ def test_cuts_change_nothing(pieces: list[str], inside: bool, cuts: list[int]) -
     bounds = sorted({0, *(cut for cut in cuts if cut < len(text)), len(text)})
     cut = [text[a:b] for a, b in pairwise(bounds)]
     assert parsed(cut, inside) == parsed([text], inside)
+
+
+@pytest.mark.parametrize(
+    ("tail", "reasoning", "content"),
+    [("<think>a</think>b", "a", "b"), ("<thin air", "", f"{' ' * 1000}<thin air"), ("", "", " " * 1000)],
+)
+def test_white_space_is_not_gone_through_again_for_each_that_comes(
+    tail: str, reasoning: str, content: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Spaces, "seen", 0)
+    assert parsed([*(Spaces(" ") for _ in range(1000)), *tail], False) == (reasoning, content)
+    assert 1000 <= Spaces.seen <= 20_000

@@ -5,15 +5,19 @@ from collections.abc import Callable
 
 import pytest
 
+from orcastream.schemas.events import Event, Output, Run, Started, encode_event
 from tests.broker.proxy import LossyProxy
 from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
+from tests.worker.worker_process import MODEL
 
 pytestmark = one_server("system")
 
 IS_IT_CANCELLED = b"*2\r\n$6\r\nEXISTS\r\n"
 READ_NEWEST_ENTRY = b"*6\r\n$9\r\nXREVRANGE\r\n"
+UNSURE = list(range(20, 60))
+"""A prompt without sense: the model's answers to it depend on the seed."""
 OPEN_EPOCH = b"*7\r\n$4\r\nXADD\r\n"
 
 
@@ -43,3 +47,28 @@ async def test_connection_lost_in_the_middle_of_an_attach(
     assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=20)
     await asyncio.to_thread(producer.wait_empty)
     await proxy.refuse()
+
+
+@pytest.mark.parametrize("num_logged", [0, 5])
+def test_a_first_delivery_goes_on_from_the_log_that_is_there(
+    producer: Producer, start_worker: StartWorker, undisturbed: Callable, num_logged: int
+) -> None:
+    """A Redis that forgot its deliveries gives a request out as if nobody had had it; its seed is the log's."""
+    drawn = {"max_tokens": 40, "temperature": 2.0, "ignore_eos": True}
+    answer = undisturbed(UNSURE, **drawn, seed=7)
+    assert answer != undisturbed(UNSURE, **drawn, seed=8)
+    request = producer.request(UNSURE, **drawn)
+    begun = Started("another", MODEL, "default", "normal", "normal 1-0", seed=7, prompt_tokens=len(UNSURE))
+    events: list[Event] = [begun]
+    if num_logged:
+        events.append(Output((Run(0, 0, tuple(answer[:num_logged])),)))
+    for number, event in enumerate(events):
+        written = encode_event(event, request.form)
+        producer.redis.execute_command("XADD", producer.keys.reply(request.id), f"1000-{number}", *written)
+    producer.add(request.fields())
+    start_worker()
+    fold = producer.read(request.id)
+    assert fold.terminal is not None
+    assert fold.terminal.error is None
+    assert fold.tokens == [answer]
+    producer.wait_empty()

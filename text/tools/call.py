@@ -5,9 +5,6 @@ from typing import Protocol
 
 from orcastream.text.marks import Trimmed
 
-SPACE = " \t\r\n"
-"""White space around calls."""
-
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
@@ -53,7 +50,7 @@ class TextBetween:
     """Text around calls, without the white space that sets them off."""
 
     def __init__(self) -> None:
-        self._trimmed = Trimmed(at_start=False, space=SPACE)
+        self._trimmed = Trimmed(at_start=False)
         self._has_calls = False
 
     def push(self, text: str) -> list[Part]:
@@ -63,7 +60,7 @@ class TextBetween:
 
     def call(self, *, is_whole: bool) -> None:
         """A call was here; text goes on at once behind one that was cut."""
-        self._trimmed, self._has_calls = Trimmed(at_start=is_whole, space=SPACE), True
+        self._trimmed, self._has_calls = Trimmed(at_start=is_whole), True
 
     def finish(self) -> list[Part]:
         """White space at the end of an answer without calls is part of it."""

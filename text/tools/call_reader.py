@@ -3,7 +3,8 @@
 import json
 from typing import Final
 
-from orcastream.text.tools.call import SPACE, CallArguments, CallStart, Part
+from orcastream.text.marks import SPACE
+from orcastream.text.tools.call import CallArguments, CallStart, Part
 from orcastream.text.tools.json_scanner import JsonScanner, Place
 
 _ARGUMENTS: Final = frozenset({"arguments", "parameters"})
@@ -17,7 +18,8 @@ class CallReader:
     """Reads one object, which is a call where it has a `name`, text, and `arguments` or `parameters`, an object.
 
     Once both are known the call has begun, whatever follows. Other members are passed over; of several `name`s the
-    last one before that counts. Without arguments it is a call only where it has nothing but a `name` and a `type`.
+    last one before that counts. One with nothing but a `name` and a `type` may be a call without arguments: its format
+    says whether it is.
     """
 
     def __init__(self) -> None:
@@ -43,7 +45,7 @@ class CallReader:
 
     @property
     def is_call(self) -> bool:
-        """Whether it is one, once it has ended."""
+        """Whether it is one, or may be one without arguments, once it has ended."""
         return self.has_begun or bool(self._name and self._is_bare)
 
     @property

@@ -1,13 +1,16 @@
 """How a model is made to write tool calls: a grammar for its format, made of the tools' own schemas."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from orcastream.text import reasoning
 from orcastream.text.grammar import WHITE_SPACE
 from orcastream.text.lark import as_json, as_regex, as_text
-from orcastream.text.tools import hermes
+from orcastream.text.marks import SPACE
+from orcastream.text.tools import hermes, llama
 
 _COMPACT: Final = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 """White space as models write it in calls."""
@@ -21,6 +24,10 @@ _OPENING: Final = (
     "$ref",
 )
 """Keywords by which a schema says itself what its properties may be called."""
+_ANY: Final = "(?s:.*)"
+_SPACES: Final = f"[{SPACE}]*"
+_TAG: Final = re.escape(llama.TAG)
+_THINKING: Final = f"{_SPACES}{reasoning.OPENS}{_ANY}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +44,15 @@ class Calls:
 
     `required`: calls and nothing else, at least one; otherwise text may come before, between or instead of them, but
     none that opens a call and is none. `parallel`: more than one call may come, where the format has that.
-    `beside_content`: content that follows a constraint, maybe JSON, may come in their place.
+    `beside_content`: content that follows a constraint, maybe JSON, may come in their place. `behind_thinking`: the
+    answer may begin with thinking, which text then does not open.
     """
 
     tools: Sequence[Tool]
     required: bool
     parallel: bool = True
     beside_content: bool = False
+    behind_thinking: bool = False
 
 
 def hermes_rules(calls: Calls) -> list[str]:
@@ -56,16 +65,30 @@ def hermes_rules(calls: Calls) -> list[str]:
     ]
     if not calls.required:
         lines += [f"calls_or_text: opened{'*' if calls.parallel else '?'} TEXT"]
-        lines += ["opened: opening rest", f"opening[lazy]: /(?s:.*){hermes.OPENS}/"]
-        lines += [f"TEXT: /(?s:.*)/ & ~/(?s:.*){hermes.OPENS}(?s:.*)/"]
+        lines += ["opened: opening rest", "opening[lazy]: OPENING"]
+        lines += [f"OPENING: {_but(calls, f'{_ANY}{hermes.OPENS}')}"]
+        lines += [f"TEXT: {_but(calls, _ANY, f'{_ANY}{hermes.OPENS}{_ANY}')}"]
     return lines
 
 
 def llama_rules(calls: Calls) -> list[str]:
-    """Lark for one call as LlamaParser reads it, in rules as those of `hermes_rules`; text does not begin with `{`."""
+    """Lark for one call as LlamaParser reads it, in rules as those of `hermes_rules`.
+
+    Text does not begin with `{`, also behind what that parser passes over: white space, and the tag.
+    """
     bodies = _spaced_bodies if calls.beside_content else _bodies
     lines = ["calls: body", *bodies(calls.tools, "parameters")]
-    return lines if calls.required else [*lines, "calls_or_text: calls | TEXT", "TEXT: /([^{](?s:.*))?/"]
+    if not calls.required:
+        lines += ["calls_or_text: BEFORE? calls | TEXT"]
+        lines += [f"BEFORE: {as_regex(f'{WHITE_SPACE}|({WHITE_SPACE})?{_TAG}({WHITE_SPACE})?')}"]
+        lines += [f"TEXT: {_but(calls, _ANY, f'{_SPACES}({_TAG}{_SPACES})?[{{]{_ANY}')}"]
+    return lines
+
+
+def _but(calls: Calls, pattern: str, *others: str) -> str:
+    """A terminal's definition: what `pattern` matches and the `others` do not, which is no thinking, either."""
+    excluded = (*others, _THINKING) if calls.behind_thinking else others
+    return " & ~".join(map(as_regex, (pattern, *excluded)))
 
 
 def _bodies(tools: Sequence[Tool], arguments: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Calls as Hermes, Qwen2.5 and Qwen3 write them: JSON objects between marks."""
 
-from orcastream.text.marks import PastSpace, UpToMark
-from orcastream.text.tools.call import SPACE, Part, TextBetween
+from orcastream.text.marks import SPACE, PastSpace, UpToMark
+from orcastream.text.tools.call import Part, TextBetween
 from orcastream.text.tools.call_reader import CallReader
 
 OPENS, CLOSES = "<tool_call>", "</tool_call>"

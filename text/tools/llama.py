@@ -1,17 +1,17 @@
 """Calls as Llama 3.1 and later write them: an answer that is a JSON object, or several with semicolons between."""
 
-from orcastream.text.marks import PastSpace
-from orcastream.text.tools.call import SPACE, Part
+from orcastream.text.marks import SPACE, PastSpace
+from orcastream.text.tools.call import Part
 from orcastream.text.tools.call_reader import CallReader
 
-_TAG = "<|python_tag|>"
-"""A token of its own, which text shows only where special tokens are shown."""
+TAG = "<|python_tag|>"
+"""What may come before the first call: a token of its own, which text shows only where special tokens are shown."""
 
 
 class LlamaParser:
     """See ToolParser. An answer that begins with `{` is calls `{"name": …, "parameters": {…}}`, then perhaps text.
 
-    An object with a name alone is a call where another object, or the end, follows it.
+    An object without parameters is text: nothing tells a call from an answer in JSON that has a name.
     """
 
     def __init__(self) -> None:
@@ -20,8 +20,6 @@ class LlamaParser:
         self._gap = PastSpace(SPACE)
         """What follows that, or the last object, and may lead to the next one."""
         self._call: CallReader | None = None
-        self._unsure = ""
-        """An object with a name alone, with what came before it, while nothing is known of what follows."""
         self._has_calls = False
         self._is_text = False
 
@@ -38,25 +36,22 @@ class LlamaParser:
 
     def finish(self) -> list[Part]:
         """The rest, where the text ends: a call that has not begun is text."""
-        if self._is_text:
+        if self._is_text or (self._call is not None and self._call.has_ended):
             return []
-        if self._call is not None and self._call.has_ended:
-            return self._confirmed()
         return self._become_text("" if self._call is None else self._call.held)
 
     def _find(self, text: str, parts: list[Part]) -> str:
         """Up to the next object; what of the text is that."""
         begun = self._gap.push(text)
         may_be_tag = self._call is None and not self._before
-        if may_be_tag and begun.startswith(_TAG):
-            self._before, self._gap = self._gap.space + _TAG, PastSpace(SPACE)
-            return begun.removeprefix(_TAG)
+        if may_be_tag and begun.startswith(TAG):
+            self._before, self._gap = self._gap.space + TAG, PastSpace(SPACE)
+            return begun.removeprefix(TAG)
         if begun.startswith("{"):
-            parts += self._confirmed()
             self._before += self._gap.space
             self._call, self._gap = CallReader(), PastSpace(";" + SPACE)
             return begun
-        if begun and not (may_be_tag and _TAG.startswith(begun)):
+        if begun and not (may_be_tag and TAG.startswith(begun)):
             parts += self._become_text("")
         return ""
 
@@ -68,22 +63,13 @@ class LlamaParser:
             self._has_calls, self._before = True, ""
         if left is None:
             return ""
-        if not (call.has_ended and call.is_call):
+        if not (call.has_ended and call.has_begun):
             parts += self._become_text(call.held)
-        elif not call.has_begun:
-            self._unsure, self._before = self._before + call.held, ""
         return left
-
-    def _confirmed(self) -> list[Part]:
-        """The last object is a call, also without parameters."""
-        if self._call is None or self._call.has_begun:
-            return []
-        self._has_calls, self._unsure = True, ""
-        return self._call.confirm()
 
     def _become_text(self, held: str) -> list[Part]:
         """What is held is text, and so is all that follows."""
-        text = self._unsure + self._before + held + self._gap.held
+        text = self._before + held + self._gap.held
         self._is_text = True
         if self._has_calls:
             text = text.lstrip(SPACE)

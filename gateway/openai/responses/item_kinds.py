@@ -37,7 +37,7 @@ def _read_message(field: str, value: Json) -> Json:
 
 
 def _read_call(field: str, value: Json) -> Json:
-    """One that was cut is incomplete, whatever its client says, which may say nothing."""
+    """One that was cut, or is not shown, is incomplete, whatever its client says, which may say nothing."""
     check_names(field, value, (*_OF_ALL, "call_id", "name", "arguments"), _CALL_EXTRAS)
     arguments = value.get("arguments")
     is_cut = read_arguments(f"{field}.arguments", arguments) is None

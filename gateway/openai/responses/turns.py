@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any
 
+from orcastream.gateway.openai.cut_calls import is_cut
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.messages import TEMPLATE_ROLE, Message
 from orcastream.gateway.openai.responses.item_kinds import INCOMPLETE
@@ -33,7 +34,7 @@ def messages_of(items: Iterable[Mapping[str, Any]]) -> list[Message]:
             if last is None or not (said > last or said is last is _Said.CALLS):
                 messages.append({"role": "assistant", "content": ""})
             _add(messages[-1], said, item)
-            if _is_cut(item):
+            if said is _Said.CALLS and is_cut(messages[-1]["tool_calls"][-1]):
                 said = _Said.REASONING if last is None else last
         last = said
     return messages
@@ -65,12 +66,8 @@ def _of_others(item: Mapping[str, Any]) -> Message:
 
 
 def _call(item: Mapping[str, Any]) -> Json:
-    arguments = None if _is_cut(item) else read_arguments("arguments", item["arguments"])
+    arguments = None if item["status"] == INCOMPLETE else read_arguments("arguments", item["arguments"])
     return template_call(item["call_id"], item["name"], arguments)
-
-
-def _is_cut(item: Mapping[str, Any]) -> bool:
-    return bool(item["type"] == "function_call" and item["status"] == INCOMPLETE)
 
 
 def _text(item: Mapping[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """A bulk job in Redis: each line has one result, whoever adds lines, keeps results or says so twice."""
 
+import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from redis.exceptions import OutOfMemoryError, ResponseError
@@ -132,15 +133,31 @@ async def test_many_are_seen_at_once_whatever_is_wrong_with_one(
     job = await sealed(make_job(redis_server.url, "runs"), 2)
     assert await job.lease("runner", 60_000)
     await make_job(redis_server.url, "new").create(ORDER)
-    unreadable = {"newer": '{"unknown": 1}', "damaged": "{", "list": "[]"}
+    newer, words = '{"unknown": 1}', json.dumps({**asdict(ORDER), "created_ms": "soon"})
+    unreadable = {"newer": newer, "damaged": "{", "list": "[]", "words": words}
     for job_id, order in unreadable.items():
         await link.call("HSET", keys.job(job_id), "order", order)
     await link.call("HSET", keys.job("lacking"), "total", 1)
-    seen = await see_jobs(link, keys, ["runs", *unreadable, "lacking", "gone", "new"])
+    await link.call("SET", keys.job("text"), "no hash")
+    seen = await see_jobs(link, keys, ["runs", *unreadable, "lacking", "text", "gone", "new"])
     assert seen.pop("runs") == (ORDER, await job.progress(), True)
     assert seen.pop("new") == (ORDER, JobProgress(None, 0, 0), False)
-    assert set(seen) == {*unreadable, "lacking"}
+    assert set(seen) == {*unreadable, "lacking", "text"}
     assert all(isinstance(one, ValueError) for one in seen.values())
-    with pytest.raises(ValueError, match="unknown"):
+    with pytest.raises(InvalidRequest, match="source: got None"):
         await make_job(redis_server.url, "newer").order()
     assert await see_jobs(link, keys, []) == {}
+
+
+async def test_large_results_come_in_small_pages(redis_server: RedisServer, make_job: MakeJob) -> None:
+    job = await sealed(make_job(redis_server.url), 5)
+    sizes = [10, 700_000, 700_000, 3_000_000, 10]
+    for number, size in enumerate(sizes, start=1):
+        assert await job.record(number, b"x" * size, failed=False)
+    cursor, pages = FIRST_RESULT, list[list[int]]()
+    while page := await job.results_after(cursor, 100):
+        cursor = page[-1].cursor
+        pages.append([result.number for result in page])
+        assert [len(result.body) for result in page] == [sizes[result.number - 1] for result in page]
+    assert pages == [[1, 2, 3], [4], [5]]
+    assert [result.number for result in await job.results_after(FIRST_RESULT, 2)] == [1, 2]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orcastream.broker.jobs.order import JobOrder
 from orcastream.cli.main import main
 from orcastream.schemas.keys import Keys
 from tests.cli.jobs.bulk import ROOT, BulkJob
@@ -123,6 +124,17 @@ def test_results_of_another_process(shell: Shell) -> None:
     assert read(output) == printed
     assert "'sums' is not" in shell.run("results", "sums", code=1)[1]
     assert shell.run("results")[0] == ""
+
+
+def test_the_list_goes_on_behind_jobs_that_cannot_be_read(shell: Shell, server: RedisServer) -> None:
+    keys = Keys(MODEL)
+    order = JobOrder("digest", created_ms=1, deadline_ms=2, kept_until_ms=3).as_text()
+    records = {"another": {"order": "{}"}, "damaged": {"order": order, "completed": "many"}, "right": {"order": order}}
+    with server.client() as client:
+        for at, (job_id, record) in enumerate(records.items()):
+            client.hset(keys.job(job_id), mapping=record)
+            client.zadd(keys.jobs, {job_id: at})
+    assert json.loads(shell.run("results", "--json")[0])["job"] == "right"
 
 
 def test_a_line_that_cannot_be_answered_fails_alone(shell: Shell) -> None:

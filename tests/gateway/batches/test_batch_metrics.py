@@ -71,7 +71,7 @@ async def test_of_two_that_end_a_batch_one_tells_of_it(stage: Stage, caplog: pyt
     keys, patience_s = gateway.models.default.keys, gateway.settings.redis_patience_s
     files = FileStore(gateway.redis, keys, patience_s=patience_s)
     asked = BatchRequest(input_file_id="file-gone", endpoint=CHAT, completion_window="24h")
-    terms = BatchTerms(asked, Grant(tenant="default"), kept_s=60)
+    terms = BatchTerms(asked=asked, grant=Grant(tenant="default"), kept_s=60)
     job = Job(gateway.redis, keys, "batch_of_two", patience_s=patience_s)
     order = await job.create(terms.order(gateway.redis.now_ms, retention_s=60))
     runs = [BatchRun(gateway, files, job, order, terms, BatchMetrics()) for _ in range(3)]

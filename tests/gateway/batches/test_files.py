@@ -11,7 +11,7 @@ import pytest
 
 from orcastream.broker.files.file_store import PIECE_BYTES
 from orcastream.schemas.keys import Keys
-from tests.gateway.batches.conftest import upload
+from tests.gateway.batches.conftest import CHAT, upload
 from tests.gateway.conftest import MODEL, Stage, eventually
 from tests.redis_server import RedisServer
 
@@ -78,6 +78,35 @@ async def test_a_file_is_its_tenants(stage: Stage) -> None:
             await ask(file_id)
     with pytest.raises(openai.AuthenticationError):
         await served.openai("none").files.list()
+
+
+async def test_of_a_file_that_cannot_be_read_its_tenant_is_told(stage: Stage, redis_server: RedisServer) -> None:
+    """Another version wrote it, or it is damaged; all other files are as they were, and it can be deleted."""
+    served, keys = await stage.gateway(**KEYS), Keys(MODEL)
+    client, other = served.openai("one"), served.openai("two")
+    wrong, kept = await upload(client, b"x"), await upload(client, b"y")
+    with redis_server.client() as redis:
+        entry = json.loads(redis.hget(keys.files("red"), wrong) or "")
+        lacking = {name: value for name, value in entry.items() if name != "expires_ms"}
+        changed = [[], lacking, entry | {"unknown": 1}, entry | {"size_bytes": None}, entry | {"expires_ms": "soon"}]
+        for text in ("{", b"\xff", "[" * 10_000, *map(json.dumps, changed)):
+            redis.hset(keys.files("red"), wrong, text)
+            for ask in (client.files.retrieve, client.files.content):
+                with pytest.raises(openai.ConflictError, match="another version made it, or it is damaged") as refused:
+                    await ask(wrong)
+                assert (refused.value.code, refused.value.param) == ("file_unreadable", "id")
+            with pytest.raises(openai.ConflictError) as refused:
+                await client.batches.create(input_file_id=wrong, endpoint=CHAT, completion_window="24h")
+            assert (refused.value.code, refused.value.param) == ("file_unreadable", "input_file_id")
+            with pytest.raises(openai.NotFoundError):
+                await other.files.delete(wrong)
+            assert [file.id async for file in client.files.list()] == [kept]
+            added = await upload(client, b"z")
+            assert (await client.files.delete(added)).deleted
+        assert (await client.files.delete(wrong)).deleted
+        assert redis.exists(keys.file_pieces(wrong)) == 0
+    with pytest.raises(openai.NotFoundError):
+        await client.files.retrieve(wrong)
 
 
 async def test_a_tenant_has_so_many_bytes_and_files(stage: Stage) -> None:

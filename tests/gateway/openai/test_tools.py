@@ -96,7 +96,7 @@ def test_thinking_comes_before_what_has_to_be_followed(demo: Tokenizer) -> None:
         payload = admitted(demo, more, reasoning_parser="think")
         assert payload.answer_format.startswith("think")
         assert payload.constraint is not None
-        assert payload.constraint.grammar.startswith('start: ("<think>" thought)? ')
+        assert payload.constraint.grammar.startswith("start: (THINK thought)? ")
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,13 @@ def result(call_id: str) -> dict[str, Any]:
 
 
 WHOLE = called("whole", '{"city": "Rom"}')
+DEEP = '{"a": ' * 64 + "{}" + "}" * 64
+"""One level more than templates are given."""
+HALVES = r'{"city": "\ud83d", "a\udc4d": ["\ud83d\udc4d"]}'
+"""Of surrogate pairs, and a whole one."""
 
 
-@pytest.mark.parametrize("arguments", ['{"city": "Kö', "{", "[]", "NaN", '{"city": NaN}', '{"a": ' * 5000])
+@pytest.mark.parametrize("arguments", ['{"city": "Kö', "{", "[]", "NaN", '{"city": NaN}', '{"a": ' * 5000, DEEP])
 def test_calls_that_were_cut_are_not_shown_nor_their_results(demo: Tokenizer, arguments: str) -> None:
     def shown(*messages: dict[str, Any]) -> str:
         return demo.decode(admitted(demo, {"messages": [*QUESTION, *messages]}).prompt, skip_special_tokens=False)
@@ -195,6 +199,19 @@ def test_calls_that_were_cut_are_not_shown_nor_their_results(demo: Tokenizer, ar
         assert shown(said(*calls), result("cut"), result("whole"), last) == shown(said(WHOLE), result("whole"), last)
     again = called("cut", "{}")
     assert shown(said(cut), said(again), result("cut")) == shown(said(again), result("cut")), "called again"
+
+
+def test_a_call_is_shown_with_replacements_for_halves_of_surrogate_pairs(demo: Tokenizer) -> None:
+    payload = admitted(demo, {"messages": [*QUESTION, said(called("whole", HALVES)), result("whole")]})
+    shown = demo.decode(payload.prompt, skip_special_tokens=False)
+    assert '"arguments": {"city": "\ufffd", "a\ufffd": ["\U0001f44d"]}' in shown
+    assert "of whole" in shown
+
+
+def test_a_call_is_shown_as_deep_as_templates_are_given(demo: Tokenizer) -> None:
+    arguments = DEEP.replace("{}", "1")
+    payload = admitted(demo, {"messages": [*QUESTION, said(called("whole", arguments)), result("whole")]})
+    assert arguments in demo.decode(payload.prompt, skip_special_tokens=False)
 
 
 def test_a_conversation_of_calls_that_were_cut_alone_is_refused(demo: Tokenizer) -> None:
@@ -340,6 +357,18 @@ async def test_a_call_behind_every_token_of_which_an_answer_ends(stage: Stage, d
         again = {**BODY, "messages": [*QUESTION, message, *results, *QUESTION], "max_tokens": 1}
         assert (await http.post("/v1/chat/completions", json=again)).status_code == 200, "it goes back as it came"
     assert 0 < whole < begun
+
+
+@pytest.mark.parametrize("arguments", [DEEP, HALVES])
+async def test_whatever_was_called_may_go_back(stage: Stage, demo: Tokenizer, arguments: str) -> None:
+    text = f'<tool_call>{{"name": "weather", "arguments": {arguments}}}</tool_call>'
+    await stage.worker(Answer([demo.encode(text, add_special_tokens=False)]))
+    http = (await gateway(stage)).http()
+    (choice,) = (await http.post("/v1/chat/completions", json=BODY)).json()["choices"]
+    (call,) = choice["message"]["tool_calls"]
+    assert (call["function"]["arguments"], choice["finish_reason"]) == (arguments, "tool_calls")
+    again = {**BODY, "messages": [*QUESTION, choice["message"], result(call["id"]), *QUESTION]}
+    assert (await http.post("/v1/chat/completions", json=again)).status_code == 200
 
 
 async def test_a_gateway_that_never_saw_the_request_goes_on_anywhere(stage: Stage, demo: Tokenizer) -> None:

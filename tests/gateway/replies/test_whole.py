@@ -10,6 +10,7 @@ from orcastream.gateway.openai.answer_shape import AnswerShape
 from orcastream.gateway.openai.encoded_json import encoded
 from orcastream.gateway.openai.logprobs import TokenLogprob, chat_logprobs, completion_logprobs
 from orcastream.gateway.replies.answer import ReadReply, gather
+from orcastream.gateway.replies.answer_room import AnswerRoom, AnswerTooLarge
 from orcastream.gateway.replies.reply_text import ReplyText
 from orcastream.gateway.replies.token_logprobs import told
 from orcastream.schemas.events import Ending, Run, Started, Terminal, Usage
@@ -45,14 +46,14 @@ def reply_of(choices: list[list[int]], group: int) -> list[Update]:
     return updates
 
 
-async def written(request_id: str, updates: list[Update], tokenizer: Tokenizer) -> bytes:
+async def written(request_id: str, updates: list[Update], tokenizer: Tokenizer, most_bytes: int | None = None) -> bytes:
     """The answer; the updates are there all at once."""
 
     async def come() -> AsyncGenerator[list[Update]]:
         yield updates
 
     shape = AnswerShape(request_id, "tiny", 1_795_270_285)
-    choices, usage = await gather([ReadReply(come(), ReplyText(tokenizer), shape)])
+    choices, usage = await gather([ReadReply(come(), ReplyText(tokenizer), shape)], AnswerRoom(most_bytes))
     return encoded(shape.whole(choices, usage))
 
 
@@ -79,3 +80,15 @@ async def test_a_choice_without_tokens_has_none(tokenizer: Tokenizer) -> None:
     for request_id in FIELDS:
         body = await written(request_id, reply_of([tokenizer.encode("x"), []], 1), tokenizer)
         assert body.count(b'"logprobs":{') == body.count(b'"logprobs":null') == 1
+
+
+@pytest.mark.parametrize("group", [1, 1000])
+@pytest.mark.parametrize("request_id", FIELDS)
+async def test_what_has_come_counts_before_the_end(tokenizer: Tokenizer, request_id: str, group: int) -> None:
+    """And never for more bytes than the answer has."""
+    updates = reply_of([tokenizer.encode(text) for text in TEXTS], group)
+    size = len(await written(request_id, updates, tokenizer))
+    assert len(await written(request_id, updates, tokenizer, size)) == size
+    unended = [*updates[:-1], updates[-1]._replace(terminal=None)]
+    with pytest.raises(AnswerTooLarge):
+        await written(request_id, unended, tokenizer, size // 2)

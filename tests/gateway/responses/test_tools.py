@@ -11,7 +11,7 @@ from orcastream.demo import MODEL_DIR
 from orcastream.schemas.stopping import FinishReason
 from orcastream.text.tokenizer import Tokenizer
 from tests.gateway.conftest import MODEL, Served, Stage
-from tests.gateway.openai.test_tools import CITY, ONE, THOUGHT
+from tests.gateway.openai.test_tools import CITY, DEEP, HALVES, ONE, THOUGHT
 from tests.gateway.responses.test_responses import sent
 from tests.gateway.scripted_worker import Answer
 
@@ -100,6 +100,23 @@ async def test_a_conversation_goes_on_behind_a_call_that_was_cut(stage: Stage, d
     assert "Let me see." in by_id
     assert '{"city": "' not in by_id
     assert "mild" not in by_id
+
+
+@pytest.mark.parametrize("arguments", [DEEP, HALVES])
+async def test_whatever_was_called_may_go_back(stage: Stage, demo: Tokenizer, arguments: str) -> None:
+    text = f'Hm.<tool_call>{{"name": "weather", "arguments": {arguments}}}</tool_call>{ONE}'
+    worker = await stage.worker(Answer([demo.encode(text, add_special_tokens=False)]))
+    client = (await gateway(stage)).openai()
+    first = await client.responses.create(**BODY)
+    calls = [item for item in first.output if item.type == "function_call"]
+    assert (calls[0].status, calls[0].arguments) == ("completed", arguments)
+    results: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": "mild"} for call in calls]
+    await client.responses.create(**{**BODY, "input": results}, previous_response_id=first.id)
+    items: Any = [{"role": "user", "content": "hi"}, *first.output, *results]
+    await client.responses.create(**{**BODY, "input": items})
+    by_id, by_hand = [demo.decode(r.payload.prompt, skip_special_tokens=False) for r in worker.requests[1:]]
+    assert by_id == by_hand
+    assert by_id.count("<tool_response>\nmild\n</tool_response>") == (1 if arguments == DEEP else 2)
 
 
 async def test_reading_on_behind_any_event_of_calls(stage: Stage, demo: Tokenizer) -> None:

@@ -55,7 +55,7 @@ def test_what_cannot_follow_in_one_message_begins_the_next() -> None:
 
 
 @pytest.mark.parametrize("status", ["incomplete", "in_progress", "completed", None])
-@pytest.mark.parametrize("arguments", ['{"a": "x', "[]", "{" + '"a": [' * 5000])
+@pytest.mark.parametrize("arguments", ['{"a": "x', "[]", "{" + '"a": [' * 5000, '{"a": ' * 65 + "1" + "}" * 65])
 def test_a_call_that_was_cut_is_not_shown_nor_its_result(status: str | None, arguments: str) -> None:
     unfinished = {**call(1, arguments), "status": status}
     assert messages(QUESTION, unfinished, QUESTION) == [QUESTION, QUESTION]

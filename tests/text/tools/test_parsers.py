@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Self, SupportsIndex
 
 import pytest
 from hypothesis import given
@@ -12,9 +11,11 @@ from orcastream.text.tools.call import CallArguments, CallStart, Part, ToolParse
 from orcastream.text.tools.hermes import HermesParser
 from orcastream.text.tools.llama import LlamaParser
 from tests.text.called import Called, Joined, cut, joined
+from tests.text.spaces import Spaces
 
 HARD = '{"a": "</tool_call> } \\" \\\\", "é": [1e3, {"b": "\\u00e9\\ud83d"}],\n "\U0001f44d": null}'
 """Arguments with all that could be taken for their end."""
+NONE = '{{"name": "{}", "parameters": {{}}}}'
 HERMES: list[tuple[str, list[Joined]]] = [
     ("no call", ["no call"]),
     ("spaces at the end stay \n", ["spaces at the end stay \n"]),
@@ -71,14 +72,16 @@ LLAMA: list[tuple[str, list[Joined]]] = [
     ('{"name":"f","id":1,"arguments":{}}; {"name":"g","parameters":{}}', [Called("f", "{}"), Called("g", "{}")]),
     ('{"name": "f", "arguments": "{}"}', ['{"name": "f", "arguments": "{}"}']),
     ('{"name": "f", "arguments": null}', ['{"name": "f", "arguments": null}']),
-    ('{"type": "function", "name": "f"}', [Called("f", "{}")]),
+    ('{"type": "function", "name": "f"}', ['{"type": "function", "name": "f"}']),
+    ('{"name": "Ann"}\n', ['{"name": "Ann"}\n']),
     (' {"name": "Ann", "age": 3}\n', [' {"name": "Ann", "age": 3}\n']),
     ('{"age": {"name": 3}, "name": "Ann"}', ['{"age": {"name": 3}, "name": "Ann"}']),
     ('{"name": "Ann", "n\\u0061me ": "f"} ; {"name": "g"}', ['{"name": "Ann", "n\\u0061me ": "f"} ; {"name": "g"}']),
-    ('{"name": "f"}; {"name": "Ann", "age": 3}', [Called("f", "{}"), '; {"name": "Ann", "age": 3}']),
+    ('{"name": "f"}; {"name": "g", "parameters": {}}', ['{"name": "f"}; {"name": "g", "parameters": {}}']),
     ('{"name": "Ann", "age": ', ['{"name": "Ann", "age": ']),
     ('{"name":"f","parameters":{}}; {"name":"g","parameters":{}}', [Called("f", "{}"), Called("g", "{}")]),
-    ('{"name":"f"};{"name":"g"}\n;', [Called("f", "{}"), Called("g", "{}")]),
+    ('{"name":"f","parameters":{}};{"name":"g"}\n', [Called("f", "{}"), ';{"name":"g"}\n']),
+    ('{"name":"f","parameters":{}}\n;', [Called("f", "{}")]),
     ('{"temperature": 3}', ['{"temperature": 3}']),
     (' {"name": "f"} and text ', [' {"name": "f"} and text ']),
     ('{"name": "f", "parameters": {}} and text ', [Called("f", "{}"), "and text "]),
@@ -205,35 +208,6 @@ def test_nothing_but_marks_and_white_space_is_lost(make: Callable[[], ToolParser
         assert shown in text or shown == "{}"
 
 
-class Spaces(str):
-    """White space that counts how many of its characters are gone through, also in what it becomes a part of."""
-
-    __slots__ = ()
-    seen: ClassVar[int] = 0
-
-    @classmethod
-    def _counted(cls, text: str) -> Self:
-        Spaces.seen += len(text)
-        return cls(text)
-
-    def __add__(self, behind: str) -> Self:
-        return self._counted(super().__add__(behind))
-
-    def __radd__(self, before: str) -> Self:
-        return self._counted(before + str(self))
-
-    def __getitem__(self, key: SupportsIndex | slice) -> Self:
-        return self._counted(super().__getitem__(key))
-
-    def lstrip(self, chars: str | None = None, /) -> Self:
-        Spaces.seen += len(self)
-        return self._counted(super().lstrip(chars))
-
-    def rstrip(self, chars: str | None = None, /) -> Self:
-        Spaces.seen += len(self)
-        return self._counted(super().rstrip(chars))
-
-
 @pytest.mark.parametrize(
     ("make", "head", "tail", "parts"),
     [
@@ -241,10 +215,10 @@ class Spaces(str):
         (HermesParser, '<tool_call>{"name": "f", "arguments": {}}', "</tool_call>", [Called("f", "{}")]),
         (HermesParser, '<tool_call>{"name": "f"}', "b", [f'<tool_call>{{"name": "f"}}{" " * 1000}b']),
         (HermesParser, '<tool_call>{"name": "f"}</tool_call>', "b", [Called("f", "{}"), "b"]),
-        (LlamaParser, "", '{"name": "f"}', [Called("f", "{}")]),
+        (LlamaParser, "", NONE.format("f"), [Called("f", "{}")]),
         (LlamaParser, "", "b", [f"{' ' * 1000}b"]),
-        (LlamaParser, "<|python_tag|>", '{"name": "f"}', [Called("f", "{}")]),
-        (LlamaParser, '{"name": "f"}', '{"name": "g"}', [Called("f", "{}"), Called("g", "{}")]),
+        (LlamaParser, "<|python_tag|>", NONE.format("f"), [Called("f", "{}")]),
+        (LlamaParser, NONE.format("f"), NONE.format("g"), [Called("f", "{}"), Called("g", "{}")]),
         (LlamaParser, '{"name": "f", "arguments": {}}', "b", [Called("f", "{}"), "b"]),
     ],
 )

@@ -1,0 +1,46 @@
+"""Connections are used again once their answer has been read, and only then."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from orcastream.bench.serve.http_pool import HttpPool
+from tests.bench.scripted_gateway import Answer, scripted_gateway
+
+BODY = {"prompt": [1, 2]}
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[HttpPool]:
+    def says(_: dict[str, str], body: dict[str, object]) -> Answer:
+        return Answer([b"one\n", b"two"], hangs="hang" in body) if body.get("prompt") == [1, 2] else Answer([], 422)
+
+    async with scripted_gateway(says) as url, HttpPool(url) as pool:
+        yield pool
+
+
+async def test_one_answer_after_another_comes_over_one_connection(pool: HttpPool) -> None:
+    used = set()
+    for _ in range(3):
+        async with pool.post("/v1/completions", BODY) as answer:
+            used.add(answer)
+            assert await answer.status() == 200
+            assert [line async for line in answer.lines()] == ["one", "two"]
+    async with pool.post("/v1/completions", {}) as refused:
+        used.add(refused)
+        assert (await refused.status(), await refused.read()) == (422, b"")
+    assert len(used) == 1
+
+
+async def test_answers_at_once_have_connections_of_their_own(pool: HttpPool) -> None:
+    async with pool.post("/v1/completions", BODY) as one, pool.post("/v1/completions", BODY) as other:
+        assert one is not other
+        assert await one.read() == await other.read() == b"one\ntwo"
+
+
+async def test_one_that_was_left_amid_its_answer_is_not_used_again(pool: HttpPool) -> None:
+    async with pool.post("/v1/completions", BODY | {"hang": True}) as left:
+        assert await left.status() == 200
+    async with pool.post("/v1/completions", BODY) as other:
+        assert other is not left
+        assert await other.read() == b"one\ntwo"
