@@ -53,7 +53,7 @@ class Gateways:
 
     async def events(self, asked: Asked) -> AsyncGenerator[Event]:
         """See Transport."""
-        answer = StreamedAnswer(asked.id)
+        answer = StreamedAnswer(asked.id, asked.parameters.get("prompt_logprobs"))
         attempts = self._attempts()
         accepted = False
         while True:

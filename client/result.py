@@ -19,6 +19,8 @@ class TokenLogprob(LikelyToken):
     """A token of an answer or a prompt, and the likeliest ones at its place, the likeliest first."""
 
     likeliest: tuple[LikelyToken, ...] = ()
+    rank: int | None = None
+    """Of a prompt's token: one more than the number of tokens with a higher log probability. None: not told."""
 
 
 @dataclass(frozen=True, slots=True)

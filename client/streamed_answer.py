@@ -21,8 +21,10 @@ class StreamedAnswer:
     which is compared and left out.
     """
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, prompt_logprobs: int | None) -> None:
+        """`prompt_logprobs`: how many likeliest tokens were asked for of each token of the prompt."""
         self._request_id = request_id
+        self._most_likeliest = prompt_logprobs or 0
         self._texts: dict[int, str] = {}
         self._reasons: dict[int, str] = {}
         self._usage: Usage | None = None
@@ -60,7 +62,7 @@ class StreamedAnswer:
         for choice in event["choices"]:
             text = choice["text"] if "text" in choice else choice["delta"].get("content")
             if told := choice.get("prompt_logprobs"):
-                self._prompt_logprobs = tuple(of_prompt_chunk(told))
+                self._prompt_logprobs = tuple(of_prompt_chunk(told, self._most_likeliest))
             fresh = self._fresh(choice["index"], text or "")
             logprobs = self._fresh_logprobs(choice["index"], choice.get("logprobs") or {})
             if fresh or logprobs:

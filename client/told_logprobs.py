@@ -1,6 +1,7 @@
 """Log probabilities as they come: in the chunks of a gateway's streams, and in the runs of reply logs."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from orcastream.client.result import LikelyToken, TokenLogprob
@@ -30,16 +31,20 @@ def of_run(
         yield TokenLogprob(own, _text(tokenizer, token, first), token, others)
 
 
-def of_prompt_chunk(told: Sequence[Mapping[str, Any] | None]) -> Iterator[TokenLogprob | None]:
-    """A choice's `prompt_logprobs` in a completion: per token of the prompt a map, whose first item is its own."""
+def of_prompt_chunk(told: Sequence[Mapping[str, Any] | None], count: int) -> Iterator[TokenLogprob | None]:
+    """A choice's `prompt_logprobs` in a completion: per token of the prompt a map, whose first item is its own.
+
+    Behind it are those of the `count` likeliest ones that are others.
+    """
     for tokens in told:
         if tokens is None:
             yield None
             continue
         all_told = [LikelyToken(one["logprob"], one["decoded_token"], int(name)) for name, one in tokens.items()]
-        ranked = [likely for likely, one in zip(all_told, tokens.values(), strict=True) if one["rank"] is not None]
         own = all_told[0]
-        yield TokenLogprob(own.logprob, own.text, own.id, _sorted(iter(ranked)))
+        likeliest = all_told if len(all_told) <= count else all_told[1:]
+        rank = tokens[str(own.id)]["rank"]
+        yield TokenLogprob(own.logprob, own.text, own.id, _sorted(iter(likeliest)), rank)
 
 
 def of_prompt_run(tokenizer: Tokenizer | None, run: PromptRun) -> Iterator[TokenLogprob | None]:
@@ -47,7 +52,9 @@ def of_prompt_run(tokenizer: Tokenizer | None, run: PromptRun) -> Iterator[Token
     skip = int(run.position == 0)
     if skip:
         yield None
-    yield from of_run(tokenizer, run.tokens[skip:], run.logprobs[skip:], position=run.position + skip)
+    told = of_run(tokenizer, run.tokens[skip:], run.logprobs[skip:], position=run.position + skip)
+    ranks = run.ranks or (None,) * len(run.tokens)
+    yield from (replace(one, rank=rank) for one, rank in zip(told, ranks[skip:], strict=True))
 
 
 def _of_chat(told: Mapping[str, Any]) -> LikelyToken:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import torch
 from transformers import PreTrainedModel
@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from orcastream.engine.attention import choose_backend
 from orcastream.engine.batch.executor import Executor, Pending
 from orcastream.engine.batch.launcher import Launcher
+from orcastream.engine.batch.prompt_rows import PromptItem
 from orcastream.engine.beam import Beam
 from orcastream.engine.beams import Beams
 from orcastream.engine.config import EngineConfig
@@ -284,13 +285,14 @@ class OrcaEngine:
         root = self._end(request, discard=True)
         return TokenEvent(root.id, root.num_outputs, None, error=reason)
 
-    def _tell(self, request: Request, position: int, items: tuple[Any, ...] | None) -> TokenEvent | None:
+    def _tell(self, request: Request, position: int, items: tuple[PromptItem, ...] | None) -> TokenEvent | None:
         """Let log probabilities of a prompt be told, each once; the failure where there are none."""
         if items is None:
             return self._fail(request, "the model gave no finite score for a token of the prompt")
         fresh = items[request.prompt_told - position :]
         if fresh:
-            self.prompt_events.append(PromptEvent(request.id, request.prompt_told, fresh))
+            logprobs, ranks = zip(*fresh, strict=True)
+            self.prompt_events.append(PromptEvent(request.id, request.prompt_told, logprobs, ranks))
             request.prompt_told += len(fresh)
         return None
 

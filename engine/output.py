@@ -31,13 +31,15 @@ class TokenEvent:
 class PromptEvent:
     """Log probabilities of consecutive prompt tokens of one request, the first of which stands at `position`.
 
-    One item per token, as `TokenEvent.logprobs`; None for the prompt's first, which follows nothing. They come in
-    order, each once, and all of them before the first token.
+    One item per token, as `TokenEvent.logprobs`, and one rank: one more than the number of tokens with a higher log
+    probability. Both are None for the prompt's first, which follows nothing. They come in order, each once, and all of
+    them before the first token.
     """
 
     request_id: str
     position: int
     logprobs: tuple[Any, ...]
+    ranks: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,10 +107,9 @@ def _stream(replies: Sequence[Reply], headers: dict[str, str]) -> Response:
 
 async def whole(replies: Sequence[Reply], most_bytes: int | None = None) -> bytes:
     """The answer in one piece, as JSON. Raises ApiError, and AnswerTooLarge where it has more than `most_bytes`."""
-    shape = replies[0].shape
-    read = [ReadReply(reply.session.updates(), reply.text(), reply.opening.text, shape.endpoint) for reply in replies]
+    read = [ReadReply(reply.session.updates(), reply.text(), reply.shape) for reply in replies]
     choices, usage = await gather(read, AnswerRoom(most_bytes))
-    body = encoded(shape.whole(choices, usage))
+    body = encoded(replies[0].shape.whole(choices, usage))
     AnswerRoom(most_bytes).take(len(body))
     return body
 

@@ -121,12 +121,14 @@ class PromptRun:
     """Consecutive tokens of the prompt, with what the model thought of them; `position` is that of the first, from 0.
 
     `logprobs` has one item per token: `[logprob of the token, [[token id, logprob], ...]]`, and None for the prompt's
-    first, which follows nothing.
+    first, which follows nothing. So has `ranks`: one more than the number of tokens with a higher log probability; an
+    older version's events have none.
     """
 
     position: int
     tokens: tuple[int, ...]
     logprobs: tuple[Any, ...]
+    ranks: tuple[int | None, ...] | None = None
 
     type = "prompt"
     runs: ClassVar[tuple[Run, ...]] = ()
@@ -142,11 +144,15 @@ class PromptRun:
         skip = max(0, position - self.position)
         if skip >= len(self.tokens):
             return None
-        return PromptRun(self.position + skip, self.tokens[skip:], self.logprobs[skip:]) if skip else self
+        if not skip:
+            return self
+        ranks = None if self.ranks is None else self.ranks[skip:]
+        return PromptRun(self.position + skip, self.tokens[skip:], self.logprobs[skip:], ranks)
 
     def to_wire(self) -> dict[str, Any]:
         """The event as a plain dict."""
-        return {"position": self.position, "tokens": list(self.tokens), "logprobs": list(self.logprobs)}
+        wire = {"position": self.position, "tokens": list(self.tokens), "logprobs": list(self.logprobs)}
+        return wire if self.ranks is None else {**wire, "ranks": list(self.ranks)}
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
@@ -158,7 +164,21 @@ class PromptRun:
         for offset, item in enumerate(run.logprobs):
             if not (item is None if position + offset == 0 else type(item) is list and len(item) == 2):
                 raise TypeError(f"{shown(item)} is no log probability of a prompt's token {position + offset}")
-        return cls(run.position, run.tokens, run.logprobs)
+        return cls(run.position, run.tokens, run.logprobs, _ranks(run, wire.get("ranks")))
+
+
+def _ranks(run: Run, ranks: Any) -> tuple[int | None, ...] | None:
+    """Those of a prompt's tokens, checked."""
+    if ranks is None:
+        return None
+    if type(ranks) is not list or len(ranks) != len(run.tokens):
+        raise TypeError("ranks are no list with one item per token")
+    for position, rank in enumerate(ranks, run.position):
+        if position == 0 and rank is None:
+            continue
+        if position == 0 or type(rank) is not int or not 1 <= rank <= MAX_TOKEN_ID + 1:
+            raise TypeError(f"{shown(rank)} is no rank of a prompt's token {position}")
+    return tuple(ranks)
 
 
 @dataclass(slots=True)

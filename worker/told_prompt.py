@@ -16,7 +16,8 @@ class ToldPrompt:
         """`payload` asks for log probabilities of its prompt."""
         self._prompt = payload.prompt
         self._most = max(1, MAX_PROMPT_LOGPROBS_IN_EVENT // (1 + (payload.prompt_logprobs or 0)))
-        self._items: list[Any] = []
+        self._items: list[tuple[Any, int | None]] = []
+        """Log probabilities and rank of each."""
         self.num_logged = 0
 
     @property
@@ -48,7 +49,7 @@ class ToldPrompt:
     def accept(self, event: PromptEvent) -> bool:
         """Take what the engine tells next; what is known is left out. Whether something of it is new."""
         skip = self.num_known - event.position
-        fresh = event.logprobs[skip:] if skip >= 0 else ()
+        fresh = list(zip(event.logprobs, event.ranks, strict=True))[skip:] if skip >= 0 else []
         self._items += fresh
         return bool(fresh)
 
@@ -58,7 +59,8 @@ class ToldPrompt:
         if not items:
             return None
         begin = self.num_logged
-        return PromptRun(begin, self._prompt[begin : begin + len(items)], tuple(items))
+        logprobs, ranks = zip(*items, strict=True)
+        return PromptRun(begin, self._prompt[begin : begin + len(items)], logprobs, ranks)
 
     def logged(self, num_logged: int) -> None:
         """So many tokens are told in the log now."""

@@ -47,4 +47,5 @@ def _token(tokenizer: Tokenizer, one: Told | None, position: int, text_offset: i
         return told(tokenizer, 0, None, position=position, text_offset=text_offset)
     assert one.id is not None, "over Redis tokens have their ids"
     likeliest = [(each.id, each.logprob) for each in one.likeliest]
-    return told(tokenizer, one.id, (one.logprob, likeliest), position=position, text_offset=text_offset)
+    items = (one.logprob, likeliest)
+    return told(tokenizer, one.id, items, position=position, text_offset=text_offset, rank=one.rank)

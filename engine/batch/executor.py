@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from orcastream.engine.batch.flat_batch import FlatBatch, SpanColumns
-from orcastream.engine.batch.prompt_rows import PromptChunk
+from orcastream.engine.batch.prompt_rows import PromptChunk, PromptItem
 from orcastream.engine.batch.transfer import packed, unpacked
 from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.model.runner import ModelRunner
@@ -158,9 +158,9 @@ class Executor:
                 pending.prefills.append((request, length))
                 pending.prefill_attention += length * request.num_computed
 
-    def told(self, pending: Pending) -> Iterator[tuple[PromptChunk, int, tuple[Any, ...] | None]]:
-        """Wait for the logits: position and items of the log probabilities of each prompt, as PromptChunk has them; no
-        items where the logits offer none. For the requests that have not ended.
+    def told(self, pending: Pending) -> Iterator[tuple[PromptChunk, int, tuple[PromptItem, ...] | None]]:
+        """Wait for the logits: position and items of each prompt, as PromptChunk has them; no items where the logits
+        offer none. For the requests that have not ended.
         """
         for launched in pending.launched:
             for chunk, logits in launched.prompts:

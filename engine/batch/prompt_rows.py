@@ -8,12 +8,14 @@ from typing import Any, Final
 import torch
 
 from orcastream.engine.request import Request
-from orcastream.engine.sampling.likeliest import ranked
+from orcastream.engine.sampling.likeliest import num_above, ranked
 
 ROWS_AT_ONCE: Final = 64
 """Rows that are ranked together, whose temporary tensors are several times as wide."""
 _LOWEST: Final = -9999.0
 """Instead of minus infinity, which not every form of a reply can say."""
+PromptItem = tuple[Any, int | None]
+"""Log probabilities of a prompt's token, and its rank, as PromptEvent has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +42,27 @@ class PromptChunk:
         rows = stop - first if told else int(length == request.num_uncomputed)
         return cls(request, first, rows, told) if told or first == 0 else None
 
-    def items(self, logits: torch.Tensor) -> tuple[int, tuple[Any, ...]]:
-        """Position of the first token, and an item per token as in PromptEvent; `logits` `[told, vocab]`.
+    def items(self, logits: torch.Tensor) -> tuple[int, tuple[PromptItem, ...]]:
+        """Position of the first token, and an item per token; `logits` `[told, vocab]`.
 
         ArithmeticError where a row has no finite highest logit.
         """
         tokens = self.request.prompt_ids[self.first + 1 : self.first + 1 + self.told]
-        items: list[Any] = []
+        items: list[PromptItem] = []
         for begin in range(0, self.told, ROWS_AT_ONCE):
             piece = slice(begin, begin + ROWS_AT_ONCE)
             items += _items(logits[piece], tokens[piece], self.request.prompt_logprobs or 0)
-        return (0, (None, *items)) if self.first == 0 else (self.first + 1, tuple(items))
+        return (0, ((None, None), *items)) if self.first == 0 else (self.first + 1, tuple(items))
 
 
 @torch.inference_mode()
-def _items(logits: torch.Tensor, tokens: Sequence[int], count: int) -> list[Any]:
-    """`[logprob, [[token id, logprob], ...]]` of each token in its row, by halves where the device has no memory."""
+def _items(logits: torch.Tensor, tokens: Sequence[int], count: int) -> list[PromptItem]:
+    """Those of each token in its row, by halves where the device has no memory."""
     try:
         ranks = ranked(logits, range(len(tokens)), count)
         where = torch.tensor(tokens, device=logits.device).unsqueeze(1)
-        own = logits.gather(1, where).squeeze(1).tolist()
+        own = logits.gather(1, where)
+        above = num_above(logits, own)
     except torch.OutOfMemoryError:
         if len(tokens) == 1:
             raise
@@ -69,6 +72,6 @@ def _items(logits: torch.Tensor, tokens: Sequence[int], count: int) -> list[Any]
     if not all(isfinite(total) for total, _ in ranks):
         raise ArithmeticError("the model gave no finite score for a token of the prompt")
     return [
-        [max(logit - total, _LOWEST), [[token, max(logprob, _LOWEST)] for token, logprob in likeliest]]
-        for logit, (total, likeliest) in zip(own, ranks, strict=True)
+        ([max(logit - total, _LOWEST), [[token, max(logprob, _LOWEST)] for token, logprob in likeliest]], 1 + num)
+        for logit, (total, likeliest), num in zip(own.squeeze(1).tolist(), ranks, above, strict=True)
     ]

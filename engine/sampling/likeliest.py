@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from orcastream.engine.sampling.highest import highest
-from orcastream.engine.sampling.passes import gathered, passes, rows_at_once
+from orcastream.engine.sampling.passes import gathered, one_by_one, passes, rows_at_once
 from orcastream.engine.sampling.weights import weigh
 
 
@@ -37,3 +37,10 @@ def ranked(logits: torch.Tensor, row_indices: Sequence[int], count: int) -> list
             pairs = [(token, value - total) for token, value in zip(tokens[:count], values, strict=False)]
             found.append((total, pairs) if math.isfinite(total) else (math.nan, []))
     return found
+
+
+def num_above(logits: torch.Tensor, bounds: torch.Tensor) -> list[int]:
+    """How many of each row of `logits` `[rows, vocab]` are above its bound; `bounds` `[rows, 1]`."""
+    if one_by_one(logits):
+        return [int((row > bound).count_nonzero()) for row, bound in zip(logits, bounds, strict=True)]
+    return [int(count) for count in (logits > bounds).sum(dim=1).tolist()]

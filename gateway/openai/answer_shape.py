@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from orcastream.broker.entry import EntryRef
-from orcastream.gateway.openai.encoded_logprobs import EncodedLogprobs
+from orcastream.gateway.openai.choice_logprobs import ChoiceLogprobs
 from orcastream.gateway.openai.endpoint import ChoicesEndpoint, Json, Logprobs
 from orcastream.gateway.openai.endpoints import choices_endpoint_of
 from orcastream.gateway.openai.opening import Opening
@@ -18,20 +18,19 @@ from orcastream.schemas.events import Usage
 class WrittenChoice:
     """One choice of an answer that is gathered whole."""
 
-    def __init__(self, endpoint: ChoicesEndpoint, echo: str, prompt: PromptLogprobs) -> None:
+    def __init__(self, echo: str, prompt: PromptLogprobs, logprobs: ChoiceLogprobs) -> None:
         """`echo`: the text that it begins with; `prompt`: what is told of the prompt's tokens."""
         self.parts: list[Part] = [echo] if echo else []
         self.finish_reason: str | None = None
-        self.logprobs = EncodedLogprobs()
         self.prompt = prompt
-        self._endpoint = endpoint
+        self.logprobs = logprobs
 
     def add(self, parts: Sequence[Part], logprobs: Logprobs = ()) -> int:
         """More of it: how many bytes of JSON that is, at least."""
         self.parts += parts
         before = self.logprobs.size_bytes
         if logprobs:
-            self.logprobs.add(self._endpoint.logprob_lists(logprobs))
+            self.logprobs.add(logprobs)
         return sum(len(part) for part in parts if isinstance(part, str)) + self.logprobs.size_bytes - before
 
 
@@ -59,10 +58,18 @@ class AnswerShape:
         """Where the request was made."""
         return choices_endpoint_of(self.id)
 
+    @property
+    def echo(self) -> str:
+        """The text that each choice begins with."""
+        return "" if self.opening is None else self.opening.text
+
+    def begun(self, prompt: PromptLogprobs) -> WrittenChoice:
+        """A choice to be gathered whole, of which nothing has come; `prompt`: what is told of the prompt's tokens."""
+        return WrittenChoice(self.echo, prompt, ChoiceLogprobs(self.endpoint.write_logprobs))
+
     def opened(self, choice: int, prompt: PromptLogprobs) -> Json | None:
         """The chunk before the first text of a choice; None where there is none."""
-        echo = "" if self.opening is None else self.opening.text
-        written = self.endpoint.opening(self.first_choice + choice, echo, prompt)
+        written = self.endpoint.opening(self.first_choice + choice, self.echo, prompt)
         return None if written is None else self._chunk(written)
 
     def delta(
@@ -84,7 +91,7 @@ class AnswerShape:
         """The answer that is not streamed."""
         endpoint = self.endpoint
         written = [
-            endpoint.whole_choice(number, choice.parts, choice.finish_reason, choice.logprobs.lists())
+            endpoint.whole_choice(number, choice.parts, choice.finish_reason, choice.logprobs.json())
             | choice.prompt.fields(choice.logprobs)
             for number, choice in enumerate(choices)
         ]

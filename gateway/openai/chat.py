@@ -1,10 +1,8 @@
 """/v1/chat/completions: the next message of a conversation."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from orcastream.gateway.openai.body import Body
-from orcastream.gateway.openai.encoded_json import EncodedList
 from orcastream.gateway.openai.endpoint import ChoicesEndpoint, Json, Logprobs
 from orcastream.gateway.openai.logprobs import chat_logprobs
 from orcastream.gateway.openai.messages import MAX_MESSAGES, message_schema, read_messages
@@ -83,22 +81,21 @@ class ChatCompletions(ChoicesEndpoint):
         delta = said(parts, in_chunk=True)
         if logprobs and not delta:
             delta = {"content": ""}
-        told = chat_logprobs(logprobs) if logprobs else None
+        told = self.write_logprobs(logprobs) if logprobs else None
         return {"index": choice, "delta": delta, "logprobs": told, "finish_reason": finish_reason}
 
-    def logprob_lists(self, logprobs: Logprobs) -> Mapping[str, Sequence[Any]]:
-        """See ChoicesEndpoint."""
-        return {"content": chat_logprobs(logprobs)["content"]}
-
     def whole_choice(
-        self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Mapping[str, EncodedList]
+        self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Json | None
     ) -> Json:
         """See ChoicesEndpoint."""
         own = said(parts)
         content = None if "tool_calls" in own else ""
         message = {"role": "assistant", "content": content, "refusal": None, **own}
-        told = {**logprobs, "refusal": None} if logprobs else None
-        return {"index": choice, "finish_reason": finish_reason, "logprobs": told, "message": message}
+        return {"index": choice, "finish_reason": finish_reason, "logprobs": logprobs, "message": message}
+
+    def write_logprobs(self, tokens: Logprobs) -> Json:
+        """See ChoicesEndpoint."""
+        return chat_logprobs(tokens)
 
 
 def _max_tokens(body: Body) -> Json:

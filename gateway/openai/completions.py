@@ -1,10 +1,9 @@
 """/v1/completions: a plain prompt goes on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from orcastream.gateway.openai.body import Body
-from orcastream.gateway.openai.encoded_json import EncodedList
 from orcastream.gateway.openai.endpoint import ChoicesEndpoint, Json, Logprobs
 from orcastream.gateway.openai.logprobs import completion_logprobs
 from orcastream.gateway.openai.opening import Opening
@@ -96,19 +95,19 @@ class Completions(ChoicesEndpoint):
 
     def delta(self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Logprobs = ()) -> Json:
         """See ChoicesEndpoint."""
-        text = "".join(part for part in parts if isinstance(part, str))
-        told = completion_logprobs(logprobs) if logprobs else None
-        return {"index": choice, "text": text, "logprobs": told, "finish_reason": finish_reason}
-
-    def logprob_lists(self, logprobs: Logprobs) -> Mapping[str, Sequence[Any]]:
-        """See ChoicesEndpoint."""
-        return completion_logprobs(logprobs)
+        told = self.write_logprobs(logprobs) if logprobs else None
+        return self.whole_choice(choice, parts, finish_reason, told)
 
     def whole_choice(
-        self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Mapping[str, EncodedList]
+        self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Json | None
     ) -> Json:
         """See ChoicesEndpoint."""
-        return {**self.delta(choice, parts, finish_reason), "logprobs": dict(logprobs) or None}
+        text = "".join(part for part in parts if isinstance(part, str))
+        return {"index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
+
+    def write_logprobs(self, tokens: Logprobs) -> Json:
+        """See ChoicesEndpoint."""
+        return completion_logprobs(tokens)
 
 
 def _count(name: str, value: Any) -> int:

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from orcastream.gateway.openai.body import Body
-from orcastream.gateway.openai.encoded_json import EncodedList
 from orcastream.gateway.openai.logprobs import TokenLogprob
 from orcastream.gateway.openai.options import ChoicesOptions, Options
 from orcastream.gateway.openai.parts import Part
@@ -96,11 +95,11 @@ class ChoicesEndpoint(GenerationEndpoint):
         """The choice of a chunk that adds `parts`, and says why the choice ended if it did."""
 
     @abstractmethod
-    def logprob_lists(self, logprobs: Logprobs) -> Mapping[str, Sequence[Any]]:
-        """The lists in `logprobs` of a choice, each with one item per token."""
+    def whole_choice(
+        self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Json | None
+    ) -> Json:
+        """The choice of an answer that is not streamed; `logprobs`: the field as `write_logprobs` has it."""
 
     @abstractmethod
-    def whole_choice(
-        self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Mapping[str, EncodedList]
-    ) -> Json:
-        """The choice of an answer that is not streamed; `logprobs`: those of `logprob_lists`, none: not asked for."""
+    def write_logprobs(self, tokens: Logprobs) -> Json:
+        """The field `logprobs` of a choice of these tokens; its lists have one item per token."""

@@ -19,11 +19,13 @@ class LikelyToken:
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """A token of an answer or of its prompt, how many characters of its choice's text are before it, and what else was
-    likely, the likeliest first."""
+    likely, the likeliest first. `rank`: one more than the number of tokens that were likelier, where a prompt's log
+    tells it."""
 
     chosen: LikelyToken
     text_offset: int
     likeliest: Sequence[LikelyToken]
+    rank: int | None = None
 
 
 def chat_logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from orcastream.gateway.openai.encoded_json import EncodedList, encoded_items
-from orcastream.gateway.openai.encoded_logprobs import EncodedLogprobs
-from orcastream.gateway.openai.logprobs import TokenLogprob, completion_logprobs
+from orcastream.gateway.openai.choice_logprobs import ChoiceLogprobs
+from orcastream.gateway.openai.growing_list import GrowingList
+from orcastream.gateway.openai.logprobs import LikelyToken, TokenLogprob, completion_logprobs
 from orcastream.gateway.openai.opening import Opening
 
 
@@ -16,9 +16,8 @@ class PromptLogprobs:
     def __init__(self, opening: Opening) -> None:
         """`opening`: which forms of it are told, and how many likeliest tokens in each."""
         self._echoed, self._by_id = opening.logprobs, opening.prompt_logprobs
-        self._lists = EncodedLogprobs()
-        self._maps: list[bytes] = []
-        self._map_bytes = 0
+        self._lists = ChoiceLogprobs(completion_logprobs)
+        self._maps = GrowingList()
 
     @property
     def is_told(self) -> bool:
@@ -28,36 +27,45 @@ class PromptLogprobs:
     @property
     def size_bytes(self) -> int:
         """What each choice tells of it so far, as JSON."""
-        return self._lists.size_bytes + self._map_bytes
+        return self._lists.size_bytes + self._maps.size_bytes
 
     def add(self, tokens: Sequence[TokenLogprob]) -> None:
         """More of it, one token or more."""
         if (count := self._echoed) is not None:
             cut = [replace(one, likeliest=one.likeliest[:count]) for one in tokens]
-            self._lists.add(completion_logprobs(cut))
+            self._lists.add(cut)
         if (count := self._by_id) is not None:
-            self._maps.append(encoded_items([_by_id(one, count) for one in tokens]))
-            self._map_bytes += len(self._maps[-1])
+            self._maps.add([_by_id(one, count) for one in tokens])
 
-    def fields(self, answer: EncodedLogprobs | None = None) -> dict[str, Any]:
+    def fields(self, answer: ChoiceLogprobs | None = None) -> dict[str, Any]:
         """Fields of a choice of which `answer` are the `logprobs` behind the prompt's; none where nothing is told.
 
         `prompt_logprobs` is vLLM's, in which each token's own comes first.
         """
         told: dict[str, Any] = {}
         if self._echoed is not None:
-            told["logprobs"] = self._lists.lists(answer)
+            told["logprobs"] = self._lists.json(answer)
         if self._by_id is not None:
-            told["prompt_logprobs"] = EncodedList(self._maps)
+            told["prompt_logprobs"] = self._maps.so_far()
         return told
 
 
 def _by_id(one: TokenLogprob, count: int) -> dict[str, Any] | None:
     if one.chosen.logprob is None:
         return None
-    ranks = {likely.id: rank for rank, likely in enumerate(one.likeliest, start=1)}
+    ranks = _ranks(one.likeliest)
+    if one.rank is not None:
+        ranks[one.chosen.id] = one.rank
     likeliest = [likely for likely in one.likeliest[:count] if likely.id != one.chosen.id]
     return {
         str(each.id): {"logprob": each.logprob, "rank": ranks.get(each.id), "decoded_token": each.token.text}
         for each in (one.chosen, *likeliest)
     }
+
+
+def _ranks(likeliest: Sequence[LikelyToken]) -> dict[int, int]:
+    """Of each, one more than the number of likelier ones: those that are equally likely have the same."""
+    first: dict[float | None, int] = {}
+    for place, likely in enumerate(likeliest, start=1):
+        first.setdefault(likely.logprob, place)
+    return {likely.id: first[likely.logprob] for likely in likeliest}

@@ -7,8 +7,7 @@ from typing import Final, NamedTuple
 
 from orcastream.broker.errors import BrokerError, ReplyConflict, UnknownRequest, WrongTenant
 from orcastream.gateway.errors import ApiError, not_found, reply_conflict, unavailable
-from orcastream.gateway.openai.answer_shape import WrittenChoice
-from orcastream.gateway.openai.endpoint import ChoicesEndpoint
+from orcastream.gateway.openai.answer_shape import AnswerShape, WrittenChoice
 from orcastream.gateway.replies.answer_room import AnswerRoom
 from orcastream.gateway.replies.event_writer import check, total
 from orcastream.gateway.replies.merged import merged
@@ -16,18 +15,22 @@ from orcastream.gateway.replies.reply_session import Updates
 from orcastream.gateway.replies.reply_text import ReplyText
 from orcastream.gateway.replies.reply_writer import ReplyWriter
 from orcastream.gateway.replies.sse import KEEP_ALIVE, is_comment
+from orcastream.gateway.replies.turns import Turns
 from orcastream.schemas.events import Usage
 
 _LARGE_BYTES: Final = 256 * 1024
+_TURN_TOKENS: Final = 16
+"""Once so many tokens with log probabilities are gathered in a turn of the event loop, it ends."""
+_TURN_BYTES: Final = 32 * 1024
+"""The same of what is streamed: some 16 tokens with all log probabilities that may be asked for."""
 
 
 class ReadReply(NamedTuple):
-    """One prompt's reply while it comes, and the text that its choices begin with."""
+    """One prompt's reply while it comes, and how it is written."""
 
     updates: Updates
     text: ReplyText
-    echo: str
-    endpoint: ChoicesEndpoint
+    shape: AnswerShape
 
 
 async def gather(replies: Sequence[ReadReply], room: AnswerRoom) -> tuple[list[WrittenChoice], Usage]:
@@ -47,11 +50,11 @@ async def gather(replies: Sequence[ReadReply], room: AnswerRoom) -> tuple[list[W
 
 
 async def _gather_one(reply: ReadReply, room: AnswerRoom) -> tuple[list[WrittenChoice], Usage]:
-    text, choices, told_bytes = reply.text, dict[int, WrittenChoice](), 0
+    text, choices, turns, told_bytes = reply.text, dict[int, WrittenChoice](), Turns(_TURN_TOKENS), 0
 
     def choice_of(number: int) -> WrittenChoice:
         if number not in choices:
-            choices[number] = WrittenChoice(reply.endpoint, reply.echo, text.prompt.told)
+            choices[number] = reply.shape.begun(text.prompt.told)
         return choices[number]
 
     async with aclosing(reply.updates) as updates:
@@ -59,6 +62,7 @@ async def _gather_one(reply: ReadReply, room: AnswerRoom) -> tuple[list[WrittenC
             for update in ready:
                 for piece in text.take(update):
                     room.take(choice_of(piece.choice).add(piece.parts, piece.logprobs))
+                    await turns.made(len(piece.logprobs))
                 if update.terminal is not None:
                     check(update.terminal)
                     for last in text.end(update.terminal):
@@ -84,6 +88,7 @@ async def stream(
     first = replies[0][1]
     written = [event for _, writer in replies for event in writer.begin()]
     usages: list[Usage] = []
+    turns = Turns(_TURN_BYTES)
     try:
         if written:
             yield b"".join(written)
@@ -100,6 +105,7 @@ async def stream(
                             together = b"".join(written)
                             written.clear()
                             yield together
+                        await turns.made(len(part))
                     if update.prompt is not None:
                         await asyncio.sleep(0)  # see above
                     if update.terminal is not None:

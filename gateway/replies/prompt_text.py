@@ -37,9 +37,11 @@ class PromptText:
         """More of it, behind what there was."""
         if self.told.is_told:
             all_told = []
-            for position, (token, item) in enumerate(zip(run.tokens, run.logprobs, strict=True), self._num_told):
+            ranks = run.ranks or (None,) * len(run.tokens)
+            items = zip(run.tokens, run.logprobs, ranks, strict=True)
+            for position, (token, item, rank) in enumerate(items, self._num_told):
                 offset = self._text.length
                 self._text.push((token,))
-                all_told.append(told(self._tokenizer, token, item, position=position, text_offset=offset))
+                all_told.append(told(self._tokenizer, token, item, position=position, text_offset=offset, rank=rank))
             self.told.add(all_told)
         self._num_told += len(run.tokens)

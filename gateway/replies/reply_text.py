@@ -1,6 +1,6 @@
 """The parts of a reply as its tokens arrive, and how far a client has come in it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +21,8 @@ from orcastream.text.tokenizer import Tokenizer
 
 TOOL_CALLS: Final = "tool_calls"
 """The finish reason of an answer that ended by itself and has calls, all of them whole."""
+_PIECE_TOKENS: Final = 16
+"""Most tokens with log probabilities in one piece: a run may have all of an answer, and each of them takes long."""
 
 
 class Piece(NamedTuple):
@@ -126,8 +128,11 @@ class ReplyText:
         self._num_ends = 0 if resume is None else resume.num_ends
         """Choices whose end the client has."""
 
-    def take(self, update: Update) -> list[Piece]:
-        """What is new in an update. ReplyConflict where a resuming client was told something else."""
+    def take(self, update: Update) -> Iterable[Piece]:
+        """What is new in an update, to be read to its end: the pieces are made one by one, none of them long.
+
+        ReplyConflict where a resuming client was told something else.
+        """
         if update.started is not None:
             self._begin(update.started)
         if update.prompt is not None:
@@ -155,23 +160,27 @@ class ReplyText:
             lasts.append(Last(number, parts, choice.finish_reason(ending), event_id))
         return lasts
 
-    def _catch_up(self, caught_up: CaughtUp) -> list[Piece]:
+    def _catch_up(self, caught_up: CaughtUp) -> Iterator[Piece]:
         """What the client has goes in without a word, what goes beyond comes out."""
         self._resume = None
         for number, tokens in enumerate(caught_up.delivered):
             self._choice(number).take(tokens)
         return self._pieces(caught_up.beyond)
 
-    def _pieces(self, runs: Sequence[Run]) -> list[Piece]:
-        pieces = []
+    def _pieces(self, runs: Sequence[Run]) -> Iterator[Piece]:
         for run in runs:
-            choice = self._choice(run.choice)
             if run.logprobs is not None:
-                parts, logprobs = choice.take_with_logprobs(run.tokens, run.logprobs)
-                pieces.append(Piece(run.choice, parts, self._event_id(), logprobs))
-            elif parts := choice.take(run.tokens):
-                pieces.append(Piece(run.choice, parts, self._event_id()))
-        return pieces
+                yield from self._with_logprobs(run, run.logprobs)
+            elif parts := self._choice(run.choice).take(run.tokens):
+                yield Piece(run.choice, parts, self._event_id())
+
+    def _with_logprobs(self, run: Run, logprobs: Sequence[Any]) -> Iterator[Piece]:
+        """As `_pieces`, of one run."""
+        choice = self._choice(run.choice)
+        for begin in range(0, len(run.tokens), _PIECE_TOKENS):
+            some = slice(begin, begin + _PIECE_TOKENS)
+            parts, all_told = choice.take_with_logprobs(run.tokens[some], logprobs[some])
+            yield Piece(run.choice, parts, self._event_id(), all_told)
 
     def _piece(self, run: Run, update: Update) -> list[Piece]:
         """As `_pieces`, of one run, behind which the counts are the update's own."""

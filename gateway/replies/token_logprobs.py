@@ -10,7 +10,9 @@ _LOWEST: Final = -9999.0
 """Instead of minus infinity, which JSON cannot say."""
 
 
-def told(tokenizer: Tokenizer, token: int, logprobs: Any, *, position: int, text_offset: int) -> TokenLogprob:
+def told(
+    tokenizer: Tokenizer, token: int, logprobs: Any, *, position: int, text_offset: int, rank: int | None = None
+) -> TokenLogprob:
     """One token of a run whose log probabilities were asked for; `text_offset` characters of the text are before it.
 
     `logprobs` None: the first token of a prompt.
@@ -20,7 +22,7 @@ def told(tokenizer: Tokenizer, token: int, logprobs: Any, *, position: int, text
         return TokenLogprob(LikelyToken(token, token_text(tokenizer, token, first=first), None), text_offset, ())
     own, likeliest = logprobs
     others = [_likely(tokenizer, other, value, first=first) for other, value in likeliest]
-    return TokenLogprob(_likely(tokenizer, token, own, first=first), text_offset, others)
+    return TokenLogprob(_likely(tokenizer, token, own, first=first), text_offset, others, rank)
 
 
 def _likely(tokenizer: Tokenizer, token: int, logprob: float, *, first: bool) -> LikelyToken:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from orcastream.broker.errors import BrokerError
 from orcastream.broker.loss import Watch
@@ -13,6 +13,7 @@ from orcastream.broker.queue import RequestQueue
 from orcastream.gateway.admission.query import check_query, read_flag, read_number
 from orcastream.gateway.errors import not_found
 from orcastream.gateway.log import log_event
+from orcastream.gateway.openai.encoded_json import encoded
 from orcastream.gateway.openai.responses.behind import Behind
 from orcastream.gateway.openai.responses.options import check_included
 from orcastream.gateway.openai.responses.writer import ResponseWriter
@@ -116,4 +117,4 @@ def _check_include(request: Request) -> None:
 
 
 def _told(stored: StoredResponse, body: dict[str, object]) -> Response:
-    return JSONResponse(body, headers={"X-Request-Id": stored.id})
+    return Response(encoded(body), headers={"X-Request-Id": stored.id}, media_type="application/json")

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from orcastream.broker.loss import Watch
 from orcastream.gateway.errors import ApiError, unavailable
@@ -27,10 +28,14 @@ from orcastream.gateway.replies.event_writer import check
 from orcastream.gateway.replies.reply_session import ReplySession
 from orcastream.gateway.replies.reply_text import ReplyText
 from orcastream.gateway.replies.sse import EventStream
+from orcastream.gateway.replies.turns import Turns
 from orcastream.gateway.request_telemetry import RequestTelemetry
 from orcastream.gateway.responses.stored_response import StoredResponse, read_record
 from orcastream.gateway.service import Gateway
 from orcastream.schemas.errors import InvalidRequest
+
+_TURN_EVENTS: Final = 16
+"""Events that are made in one turn of the event loop; a token with its log probabilities is one."""
 
 
 async def create(gateway: Gateway, request: Request) -> Response:
@@ -47,7 +52,8 @@ async def create(gateway: Gateway, request: Request) -> Response:
         events = stream([(session.updates(), ResponseWriter(builder))], shown, session.failed)
         return EventStream(events, headers=headers, closed=session.close)
     if options.background:
-        return JSONResponse(await _in_background(gateway, accepted, builder), headers=headers)
+        body = encoded(await _in_background(gateway, accepted, builder))
+        return Response(body, headers=headers, media_type="application/json")
     session = accepted.session()
     return await answer_whole(_whole(session, builder), [session], request, shown)
 
@@ -84,11 +90,12 @@ async def _in_background(gateway: Gateway, accepted: Accepted, builder: Response
 
 async def _whole(session: ReplySession, builder: ResponseBuilder) -> bytes:
     """The response at its end, as JSON. ApiError where the request failed."""
+    turns = Turns(_TURN_EVENTS)
     async with aclosing(session.updates()) as updates:
         async for ready in updates:
             for update in ready:
                 for _ in builder.take(update):
-                    pass
+                    await turns.made(1)
                 if update.terminal is not None:
                     check(update.terminal)
                     return encoded(builder.response())

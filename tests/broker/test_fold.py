@@ -210,7 +210,8 @@ WIRES = {
             "position": mostly(SMALL),
             "tokens": mostly(st.lists(mostly(SMALL), max_size=3)),
             "logprobs": mostly(st.lists(st.none() | st.just([-1.0, []]), max_size=3)),
-        }
+        },
+        optional={"ranks": mostly(st.lists(st.none() | SMALL, max_size=3))},
     ),
     "tokens": st.fixed_dictionaries({"output": OUTPUT}),
     "finished": st.fixed_dictionaries({**END, "timings": mostly(st.dictionaries(st.text(max_size=3), ANY))}),

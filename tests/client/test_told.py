@@ -1,11 +1,17 @@
 """Log probabilities, constraints and adapters over both ways: what is asked for, and what comes back typed."""
 
+import json
 from itertools import count
 from typing import Any
 
 import pytest
 
 from orcastream.client import AsyncReply, LikelyToken, TokenLogprob
+from orcastream.client.told_logprobs import of_prompt_chunk, of_prompt_run
+from orcastream.gateway.openai.encoded_json import encoded
+from orcastream.gateway.openai.opening import Opening
+from orcastream.gateway.replies.prompt_text import PromptText
+from orcastream.schemas.events import PromptRun
 from orcastream.text.token_text import token_text
 from orcastream.text.tokenizer import Tokenizer
 from tests.client.conftest import Connect
@@ -77,7 +83,7 @@ def told_of_prompt(tokenizer: Tokenizer, *, ids: list[int], texts: bool) -> tupl
     for position, token in enumerate(ids[1:], start=1):
         own, likeliest = logprobs_of(token, position)
         others = tuple(LikelyToken(value, text(one), one) for one, value in likeliest)
-        told.append(TokenLogprob(own, text(token), token, others))
+        told.append(TokenLogprob(own, text(token), token, others, rank=1))
     return tuple(told)
 
 
@@ -99,6 +105,19 @@ async def test_log_probabilities_of_a_prompt_over_both_ways(stage: Stage, connec
         result = await connect(proxy.url).generate(ids, prompt_logprobs=2).result()
     assert (result.text, result.prompt_logprobs) == (TEXT, expected_text)
     assert [request.payload.prompt_logprobs for request in worker.requests] == [2] * 4
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3])
+def test_a_prompts_token_is_told_alike_whether_it_is_among_the_likeliest(tokenizer: Tokenizer, most: int) -> None:
+    likeliest = [[5, -0.5], [6, -1.0], [7, -2.0]][:most]
+    items = (None, [-1.0, likeliest], [-4.0, likeliest], [-2.0, likeliest])
+    run = PromptRun(0, (8, 6, 9, 7), items, (None, 2, 57, 3))
+    prompt = PromptText(tokenizer, Opening(prompt_logprobs=most))
+    prompt.take(run)
+    (chunk,) = json.loads(encoded(prompt.told.fields())).values()
+    told = list(of_prompt_run(tokenizer, run))
+    assert list(of_prompt_chunk(chunk, most)) == told
+    assert [one and (one.rank, len(one.likeliest)) for one in told] == [None, (2, most), (57, most), (3, most)]
 
 
 async def test_without_them_nothing_is_told(stage: Stage, connect: Connect) -> None:

@@ -22,6 +22,7 @@ from tests.lora import merged, save_adapter
 
 PROMPT = tuple((7 * index + index * index) % 96 for index in range(50))
 Items = list[Any]
+"""Log probabilities and rank of each token of a prompt."""
 
 
 def ask(name: str, prompt: tuple[int, ...] = PROMPT, count: int | None = 3, **fields: Any) -> Request:
@@ -52,7 +53,7 @@ def run(engine: OrcaEngine, *requests: Request) -> tuple[dict[str, Items], dict[
 def take(event: PromptEvent, items: Items, told: int) -> None:
     assert event.position == told + len(items)
     assert event.logprobs
-    items += event.logprobs
+    items += zip(event.logprobs, event.ranks, strict=True)
 
 
 def reference(model: PreTrainedModel, prompt: Sequence[int]) -> torch.Tensor:
@@ -66,13 +67,15 @@ def reference(model: PreTrainedModel, prompt: Sequence[int]) -> torch.Tensor:
 def check(items: Items, prompt: Sequence[int], expected: torch.Tensor, count: int, *, told: int = 0) -> None:
     """`items` are those of the tokens of `prompt` from `told` on."""
     assert len(items) == len(prompt) - told
-    for position, item in enumerate(items, told):
+    for position, (item, rank) in enumerate(items, told):
         if position == 0:
-            assert item is None
+            assert (item, rank) == (None, None)
             continue
         row = expected[position - 1]
         own, likeliest = item
         assert own == pytest.approx(row[prompt[position]].item(), abs=2e-4)
+        above = [int((row > row[prompt[position]] + margin).sum()) for margin in (2e-4, -2e-4)]
+        assert above[0] < rank <= above[1] + 1
         assert len(likeliest) == count
         assert [value for _, value in likeliest] == pytest.approx(row.topk(count).values.tolist(), abs=2e-4)
         for token, value in likeliest:

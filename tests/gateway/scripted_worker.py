@@ -101,8 +101,9 @@ def prompt_runs(payload: Payload, told: int) -> list[PromptRun]:
     if payload.prompt_logprobs is None:
         return []
     items = [logprobs_of(token, position) if position else None for position, token in enumerate(payload.prompt)]
+    ranks = (None, *[1] * (len(items) - 1))
     begins = range(told, len(items), 2)
-    return [PromptRun(at, payload.prompt[at : at + 2], tuple(items[at : at + 2])) for at in begins]
+    return [PromptRun(at, payload.prompt[at : at + 2], tuple(items[at : at + 2]), ranks[at : at + 2]) for at in begins]
 
 
 class ScriptedWorker:

@@ -5,6 +5,7 @@ import json
 import pickle
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def accepted(fields: dict[bytes, bytes], stream_class: str, now_ms: int = NOW_MS
 # --- events ---------------------------------------------------------------------------------------------------------
 
 RUN = Run(1, 4, (5, 6), ([-0.5, [[5, -0.5]]], [-1.0, [[6, -1.0]]]))
-PROMPT_RUN = PromptRun(0, (5, 6), (None, [-0.5, [[6, -0.5]]]))
+PROMPT_RUN = PromptRun(0, (5, 6), (None, [-0.5, [[6, -0.5]]]), (None, 1))
 ENDING = Ending(FinishReason.STOP, 6, text_length=9, stop="end")
 FULL_EVENTS: dict[str, Event] = {
     "Started": Started(
@@ -168,7 +169,7 @@ FULL_EVENTS: dict[str, Event] = {
 }
 BARE_EVENTS: dict[str, Event] = {
     "Started": Started("w", "m", "t", "low", "low 1-1", 7, 3),
-    "Prompt": PROMPT_RUN,
+    "Prompt": replace(PROMPT_RUN, ranks=None),
     "Tokens": Output((Run(0, 0, (1,)),)),
     "Finished": Terminal((Ending(None, 0),), Usage(3, 0), (Run(0, 0, (1,)),)),
     "Error": Terminal((Ending(None, 0),), Usage(3, 0), (Run(0, 0, (1,)),), ErrorCode.LOST),
@@ -240,6 +241,8 @@ def check_bounds_of_events(doc: Doc) -> None:
     assert (asked["type"], asked["minimum"], asked["maximum"]) == ("integer", 0, limits.MAX_LOGPROBS)
     item = prompt["logprobs"]["items"]
     assert (item["type"], item["minItems"], item["maxItems"]) == (["array", "null"], 2, 2)
+    rank = prompt["ranks"]["items"]
+    assert (rank["type"], rank["minimum"], rank["maximum"]) == (["integer", "null"], 1, limits.MAX_TOKEN_ID + 1)
     assert f"At most {limits.MAX_PROMPT_LOGPROBS_IN_EVENT} of" in doc["components"]["messages"]["prompt"]["summary"]
     told = schema(doc, "RequestPayload")["properties"]["prompt_logprobs"]["description"]
     assert f"at most {limits.MAX_PROMPT_LOGPROBS}." in told

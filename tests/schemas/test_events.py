@@ -71,8 +71,10 @@ STARTED = st.builds(
 @st.composite
 def prompts(draw: st.DrawFn) -> PromptRun:
     position, tokens = draw(st.integers(0, 2) | COUNTS), tuple(draw(st.lists(TOKENS, min_size=1, max_size=5)))
-    items = [None if not place else [draw(LOGPROBS), []] for place in range(position, position + len(tokens))]
-    return PromptRun(position, tokens, tuple(items))
+    places = range(position, position + len(tokens))
+    items = [None if not place else [draw(LOGPROBS), []] for place in places]
+    ranks = tuple(None if not place else draw(st.integers(1, 2**32)) for place in places)
+    return PromptRun(position, tokens, tuple(items), draw(st.sampled_from([None, ranks])))
 
 
 OUTPUTS = st.builds(Output, RUNS)
@@ -191,7 +193,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "traceparent": "00-1",
         "prompt_logprobs": 2,
     },
-    "prompt": {"position": 0, "tokens": [5, 6], "logprobs": [None, [-0.5, [[6, -0.5]]]]},
+    "prompt": {"position": 0, "tokens": [5, 6], "logprobs": [None, [-0.5, [[6, -0.5]]]], "ranks": [None, 1]},
     "tokens": {"output": [{"choice": 0, "position": 0, "tokens": [5], "logprobs": [[-0.5, []]]}]},
     "finished": {
         "output": [],
@@ -218,12 +220,12 @@ WRONG: dict[type, list[Any]] = {
 
 
 def places(wire: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of every value in an event that holds no others; log probabilities are passed on unread."""
+    """The path of every value but null in an event that holds no others; log probabilities are passed on unread."""
     inner = wire.items() if isinstance(wire, dict) else enumerate(wire) if isinstance(wire, list) else ()
     for key, value in inner:
         if isinstance(value, dict | list) and value:
             yield from places(value, (*path, key))
-        elif "logprobs" not in path:
+        elif "logprobs" not in path and value is not None:
             yield (*path, key)
 
 
@@ -246,6 +248,16 @@ def test_logprobs_are_one_for_each_token() -> None:
         wire = {"output": [{"choice": 0, "position": 0, "tokens": [5], "logprobs": logprobs}]}
         with pytest.raises(InvalidRequest):
             decode_event({b"type": b"tokens", b"payload": msgpack.packb(wire)})
+
+
+def test_ranks_are_one_for_each_token_but_the_prompts_first() -> None:
+    for ranks in ([], [None], [1, 1], [None, None], [None, 0], [None, 2**32 + 1], {"a": 1}, "xy", 5):
+        with pytest.raises(InvalidRequest):
+            decode_event({b"type": b"prompt", b"payload": encode({**GOOD["prompt"], "ranks": ranks}, Form.JSON)})
+    older = {name: value for name, value in GOOD["prompt"].items() if name != "ranks"}
+    event = decode_event({b"type": b"prompt", b"payload": encode(older, Form.JSON)})
+    assert isinstance(event, PromptRun)
+    assert (event.ranks, event.to_wire()) == (None, older)
 
 
 def test_a_reply_finishes_with_its_choices() -> None:
@@ -298,8 +310,9 @@ def test_the_payload_of_one_run_is_that_of_any_event(run: Run, form: Form) -> No
 
 
 def test_what_of_a_prompt_is_beyond() -> None:
-    run = PromptRun(2, (5, 6, 7), ([-1.0, []], [-2.0, []], [-3.0, []]))
+    run = PromptRun(2, (5, 6, 7), ([-1.0, []], [-2.0, []], [-3.0, []]), (1, 2, 3))
     assert (run.end, run.runs) == (5, ())
     assert run.beyond(0) is run.beyond(2) is run
-    assert run.beyond(4) == PromptRun(4, (7,), ([-3.0, []],))
+    assert run.beyond(4) == PromptRun(4, (7,), ([-3.0, []],), (3,))
+    assert PromptRun(2, (5, 6), ([-1.0, []], [-2.0, []])).beyond(3) == PromptRun(3, (6,), ([-2.0, []],))
     assert run.beyond(5) is None

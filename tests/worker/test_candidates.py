@@ -107,7 +107,7 @@ async def test_a_prompt_that_is_merely_told_does_not_fail_with_the_token_behind_
     assert request.sampling.temperature == 0
     assert not request.sampling.logit_bias
     failed = TokenEvent(request.id, 0, None, None, error="no finite score")
-    await stage.say(PromptEvent(request.id, 0, (None, [-1.0, []])), failed)
+    await stage.say(PromptEvent(request.id, 0, (None, [-1.0, []]), (None, 1)), failed)
     assert stage.running.error is None
     told = stage.running.next_event()
     assert isinstance(told, PromptRun)

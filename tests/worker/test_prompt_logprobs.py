@@ -23,6 +23,7 @@ from tests.worker.worker_process import MODEL
 pytestmark = one_server("embedded")
 
 Items = list[Any]
+"""Log probabilities and rank of each token of a prompt."""
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +42,22 @@ def check(network: Any, prompt: list[int], items: Items, count: int, *, begin: i
     with torch.inference_mode():
         rows = network(torch.tensor([prompt])).logits[0].double().log_softmax(dim=-1)
     assert len(items) == len(prompt) - begin
-    for position, item in enumerate(items, begin):
+    for position, (item, rank) in enumerate(items, begin):
         if position == 0:
-            assert item is None
+            assert (item, rank) == (None, None)
             continue
         own, likeliest = item
         row = rows[position - 1]
         assert own == pytest.approx(row[prompt[position]].item(), abs=1e-3)
+        above = [int((row > row[prompt[position]] + margin).sum()) for margin in (1e-3, -1e-3)]
+        assert above[0] < rank <= above[1] + 1
         assert [value for _, value in likeliest] == pytest.approx(row.topk(count).values.tolist(), abs=1e-3)
+
+
+def items_in(run: PromptRun) -> Items:
+    """What one event tells."""
+    assert run.ranks is not None
+    return list(zip(run.logprobs, run.ranks, strict=True))
 
 
 def read(producer: Producer, request_id: str) -> tuple[Fold, list[Event]]:
@@ -67,7 +76,7 @@ def items_of(events: list[Event], prompt: list[int]) -> Items:
         if isinstance(event, PromptRun):
             assert event.position == len(items)
             assert list(event.tokens) == prompt[event.position : event.end]
-            items += event.logprobs
+            items += items_in(event)
         elif isinstance(event, Output):
             assert len(items) == len(prompt)
     return items
@@ -125,7 +134,7 @@ def test_nothing_is_generated(
 def test_a_takeover_tells_what_the_log_has_not(
     producer: Producer, start_worker: StartWorker, network: Any, long_prompt: list[int], told: int, max_tokens: int
 ) -> None:
-    """Another worker began to tell, and is gone: in the middle of the prompt, or behind all of it."""
+    """Another worker, which told no ranks, is gone: in the middle of the prompt, or behind all of it."""
     request = producer.request(long_prompt, max_tokens=max_tokens, prompt_logprobs=2)
     entry = f"normal {producer.add(request.fields())}"
     items = [None if not place else [-1.0, []] for place in range(told)]
@@ -134,7 +143,7 @@ def test_a_takeover_tells_what_the_log_has_not(
     fold, events = read(producer, request.id)
     fresh = [event for event in events[2:] if isinstance(event, PromptRun)]
     assert [run.position for run in fresh[:1]] == ([told] if told < 300 else [])
-    check(network, long_prompt, [item for run in fresh for item in run.logprobs], 2, begin=told)
+    check(network, long_prompt, [item for run in fresh for item in items_in(run)], 2, begin=told)
     assert len(fold.tokens[0]) == max_tokens
     producer.wait_empty()
 
@@ -165,7 +174,7 @@ def test_tokens_behind_a_hole_are_told_again(
     start_worker()
     log = [event for _, event in producer.events(request.id)]
     fresh = [event for event in log[4:] if isinstance(event, PromptRun)]
-    check(network, long_prompt, [item for run in fresh for item in run.logprobs], 2, begin=2)
+    check(network, long_prompt, [item for run in fresh for item in items_in(run)], 2, begin=2)
     assert sum((run.tokens for event in log[4:] for run in event.runs), ()) == tuple(  # type: ignore[union-attr]
         undisturbed(long_prompt, max_tokens=6)
     )

@@ -26,7 +26,9 @@ def asking(prompt: list[int] | None = None, **options: Any) -> Stage:
 
 
 def told(request: Request, begin: int, end: int) -> PromptEvent:
-    return PromptEvent(request.id, begin, tuple(None if not place else [-1.0, []] for place in range(begin, end)))
+    """The token at a place has that as its rank."""
+    items = tuple(None if not place else [-1.0, []] for place in range(begin, end))
+    return PromptEvent(request.id, begin, items, tuple(place or None for place in range(begin, end)))
 
 
 def token(request: Request, reason: FinishReason | None = None) -> TokenEvent:
@@ -116,3 +118,19 @@ async def test_what_was_told_before_is_nothing_new() -> None:
     assert not stage.running.brought
     await stage.say(told(request, 0, 3))
     assert stage.running.brought
+
+
+async def test_each_token_has_its_rank_in_whatever_pieces() -> None:
+    stage = asking(IN_PIECES)
+    (request,) = stage.requests
+    await stage.say(told(request, 0, 100))
+    await stage.say(told(request, 50, len(IN_PIECES)))
+    ranks: list[int | None] = []
+    for size in (len(IN_PIECES) - 1, 1):
+        event = stage.running.next_event()
+        assert isinstance(event, PromptRun)
+        assert event.ranks is not None
+        assert len(event.ranks) == len(event.tokens) == size
+        ranks += event.ranks
+        stage.running.logged(event)
+    assert ranks == [None, *range(1, len(IN_PIECES))]

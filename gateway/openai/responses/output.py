@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 from orcastream.gateway.openai.endpoint import Json, Logprobs
+from orcastream.gateway.openai.growing_list import GrowingList
 from orcastream.gateway.openai.logprobs import chat_token
 from orcastream.gateway.openai.parts import Call
 from orcastream.gateway.openai.responses.shape import Status
@@ -102,7 +103,7 @@ class MessageItem(_TextItem):
 
     def __init__(self, item_id: str, index: int) -> None:
         super().__init__(item_id, index)
-        self._logprobs: list[Json] = []
+        self._logprobs = GrowingList()
 
     def json(self) -> Json:
         """See OutputItem."""
@@ -112,12 +113,11 @@ class MessageItem(_TextItem):
     def add(self, text: str, logprobs: Logprobs = ()) -> Told:
         """More text, and the log probabilities of its tokens where they were asked for."""
         told = [{**chat_token(one.chosen), "top_logprobs": list(map(chat_token, one.likeliest))} for one in logprobs]
-        self._logprobs += told
-        return self._delta(text, {"logprobs": told})
+        return self._delta(text, {"logprobs": self._logprobs.add(told)})
 
     def _part(self) -> Json:
         text = "".join(self._texts)
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(self._logprobs)}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": self._logprobs.so_far()}
 
 
 class ReasoningItem(_TextItem):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from orcastream.engine.sampling.highest import by_rank, highest
-from orcastream.engine.sampling.likeliest import likeliest
+from orcastream.engine.sampling.likeliest import likeliest, num_above
 
 
 @pytest.mark.parametrize("vocab", [1, 5, 700, 151_936])
@@ -38,3 +38,17 @@ def test_both_ways_to_the_highest_agree(count: int) -> None:
     scores[1, ::2] = -0.0
     values, ids = by_rank(scores, count)
     assert highest(scores, count) == list(zip(values.tolist(), ids.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("vocab", [1, 5, 700, 151_936])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_how_many_are_above(vocab: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Of equal ones none is above the other, and bfloat16 has many of them."""
+    generator = torch.Generator().manual_seed(vocab)
+    logits = (torch.randn(9, vocab, generator=generator) * 3).to(device, dtype)
+    tokens = torch.randint(vocab, (9, 1), generator=generator).to(device)
+    tokens[0] = logits[0].argmax()
+    logprobs = logits.double().log_softmax(dim=-1)
+    expected = (logprobs > logprobs.gather(1, tokens)).sum(dim=1).tolist()
+    assert num_above(logits, logits.gather(1, tokens)) == expected
+    assert expected[0] == 0

@@ -1,10 +1,13 @@
 """Log probabilities over HTTP: of every token, whole and streamed, also where a stream is read on."""
 
+import asyncio
 import json
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import pytest
 
+from orcastream.gateway.openai import encoded_json
 from orcastream.text.token_text import token_text
 from tests.gateway.conftest import MODEL, TEXT, Stage
 from tests.gateway.scripted_worker import Answer, logprobs_of
@@ -119,3 +122,56 @@ async def test_they_are_told_once_when_a_stream_is_read_on(stage: Stage) -> None
         async with other.http().stream("GET", path, headers=headers) as again:
             rest = [event async for event in read(again)]
         assert tokens(events[: number + 1]) + tokens(rest) == tokens(events)
+
+
+ASKING: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "x", "n": 2, "logprobs": 2},
+    "/v1/chat/completions": {"messages": MESSAGES, "n": 2, "logprobs": True, "top_logprobs": 2},
+    "/v1/responses": {"input": "hi", "include": ["message.output_text.logprobs"], "top_logprobs": 2},
+}
+TURN_BYTES = 64 * 1024
+
+
+class TurnWatch:
+    """How many bytes of JSON the gateway encodes in each turn of the event loop, which is the test's, too."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.encoded_bytes = [0]
+        written = encoded_json._on_one_line
+
+        def counted(body: str) -> bytes:
+            line = written(body)
+            self.encoded_bytes[-1] += len(line)
+            return line
+
+        monkeypatch.setattr(encoded_json, "_on_one_line", counted)
+
+    async def __aenter__(self) -> Self:
+        self._watching = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watching.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            self.encoded_bytes.append(0)
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("path", ASKING)
+async def test_no_turn_of_the_loop_grows_with_the_answer(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, path: str, streamed: bool
+) -> None:
+    """All of it is there at once, as where choices are ranked."""
+    ids = (stage.tokenizer.encode("abcdefgh") * 5000)[:5000]
+    await stage.worker(Answer([ids] * ASKING[path].get("n", 1), group=len(ids), logprobs=True))
+    http = (await stage.gateway()).http()
+    async with TurnWatch(monkeypatch) as watch:
+        response = await http.post(path, json={"model": MODEL, "stream": streamed, **ASKING[path]})
+    assert response.status_code == 200, response.text
+    assert sum(watch.encoded_bytes) > 5 * TURN_BYTES
+    assert max(watch.encoded_bytes) <= TURN_BYTES

@@ -1,9 +1,14 @@
 """`echo` with `logprobs`, and `prompt_logprobs`: what a completion tells of its prompt, whole and streamed."""
 
+import json
 from typing import Any
 
 import pytest
 
+from orcastream.gateway.openai.encoded_json import encoded
+from orcastream.gateway.openai.opening import Opening
+from orcastream.gateway.replies.prompt_text import PromptText
+from orcastream.schemas.events import PromptRun
 from orcastream.schemas.stopping import FinishReason
 from orcastream.text.token_text import token_text
 from orcastream.text.tokenizer import Tokenizer
@@ -201,3 +206,28 @@ async def test_a_chat_has_no_prompt_to_tell_of(stage: Stage) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 0}
     error = (await http.post("/v1/chat/completions", json=body)).json()["error"]
     assert error["param"] == "max_tokens"
+
+
+TOLD = [[-0.5, [[5, -0.5], [6, -1.0]]], [-4.0, [[5, -0.5], [6, -1.0]]], [-1.0, [[5, -1.0], [6, -1.0]]]]
+"""Of the tokens 5, 9 and 6: the first of the likeliest, none of them, and as likely as another."""
+
+
+def ranks_of(tokenizer: Tokenizer, ranks: tuple[int | None, ...] | None, count: int) -> list[dict[str, int | None]]:
+    """By token id, as the answer has them, of a prompt of which `ranks` are told."""
+    prompt = PromptText(tokenizer, Opening(prompt_logprobs=count))
+    prompt.take(PromptRun(1, (5, 9, 6), tuple(TOLD), ranks))
+    (maps,) = json.loads(encoded(prompt.told.fields())).values()
+    return [{name: one["rank"] for name, one in tokens.items()} for tokens in maps]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_token_has_its_rank_among_all(tokenizer: Tokenizer, count: int) -> None:
+    others: list[dict[str, int | None]] = [{"5": 1, "6": 2}, {"5": 1, "6": 2}, {"5": 1, "6": 1}]
+    told = ranks_of(tokenizer, (1, 57, 1), count)
+    for own, ranks, likeliest in zip(({"5": 1}, {"9": 57}, {"6": 1}), told, others, strict=True):
+        assert ranks == {**own, **dict(list(likeliest.items())[:count])}
+        assert next(iter(ranks)) == next(iter(own))
+
+
+def test_a_log_that_tells_no_ranks_has_those_of_the_likeliest(tokenizer: Tokenizer) -> None:
+    assert ranks_of(tokenizer, None, 2) == [{"5": 1, "6": 2}, {"9": None, "5": 1, "6": 2}, {"6": 1, "5": 1}]
