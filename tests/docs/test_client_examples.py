@@ -14,6 +14,7 @@ from tests.client.cutting_proxy import CuttingProxy
 from tests.docs.producers import EXAMPLES
 from tests.gateway.conftest import MODEL, TEXT, Stage, model_folder, redis_binary, stage, tokenizer
 from tests.gateway.scripted_worker import Answer, Gate
+from tests.patience import PATIENCE_S
 
 __all__ = ["model_folder", "redis_binary", "stage", "tokenizer"]
 
@@ -43,7 +44,7 @@ def command(request: pytest.FixtureRequest, tmp_path: Path) -> Command:
     """The command line of an example that prints an answer, for the gateways at some URLs."""
     if request.param == "typescript":
         program = request.getfixturevalue("stream_program")
-        options = ["--model", MODEL, "--patience", "20"]
+        options = ["--model", MODEL, "--patience", str(PATIENCE_S)]
         return lambda *urls: ["node", str(program), *options, "--url", ",".join(urls), "x"]
     source = (EXAMPLES / "client_sync.py").read_text(encoding="utf-8").replace('"orca-demo"', f'"{MODEL}"')
     (tmp_path / "client_sync.py").write_text(source, encoding="utf-8")
