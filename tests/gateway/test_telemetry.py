@@ -246,9 +246,10 @@ def test_every_code_that_a_refusal_may_have_begins_with_zero() -> None:
     codes |= {code for code, _ in NOT_ADMITTED.values()}
     assert codes >= {"unavailable", "no_worker", "not_allowed", "context_length_exceeded", "queue_full"}
     before_any_request = {"invalid_http", "too_many_connections"}
-    of_files_and_batches = {"file_not_found", "files_full", "batch_not_found", "batches_full", "batch_ended"}
+    of_files = {"file_not_found", "file_unreadable", "files_full"}
+    of_batches = {"batch_ended", "batch_not_found", "batch_unreadable", "batches_full"}
     of_replies = {"expired", "reply_conflict", "request_not_found", "invalid_prompt"}
-    assert codes - set(REFUSAL_CODES) == of_replies | before_any_request | of_files_and_batches
+    assert codes - set(REFUSAL_CODES) == of_replies | before_any_request | of_files | of_batches
 
 
 async def test_refusals_of_every_served_model_begin_with_zero(

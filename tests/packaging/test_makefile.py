@@ -77,8 +77,16 @@ def test_make_stops_where_a_source_is_wrong(checkout: Path) -> None:
     assert "'nothing' was not declared" in failed.value.stdout.replace("‘", "'").replace("’", "'")
 
 
+def processes_of_a_test_run(*variables: str) -> list[int]:
+    command = ["make", "--dry-run", "TEST_CORES=2", *variables, "test"]
+    told = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [int(count) for count in re.findall(r"--numprocesses (\d+)", told)]
+
+
 @pytest.mark.parametrize(("wanted", "halves"), [(0, [0, 0]), (1, [1, 1]), (100, [2, 100])])
 def test_what_computes_has_a_core_for_each_process(wanted: int, halves: list[int]) -> None:
-    command = ["make", "--dry-run", "TEST_CORES=2", f"TEST_WORKERS={wanted}", "test"]
-    told = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert [int(count) for count in re.findall(r"--numprocesses (\d+)", told)] == halves
+    assert processes_of_a_test_run(f"TEST_WORKERS={wanted}", "AGAIN=") == halves
+
+
+def test_what_failed_runs_again_alone_where_that_is_asked_for() -> None:
+    assert processes_of_a_test_run("TEST_WORKERS=4", "AGAIN=1") == [2, 4, 0]
