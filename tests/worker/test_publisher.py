@@ -56,8 +56,8 @@ async def test_the_first_piece_of_a_prompt_forgives_and_so_does_a_token(session:
     (request,) = running.engine_requests()
     assert await deliveries(session, running) == 2
     for event in (
-        PromptEvent(request.id, 0, (None,)),
-        PromptEvent(request.id, 1, ([-1.0, []], [-1.0, []])),
+        PromptEvent(request.id, 0, (None,), (None,)),
+        PromptEvent(request.id, 1, ([-1.0, []], [-1.0, []]), (1, 1)),
         TokenEvent(request.id, 0, 9),
     ):
         if isinstance(event, PromptEvent):
