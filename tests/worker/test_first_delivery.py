@@ -1,4 +1,4 @@
-"""Which requests the engine begins before their logs have been read: those alone that nobody can have begun or ended."""
+"""The engine begins before a log has been read with those alone that nobody can have begun, and that are to run."""
 
 import asyncio
 import signal
