@@ -199,7 +199,8 @@ class Claimer:
             if isinstance(taken, ResponseError):
                 raise taken
             if taken and taken[0] is not None:
-                claimed.append(Claimed(ref, fields_of(taken[0][1]), count, suspect=is_suspect(idle_ms)))
+                fields, suspect = fields_of(taken[0][1]), is_suspect(idle_ms)
+                claimed.append(Claimed(ref, fields, count, suspect=suspect, taken_over=True))
             elif taken:
                 gone.append(ref)  # Redis 6.2 keeps deleted entries pending; later servers drop them here.
         await self._drop(gone)

@@ -10,6 +10,7 @@ from orcastream.schemas.limits import ID_PATTERN
 class Claimed:
     """A request that is mine from now on: its entry, the raw fields, and its deliveries that count, this one included.
 
+    `taken_over`: another worker may have begun with it, though its deliveries were taken back when it was handed over.
     `suspect`: it may have been what ended the worker that had it before; it is to run alone until it brings
     something new.
     """
@@ -18,6 +19,7 @@ class Claimed:
     fields: dict[bytes, bytes]
     deliveries: int
     suspect: bool = False
+    taken_over: bool = False
 
     @property
     def request_id(self) -> str | None:

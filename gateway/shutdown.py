@@ -47,16 +47,18 @@ class Shutdown:
         task = asyncio.current_task()
         if self.ending.is_set() or task is None:
             raise Stopping
-        wait = _Wait(task)
+        wait, before = _Wait(task), task.cancelling()
         self._waits.add(wait)
         try:
             yield
         except asyncio.CancelledError:
-            if wait.is_cut and task.uncancel() == 0:
+            if wait.is_cut and task.cancelling() <= before + 1:  # nobody else has cancelled it
                 raise Stopping from None
             raise
         finally:
             self._waits.discard(wait)
+            if wait.is_cut:
+                task.uncancel()
 
     def _end(self) -> None:
         self.ending.set()

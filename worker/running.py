@@ -113,10 +113,14 @@ class Running:
             prompt_logprobs=payload.prompt_logprobs,
         )
 
-    @property
-    def is_new(self) -> bool:
-        """Whether nobody has begun it yet, as far as is known before its log is read."""
-        return self.claimed.deliveries == 1 and not (self.suspect or self.last_epoch or self.choices)
+    def is_new(self, now_ms: int) -> bool:
+        """Whether nobody has begun it yet and it is to be computed, as far as is known before its log is read.
+
+        `now_ms`: the server's clock, Unix time.
+        """
+        if self.claimed.taken_over or self.suspect or self.last_epoch or self.choices:
+            return False
+        return self.error is None and now_ms < self.request.deadline_ms
 
     def begin(self, eos_token_ids: Collection[int]) -> None:
         """Begin with an empty log. `attached` says whether it was one."""
@@ -126,15 +130,13 @@ class Running:
         """Continue from the log just read; True when the engine must (re)start because the log says something else.
 
         Where this worker's own tokens extend the log, only what is missing there is published and the engine goes on
-        undisturbed. Otherwise, or where it has failed meanwhile, the log is adopted: what stands in it is what clients
-        may have seen.
+        undisturbed. Otherwise the log is adopted: what stands in it is what clients may have seen.
         """
         self.log, self.steady = log, None
-        is_same_draw = fold.first_seed in (None, self._seed)
+        goes_on = fold.first_seed in (None, self._seed)
         if fold.first_seed is not None:
             self._seed = fold.first_seed
         logged = [fold.tokens[index] if index < len(fold.tokens) else [] for index in range(self.request.payload.n)]
-        goes_on = is_same_draw and self.error is None
         if self._prompt is not None and not self._prompt.adopt(fold.prompt_told):
             goes_on = False
         if goes_on and self.choices and all(map(Choice.extends, self.choices, logged)):

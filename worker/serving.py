@@ -108,7 +108,7 @@ class Serving:
             if running.closed:
                 self._parts.isolation.look()
                 return
-            if running.is_new:  # Redis is asked twice, and the engine need not wait for that
+            if running.is_new(self._session.now_ms):  # Redis is asked twice, and the engine need not wait for that
                 running.begin(self._parts.engine.eos_token_ids)
                 self._parts.submit(running)
                 before = running.engine_ids()

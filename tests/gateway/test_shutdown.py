@@ -1,0 +1,58 @@
+"""What waits is cut when open streams are to end, and nothing else is cancelled by that."""
+
+import asyncio
+
+import pytest
+
+from orcastream.gateway.shutdown import Shutdown, Stopping
+
+
+def running() -> "asyncio.Task[object]":
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+async def cut(shutdown: Shutdown) -> None:
+    """Wait inside the bounds for what never comes, while the gateway ends."""
+    asyncio.get_running_loop().call_soon(shutdown.end_now)
+    with shutdown.bounds():
+        await asyncio.Event().wait()
+
+
+async def test_who_waits_is_told_and_goes_on() -> None:
+    with pytest.raises(Stopping):
+        await cut(Shutdown())
+    assert running().cancelling() == 0
+
+
+async def test_where_a_cancel_was_seen_to_before() -> None:
+    running().cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    with pytest.raises(Stopping):
+        await cut(Shutdown())
+    assert running().uncancel() == 0
+
+
+async def test_what_ends_otherwise_as_it_is_cut() -> None:
+    shutdown = Shutdown()
+
+    async def breaks() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise OSError("broken") from None
+
+    asyncio.get_running_loop().call_soon(shutdown.end_now)
+    with pytest.raises(OSError, match="broken"), shutdown.bounds():
+        await breaks()
+    assert running().cancelling() == 0
+
+
+async def test_a_cancel_at_the_same_time_goes_first() -> None:
+    task = asyncio.create_task(cut(Shutdown()))
+    asyncio.get_running_loop().call_soon(task.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()

@@ -1,0 +1,89 @@
+"""The engine begins before a log has been read with those alone that nobody can have begun, and that are to run."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from orcastream import demo
+from orcastream.engine import EngineConfig, OrcaEngine, Request
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import Output
+from orcastream.worker.adapter_shelf import AdapterShelf
+from orcastream.worker.settings import WorkerSettings
+from orcastream.worker.worker import Worker
+from tests.patience import PATIENCE_S
+from tests.redis_server import RedisServer, one_server
+from tests.worker.conftest import StartWorker
+from tests.worker.producer import LONG, Producer
+from tests.worker.worker_process import PACED
+
+pytestmark = one_server("system")
+
+Serve = Callable[..., AbstractAsyncContextManager[list[Request]]]
+
+
+@pytest.fixture
+def serving(producer: Producer, redis_server: RedisServer) -> Serve:
+    """Serves in this process; what its engine is given."""
+
+    @asynccontextmanager
+    async def serve(shelf: AdapterShelf | None = None) -> AsyncIterator[list[Request]]:
+        engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+        submit, given = engine.submit, list[Request]()
+
+        def note(request: Request) -> None:
+            given.append(request)
+            submit(request)
+
+        engine.submit = note  # type: ignore[method-assign]
+        settings = WorkerSettings(lease_ms=1000, _env_file=None)  # type: ignore[call-arg]
+        worker = Worker(settings, redis_server.url, producer.keys, "here", engine, None, shelf)
+        running = asyncio.create_task(worker.run())
+        try:
+            yield given
+        finally:
+            worker.drain()
+            async with asyncio.timeout(PATIENCE_S):
+                await running
+
+    return serve
+
+
+async def test_one_that_was_handed_over_goes_on_from_its_log(
+    producer: Producer, start_worker: StartWorker, serving: Serve, undisturbed: Callable, count_prompt: list[int]
+) -> None:
+    """A hand-over does not count as a delivery."""
+    leaving = start_worker(drain_grace_s=0, patch=PACED)
+    await asyncio.to_thread(leaving.wait_serving)
+    request_id = producer.post(count_prompt, **LONG)
+    outputs = (event for _, event in producer.events(request_id) if isinstance(event, Output))
+    await asyncio.to_thread(lambda: [next(outputs) for _ in range(5)])
+    leaving.signal(signal.SIGTERM)
+    assert await asyncio.to_thread(leaving.wait) == 0
+    async with serving() as given:
+        fold = await asyncio.to_thread(producer.read, request_id)
+    assert fold.tokens[0] == undisturbed(count_prompt, **LONG)
+    assert [len(one.output_ids) >= 5 for one in given] == [True]
+
+
+async def test_one_whose_deadline_has_passed(producer: Producer, serving: Serve, count_prompt: list[int]) -> None:
+    late = producer.post(count_prompt, timeout_s=0.001)
+    await asyncio.sleep(0.01)
+    async with serving() as given:
+        fold = await asyncio.to_thread(producer.read, late)
+    assert fold.terminal is not None
+    assert fold.terminal.error is ErrorCode.EXPIRED
+    assert given == []
+
+
+async def test_one_whose_adapter_cannot_be_read(producer: Producer, serving: Serve, count_prompt: list[int]) -> None:
+    request_id = producer.post(count_prompt, adapter="missing", max_tokens=3)
+    async with serving(AdapterShelf({"missing": Path("/nowhere")}, None, 1)) as given:
+        fold = await asyncio.to_thread(producer.read, request_id)
+    assert fold.terminal is not None
+    assert (fold.terminal.error, fold.terminal.field_name) == (ErrorCode.ENGINE_ERROR, "adapter")
+    assert given == []
