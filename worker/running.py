@@ -130,10 +130,12 @@ class Running:
         """Continue from the log just read; True when the engine must (re)start because the log says something else.
 
         Where this worker's own tokens extend the log, only what is missing there is published and the engine goes on
-        undisturbed. Otherwise the log is adopted: what stands in it is what clients may have seen.
+        undisturbed. Otherwise, or where it failed (was cancelled, say) before its first epoch was open, the log is
+        adopted: what stands in it is what clients may have seen.
         """
         self.log, self.steady = log, None
-        goes_on = fold.first_seed in (None, self._seed)
+        failed_early = self.error is not None and fold.previous_started is None
+        goes_on = fold.first_seed in (None, self._seed) and not failed_early
         if fold.first_seed is not None:
             self._seed = fold.first_seed
         logged = [fold.tokens[index] if index < len(fold.tokens) else [] for index in range(self.request.payload.n)]
