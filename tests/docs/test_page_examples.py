@@ -54,6 +54,7 @@ import time
 while batch.status in ("validating", "in_progress", "finalizing"):
     time.sleep(0.1)
     batch = client.batches.retrieve(batch.id)
+assert batch.output_file_id, batch
 print(batch.status)
 print(client.files.content(batch.output_file_id).text, end="")
 """
