@@ -61,7 +61,7 @@ print(client.files.content(batch.output_file_id).text, end="")
 STEPS = """
 token_ids = []
 while len(token_ids) < 4:
-    token_ids += [token.token_id for token in engine.step()]
+    token_ids += [event.token for event in engine.step()]
 print(token_ids)
 """
 
