@@ -17,22 +17,23 @@ import pytest
 
 from orcastream.demo import prompts
 from tests.cli.processes import Terminal
+from tests.docs.blocks import README, ROOT
 from tests.docs.producers import redis_cli, rest_of
 from tests.ports import free_port
 
 pytestmark = pytest.mark.server
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 ENVIRONMENT = Path(sys.prefix)
-BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 _, COUNT = prompts.LONG_COUNT
 
-
-def block(language: str, word: str) -> str:
-    """The one block of code of that language with that word in it."""
-    [found] = [code for kind, code in BLOCKS if kind == language and word in code]
-    return found
+UP = README.take("sh", "orcastream up --workers")
+PYTHON = README.take("sh", "\npython\n")
+OPENAI = README.take("python", "from openai")
+CHAT = README.take("sh", "orcastream chat")
+ASK = README.take("sh", "Count from 1 to 300")
+KILL = README.take("sh", "kill -9")
+READ_ON = README.take("sh", "Last-Event-ID")
+PRODUCER = README.take("sh", "producer_cli.sh")
 
 
 class Shell:
@@ -82,7 +83,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     directory = tmp_path_factory.mktemp("readme")
     shell = Shell({"8000": free_port(), "6399": free_port()})
     own = {"ORCASTREAM_PORT": shell.here("8000"), "ORCASTREAM_DATA_DIR": str(directory / "data")}
-    code = shell.here(block("sh", "orcastream up --workers")).replace("orcastream up", "exec orcastream up")
+    code = shell.here(UP).replace("orcastream up", "exec orcastream up")
     up = Terminal(code, program=("bash", "-euc"), env={**shell.env, **own}, cwd=directory)
     try:
         up.wait_for("ready: ")
@@ -105,24 +106,24 @@ def events_of(stream: str) -> list[str]:
 
 
 def test_the_openai_client(shell: Shell) -> None:
-    typed = shell.here(block("python", "from openai"))
-    assert shell.run(block("sh", "\npython\n"), typed) == COUNT
+    typed = shell.here(OPENAI)
+    assert shell.run(PYTHON, typed) == COUNT
 
 
 def test_a_conversation(shell: Shell) -> None:
     url = shell.here("http://127.0.0.1:8000")
-    assert shell.run(block("sh", "orcastream chat"), "Count from 1 to 300\n", ORCASTREAM_URL=url) == f"{COUNT}\n"
+    assert shell.run(CHAT, "Count from 1 to 300\n", ORCASTREAM_URL=url) == f"{COUNT}\n"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_curl_and_a_killed_worker_and_a_lost_client(shell: Shell) -> None:
-    process = shell.start(block("sh", "Count from 1 to 300"))
+    process = shell.start(ASK)
     assert process.stdout is not None
     seen = ""
     while seen.count('"event_id"') < 20 and (line := process.stdout.readline()):
         seen += line
     [pid] = re.findall(r"^: worker \S+?-(\d+)-\w+ epoch \d+$", seen, re.MULTILINE)
-    shell.run(block("sh", "kill -9").replace("PID", pid))
+    shell.run(KILL.replace("PID", pid))
     rest, _ = rest_of(process)
     events = events_of(seen + rest)
     assert content(events) == COUNT
@@ -130,19 +131,19 @@ def test_curl_and_a_killed_worker_and_a_lost_client(shell: Shell) -> None:
 
     twentieth = [index for index, event in enumerate(events) if '"event_id"' in event][19]
     last = json.loads(events[twentieth].removeprefix("data: "))["event_id"]
-    again = shell.run(block("sh", "Last-Event-ID"), ID=re.findall(r'"id": ?"([^"]+)"', seen)[0], LAST=last)
+    again = shell.run(READ_ON, ID=re.findall(r'"id": ?"([^"]+)"', seen)[0], LAST=last)
     assert content(events[: twentieth + 1]) + content(events_of(again)) == COUNT
 
 
 @pytest.mark.skipif(redis_cli() is None, reason="no redis-cli found")
 def test_a_producer_without_gateway(shell: Shell) -> None:
-    assert "\nfinished " in "\n" + shell.run(block("sh", "producer_cli.sh"))
+    assert "\nfinished " in "\n" + shell.run(PRODUCER)
 
 
 def test_every_orcastream_command_exists(shell: Shell) -> None:
     """Commands that are not run here: their flags are real."""
-    for kind, code in BLOCKS:
-        for line in code.splitlines() if kind == "sh" else ():
+    for block in README.blocks:
+        for line in block.code.splitlines() if block.language == "sh" else ():
             if match := re.match(r"orcastream ((?:bench )?[\w-]+)\s+(.*)", line):
                 usage = shell.run(f". .venv/bin/activate; orcastream {match[1]} --help")
                 for flag in re.findall(r"--[\w-]+", match[2]):
