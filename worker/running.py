@@ -50,6 +50,7 @@ class Running:
         self.log: ReplyLog | None = None
         self.last_epoch = 0
         self.closed = False
+        self._was_open = False
         self.back_off = BackOff()
         """Before an attach that follows a refusal; a write that is not refused ends it."""
         self.suspect = claimed.suspect
@@ -130,11 +131,11 @@ class Running:
         """Continue from the log just read; True when the engine must (re)start because the log says something else.
 
         Where this worker's own tokens extend the log, only what is missing there is published and the engine goes on
-        undisturbed. Otherwise, or where it failed (was cancelled, say) before its first epoch was open, the log is
-        adopted: what stands in it is what clients may have seen.
+        undisturbed. Otherwise, or where it failed (was cancelled, say) before it had an epoch here, the log is adopted:
+        what stands in it is what clients may have seen.
         """
         self.log, self.steady = log, None
-        failed_early = self.error is not None and fold.previous_started is None
+        failed_early, self._was_open = self.error is not None and not self._was_open, True
         goes_on = fold.first_seed in (None, self._seed) and not failed_early
         if fold.first_seed is not None:
             self._seed = fold.first_seed

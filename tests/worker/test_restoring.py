@@ -26,7 +26,10 @@ async def session(redis_server: RedisServer, producer: Producer) -> AsyncIterato
     await session.close()
 
 
-async def test_one_that_was_cancelled_ends_with_what_was_computed(session: Session, producer: Producer) -> None:
+@pytest.mark.parametrize("log_is_lost", [False, True])
+async def test_one_that_was_cancelled_ends_with_what_was_computed(
+    session: Session, producer: Producer, log_is_lost: bool
+) -> None:
     request_id = producer.post([5, 6, 7], max_tokens=4)
     (claimed,) = await session.claimer.new(1)
     request = GenerationRequest.from_fields(
@@ -41,6 +44,8 @@ async def test_one_that_was_cancelled_ends_with_what_was_computed(session: Sessi
     running.accept(running.choices[0], TokenEvent(asked.id, 0, 9))
     running.fail(ErrorCode.CANCELLED, "the request was cancelled")
     producer.redis.delete(producer.keys.requests("normal"))
+    if log_is_lost:
+        producer.redis.delete(producer.keys.reply(request_id))
     await session.queue.ensure_groups()
     restorer = Restorer(60_000, frozenset())
     restorer.add(running)
