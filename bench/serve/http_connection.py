@@ -1,6 +1,6 @@
 """One connection to a gateway, whose answers are read as they come at next to no cost.
 
-Who asks must not slow down who answers: a reader that takes a tenth of a millisecond per event takes its part of the
+Who asks must not slow down who answers: a reader that takes a quarter of a millisecond per event takes its part of the
 cores from the engine, and adds to every time to first token. asyncio hands the bytes to httptools' parser, and nothing
 else stands between.
 """
