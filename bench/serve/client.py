@@ -47,7 +47,7 @@ class Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._http.__aexit__()
+        self._http.close()
 
     async def ask(self, request: SampleRequest, arrived_s: float | None = None) -> Outcome:
         """The outcome, whatever it is: errors are in it and are not raised. `arrived_s`: when it was due."""

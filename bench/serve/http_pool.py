@@ -32,6 +32,10 @@ class HttpPool:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connections that are not in use."""
         while self._idle:
             self._idle.pop()[1].close()
 

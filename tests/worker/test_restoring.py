@@ -1,29 +1,18 @@
 """A request that Redis lost while it ended here: it ends all the same, and waits for nobody."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
-from orcastream.broker.attach import Attached
 from orcastream.engine import TokenEvent
 from orcastream.schemas.errors import ErrorCode
-from orcastream.schemas.request import GenerationRequest
 from orcastream.worker.restoring import Restorer
-from orcastream.worker.running import Running
 from orcastream.worker.session import Session
-from orcastream.worker.settings import WorkerSettings
-from tests.redis_server import RedisServer, one_server
+from tests.redis_server import one_server
+from tests.worker.claimed_here import claim_and_attach, session
 from tests.worker.producer import Producer
 
+__all__ = ["session"]
+
 pytestmark = one_server("embedded")
-
-
-@pytest.fixture
-async def session(redis_server: RedisServer, producer: Producer) -> AsyncIterator[Session]:
-    settings = WorkerSettings(_env_file=None)  # type: ignore[call-arg]
-    session = await Session.open(settings, redis_server.url, producer.keys, "w1", reconnected=False)
-    yield session
-    await session.close()
 
 
 @pytest.mark.parametrize("log_is_lost", [False, True])
@@ -31,15 +20,7 @@ async def test_one_that_was_cancelled_ends_with_what_was_computed(
     session: Session, producer: Producer, log_is_lost: bool
 ) -> None:
     request_id = producer.post([5, 6, 7], max_tokens=4)
-    (claimed,) = await session.claimer.new(1)
-    request = GenerationRequest.from_fields(
-        claimed.fields, stream_class=claimed.ref.priority_class, now_ms=session.now_ms, max_payload_bytes=1000
-    )
-    running = Running(claimed, request, max_tokens=4, tokenizer=None, claimed_ms=session.now_ms)
-    outcome = await session.attach(running)
-    assert isinstance(outcome, Attached)
-    assert running.attached(outcome.log, outcome.fold, ())
-    running.last_epoch = outcome.log.epoch
+    running = await claim_and_attach(session)
     (asked,) = running.engine_requests()
     running.accept(running.choices[0], TokenEvent(asked.id, 0, 9))
     running.fail(ErrorCode.CANCELLED, "the request was cancelled")

@@ -1,0 +1,36 @@
+"""A worker's session in the process of the test, and a request in its hands."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from orcastream.broker.attach import Attached
+from orcastream.schemas.request import GenerationRequest
+from orcastream.worker.running import Running
+from orcastream.worker.session import Session
+from orcastream.worker.settings import WorkerSettings
+from tests.redis_server import RedisServer
+from tests.worker.producer import Producer
+
+
+@pytest.fixture
+async def session(redis_server: RedisServer, producer: Producer) -> AsyncIterator[Session]:
+    """That of the worker `w1`."""
+    settings = WorkerSettings(_env_file=None)  # type: ignore[call-arg]
+    session = await Session.open(settings, redis_server.url, producer.keys, "w1", reconnected=False)
+    yield session
+    await session.close()
+
+
+async def claim_and_attach(session: Session) -> Running:
+    """The one request that waits, which has four tokens at most; its epoch is open, and its engine is to start."""
+    (claimed,) = await session.claimer.new(1)
+    request = GenerationRequest.from_fields(
+        claimed.fields, stream_class=claimed.ref.priority_class, now_ms=session.now_ms, max_payload_bytes=1000
+    )
+    running = Running(claimed, request, max_tokens=4, tokenizer=None, claimed_ms=session.now_ms)
+    outcome = await session.attach(running)
+    assert isinstance(outcome, Attached)
+    running.last_epoch = outcome.log.epoch
+    assert running.attached(outcome.log, outcome.fold, ())
+    return running
