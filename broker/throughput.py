@@ -35,9 +35,12 @@ class ThroughputReports:
         self._link = link
         self._keys = keys
         self._worker = worker
+        self._told = True
 
     async def tell(self, throughput: Throughput | None, *, ttl_ms: int) -> None:
-        """Report, for `ttl_ms`; None: this worker serves nothing that could be told of."""
+        """Report, for `ttl_ms`; None: this worker serves nothing that could be told of, which is said once."""
+        if throughput is None and not self._told:
+            return
         text = "" if throughput is None else json.dumps(asdict(throughput.shared(self._keys.queue_lanes)))
         lanes = self._keys.each_lane
         require(
@@ -45,3 +48,4 @@ class ThroughputReports:
                 [THROUGHPUT.call([keys.throughput], [self._worker, ttl_ms, text]) for keys in lanes]
             )
         )
+        self._told = throughput is not None

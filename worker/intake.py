@@ -16,10 +16,11 @@ from orcastream.worker.session import Session
 
 log = logging.getLogger("orcastream.worker")
 
-_BLOCK_MS = 500
 _RECOVER_S = 1.0
 _LOOK_S = 0.5
 """At least so often does a worker with room look for requests to take over."""
+_EMPTY_LOOK_S = 2.0
+"""The same where there was no request at all; and no later than half a lease, which whatever came since still has."""
 
 
 class Intake:
@@ -95,7 +96,7 @@ class Intake:
         claimed: list[Claimed] = []
         if now >= self._look_for_expired_at:
             claimed = await self._expired(room)
-            self._look_for_expired_at = now + (0 if claimed else min(_LOOK_S, self._parts.keeper.interval_s))
+            self._look_for_expired_at = now + (0 if claimed else self._pause_s())
         if len(claimed) < room and not nothing_came:  # a wait that ended with nothing has looked for new ones
             claimed += await self._session.claimer.new(room - len(claimed))
         self.saturated = len(claimed) >= room
@@ -115,9 +116,16 @@ class Intake:
         self.queue_was_empty = not len(self._parts.roster) and await self._session.queue.is_empty()
         return [] if self.queue_was_empty else await self._session.claimer.expired(room)
 
+    def _pause_s(self) -> float:
+        """Until the next look for requests to take over, after one that brought nothing."""
+        quarter_s = self._parts.keeper.interval_s
+        return min(_EMPTY_LOOK_S, 2 * quarter_s) if self.queue_was_empty else min(_LOOK_S, quarter_s)
+
     async def _wait_for_work(self, room: int) -> list[Claimed]:
+        """What arrives before the next look for requests to take over."""
         self._num_waits += 1
-        return await self._session.claimer.wait_for_work(self._session.waits, _BLOCK_MS, count=room)
+        left_s = self._look_for_expired_at - asyncio.get_running_loop().time()
+        return await self._session.claimer.wait_for_work(self._session.waits, max(1, int(left_s * 1000)), count=room)
 
     async def _next_iteration(self) -> None:
         """Until the engine has run once more or a place became free, so that claims follow its pace."""

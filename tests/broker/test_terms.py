@@ -137,7 +137,11 @@ async def test_reports_run_out_and_junk_counts_nothing(link: Link, keys: Keys) -
     assert not (await enqueue(link, keys, make_request("next"), terms=Terms(max_wait_ms=0))).duplicate
     await serve(link, keys, tokens_per_s=1000)
     assert sorted((await link.call("HGETALL", keys.throughput))[::2]) == [b"b", b"c", b"w"]
-    await ThroughputReports(link, keys, "w").tell(None, ttl_ms=1)
+    leaving = ThroughputReports(link, keys, "w")
+    await leaving.tell(None, ttl_ms=1)
+    assert b"w" not in await link.call("HGETALL", keys.throughput)
+    await leaving.tell(Throughput(1, 1, 0, 4), ttl_ms=60_000)
+    await leaving.tell(None, ttl_ms=1)
     assert b"w" not in await link.call("HGETALL", keys.throughput)
 
 

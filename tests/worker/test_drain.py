@@ -14,8 +14,8 @@ from orcastream.broker.lease import was_handed_over
 from orcastream.engine import EngineConfig, OrcaEngine, TokenEvent
 from orcastream.schemas.events import Output, Started
 from orcastream.schemas.keys import GROUP
-from orcastream.worker import intake
 from orcastream.worker.engine_loop import EngineFailed
+from orcastream.worker.intake import Intake
 from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
 from tests.patience import PATIENCE_S
@@ -112,7 +112,7 @@ async def idle_worker(
     producer: Producer, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Worker, asyncio.Task[None]]:
     """A worker of this process that waits for requests, for longer than its connection would stand."""
-    monkeypatch.setattr(intake, "_BLOCK_MS", 60_000)
+    monkeypatch.setattr(Intake, "_pause_s", lambda _: 60.0)
     engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
     settings = WorkerSettings(lease_ms=1000, _env_file=None)
     worker = Worker(settings, redis_server.url, producer.keys, "idle", engine, None)

@@ -36,6 +36,19 @@ def _consumers(producer: Producer) -> set[bytes]:
     return {consumer["name"] for key in streams for consumer in producer.redis.xinfo_consumers(key, GROUP)}
 
 
+def test_an_idle_worker_asks_redis_for_little(producer: Producer, start_worker: StartWorker) -> None:
+    """Commands from one sign of life to the fourth after it, those inside scripts included."""
+    worker = producer.keys.worker(start_worker(lease_ms=5000).wait_serving())
+    namespace, beats, commands = worker.partition(":")[0], 0, 0
+    with producer.redis.monitor() as monitor:
+        for seen in monitor.listen():
+            beats += seen["command"].startswith(f"HSET {worker} ")
+            commands += beats > 0 and namespace in seen["command"]
+            if beats == 5:
+                break
+    assert commands <= 4 * 8
+
+
 async def test_a_worker_whose_engine_stands_still_says_so(producer: Producer, redis_server: RedisServer) -> None:
     engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
     step, release = engine.step, threading.Event()
