@@ -1,7 +1,7 @@
 """The writing end of one reply log: one epoch, one link, one write in flight."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -16,7 +16,9 @@ REFUSED = "equal or smaller"
 """What Redis says of an entry id at or below the newest; the one error that means fenced."""
 _ASKING = pack(("ASKING",))
 _TOKENS = pack_parts("type", "tokens", "payload") + b"$"
-"""What stands between id and payload of a tokens event."""
+"""What stands between id and payload of a tokens event, but for the payload's length."""
+_TOKENS_OF = [b"%b%d\r\n" % (_TOKENS, length) for length in range(64)]
+"""The same with the length: that of one token is below 64."""
 
 
 class ReplyLog:
@@ -25,6 +27,21 @@ class ReplyLog:
     Bound to the link it was attached over. After any write that failed, or whose outcome is unknown, the log is dead:
     nothing is ever written twice; attach again. `is_moving`: as `Connection.is_moving` says of the key.
     """
+
+    __slots__ = (
+        "_failure",
+        "_head",
+        "_id_head",
+        "_is_plain",
+        "_longer_from",
+        "_next_index",
+        "_writing",
+        "epoch",
+        "form",
+        "is_moving",
+        "key",
+        "link",
+    )
 
     def __init__(self, link: Link, key: str, epoch: int, form: Form, *, is_moving: bool = False) -> None:
         self.link = link
@@ -71,31 +88,33 @@ class ReplyLog:
         self._writing = True
         return self._head + pack_parts(f"{self.epoch}-{index}", "type", event.type, "payload", payload)
 
-    def begin_tokens(self, position: int, tokens: list[int]) -> tuple[bytes, bytes] | None:
-        """The packed command that appends `tokens` of choice 0, and the packed reply that says it was done.
+    def begin_tokens(self, commands: list[bytes], ids: list[bytes], tokens: list[int], begin: int) -> bool:
+        """Add the packed command that appends `tokens[begin:]` of choice 0, and the packed reply that says it was done.
 
-        None where `append_many` has to say why that cannot be. The log is busy until `written`, `settle` or `abandon`.
+        False where `append_many` has to say why that cannot be. The log is busy until `written`, `settle` or `abandon`.
         What a `tokens` event of one run is, packed by hand.
         """
         if self._writing or self._failure is not None or self.link.lost_reason is not None or not self._is_plain:
-            return None
+            return False
         index = self._next_index
         self._next_index = index + 1
         self._writing = True
         if index >= self._longer_from:
             self._id_head, self._longer_from = self._id_heads(index)
         entry_id = b"%b%d\r\n" % (self._id_head, index)
-        payload = pack_token(position, tokens[0]) if len(tokens) == 1 else pack_run(0, position, tokens)
-        return b"%b%b%b%d\r\n%b\r\n" % (self._head, entry_id, _TOKENS, len(payload), payload), entry_id
+        if len(tokens) - begin == 1:
+            payload = pack_token(begin, tokens[begin])
+            commands += (self._head, entry_id, _TOKENS_OF[len(payload)], payload, b"\r\n")
+        else:
+            payload = pack_run(0, begin, tokens[begin:])
+            commands += (self._head, entry_id, b"%b%d\r\n" % (_TOKENS, len(payload)), payload, b"\r\n")
+        ids.append(entry_id)
+        return True
 
     def _id_heads(self, index: int) -> tuple[bytes, int]:
         """What stands before the index in a packed entry id, and from which index on that is longer."""
         num_digits = len(str(index))
         return b"$%d\r\n%d-" % (len(f"{self.epoch}-") + num_digits, self.epoch), 10**num_digits
-
-    def written(self) -> None:
-        """The tokens stand in the log."""
-        self._writing = False
 
     def settle(self, reply: Any) -> BrokerError | None:
         """Take the reply to a write of tokens; the error that it means, if any."""
@@ -120,6 +139,12 @@ class ReplyLog:
         else:
             self._failure = Fenced(f"{self.key}: epoch {self.epoch} was refused ({reply or 'the log is gone'})")
         return self._failure
+
+
+def written(logs: Iterable[ReplyLog]) -> None:
+    """What `begin_tokens` added for each stands in its log."""
+    for log in logs:
+        log._writing = False
 
 
 async def append_many(items: Sequence[tuple[ReplyLog, Event]]) -> list[BrokerError | None]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from orcastream.broker.errors import BrokerError, LinkLost
 from orcastream.broker.link import Link
-from orcastream.broker.reply_log import ReplyLog
+from orcastream.broker.reply_log import ReplyLog, written
 
 
 class TokenWrite:
@@ -19,17 +19,14 @@ class TokenWrite:
         self._parts: dict[Link, _Part] = {}
         self._part: _Part | None = None
 
-    def add(self, log: ReplyLog, position: int, tokens: list[int]) -> bool:
-        """Append `tokens` of choice 0, the first at `position`; False where `append_many` has to say why it cannot."""
-        begun = log.begin_tokens(position, tokens)
-        if begun is None:
-            return False
+    def add(self, log: ReplyLog, tokens: list[int], begin: int) -> bool:
+        """Append `tokens[begin:]` of choice 0; False where `append_many` has to say why that cannot be."""
         part = self._part
         if part is None or log.link is not part.link:
             part = self._part = self._parts.setdefault(log.link, _Part(log.link))
+        if not log.begin_tokens(part.commands, part.ids, tokens, begin):
+            return False
         part.logs.append(log)
-        part.commands.append(begun[0])
-        part.ids.append(begun[1])
         return True
 
     def send(self) -> None:
@@ -45,7 +42,8 @@ class TokenWrite:
         failures: dict[ReplyLog, BrokerError] = {}
         try:
             for part in self._parts.values():
-                failures |= await part.failures()
+                if part.logs:
+                    part.settle(await part.replies(), failures)
         except BaseException:
             self.abandon()
             raise
@@ -68,25 +66,28 @@ class _Part:
         self.logs: list[ReplyLog] = []
         self.commands: list[bytes] = []
         self.ids: list[bytes] = []
-        self.sent: asyncio.Future[Any] | LinkLost | None = None
+        self.sent: asyncio.Future[Any] | LinkLost = LinkLost("not sent")
 
     def send(self) -> None:
+        if not self.logs:
+            return
         try:
             self.sent = self.link.send(b"".join(self.commands), len(self.logs), b"".join(self.ids))
         except LinkLost as lost:
             self.sent = lost
 
-    async def failures(self) -> dict[ReplyLog, BrokerError]:
-        """As that of the whole."""
-        if self.sent is None:
-            return {}
+    async def replies(self) -> list[Any] | None:
+        """None where all of them are the ids that were asked for."""
         try:
-            replies = [self.sent] * len(self.logs) if isinstance(self.sent, LinkLost) else await self.sent
+            return [self.sent] * len(self.logs) if isinstance(self.sent, LinkLost) else await self.sent
         except LinkLost as lost:
-            replies = [lost] * len(self.logs)
-        if replies is not None:
-            settled = [(log, log.settle(reply)) for log, reply in zip(self.logs, replies, strict=True)]
-            return {log: failure for log, failure in settled if failure is not None}
-        for log in self.logs:
-            log.written()
-        return {}
+            return [lost] * len(self.logs)
+
+    def settle(self, replies: list[Any] | None, failures: dict[ReplyLog, BrokerError]) -> None:
+        """Take the replies to what was sent; add to `failures` those that they mean."""
+        if replies is None:
+            written(self.logs)
+            return
+        for log, reply in zip(self.logs, replies, strict=True):
+            if (failure := log.settle(reply)) is not None:
+                failures[log] = failure

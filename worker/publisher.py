@@ -61,18 +61,19 @@ class Publisher:
             if reply_log is None or running.closed:
                 continue
             if choice is not None and choice.ending is None and running.error is None:
-                begin, end = choice.num_logged, len(choice.tokens)
-                if begin == end:
+                tokens = choice.tokens
+                if choice.num_logged == len(tokens):
                     continue
-                if write.add(reply_log, begin, choice.tokens[begin:end]):
-                    steady.append((running, reply_log, choice, end))
+                if write.add(reply_log, tokens, choice.num_logged):
+                    steady.append((running, reply_log, choice, len(tokens)))
                     continue
             if (event := running.next_event()) is not None:
                 others.append((running, reply_log, event))
         if steady or others:
             begin_s = time.monotonic()
             await self._write(session, write, steady, others, flushed)
-            await asyncio.gather(*(session.finish(one, terminal) for one, terminal in flushed.ended))
+            if flushed.ended:
+                await asyncio.gather(*(session.finish(one, terminal) for one, terminal in flushed.ended))
             self.busy_s += time.monotonic() - begin_s
         return flushed
 

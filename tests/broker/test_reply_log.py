@@ -92,7 +92,7 @@ def _token_write(worker: ScriptedWorker, jobs: list[Job]) -> TokenWrite:
     write = TokenWrite()
     for job in jobs:
         run = worker.next_run(job)
-        assert write.add(job.log, run.position, list(run.tokens))
+        assert write.add(job.log, [0] * run.position + list(run.tokens), run.position)
     write.send()
     return write
 
@@ -126,7 +126,7 @@ async def test_of_tokens_written_together_each_log_fares_on_its_own(
     await asyncio.sleep(0)
     write = _token_write(worker, jobs)
     again = TokenWrite()
-    assert not again.add(jobs[0].log, 1, [1])  # one write per log is under way at a time
+    assert not again.add(jobs[0].log, [0, 1], 1)  # one write per log is under way at a time
     behind = asyncio.create_task(worker.link.call("ECHO", "behind"))
     failures = await write.failures()
     assert _kinds([failures.get(job.log) for job in jobs]) == [type(None), Fenced, type(None), Fenced, type(None)]
@@ -152,4 +152,4 @@ async def test_tokens_on_a_link_that_dies_are_unknown_for_ever(
     assert _kinds((await waiting.failures()).values()) == [LinkLost] * 2
     server.thaw()
     assert not any(job.log.writable for job in jobs)
-    assert not TokenWrite().add(jobs[0].log, 0, [1])
+    assert not TokenWrite().add(jobs[0].log, [1], 0)

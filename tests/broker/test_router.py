@@ -110,7 +110,7 @@ async def test_the_whole_way_of_requests_over_all_nodes(
         write = TokenWrite()
         for job in jobs:
             run = worker.next_run(job)
-            assert write.add(job.log, run.position, list(run.tokens))
+            assert write.add(job.log, [0] * run.position + list(run.tokens), run.position)
         write.send()
         assert await write.failures() == {}
     assert [lease.owned for lease in (await worker.renew(*jobs)).values()] == [True] * len(jobs)
@@ -130,7 +130,7 @@ async def test_tokens_for_a_log_that_has_moved_are_refused_and_the_next_epoch_go
     await worker.step(job, 2)
     cluster.move(job.log.key, other_node(cluster, job.log.key))
     write = TokenWrite()
-    assert write.add(job.log, 2, [20])
+    assert write.add(job.log, [0, 10, 20], 2)
     write.send()
     failure = (await write.failures())[job.log]
     assert (type(failure), failure.code) == (Unwritable, "MOVED")  # type: ignore[attr-defined]
@@ -157,7 +157,7 @@ async def test_a_log_is_written_and_read_on_while_its_slot_is_being_moved(
         for _ in range(3):
             await worker.step(again)
         write = TokenWrite()
-        assert not write.add(again.log, 4, [40])  # what says ASKING is written singly
+        assert not write.add(again.log, [0, 10, 20, 30, 40], 4)  # what says ASKING is written singly
     await worker.step(again)  # the node that it is written to serves the slot by now
     await worker.end(again)
     seen = await following
