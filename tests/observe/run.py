@@ -27,7 +27,10 @@ def tell(service: ObservedService, pictures: Path | None) -> None:
     for server in service.servers:
         print(f"{'prometheus':<16}{server.version}, {server.way}", flush=True)
     story = Story(service)
-    for step in (story.served, story.peak_and_fall, story.one_is_killed, story.none_is_left, story.others_come):
+    for step in (
+        *(story.served, story.peak_and_fall, story.one_is_killed, story.logged_and_traced),
+        *(story.none_is_left, story.others_come),
+    ):
         before_s = time.time()
         line = step()
         print(f"{step.__name__:<16}{line} [{time.time() - before_s:.0f} s]", flush=True)
@@ -55,7 +58,8 @@ def main() -> int:
     ):
         tell(service, options.pictures)
         sizes = service.exported_bytes
-        print(f"{'exports':<16}{len(sizes)}, of {sum(sizes) / len(sizes) / 1000:.0f} kB in the mean")
+        if sizes:
+            print(f"{'exports':<16}{len(sizes)}, of {sum(sizes) / len(sizes) / 1000:.0f} kB in the mean")
     print("observe-test: every step holds")
     return 0
 

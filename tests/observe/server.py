@@ -1,20 +1,19 @@
 """A Prometheus server of the tests' own: it scrapes, or is pushed to, and evaluates the shipped rules."""
 
 import json
-import subprocess
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import httpx
+import yaml
 
-from tests.parent import tied_to_parent
+from tests.observe.server_process import ServerProcess
 from tests.ports import free_port
 from tests.telemetry.prometheus_binaries import Prometheus
 from tests.telemetry.rules import RULES
 
+_COMPOSE: Final = Path(__file__).parents[2] / "telemetry" / "grafana" / "prometheus.yaml"
 Labels = dict[str, str]
 Point = tuple[float, float]
 """Unix time in seconds, and value."""
@@ -29,45 +28,52 @@ class Target:
 
 
 class PrometheusServer:
-    """Evaluates every `every_s`, and scrapes its targets as often; if it is `pushed` to, it has none."""
+    """Evaluates every `every_s`, and scrapes its targets as often; if it is `pushed` to, it has none.
+
+    One that takes OTLP and is pushed to has the configuration that Compose gives it.
+    """
 
     def __init__(self, prometheus: Prometheus, directory: Path, every_s: float, *, pushed: bool) -> None:
         self.version = prometheus.version
         self.pushed = pushed
         self._directory = directory
         self._targets = directory / "targets.json"
-        self._port = free_port()
-        self._http = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=30)
         directory.mkdir(parents=True)
         self.scrape([])
-        self._write_config(every_s)
+        self._write_config(every_s, as_compose=pushed and prometheus.takes_otlp)
         flags = ["--web.enable-remote-write-receiver"] if pushed else []
+        if pushed and prometheus.takes_otlp:
+            flags.append("--web.enable-otlp-receiver")
+        port = free_port()
         command = [
             prometheus.server,
             f"--config.file={directory / 'prometheus.json'}",
             f"--storage.tsdb.path={directory / 'data'}",
-            f"--web.listen-address=127.0.0.1:{self._port}",
+            f"--web.listen-address=127.0.0.1:{port}",
             *flags,
         ]
-        with (directory / "log").open("wb") as log:
-            self._process = subprocess.Popen(tied_to_parent(command), stdout=log, stderr=log)
+        self._process = ServerProcess(command, port, directory / "log")
 
     @property
     def write_url(self) -> str:
         """Where samples are pushed to."""
-        return f"http://127.0.0.1:{self._port}/api/v1/write"
+        return f"{self._process.url}/api/v1/write"
+
+    @property
+    def otlp_url(self) -> str:
+        """Where OTLP goes, with one that takes it."""
+        return f"{self._process.url}/api/v1/otlp"
 
     @property
     def way(self) -> str:
         """How metrics come to it."""
         return "OTLP" if self.pushed else "scraping"
 
-    def _write_config(self, every_s: float) -> None:
+    def _write_config(self, every_s: float, *, as_compose: bool) -> None:
         every = f"{every_s * 1000:.0f}ms"
-        config: dict[str, Any] = {
-            "global": {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every},
-            "rule_files": [str(RULES)],
-        }
+        config: dict[str, Any] = yaml.safe_load(_COMPOSE.read_text(encoding="utf-8")) if as_compose else {}
+        config["global"] = {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every}
+        config["rule_files"] = [str(RULES)]
         if not self.pushed:
             files = [{"files": [str(self._targets)], "refresh_interval": "1s"}]
             config["scrape_configs"] = [{"job_name": "orcastream", "file_sd_configs": files}]
@@ -82,15 +88,7 @@ class PrometheusServer:
 
     def wait_ready(self) -> None:
         """Wait until it answers."""
-        give_up_s = time.monotonic() + 60
-        while time.monotonic() < give_up_s and self._process.poll() is None:
-            try:
-                if self._http.get("/-/ready").status_code == 200:
-                    return
-            except httpx.HTTPError:
-                pass
-            time.sleep(0.05)
-        raise AssertionError((self._directory / "log").read_text(errors="replace")[-4000:])
+        self._process.wait_ready("/-/ready")
 
     def query(self, expression: str, at_s: float | None = None) -> list[tuple[Labels, float]]:
         """The instant vector of `expression`; AssertionError with Prometheus's word where it is none."""
@@ -113,12 +111,10 @@ class PrometheusServer:
         return {one["labels"]["alertname"] for one in alerts if one["state"] == "firing"}
 
     def _get(self, name: str, parameters: dict[str, str]) -> Any:
-        answer = self._http.get(f"/api/v1/{name}", params=parameters).json()
+        answer = self._process.get(f"/api/v1/{name}", **parameters).json()
         assert answer["status"] == "success", (parameters, answer)
         return answer["data"]
 
     def kill(self) -> None:
         """SIGKILL."""
-        self._http.close()
         self._process.kill()
-        self._process.wait()

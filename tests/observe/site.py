@@ -11,8 +11,10 @@ import pytest
 from orcastream.demo.prompts import LONG_COUNT
 from orcastream.schemas.events import Terminal, decode_event
 from orcastream.schemas.keys import GROUP, Keys
+from tests.observe.programs import STORE_PROGRAMS
 from tests.observe.remote_write import RemoteWriter
 from tests.observe.server import PrometheusServer, Target
+from tests.observe.stores import Stores
 from tests.path.gateway_process import GatewayProcess
 from tests.path.stream import Stream
 from tests.ports import free_port
@@ -55,7 +57,8 @@ class Clients:
 
 class ObservedService:
     """`every_s`: how often metrics are scraped, exported and evaluated. The oldest Prometheus that was found scrapes,
-    the newest gets by OTLP what the processes export.
+    the newest gets by OTLP what the processes export: through the `stores` of Compose where those were found, through a
+    translation of our own otherwise.
     """
 
     def __init__(self, directory: Path, every_s: float, *, workers: int, lease_ms: int) -> None:
@@ -69,12 +72,16 @@ class ObservedService:
         self.pushed = PrometheusServer(newest, directory / "pushed", every_s, pushed=True)
         self.servers = (self.scraping, self.pushed)
         self._writer = RemoteWriter(self.pushed.write_url)
+        self.stores: Stores | None = None
         self._redis = RedisServer(
             _redis_binary(), directory / "redis", aof="everysec", options=["--maxmemory", "256mb"]
         )
         self._redis.start()
         self.receiver.__enter__()
         self._writer.__enter__()
+        if STORE_PROGRAMS is not None and newest.takes_otlp:
+            urls = {"metrics_url": self.pushed.otlp_url, "traces_url": self.receiver.url}
+            self.stores = Stores(STORE_PROGRAMS, directory / "stores", **urls)
         self.workers: dict[str, WorkerProcess] = {}
         self._ports: dict[str, int] = {}
         self._clients: list[Clients] = []
@@ -88,12 +95,15 @@ class ObservedService:
         self.gateway.wait_ready()
         for server in self.servers:
             server.wait_ready()
+        if self.stores is not None:
+            self.stores.wait_ready()
         return self
 
     def __exit__(self, *_: object) -> None:
         for clients in self._clients:
             clients.stop()
-        for process in (self.gateway, *self.workers.values(), *self.servers, self._redis):
+        stores = () if self.stores is None else (self.stores,)
+        for process in (self.gateway, *self.workers.values(), *stores, *self.servers, self._redis):
             process.kill()
         for clients in self._clients:
             clients.join()
@@ -103,14 +113,18 @@ class ObservedService:
 
     @property
     def exported_bytes(self) -> list[int]:
-        """The size of each export of metrics over OTLP."""
+        """The size of each export of metrics over OTLP, without `stores`."""
         return self._writer.taken_bytes
 
     def _environment(self) -> dict[str, str]:
-        """Traces and logs to our own collector, metrics to Prometheus."""
+        """Everything to the stores, or traces and logs to our own receiver and metrics to Prometheus."""
+        if self.stores is None:
+            urls = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": self._writer.url}
+        else:
+            urls = {"OTEL_EXPORTER_OTLP_ENDPOINT": self.stores.url}
         return {
             **self.receiver.environment(OTEL_METRIC_EXPORT_INTERVAL=f"{self.every_s * 1000:.0f}"),
-            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": self._writer.url,
+            **urls,
             "ORCASTREAM_METRICS": "true",
             "ORCASTREAM_REQUIRE_WORKER": "false",
         }

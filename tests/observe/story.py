@@ -4,12 +4,16 @@ Each step asserts what panels and alerts say, the same for metrics that are scra
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
+from orcastream.telemetry.names import Attribute, SpanEvent
 from tests.observe.panels import Said, look
 from tests.observe.peak import PER_S, WITHIN_S, Peak, wrong_until_s
+from tests.observe.programs import NOT_FOUND
 from tests.observe.server import PrometheusServer
 from tests.observe.site import ObservedService
+from tests.patience import PATIENCE_S
 
 CLIENTS = 8
 SILENT = {("redis", "Replication lag"), ("service", "Gave up before the first token")}
@@ -33,6 +37,8 @@ PER_WORKER = (
     *(("engine", "Requests running per worker"), ("engine", "In use")),
     *(("redis", "Requests claimed per worker"), ("redis", "Share of the capacity in use")),
 )
+
+_OF_A_REQUEST: Final = '{service_name="orcastream-worker"} | trace_id != ``'
 
 
 class Story:
@@ -80,6 +86,23 @@ class Story:
             took.append(f"{time.time() - self.moments['worker killed']:.0f} s {server.way}")
             self._taken_over(server)
         return f"worker {victim} is killed: gone from the panels after {', '.join(took)}; its requests taken over"
+
+    def logged_and_traced(self) -> str:
+        """Where Compose's Grafana asks: a line of the request that was taken over, and its trace, which that names."""
+        stores = self._service.stores
+        if stores is None:
+            return f"left out: {NOT_FOUND}"
+        begun_s, lines, told = time.time(), [], []
+        while not told:
+            assert time.time() < begun_s + PATIENCE_S, lines
+            time.sleep(0.5)
+            lines = stores.lines(_OF_A_REQUEST, self.moments["worker killed"] - 60)
+            told = [(labels, _epochs(stores.trace(labels["trace_id"]))) for labels, _ in lines if "before" in labels]
+            told = [(labels, workers) for labels, workers in told if len(workers) > 1]
+        labels, workers = told[0]
+        assert (workers[0], workers[-1]) == (labels["before"], labels["service_instance_id"])
+        took_s = time.time() - self.moments["worker killed"]
+        return f"Loki has the line of a request taken over, and Tempo its trace, of both workers; after {took_s:.0f} s"
 
     def none_is_left(self) -> str:
         """Nothing runs, the queue waits, and the alert on it fires, one way as fast as the other."""
@@ -175,3 +198,10 @@ class Story:
                 pass
             assert time.time() < give_up_s, (server.way, why(said))
             time.sleep(self._service.every_s / 4)
+
+
+def _epochs(spans: Sequence[dict[str, Any]]) -> list[str]:
+    """The workers that a gateway's span names, in order."""
+    events = [event for span in spans for event in span.get("events", ()) if event["name"] == SpanEvent.EPOCH]
+    attributes = [{one["key"]: one["value"] for one in event["attributes"]} for event in events]
+    return [one[Attribute.WORKER]["stringValue"] for one in attributes]

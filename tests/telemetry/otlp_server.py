@@ -1,5 +1,6 @@
 """An HTTP server that exporters send OTLP to."""
 
+import gzip
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +14,9 @@ class OtlpServer:
     def __init__(self, take: Callable[[str, bytes], int]) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                self.send_response(take(self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                is_packed = self.headers["Content-Encoding"] == "gzip"  # collectors pack
+                self.send_response(take(self.path, gzip.decompress(body) if is_packed else body))
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
