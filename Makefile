@@ -64,7 +64,8 @@ compose-test: $(READY)
 	@$(BIN)/python -m tests.compose.run
 
 # What dashboards and alerts say while workers die, on real Prometheus servers: docs/operations.md. Needs prometheus with
-# promtool (Debian: package prometheus) on PATH, or in directories that ORCASTREAM_TEST_PROMETHEUS names.
+# promtool (Debian: package prometheus) on PATH, or in directories that ORCASTREAM_TEST_PROMETHEUS names; with collector, Loki
+# and Tempo in directories that ORCASTREAM_TEST_STORES names, OTLP goes Compose's way.
 observe-test: $(READY) $(NATIVE)
 	@$(BIN)/python -m tests.observe.run $(if $(PICTURES),--pictures $(PICTURES))
 

@@ -25,10 +25,11 @@ def tell(service: ObservedService, pictures: Path | None) -> None:
     """The story, a line for each step, and its pictures."""
     begun_s = time.time()
     for server in service.servers:
-        print(f"{'prometheus':<16}{server.version}, {server.way}", flush=True)
+        by_stores = ", by way of collectors as Compose has them" if server.pushed and service.stores else ""
+        print(f"{'prometheus':<16}{server.version}, {server.way}{by_stores}", flush=True)
     story = Story(service)
     for step in (
-        *(story.served, story.peak_and_fall, story.one_is_killed, story.logged_and_traced),
+        *(story.served, story.peak_and_fall, story.one_is_killed, story.logs_and_traces),
         *(story.none_is_left, story.others_come),
     ):
         before_s = time.time()

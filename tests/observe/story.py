@@ -87,7 +87,7 @@ class Story:
             self._taken_over(server)
         return f"worker {victim} is killed: gone from the panels after {', '.join(took)}; its requests taken over"
 
-    def logged_and_traced(self) -> str:
+    def logs_and_traces(self) -> str:
         """Where Compose's Grafana asks: a line of the request that was taken over, and its trace, which that names."""
         stores = self._service.stores
         if stores is None:

@@ -16,4 +16,4 @@ def test_a_worker_that_is_killed_is_seen_to_be_gone(tmp_path: Path) -> None:
         story = Story(service)
         story.served()
         story.one_is_killed()
-        story.logged_and_traced()
+        story.logs_and_traces()
