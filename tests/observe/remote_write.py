@@ -1,7 +1,7 @@
 """OTLP metrics on their way into Prometheus, as a collector's exporter `prometheusremotewrite` puts them there.
 
-Where no collector is found, or no Prometheus 3: Debian builds its own without the OTLP receiver. What matters here is the same either way: samples are pushed with
-their own time, and nobody tells Prometheus that a process is gone.
+It stands where no collector is found, or no Prometheus 3; Debian builds its own without the OTLP receiver. What matters
+here is the same either way: samples are pushed with their own time, and nobody tells Prometheus that a process is gone.
 """
 
 import struct
