@@ -107,7 +107,8 @@ class Readers:
         is_renewal = self._settled_at is None or loop.time() - self._told_at >= BEAT_S
         said = {**{name: self._reading(name) for name in self._here}, **changed} if is_renewal else changed
         try:
-            first = [(name, Reading.ACCEPTED) for name in unmarked if said[name] is not Reading.ENDED]
+            told_anyway = (Reading.ACCEPTED, Reading.ENDED)
+            first = [(name, Reading.ACCEPTED) for name in unmarked if said[name] not in told_anyway]
             await self._attendance.tell(link, [*first, *said.items()])
         except BaseException:
             self._changed = {**changed, **self._changed}
