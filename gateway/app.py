@@ -35,7 +35,6 @@ from orcastream.gateway.service import Gateway
 from orcastream.schemas.errors import InvalidRequest, shown, without_values
 
 _CLIENT_LEFT = 499
-_FAULT = 500
 _GENERATING = frozenset(endpoint.path for endpoint in ENDPOINTS)
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -182,7 +181,7 @@ def _route(request: Request) -> str:
 
 def _told_in_logs(error: ApiError) -> str | None:
     """Why a request was refused, without what it held: that may be a prompt. Errors of ours quote nothing of it."""
-    if error.status >= _FAULT:
+    if error.is_fault:
         return without_values(error.message)
     outline = without_values(error.message)
     return None if outline == error.message else outline

@@ -37,6 +37,11 @@ class ApiError(Exception):
         self.refused = True
         """False where the request was accepted, and ended with this."""
 
+    @property
+    def is_fault(self) -> bool:
+        """Whether the fault is the service's: from status 500 on."""
+        return self.status >= 500
+
     def body(self) -> dict[str, Any]:
         """`{"error": ...}` as OpenAI writes it; the same inside a stream."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}

@@ -23,9 +23,6 @@ from orcastream.telemetry.messaging import messaging
 from orcastream.telemetry.names import Attribute, Span, SpanEvent
 from orcastream.telemetry.trace_context import headers, remote_span, tracer
 
-_FAULT = 500
-"""From this status on the fault is the server's, and the span has failed."""
-
 
 class RequestTelemetry:
     """Writes into the server span that is current when this is made, and into the gateway's metrics.
@@ -100,9 +97,9 @@ class RequestTelemetry:
         self._worker = started.worker
 
     def failed(self, error: ApiError) -> None:
-        """The client is told of `error`."""
+        """The client is told of `error`; the span has failed where the fault is the service's."""
         self._set({Attribute.ERROR_TYPE: error.code or str(error.status)})
-        if error.status >= _FAULT:
+        if error.is_fault:
             self._span.set_status(StatusCode.ERROR, error.message)
 
     def broke_off(self, error: ApiError) -> None:

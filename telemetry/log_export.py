@@ -1,12 +1,17 @@
 """Log records as OpenTelemetry's, for OTEL_LOGS_EXPORTER."""
 
 import logging
+import traceback
 from collections.abc import Mapping
 from typing import Final
 
 from opentelemetry._logs import LoggerProvider, LogRecord, SeverityNumber
 from opentelemetry.context import Context
-from opentelemetry.semconv.attributes.exception_attributes import EXCEPTION_STACKTRACE, EXCEPTION_TYPE
+from opentelemetry.semconv.attributes.exception_attributes import (
+    EXCEPTION_MESSAGE,
+    EXCEPTION_STACKTRACE,
+    EXCEPTION_TYPE,
+)
 from opentelemetry.trace import NonRecordingSpan, SpanContext, set_span_in_context
 
 from orcastream.telemetry.error_outline import outline, type_name
@@ -19,6 +24,8 @@ _SEVERITIES: Final = (
     (logging.INFO, SeverityNumber.INFO),
 )
 _TRACE: Final = ("trace_id", "span_id")
+_LONGEST: Final = 16_000
+"""Characters of a text: stores refuse a line whose fields are too long together (Loki: beyond 64 KiB)."""
 
 
 class ExportHandler(logging.Handler):
@@ -46,20 +53,29 @@ class ExportHandler(logging.Handler):
         context = _context(fields)
         attributes = {name: _plain(value) for name, value in fields.items() if context is None or name not in _TRACE}
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not self._content:
-            attributes |= {EXCEPTION_TYPE: type_name(error), EXCEPTION_STACKTRACE: outline(error)}
-            error = None
+        if error is not None:
+            attributes |= self._told(error)
         self._provider.get_logger(record.name).emit(
             LogRecord(
                 timestamp=int(record.created * 1e9),
                 context=context,
                 severity_text=record.levelname,
                 severity_number=severity,
-                body=record.getMessage(),
+                body=_text(record.getMessage()),
                 attributes=attributes,
-                exception=error,
             )
         )
+
+    def _told(self, error: BaseException) -> dict[str, str]:
+        """Attributes that tell of `error`."""
+        if not self._content:
+            return {EXCEPTION_TYPE: type_name(error), EXCEPTION_STACKTRACE: _text(outline(error))}
+        stacktrace = "".join(traceback.format_exception(error))
+        return {
+            EXCEPTION_TYPE: type_name(error),
+            EXCEPTION_MESSAGE: _text(str(error)),
+            EXCEPTION_STACKTRACE: _text(stacktrace),
+        }
 
 
 def _context(fields: Mapping[str, object]) -> Context | None:
@@ -72,4 +88,13 @@ def _context(fields: Mapping[str, object]) -> Context | None:
 
 
 def _plain(value: object) -> str | bool | int | float:
-    return value if isinstance(value, (str, bool, int, float)) else str(value)
+    return value if isinstance(value, (bool, int, float)) else _text(str(value))
+
+
+def _text(text: str) -> str:
+    """Begin and end of what is too long, and only what UTF-8 can tell."""
+    left_out = len(text) - _LONGEST
+    if left_out > 0:
+        half = _LONGEST // 2
+        text = f"{text[:half]}\n… {left_out} characters left out …\n{text[-half:]}"
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,6 +1,7 @@
 """One client reading one reply: from the moment it is there until it has everything or is gone."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 
 from orcastream.broker.attendance import Reading
@@ -13,6 +14,7 @@ from orcastream.gateway.replies.follow import Following
 from orcastream.gateway.replies.token_gaps import TokenGaps
 from orcastream.gateway.request_telemetry import RequestTelemetry
 from orcastream.gateway.served_model import ServedModel
+from orcastream.schemas.errors import without_values
 from orcastream.schemas.request import GenerationRequest
 
 Updates = AsyncGenerator[list[Update]]
@@ -76,6 +78,9 @@ class ReplySession:
 
     def failed(self, error: ApiError) -> None:
         """The client is told of `error` instead of the rest of the reply."""
+        if error.is_fault:
+            why = without_values(error.message)
+            log_event("request failed", level=logging.WARNING, request=self.request_id, code=error.code, why=why)
         self._telemetry.broke_off(error)
 
     async def close(self, *, left: bool) -> None:

@@ -1,5 +1,6 @@
 """The SDK's start and end, in processes of their own: it can be started once in each."""
 
+import json
 import os
 import queue
 import re
@@ -172,3 +173,34 @@ telemetry.shut_down(30)
         assert received.get(timeout=PATIENCE_S) == "over grpc"
     finally:
         server.stop(0).wait()
+
+
+def test_of_a_line_that_is_too_long_begin_and_end_are_exported() -> None:
+    program = """
+import json, logging
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+from orcastream.telemetry.log_export import ExportHandler
+
+def even(left): return odd(left - 1)
+def odd(left): return even(left - 1) if left > 0 else {}["why"]
+
+exporter, provider = InMemoryLogRecordExporter(), LoggerProvider()
+provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
+for content in (False, True):
+    log = logging.getLogger(f"test.{content}")
+    log.addHandler(ExportHandler(provider, content=content))
+    try:
+        even(900)
+    except KeyError:
+        log.exception("m" * 300_000, extra={"why": "begin" + "y" * 100_000 + "end", "path": "\\udcff"})
+records = [one.log_record for one in exporter.get_finished_logs()]
+print(json.dumps([{"body": one.body, **one.attributes} for one in records]))
+"""
+    for fields in json.loads(_run(program)):
+        assert sum(len(value) for name, value in fields.items() if name != "body") < 64 * 1024, "what Loki takes"
+        assert len(fields["body"]) < 256 * 1024
+        assert (fields["why"][:5], fields["why"][-3:], fields["path"]) == ("begin", "end", "\\udcff")
+        told = fields["exception.stacktrace"].splitlines()
+        assert (told[0], told[-1].partition(":")[0]) == ("Traceback (most recent call last):", "KeyError")
+        assert any("characters left out" in line for line in told)

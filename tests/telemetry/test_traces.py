@@ -251,6 +251,35 @@ def test_what_a_drain_hands_over_is_exported_before_the_process_ends(site: Obser
     assert again.attributes[Attribute.CONTINUED_TOKENS] == process.attributes[Attribute.OUTPUT_TOKENS]
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_request_that_fails_has_a_line_of_the_gateway_that_leads_to_its_trace(
+    site: ObservedSite, streams: bool
+) -> None:
+    site.ensure_workers(1)
+    for worker in site.workers.values():
+        worker.signal(signal.SIGSTOP)
+    try:
+        body = {"model": MODEL, "prompt": PROMPT_TOKENS, "timeout": 0.5, "stream": streams}
+        answer = httpx.post(f"{site.gateway.url}/v1/completions", json=body, timeout=PATIENCE_S)
+    finally:
+        for worker in site.workers.values():
+            worker.signal(signal.SIGCONT)
+    request_id = answer.headers["X-Request-Id"]
+    lines = site.receiver.wait_for(
+        lambda receiver: [log for log in receiver.logs if log.attributes.get("request") == request_id]
+    )
+    [server] = site.receiver.wait_for(
+        lambda receiver: [
+            span
+            for span in receiver.named("POST")
+            if span.attributes.get(Attribute.RESPONSE_ID) == request_id and span.status == "ERROR"
+        ]
+    )
+    assert [(line.body, line.severity, line.attributes["code"], line.trace_id) for line in lines] == [
+        ("request failed", "WARNING", "expired", server.trace_id)
+    ]
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [({"prompt": "x", "suffix": "y"}, "unsupported_parameter"), ({"prompt": "x" * 5_000_000}, "body_too_large")],
