@@ -14,6 +14,10 @@ _FINAL = {"x-should-retry": "false"}
 """OpenAI's clients repeat some statuses by themselves: this header tells them that it would not help."""
 
 
+STOPPING = "gateway_stopping"
+"""The code of what a gateway says that has been told to stop."""
+
+
 class ApiError(Exception):
     """Something to tell the client: status, message, and what it is about."""
 
@@ -187,9 +191,9 @@ def unavailable(reason: str, code: str = "unavailable") -> ApiError:
     return ApiError(503, reason, kind="server_error", code=code, headers=_RETRY)
 
 
-def gateway_stopping() -> ApiError:
+def gateway_stopping(message: str = "This gateway is stopping.") -> ApiError:
     """503: whatever was asked for, another gateway has to do it."""
-    return unavailable("This gateway is stopping.", "gateway_stopping")
+    return unavailable(message, STOPPING)
 
 
 def no_worker(model: str) -> ApiError:

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from orcastream.broker.subscription import Subscription, Update
-from orcastream.gateway.errors import ApiError, unavailable
+from orcastream.gateway.errors import ApiError, gateway_stopping
 
 _TURN = 32
 """Updates that are taken in one go: a long log that is read again must not keep all other clients waiting."""
@@ -49,7 +49,7 @@ class Following:
         try:
             updates = await self._subscription.take(_TURN)
         except StopAsyncIteration:
-            raise gateway_stopping() from None
+            raise _to_be_continued() from None
         self.taken_at = self._loop.time()
         if not updates and self.taken_at > self._give_up_at:
             raise _overdue()
@@ -74,8 +74,9 @@ def _overdue() -> ApiError:
     return ApiError(504, message, kind="server_error", code="expired", headers={"x-should-retry": "false"})
 
 
-def gateway_stopping() -> ApiError:
+def _to_be_continued() -> ApiError:
     """This gateway stops; the request goes on, and any other gateway serves the rest."""
     path = "/v1/requests/{id}/events (its id is in X-Request-Id)"
-    message = f"This gateway is stopping; the request goes on. Continue with GET {path} and Last-Event-ID."
-    return unavailable(message, "gateway_stopping")
+    return gateway_stopping(
+        f"This gateway is stopping; the request goes on. Continue with GET {path} and Last-Event-ID."
+    )
