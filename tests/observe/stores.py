@@ -23,13 +23,12 @@ class Stores:
 
     def __init__(self, programs: StorePrograms, directory: Path, *, metrics_url: str, traces_url: str) -> None:
         directory.mkdir(parents=True)
-        self._loki, self._tempo = (
-            _loki(programs.loki, directory),
-            _tempo(programs.tempo, directory, port := free_port()),
-        )
+        traces_port = free_port()
+        self._loki = _loki(programs.loki, directory)
+        self._tempo = _tempo(programs.tempo, directory, traces_port)
         endpoints = {
             "metrics": metrics_url,
-            "traces": f"http://{_HOST}:{port}",
+            "traces": f"http://{_HOST}:{traces_port}",
             "too": traces_url,
             "logs": f"{self._loki.url}/otlp",
         }
