@@ -125,7 +125,7 @@ class OrcaEngine:
         """Let `callback`, which must be quick, be called in `step` just before a forward pass begins: from then on the
         interpreter is free for other threads until the pass is over.
         """
-        self._executor.before_forward = callback
+        self._runner.before_forward = callback
 
     def submit(self, request: Request) -> None:
         """Take a new request in; InvalidRequest, and no change, where it can never be computed."""

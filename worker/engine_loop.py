@@ -42,10 +42,10 @@ class EngineLoop(threading.Thread):
 
     Each of `listeners`, while all requests of the batch still run, and then `deliver` is called in this thread after
     each iteration, and must not block; `deliver` also, with nothing, when no other follows. Where another iteration
-    follows at once, `deliver` is called when its forward pass begins: the event loop, which that wakes, would compete
-    for the interpreter with the engine's preparations. What was delivered and has not been acknowledged by
-    `published()` is bounded by `max_unpublished` tokens: beyond that the engine pauses, so that a slow Redis slows the
-    worker down instead of filling its memory.
+    follows at once and nobody waits for a first token, `deliver` is called when its forward pass begins: the event
+    loop, which that wakes, would compete for the interpreter with the engine's preparations. What was delivered and
+    has not been acknowledged by `published()` is bounded by `max_unpublished` tokens: beyond that the engine pauses, so
+    that a slow Redis slows the worker down instead of filling its memory.
     """
 
     def __init__(
@@ -187,6 +187,7 @@ class EngineLoop(threading.Thread):
         if policy is not None:
             self._engine.switch_policy(policy)
         output: list[EngineOutput] = []
+        tokens: Sequence[TokenEvent] = ()
         for request in submitted:
             try:
                 self._engine.submit(request)
@@ -210,7 +211,7 @@ class EngineLoop(threading.Thread):
             self._tell(self._engine.last_iteration)
         self._let_go()  # of an iteration before, where this one came to no forward pass
         self._held = output
-        if not self._can_run():
+        if not self._can_run() or _begins_an_answer(tokens):
             self._let_go()
 
     def _let_go(self) -> None:
@@ -227,3 +228,8 @@ class EngineLoop(threading.Thread):
             except Exception:
                 log.exception("a listener of the engine failed and is left out from now on")
                 self._listeners = [one for one in self._listeners if one is not listener]
+
+
+def _begins_an_answer(tokens: Sequence[TokenEvent]) -> bool:
+    """Whether one of them is a request's first."""
+    return any(event.position == 0 for event in tokens)

@@ -2,6 +2,8 @@
 
 publish: CPU time of a worker's event loop per token event, around an engine that computes nothing.
 share:   how much longer an iteration takes while its tokens are published from the same process.
+through: output tokens per second through gateway and Redis over those of the engine alone, in turn.
+first:   what gateway and Redis add to the time to the first token, the demo model alone and served in turn.
 host:    what an iteration takes beside the forward pass.
 start:   from `orcastream worker` to ready, and its memory then.
 events:  CPU time of a gateway per SSE event, and how late events come.
@@ -30,9 +32,10 @@ from orcastream.bench.figures.machine import machine, versions
 from orcastream.bench.flags import Parser, above_zero, at_least
 from orcastream.bench.redis.own_redis import own_redis
 from orcastream.broker.link import Link
+from orcastream.cli.cores import usable_cores
 from orcastream.worker.main import SWITCH_INTERVAL_S
 
-PARTS = ("publish", "share", "host", "start", "events", "admit")
+PARTS = ("publish", "share", "through", "first", "host", "start", "events", "admit")
 Row = tuple[str, str, str, str]
 """What was measured, under which load, the figure, its goal."""
 Part = Callable[[argparse.Namespace, str, Link], Awaitable[tuple[list[Row], Any]]]
@@ -61,8 +64,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=above_zero, default=4.0, help="of publishing per figure (%(default)g)")
     parser.add_argument("--interval-ms", type=above_zero, default=10.0, help="an iteration of `publish` (%(default)g)")
     parser.add_argument("--running", type=at_least(1), default=64, help="requests that publish (%(default)s)")
-    parser.add_argument("--rounds", type=at_least(1), default=5, help="of `share` (%(default)s)")
-    parser.add_argument("--model", default="", help="of `share` and `start` (the demo model)")
+    parser.add_argument("--rounds", type=at_least(1), default=5, help="of `share`, `through`, `first` (%(default)s)")
+    parser.add_argument("--model", default="", help="of `share`, `through` and `start` (the demo model)")
+    parser.add_argument("--threads", type=at_least(1), help="of torch in `through` (one per core)")
+    parser.add_argument("--batch", type=at_least(1), default=16, help="requests at once in `through` (%(default)s)")
+    parser.add_argument("--rate", type=above_zero, default=5.0, help="requests/s of `first` (%(default)g)")
     parser.add_argument("--host-running", type=at_least(1), default=256, help="requests of `host` (%(default)s)")
     parser.add_argument("--streams", type=at_least(2), default=100, help="clients of `events` (%(default)s)")
     parser.add_argument("--events-per-s", type=above_zero, default=2000.0, help="of all clients (%(default)g)")
@@ -126,6 +132,32 @@ async def _share(options: argparse.Namespace, url: str, link: Link) -> tuple[lis
     return [("iteration while publishing", load, f"{found.longer:+.1%}", "+3 %")], asdict(found)
 
 
+async def _through(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
+    from orcastream.bench.path.through import through
+
+    model, threads = options.model or str(demo.MODEL_DIR), options.threads or usable_cores()
+    found = await through(
+        model=model, workload="equal_size", rate=None, threads=threads, rounds=options.rounds, batch=options.batch
+    )
+    load = f"equal_size, {threads} threads, rounds {min(found.ratios):.0%} to {max(found.ratios):.0%}"
+    return [("output tokens/s through gateway, to the engine's", load, f"{found.throughput:.1%}", "95 %")], (
+        asdict(found)
+    )
+
+
+async def _first(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
+    from orcastream.bench.path.through import through
+
+    found = await through(
+        model=str(demo.MODEL_DIR), workload="orca_trace", rate=options.rate, threads=1, rounds=options.rounds, batch=32
+    )
+    load = f"orca_trace, {options.rate:g}/s; request by request {found.added_to_each_ms:.1f} ms"
+    return [
+        (f"added to the first token, p{percent}", load, f"{found.added_ttft_ms(percent / 100):.1f} ms", goal)
+        for percent, goal in ((50, "4 ms"), (99, "15 ms"))
+    ], asdict(found)
+
+
 async def _host(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
     from orcastream.bench.path.host_work import host_work
 
@@ -180,6 +212,8 @@ async def _admit(options: argparse.Namespace, url: str, link: Link) -> tuple[lis
 _RUN: dict[str, Part] = {
     "publish": _publish,
     "share": _share,
+    "through": _through,
+    "first": _first,
     "host": _host,
     "start": _start,
     "events": _events,

@@ -1,6 +1,6 @@
 """An iteration in its parts: laid out, launched, and what comes of it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -106,8 +106,6 @@ class Executor:
         self._cache = cache
         self._device = runner.device
         self._masks = MaskThread(vocab_size)
-        self.before_forward: Callable[[], None] | None = None
-        """Called when all that the host does for an iteration has been done, and the device has yet to begin."""
 
     def prepare(self, plan: Plan, watch: Stopwatch) -> Prepared:
         """Lay `plan` out; its requests do not change."""
@@ -141,8 +139,6 @@ class Executor:
         if of_prompts is not None:
             rows = [rows[row] for row in of_prompts.sampled]
         masks = self._masks.begin(rows)
-        if self.before_forward is not None:
-            self.before_forward()
         logits = self._runner.forward(batch)
         watch.forward_s += watch.lap()
         pending.context_tokens += int(batch.contexts.sum())

@@ -158,8 +158,13 @@ class CompiledDecoder:
         caches: Sequence[LayerCache],
         groups: Sequence[int],
         adapters: "Sequence[AdapterRows]" = (),
+        *,
+        begins: Callable[[], None],
     ) -> torch.Tensor:
-        """Logits `[len(batch.logit_rows), vocab]`; `groups` has the group of each layer."""
+        """Logits `[len(batch.logit_rows), vocab]`; `groups` has the group of each layer.
+
+        `begins` is called right before the interpreter is left to other threads.
+        """
         model, num_tokens = self.model, batch.input_ids.shape[1]
         hidden = model.embed(batch.input_ids[0])
         cosines, sines = self._angles_of(batch)
@@ -188,7 +193,9 @@ class CompiledDecoder:
             num_adapters=len(adapters),
             **self._places(num_tokens, adapters),
         )
-        library().orca_decode(ctypes.byref(self._model), ctypes.byref(call), plan.threads)
+        decode, model_at, call_at = library().orca_decode, ctypes.byref(self._model), ctypes.byref(call)
+        begins()
+        decode(model_at, call_at, plan.threads)
         return logits
 
     def _adapter(self, given: "AdapterRows") -> _Adapter:

@@ -1,7 +1,7 @@
 """A transformers model that computes flat batches over a paged KV cache."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -62,6 +62,8 @@ class ModelRunner:
         """What computes iterations of decodes alone, where there is such a thing."""
         self.adapters: Adapters | None = None
         """What finds the adapters of a batch, where there may be any."""
+        self.before_forward: Callable[[], None] = _nothing
+        """Called when the host has done its part of a forward pass and leaves the interpreter to other threads."""
         self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.probe()
         self._decoder = CompiledDecoder.of(model, backend)
@@ -112,6 +114,7 @@ class ModelRunner:
     def forward(self, batch: FlatBatch) -> torch.Tensor:
         """Logits `[len(batch.logit_rows), vocab]`."""
         if self.graphs is not None and self.graphs.take(batch):
+            self.before_forward()
             return self.graphs.replay(batch)
         return self.compute(batch)
 
@@ -125,8 +128,10 @@ class ModelRunner:
         rows = () if self.adapters is None else self.adapters.rows(batch)
         if self._decoder is not None:
             plan = self.plan(batch) if plan is None else plan
-            return self._decoder.forward(batch, plan, self._context.caches, self._context.groups, rows)
+            caches, groups = self._context.caches, self._context.groups
+            return self._decoder.forward(batch, plan, caches, groups, rows, begins=self.before_forward)
         with self._context.computing(self.model, batch, plan), adding(rows):
+            self.before_forward()
             return self._call(batch.input_ids, batch.position_ids, batch.logit_rows)
 
     def _call(self, input_ids: torch.Tensor, position_ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -157,3 +162,7 @@ class ModelRunner:
                 f"{len(self.shapes)} of {expected} layers call the attention interface ({IMPLEMENTATION}); the others "
                 "compute by themselves (alibi in the scores, linear attention, state space, own attention module)"
             )
+
+
+def _nothing() -> None:
+    """Nobody asked to be called."""

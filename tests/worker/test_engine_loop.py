@@ -68,6 +68,26 @@ def test_cancel_reaches_an_engine_that_waits_for_the_publisher(run: Run) -> None
     assert {event.request_id for event in run.events(3)} == {"b"}
 
 
+def test_a_first_token_does_not_wait_for_the_next_iteration(engine: OrcaEngine) -> None:
+    step, read, steps = engine.step, threading.Event(), []
+
+    def second_once_read() -> list[TokenEvent]:
+        steps.append(step)
+        if len(steps) == 2:
+            read.wait(PATIENCE_S)
+        return step()
+
+    engine.step = second_once_read  # type: ignore[method-assign]
+    run = Run(engine)
+    run.loop.submit([Request("a", PROMPT, LONG)])
+    (first,) = run.output.get(timeout=PATIENCE_S)
+    assert isinstance(first, TokenEvent)
+    assert first.position == 0
+    read.set()
+    run.loop.stop()
+    run.loop.join(PATIENCE_S)
+
+
 def test_refused_request_disturbs_nobody(run: Run) -> None:
     run.loop.submit([Request("bad", (10**9,), LONG), Request("good", PROMPT, LONG)])
     events = run.events(5)

@@ -7,12 +7,14 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
+from orcastream.engine import EngineConfig, OrcaEngine, Request
 from orcastream.engine.attention import NativeBackend, TorchBackend
 from orcastream.engine.errors import UnsupportedModel
 from orcastream.engine.model.compiled_decoder import ATTRIBUTE
 from orcastream.engine.model.passes import apply_passes, passes_unavailable
 from orcastream.engine.model.runner import ModelRunner
 from orcastream.engine.model.self_check import Reference, check_loaded
+from orcastream.schemas.sampling import SamplingParams
 
 pytestmark = pytest.mark.skipif(
     passes_unavailable(torch.device("cpu")) is not None,
@@ -69,6 +71,23 @@ def test_logits_are_those_of_the_model(family: str, dtype: torch.dtype) -> None:
     assert apply_passes(model)["compile_decoder"] == 1
     assert ModelRunner(model, NativeBackend()).is_compiled
     check_loaded(model, NativeBackend(), reference)
+
+
+def test_who_waits_for_the_interpreter_is_called_when_all_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were it called earlier, whoever it wakes would keep the call that computes waiting."""
+    model = random_model("llama", torch.float32)
+    assert apply_passes(model)["compile_decoder"] == 1
+    engine = OrcaEngine(EngineConfig("random", device="cpu", self_check=False, kv_cache_memory=1 << 20), model)
+    order: list[str] = []
+    lay_out = NativeBackend.layer_calls
+    monkeypatch.setattr(
+        NativeBackend, "layer_calls", lambda *given, **named: order.append("laid out") or lay_out(*given, **named)
+    )
+    engine.call_before_forward(lambda: order.append("called"))
+    engine.submit(Request("a", (5, 6, 7), SamplingParams(max_tokens=2, ignore_eos=True)))
+    while engine.has_work:
+        engine.step()
+    assert order == ["laid out", "called"] * 2
 
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt2", "phi3", "cohere", "olmo2"])

@@ -1,0 +1,148 @@
+"""A workload through gateway and Redis, and on the engine alone in turn: what the path takes of the engine's speed."""
+
+import asyncio
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from orcastream.bench.figures.outcome import Objectives, Outcome
+from orcastream.bench.figures.spread import percentile
+from orcastream.bench.offline.drive import Drive
+from orcastream.bench.serve.client import Client
+from orcastream.bench.serve.gateway import served_model
+from orcastream.bench.serve.loops import Stop, open_loop
+from orcastream.bench.site import Site
+from orcastream.bench.workloads import WORKLOADS, Draw, SampleRequest, token_ids
+from orcastream.engine import EngineConfig, OrcaEngine
+
+_PATIENCE_S = 300.0
+_WARM_UP_TOKENS = 4
+
+
+@dataclass(frozen=True)
+class Round:
+    """What came of the workload once: output tokens/s, and each request's TTFT in milliseconds, in order of arrival."""
+
+    output_tokens_per_s: float
+    ttft_ms: list[float]
+
+
+@dataclass(frozen=True)
+class Through:
+    """Each round on the engine alone, and through HTTP as a client saw it."""
+
+    model: str
+    workload: str
+    threads: int
+    alone: list[Round] = field(default_factory=list)
+    served: list[Round] = field(default_factory=list)
+
+    @property
+    def throughput(self) -> float:
+        """Served over alone: medians of output tokens/s."""
+        return _throughput(self.served) / _throughput(self.alone)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Served over alone, round by round."""
+        pairs = zip(self.served, self.alone, strict=True)
+        return [served.output_tokens_per_s / alone.output_tokens_per_s for served, alone in pairs]
+
+    def added_ttft_ms(self, quantile: float) -> float:
+        """By how much that quantile (0 to 1) of TTFT, over the requests of all rounds, is higher when served."""
+        return percentile(sorted(_ttft_ms(self.served)), quantile) - percentile(sorted(_ttft_ms(self.alone)), quantile)
+
+    @property
+    def added_to_each_ms(self) -> float:
+        """The median of what is added to a request's TTFT: the same one in the same round, served and alone."""
+        pairs = zip(_ttft_ms(self.served), _ttft_ms(self.alone), strict=True)
+        return statistics.median(served - alone for served, alone in pairs)
+
+
+async def through(*, model: str, workload: str, rate: float | None, threads: int, rounds: int, batch: int) -> Through:
+    """Measure `rounds` of both, with one engine and one site whose worker has the same settings.
+
+    The engine rests while the site is asked, and the worker while the engine runs. Each round has other token ids, so
+    that no prefix cache has seen them, and the sides begin in turn.
+    """
+    torch.set_num_threads(threads)
+    config = EngineConfig(model=model, device="cpu", self_check=False, max_batch_size=batch)
+    engine = await asyncio.to_thread(OrcaEngine.load, config)
+    found = Through(model, workload, threads)
+    vocab_size = engine.limits.vocab_size
+    requests = WORKLOADS[workload].build(
+        Draw(vocab_size=vocab_size, requests=WORKLOADS[workload].requests, rate=rate, seed=1)
+    )
+    async with _client(model, {"torch_threads": threads, "max_batch_size": batch, "device": "cpu"}) as client:
+        for number in range(rounds + 1):
+            asked = list(_unseen(requests, vocab_size))
+            if number == 0:  # warms everything up
+                asked = [replace(one, max_tokens=_WARM_UP_TOKENS, arrival_s=0.0) for one in asked]
+            sides = [(found.alone, _alone(engine, asked)), (found.served, _served(client, asked))]
+            for rounds_of, side in sides if number % 2 else reversed(sides):
+                measured = await side
+                if number:
+                    rounds_of.append(measured)
+    return found
+
+
+async def _alone(engine: OrcaEngine, requests: Sequence[SampleRequest]) -> Round:
+    drive = Drive(engine, requests, Objectives())
+    await asyncio.to_thread(drive.run)
+    return _round(drive.outcomes, drive.until_s - drive.begun_s)
+
+
+async def _served(client: Client, requests: Sequence[SampleRequest]) -> Round:
+    outcomes: list[Outcome] = []
+    begun_s = time.monotonic()
+    await open_loop(client, requests, outcomes, Stop())
+    return _round(outcomes, time.monotonic() - begun_s)
+
+
+def _round(outcomes: Sequence[Outcome], seconds: float) -> Round:
+    if failed := [outcome.error for outcome in outcomes if not outcome.complete]:
+        raise RuntimeError(f"{len(failed)} of {len(outcomes)} requests failed: {failed[0]}")
+    in_order = sorted(outcomes, key=lambda outcome: outcome.request.arrival_s)
+    return Round(
+        output_tokens_per_s=sum(outcome.tokens for outcome in outcomes) / seconds,
+        ttft_ms=[outcome.ttft_s * 1000 for outcome in in_order if outcome.ttft_s is not None],
+    )
+
+
+def _unseen(requests: Sequence[SampleRequest], vocab_size: int) -> Iterator[SampleRequest]:
+    shift = random.SystemRandom().randrange(vocab_size)
+    for request in requests:
+        yield replace(request, prompt=tuple((token + shift) % vocab_size for token in token_ids(request)))
+
+
+@asynccontextmanager
+async def _client(model: str, worker: dict[str, object]) -> AsyncIterator[Client]:
+    """A client of a site of one worker."""
+    with tempfile.TemporaryDirectory(prefix="orcastream-bench-") as directory:
+        gateway = {"model": model}
+        site = Site(
+            Path(directory), model, lambda *_: None, worker=gateway | worker, gateway=gateway, drain_grace_s=1.0
+        )
+        try:
+            await site.start()
+            await site.scale_to(1)
+            served = await served_model(site.url, patience_s=_PATIENCE_S)
+            async with Client(site.url, served) as client:
+                yield client
+        finally:
+            await site.stop()
+
+
+def _throughput(rounds: Sequence[Round]) -> float:
+    return statistics.median(one.output_tokens_per_s for one in rounds)
+
+
+def _ttft_ms(rounds: Sequence[Round]) -> list[float]:
+    return [ttft_ms for one in rounds for ttft_ms in one.ttft_ms]
