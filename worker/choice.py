@@ -13,6 +13,20 @@ from orcastream.worker.stop_text import StopText
 class Choice:
     """Output of one choice. `num_logged` tokens are published and final; those behind it wait for the next write."""
 
+    __slots__ = (
+        "_keeps_logprobs",
+        "_logprobs",
+        "_max_tokens",
+        "_payload",
+        "_shows_logprobs",
+        "_stop_text",
+        "cached_tokens",
+        "ending",
+        "index",
+        "num_logged",
+        "tokens",
+    )
+
     def __init__(self, index: int, payload: Payload, max_tokens: int, tokenizer: Tokenizer | None) -> None:
         self.index = index
         self.tokens: list[int] = []

@@ -30,6 +30,41 @@ _LEAST_SLO_MS = 1.0
 class Running:
     """State of one request between its claim and its terminal event. Not thread-safe: it lives on the asyncio loop."""
 
+    # Each token looks at it: so many attributes in a dict are a hash table of its own, in memory that is seldom cached.
+    __slots__ = (
+        "_candidates",
+        "_engine_requests",
+        "_field",
+        "_is_plain",
+        "_is_ranked",
+        "_matcher",
+        "_message",
+        "_prompt",
+        "_seed",
+        "_tokenizer",
+        "_was_open",
+        "adapter",
+        "back_off",
+        "brought",
+        "choices",
+        "claimed",
+        "closed",
+        "continued",
+        "counted",
+        "deadline_s",
+        "error",
+        "last_epoch",
+        "log",
+        "max_tokens",
+        "progressed",
+        "ref",
+        "request",
+        "span",
+        "steady",
+        "suspect",
+        "times",
+    )
+
     def __init__(
         self,
         claimed: Claimed,
