@@ -21,6 +21,7 @@ _KEYS = Keys("bench-model", "bench-path")
 _DEADLINE_MS = 3_600_000
 _SETTLE_S = 0.5
 _POLL_S = 0.02
+_SELDOM_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,10 @@ async def post(link: Link, count: int, *, max_tokens: int, prompt: tuple[int, ..
 
 
 async def all_ended(link: Link) -> None:
-    """Wait until the queue that `working` serves is empty."""
+    """Wait until the queue that `working` serves is empty. It asks seldom: on the loop of what is measured."""
     queue = RequestQueue(link, _KEYS)
-    while True:
-        if not await queue.depth():
-            return
-        await asyncio.sleep(_POLL_S)
+    while await queue.depth():
+        await asyncio.sleep(_SELDOM_S)
 
 
 async def _until(reached: Callable[[], bool]) -> None:
