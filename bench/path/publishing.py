@@ -96,7 +96,9 @@ async def post(link: Link, count: int, *, max_tokens: int, prompt: tuple[int, ..
 async def all_ended(link: Link) -> None:
     """Wait until the queue that `working` serves is empty. It asks seldom: on the loop of what is measured."""
     queue = RequestQueue(link, _KEYS)
-    while await queue.depth():
+    while True:
+        if not await queue.depth():
+            return
         await asyncio.sleep(_SELDOM_S)
 
 
