@@ -5,9 +5,10 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -77,17 +78,19 @@ async def through(*, model: str, workload: str, rate: float | None, threads: int
     engine = await asyncio.to_thread(OrcaEngine.load, config)
     found = Through(model, workload, threads)
     vocab_size = engine.limits.vocab_size
-    requests = WORKLOADS[workload].build(
-        Draw(vocab_size=vocab_size, requests=WORKLOADS[workload].requests, rate=rate, seed=1)
-    )
+    drawn_from = WORKLOADS[workload]
+    requests = drawn_from.build(Draw(vocab_size=vocab_size, requests=drawn_from.requests, rate=rate))
     async with _client(model, {"torch_threads": threads, "max_batch_size": batch, "device": "cpu"}) as client:
         for number in range(rounds + 1):
             asked = list(_unseen(requests, vocab_size))
             if number == 0:  # warms everything up
                 asked = [replace(one, max_tokens=_WARM_UP_TOKENS, arrival_s=0.0) for one in asked]
-            sides = [(found.alone, _alone(engine, asked)), (found.served, _served(client, asked))]
+            sides: list[tuple[list[Round], Callable[[], Awaitable[Round]]]] = [
+                (found.alone, partial(_alone, engine, asked)),
+                (found.served, partial(_served, client, asked)),
+            ]
             for rounds_of, side in sides if number % 2 else reversed(sides):
-                measured = await side
+                measured = await side()
                 if number:
                     rounds_of.append(measured)
     return found
