@@ -2,10 +2,13 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from orcastream.bench.serve.gateway import served_model
 from orcastream.broker.link import Link
 from orcastream.broker.presence import list_workers
 from orcastream.broker.queue import RequestQueue
@@ -17,6 +20,7 @@ from orcastream.cli.supervisor import Supervisor
 from orcastream.schemas.keys import Keys
 
 _STOP_MARGIN_S = 30.0
+_PATIENCE_S = 300.0
 _HOST = "127.0.0.1"
 
 
@@ -136,3 +140,31 @@ class Site:
         return Program(
             name, (sys.executable, "-m", "orcastream.cli.main", command), {**variables, **shared, **import_path()}
         )
+
+
+@asynccontextmanager
+async def ready_site(
+    model: str,
+    *,
+    workers: int = 1,
+    worker: Mapping[str, object] | None = None,
+    gateway: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[tuple[Site, str]]:
+    """A site that serves, and the served name of its model; GatewayUnavailable. Settings as `Site` takes them."""
+    with tempfile.TemporaryDirectory(prefix="orcastream-bench-") as directory:
+        site = Site(
+            Path(directory),
+            model,
+            lambda *_: None,
+            worker=worker or {},
+            gateway=gateway or {},
+            drain_grace_s=1.0,
+            environment=environment,
+        )
+        try:
+            await site.start()
+            await site.scale_to(workers)
+            yield site, await served_model(site.url, patience_s=_PATIENCE_S)
+        finally:
+            await site.stop()

@@ -12,7 +12,6 @@ import asyncio
 import json
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,13 +24,11 @@ from orcastream.bench.figures.outcome import Outcome
 from orcastream.bench.flags import Parser, above_zero, at_least
 from orcastream.bench.overload.client import LeanClient
 from orcastream.bench.overload.report import Report
-from orcastream.bench.serve.gateway import served_model
 from orcastream.bench.serve.http_pool import HttpPool
 from orcastream.bench.serve.questions import DEMO_MODEL
-from orcastream.bench.site import Site
+from orcastream.bench.site import ready_site
 from orcastream.bench.workloads import SampleRequest
 
-_PATIENCE_S = 180.0
 _CLIENTS = 48
 """Enough to fill a default batch (32) with some waiting."""
 _NORMAL_LOAD = 0.5
@@ -59,16 +56,8 @@ class Asking:
 
 async def measure(options: argparse.Namespace) -> Report:
     """One run on a site of its own."""
-    with tempfile.TemporaryDirectory(prefix="orcastream-bench-") as directory:
-        site = Site(Path(directory), DEMO_MODEL, lambda *_: None, worker={}, gateway={}, drain_grace_s=1.0)
-        try:
-            await site.start()
-            await site.scale_to(1)
-            await served_model(site.url, patience_s=_PATIENCE_S)
-            async with HttpPool(site.url) as http:
-                return await _stretches(LeanClient(http, DEMO_MODEL, options.deadline), options)
-        finally:
-            await site.stop()
+    async with ready_site(DEMO_MODEL) as (site, _), HttpPool(site.url) as http:
+        return await _stretches(LeanClient(http, DEMO_MODEL, options.deadline), options)
 
 
 async def _stretches(client: LeanClient, options: argparse.Namespace) -> Report:

@@ -3,13 +3,10 @@
 import asyncio
 import random
 import statistics
-import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -17,13 +14,11 @@ from orcastream.bench.figures.outcome import Objectives, Outcome
 from orcastream.bench.figures.spread import percentile
 from orcastream.bench.offline.drive import Drive
 from orcastream.bench.serve.client import Client
-from orcastream.bench.serve.gateway import served_model
 from orcastream.bench.serve.loops import Stop, open_loop
-from orcastream.bench.site import Site
-from orcastream.bench.workloads import WORKLOADS, Draw, SampleRequest, token_ids
+from orcastream.bench.site import ready_site
+from orcastream.bench.workloads import WORKLOADS, Draw, SampleRequest, with_other_ids
 from orcastream.engine import EngineConfig, OrcaEngine
 
-_PATIENCE_S = 300.0
 _WARM_UP_TOKENS = 4
 
 
@@ -80,9 +75,15 @@ async def through(*, model: str, workload: str, rate: float | None, threads: int
     vocab_size = engine.limits.vocab_size
     drawn_from = WORKLOADS[workload]
     requests = drawn_from.build(Draw(vocab_size=vocab_size, requests=drawn_from.requests, rate=rate))
-    async with _client(model, {"torch_threads": threads, "max_batch_size": batch, "device": "cpu"}) as client:
+    gateway = {"model": model}
+    worker = gateway | {"torch_threads": threads, "max_batch_size": batch, "device": "cpu"}
+    fresh = random.SystemRandom()
+    async with (
+        ready_site(model, worker=worker, gateway=gateway) as (site, served),
+        Client(site.url, served) as client,
+    ):
         for number in range(rounds + 1):
-            asked = list(_unseen(requests, vocab_size))
+            asked = list(with_other_ids(requests, vocab_size, fresh))
             if number == 0:  # warms everything up
                 asked = [replace(one, max_tokens=_WARM_UP_TOKENS, arrival_s=0.0) for one in asked]
             sides: list[tuple[list[Round], Callable[[], Awaitable[Round]]]] = [
@@ -117,30 +118,6 @@ def _round(outcomes: Sequence[Outcome], seconds: float) -> Round:
         output_tokens_per_s=sum(outcome.tokens for outcome in outcomes) / seconds,
         ttft_ms=[outcome.ttft_s * 1000 for outcome in in_order if outcome.ttft_s is not None],
     )
-
-
-def _unseen(requests: Sequence[SampleRequest], vocab_size: int) -> Iterator[SampleRequest]:
-    shift = random.SystemRandom().randrange(vocab_size)
-    for request in requests:
-        yield replace(request, prompt=tuple((token + shift) % vocab_size for token in token_ids(request)))
-
-
-@asynccontextmanager
-async def _client(model: str, worker: dict[str, object]) -> AsyncIterator[Client]:
-    """A client of a site of one worker."""
-    with tempfile.TemporaryDirectory(prefix="orcastream-bench-") as directory:
-        gateway = {"model": model}
-        site = Site(
-            Path(directory), model, lambda *_: None, worker=gateway | worker, gateway=gateway, drain_grace_s=1.0
-        )
-        try:
-            await site.start()
-            await site.scale_to(1)
-            served = await served_model(site.url, patience_s=_PATIENCE_S)
-            async with Client(site.url, served) as client:
-                yield client
-        finally:
-            await site.stop()
 
 
 def _throughput(rounds: Sequence[Round]) -> float:

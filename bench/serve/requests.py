@@ -12,7 +12,7 @@ from orcastream.bench.flags import draw_workload
 from orcastream.bench.serve.load import Load
 from orcastream.bench.serve.mix import Mix
 from orcastream.bench.serve.questions import MIXES, QuestionMix, from_file
-from orcastream.bench.workloads import WORKLOADS, Draw, SampleRequest, token_ids
+from orcastream.bench.workloads import WORKLOADS, Draw, SampleRequest, with_other_ids
 
 _WARM_UP_TOKENS = 4
 _MARGIN = 10
@@ -48,12 +48,8 @@ class RequestSource:
         return [replace(request, max_tokens=_WARM_UP_TOKENS) for request in mixed]
 
     def _unseen(self, requests: Iterable[SampleRequest]) -> Iterator[SampleRequest]:
-        """The requests with all token ids exchanged for others by one permutation; texts as they are."""
-        vocab_size: int = self._options.vocab_size
-        others = self._fresh.sample(range(vocab_size), vocab_size)
-        for request in requests:
-            is_text = isinstance(request.prompt, str)
-            yield request if is_text else replace(request, prompt=tuple(others[token] for token in token_ids(request)))
+        """The requests with token ids that nobody has seen."""
+        return with_other_ids(requests, self._options.vocab_size, self._fresh)
 
     def _questions(self, load: Load) -> tuple[Iterable[SampleRequest], int | None]:
         questions: Iterator[SampleRequest] = iter(self._question_mix().draw, None)

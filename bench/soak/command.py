@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import json
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -28,13 +27,11 @@ from orcastream import demo
 from orcastream.bench.figures.outcome import Outcome
 from orcastream.bench.flags import Parser, above_zero, at_least, check_outputs, draw_workload
 from orcastream.bench.serve.client import Client
-from orcastream.bench.serve.gateway import served_model
 from orcastream.bench.serve.loops import Stop, closed_loop, open_loop
-from orcastream.bench.site import Site
+from orcastream.bench.site import Site, ready_site
 from orcastream.bench.soak.windows import Window, Windows, shortcomings
 from orcastream.bench.workloads import WORKLOADS, Draw, SampleRequest
 
-_PATIENCE_S = 120.0
 _SAMPLE_S = 5.0
 _RETENTION_S = 60
 
@@ -71,17 +68,12 @@ async def _run(options: argparse.Namespace) -> tuple[float, list[Window]]:
 @asynccontextmanager
 async def _site(options: argparse.Namespace) -> AsyncIterator[tuple[Site, Client]]:
     model = options.model or str(demo.MODEL_DIR)
-    with tempfile.TemporaryDirectory(prefix="orcastream-soak-") as directory:
-        shared = {"model": model, "retention_s": _RETENTION_S}
-        site = Site(Path(directory), model, lambda *_: None, worker=shared, gateway=shared, drain_grace_s=1.0)
-        try:
-            await site.start()
-            await site.scale_to(options.workers)
-            name = await served_model(site.url, patience_s=_PATIENCE_S)
-            async with Client(site.url, name) as client:
-                yield site, client
-        finally:
-            await site.stop()
+    shared = {"model": model, "retention_s": _RETENTION_S}
+    async with (
+        ready_site(model, workers=options.workers, worker=shared, gateway=shared) as (site, name),
+        Client(site.url, name) as client,
+    ):
+        yield site, client
 
 
 async def _capacity(client: Client, options: argparse.Namespace) -> float:

@@ -16,7 +16,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -31,16 +30,14 @@ from rich.table import Table
 from orcastream.bench.flags import Parser
 from orcastream.bench.redis.own_redis import own_redis
 from orcastream.bench.serve.client import Client
-from orcastream.bench.serve.gateway import served_model
 from orcastream.bench.serve.questions import DEMO_MODEL
-from orcastream.bench.site import Site
+from orcastream.bench.site import ready_site
 from orcastream.bench.telemetry.observed import one_engine
 from orcastream.bench.workloads import SampleRequest
 from orcastream.telemetry.setup import start_telemetry
 
 MOST_THROUGHPUT_LOST = 0.02
 MOST_TTFT_ADDED_S = 0.001
-_PATIENCE_S = 180.0
 _QUESTION = SampleRequest("What is 3 + 4?", max_tokens=4)
 _TURNS = 4
 """How often each of two sites is asked in turn."""
@@ -151,24 +148,8 @@ def _exporting(port: int, options: argparse.Namespace) -> dict[str, str]:
 @asynccontextmanager
 async def _client(environment: Mapping[str, str]) -> AsyncIterator[Client]:
     """A client of a site of its own."""
-    with tempfile.TemporaryDirectory(prefix="orcastream-bench-") as directory:
-        site = Site(
-            Path(directory),
-            DEMO_MODEL,
-            lambda *_: None,
-            worker={},
-            gateway={},
-            drain_grace_s=1.0,
-            environment=environment,
-        )
-        try:
-            await site.start()
-            await site.scale_to(1)
-            await served_model(site.url, patience_s=_PATIENCE_S)
-            async with Client(site.url, DEMO_MODEL) as client:
-                yield client
-        finally:
-            await site.stop()
+    async with ready_site(DEMO_MODEL, environment=environment) as (site, _), Client(site.url, DEMO_MODEL) as client:
+        yield client
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from orcastream.bench.workloads import (  # each registers itself
 )
 from orcastream.bench.workloads.draw import Draw
 from orcastream.bench.workloads.registry import WORKLOADS, Workload, workload
-from orcastream.bench.workloads.sample import SampleRequest, continued, token_ids
+from orcastream.bench.workloads.sample import SampleRequest, continued, token_ids, with_other_ids
 
 __all__ = [
     "WORKLOADS",
@@ -29,5 +29,6 @@ __all__ = [
     "short_long_mix",
     "token_ids",
     "two_tenants",
+    "with_other_ids",
     "workload",
 ]

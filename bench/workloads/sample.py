@@ -1,6 +1,7 @@
 """One request of a benchmark, as plain data, and how it continues an earlier one."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 
@@ -37,3 +38,14 @@ def token_ids(request: SampleRequest) -> tuple[int, ...]:
     if isinstance(request.prompt, str):
         raise ValueError(f"prompt: got text ({request.prompt[:40]!r}), allowed: token ids")
     return request.prompt
+
+
+def with_other_ids(requests: Iterable[SampleRequest], vocab_size: int, rng: random.Random) -> Iterator[SampleRequest]:
+    """The requests with all token ids exchanged for others by one permutation, so that no prefix cache has seen them.
+
+    Lengths, arrivals and what prompts have in common stay; texts are as they were.
+    """
+    others = rng.sample(range(vocab_size), vocab_size)
+    for request in requests:
+        is_text = isinstance(request.prompt, str)
+        yield request if is_text else replace(request, prompt=tuple(others[token] for token in token_ids(request)))

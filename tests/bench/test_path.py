@@ -29,6 +29,7 @@ async def test_a_worker_publishes_what_the_paced_engine_makes(link: Link, redis_
     assert await link.call("DBSIZE") == 0, "nothing is left behind"
 
 
+@pytest.mark.server
 async def test_the_engine_alone_and_a_site_answer_the_same_workload() -> None:
     found = await through(model=str(demo.MODEL_DIR), workload="equal_size", rate=None, threads=1, rounds=1, batch=16)
     assert [len(one.ttft_ms) for one in (*found.alone, *found.served)] == [16, 16]

@@ -68,7 +68,9 @@ def test_cancel_reaches_an_engine_that_waits_for_the_publisher(run: Run) -> None
     assert {event.request_id for event in run.events(3)} == {"b"}
 
 
-def test_a_first_token_does_not_wait_for_the_next_iteration(engine: OrcaEngine) -> None:
+def test_a_first_token_does_not_wait_for_the_next_iteration(
+    engine: OrcaEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     step, read, steps = engine.step, threading.Event(), []
 
     def second_once_read() -> list[TokenEvent]:
@@ -77,7 +79,7 @@ def test_a_first_token_does_not_wait_for_the_next_iteration(engine: OrcaEngine) 
             read.wait(PATIENCE_S)
         return step()
 
-    engine.step = second_once_read  # type: ignore[method-assign]
+    monkeypatch.setattr(engine, "step", second_once_read)
     run = Run(engine)
     run.loop.submit([Request("a", PROMPT, LONG)])
     (first,) = run.output.get(timeout=PATIENCE_S)
