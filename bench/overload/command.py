@@ -16,7 +16,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import uvloop
 from rich.console import Console
 
 from orcastream.bench.arrivals import poisson
@@ -103,7 +102,7 @@ async def _capacity(client: LeanClient, asking: Asking, duration_s: float) -> fl
 def main(arguments: Sequence[str]) -> int:
     """Measure and print; returns the exit status."""
     options = _parse(arguments)
-    report = uvloop.run(measure(options))
+    report = asyncio.run(measure(options))  # it starts processes, which uvloop cannot by way of the supervisor
     print(report.summary())
     if options.json:
         options.json.write_text(json.dumps(report.figures(), indent=1) + "\n", encoding="utf-8")

@@ -1,8 +1,13 @@
 """What an overload run comes to: who was in time, how fast refusals were, and when all was as before."""
 
+import json
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from orcastream.bench.figures.outcome import Outcome
+from orcastream.bench.overload.command import main
 from orcastream.bench.overload.report import Report
 from orcastream.bench.workloads import SampleRequest
 
@@ -39,3 +44,13 @@ def test_each_goal_can_be_missed() -> None:
     for after in ([served(61, first_s=5)], [refused(61)], [served(61, first_s=0.5), served(72)]):
         assert report([served(0), refused(1)], after).failed() == ["service was not as before within 10 s"]
     assert report([served(0)], [served(61)]).failed() == ["nothing was refused: the load was no overload"]
+
+
+@pytest.mark.server
+def test_the_command_starts_what_it_loads(tmp_path: Path) -> None:
+    """What it measures in so short a time is another matter, and so is its exit status."""
+    found = tmp_path / "figures.json"
+    main(["--capacity-seconds=1", "--normal-seconds=1", "--seconds=1", "--times=1", "--tokens=4", f"--json={found}"])
+    figures = json.loads(found.read_text())
+    assert figures["requests"] > 0
+    assert figures["accepted"] == figures["in_time"]
