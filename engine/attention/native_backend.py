@@ -26,14 +26,15 @@ class _Call(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "output", "keys", "values")),
         *((name, ctypes.c_void_p) for name in ("key_scales", "value_scales")),
-        *((name, ctypes.c_void_p) for name in ("tables", "slots", "offsets", "contexts", "sinks")),
+        *((name, ctypes.c_void_p) for name in ("tables", "slots", "offsets", "contexts", "sinks", "rows")),
         *(
             (f"{name}_{what}_stride", ctypes.c_int64)
             for name in ("query", "key", "value")
             for what in ("head", "token")
         ),
         *((name, ctypes.c_int64) for name in ("table_width", "num_spans", "num_tokens", "num_heads", "num_kv_heads")),
-        *((name, ctypes.c_int64) for name in ("key_size", "value_size", "num_blocks", "block_size", "window")),
+        *((name, ctypes.c_int64) for name in ("key_size", "value_size", "num_blocks", "block_size")),
+        *((name, ctypes.c_int64) for name in ("num_rows", "window")),
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
         ("query_format", ctypes.c_int32),

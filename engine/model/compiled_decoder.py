@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from orcastream.engine.attention.base import AttentionBackend
 from orcastream.engine.attention.native_backend import NativeBackend, NativePlan
-from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.batch.flat_batch import FlatBatch, IntArray
 from orcastream.engine.kv.store import LayerCache
 from orcastream.engine.native.formats import FORMATS
 from orcastream.engine.native.library import library
@@ -88,7 +89,10 @@ _AdapterLayer = _LowRank * 4
 
 
 class _Adapter(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in ("layers", "rows")] + [("num_rows", ctypes.c_int64)]
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("layers", "rows", "kept")),
+        *((name, ctypes.c_int64) for name in ("num_rows", "num_kept")),
+    ]
 
 
 class _Model(ctypes.Structure):
@@ -179,7 +183,8 @@ class CompiledDecoder:
             scale=model.scale,
             dtype=hidden.dtype,
         )
-        given = (_Adapter * len(adapters))(*(self._adapter(each) for each in adapters))
+        kept = [_kept_rows(batch, each) for each in adapters]  # until the call is over it reads them
+        given = (_Adapter * len(adapters))(*map(self._adapter, adapters, kept))
         call = _Call(
             hidden=hidden.data_ptr(),
             cosines=cosines.data_ptr(),
@@ -198,7 +203,7 @@ class CompiledDecoder:
         decode(model_at, call_at, plan.threads)
         return logits
 
-    def _adapter(self, given: "AdapterRows") -> _Adapter:
+    def _adapter(self, given: "AdapterRows", kept: IntArray) -> _Adapter:
         layers = self._of_adapters.get(given.adapter)
         if layers is None:
             layers = (_AdapterLayer * len(self.model.layers))()
@@ -208,7 +213,13 @@ class CompiledDecoder:
                     if change is not None:
                         low_rank.down, low_rank.up = change.addresses
             self._of_adapters[given.adapter] = layers
-        return _Adapter(ctypes.addressof(layers), given.rows.ctypes.data, len(given.rows))
+        return _Adapter(
+            layers=ctypes.addressof(layers),
+            rows=given.rows.ctypes.data,
+            kept=kept.ctypes.data,
+            num_rows=len(given.rows),
+            num_kept=len(kept),
+        )
 
     def _places(self, num_tokens: int, adapters: "Sequence[AdapterRows]") -> dict[str, int]:
         """Addresses of the memory to compute in."""
@@ -236,6 +247,11 @@ class CompiledDecoder:
             self._cosines, self._sines = (part.float().contiguous() for part in self.model.rotary(positions))
         positions = batch.position_ids[0]
         return self._cosines[positions], self._sines[positions]
+
+
+def _kept_rows(batch: FlatBatch, given: "AdapterRows") -> IntArray:
+    """Which rows of the logits, `[n]`, rising, are of tokens that the adapter changes."""
+    return np.flatnonzero(np.isin(batch.logit_rows.numpy(), given.rows))
 
 
 def _layer(layer: DecoderLayer) -> _Layer:

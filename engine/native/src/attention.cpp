@@ -7,6 +7,7 @@
 
 #include "amx.h"
 #include "cache_tile.h"
+#include "team.h"
 #include "vector.h"
 
 namespace orca {
@@ -26,19 +27,36 @@ int64_t first_visible(const OrcaAttention& call, int64_t position) {
   return call.window ? std::max<int64_t>(0, position - call.window + 1) : 0;
 }
 
-void add_pieces(const OrcaAttention& call, int64_t span, int64_t tokens, int64_t parts_wanted, AttentionWork& work) {
-  const int64_t group = call.num_heads / call.num_kv_heads;
-  const int64_t length = call.offsets[span + 1] - call.offsets[span], start = context_start(call, span);
-  for (int64_t first = 0; first < length; first += tokens) {
-    const int64_t last = std::min(first + tokens, length);
-    const int64_t begin = first_visible(call, start + first), end = start + last;
-    const int64_t parts = std::max<int64_t>(1, std::min(parts_wanted, (end - begin) / kSplit));
-    const int64_t share = round_up((end - begin + parts - 1) / parts, kTile);
-    for (int64_t part = 0; part < parts; ++part) {
-      const int64_t from = std::min(begin + part * share, end), to = std::min(from + share, end);
-      work.pieces.push_back({span, first, last, from, to, part, parts, work.vectors});
-      if (parts > 1) work.vectors += round_up((last - first) * group, kLanes);
+// Of the tokens `first` ... `last - 1` of a span, those from the first to the last whose output is wanted.
+Range wanted(const OrcaAttention& call, int64_t span, int64_t first, int64_t last) {
+  if (call.rows == nullptr) return {first, last};
+  const int64_t offset = call.offsets[span], *end = call.rows + call.num_rows;
+  const int64_t* begin = std::lower_bound(call.rows, end, offset + first);
+  end = std::lower_bound(begin, end, offset + last);
+  return begin == end ? Range{first, first} : Range{*begin - offset, end[-1] + 1 - offset};
+}
+
+// One piece for each `tokens` tokens of a span, as far as their output is wanted.
+template <class Visit>
+void visit_pieces(const OrcaAttention& call, int64_t tokens, Visit visit) {
+  for (int64_t span = 0; span < call.num_spans; ++span) {
+    const int64_t length = call.offsets[span + 1] - call.offsets[span];
+    for (int64_t first = 0; first < length; first += tokens) {
+      const Range range = wanted(call, span, first, std::min(first + tokens, length));
+      if (range.begin < range.end) visit(span, range);
     }
+  }
+}
+
+void add_parts(const OrcaAttention& call, int64_t span, Range tokens, int64_t parts_wanted, AttentionWork& work) {
+  const int64_t group = call.num_heads / call.num_kv_heads, start = context_start(call, span);
+  const int64_t begin = first_visible(call, start + tokens.begin), end = start + tokens.end;
+  const int64_t parts = std::max<int64_t>(1, std::min(parts_wanted, (end - begin) / kSplit));
+  const int64_t share = round_up((end - begin + parts - 1) / parts, kTile);
+  for (int64_t part = 0; part < parts; ++part) {
+    const int64_t from = std::min(begin + part * share, end), to = std::min(from + share, end);
+    work.pieces.push_back({span, tokens.begin, tokens.end, from, to, part, parts, work.vectors});
+    if (parts > 1) work.vectors += round_up((tokens.end - tokens.begin) * group, kLanes);
   }
 }
 
@@ -46,14 +64,12 @@ void add_pieces(const OrcaAttention& call, int64_t span, int64_t tokens, int64_t
 void divide(const OrcaAttention& call, int threads, AttentionWork& work) {
   work.pieces.clear();
   work.vectors = 0;
-  const int64_t group = call.num_heads / call.num_kv_heads;
-  const int64_t tokens = std::max<int64_t>(1, kRows / group);
+  const int64_t tokens = std::max<int64_t>(1, kRows / (call.num_heads / call.num_kv_heads));
   int64_t pieces = 0;
-  for (int64_t span = 0; span < call.num_spans; ++span) {
-    pieces += (call.offsets[span + 1] - call.offsets[span] + tokens - 1) / tokens;
-  }
-  const int64_t parts = (4 * threads + pieces * call.num_kv_heads - 1) / (pieces * call.num_kv_heads);
-  for (int64_t span = 0; span < call.num_spans; ++span) add_pieces(call, span, tokens, threads > 1 ? parts : 1, work);
+  visit_pieces(call, tokens, [&](int64_t, Range) { pieces += call.num_kv_heads; });
+  if (pieces == 0) return;
+  const int64_t parts = threads > 1 ? (4 * threads + pieces - 1) / pieces : 1;
+  visit_pieces(call, tokens, [&](int64_t span, Range range) { add_parts(call, span, range, parts, work); });
   std::stable_sort(work.pieces.begin(), work.pieces.end(),
                    [](const Piece& a, const Piece& b) { return a.end - a.begin > b.end - b.begin; });
 }
@@ -75,14 +91,14 @@ struct Tile {
 };
 
 // What a thread computes in; it keeps its memory from call to call.
-struct Scratch {
+struct Memory {
   std::vector<Tile> tiles;
   std::vector<float> query, scores, weights, most, sum, sums, wide;
   std::vector<uint32_t> keys, values;  // bfloat16, for the tile unit
 };
 
-Scratch& scratch() {
-  thread_local Scratch own;
+Memory& memory() {
+  thread_local Memory own;
   return own;
 }
 
@@ -194,7 +210,7 @@ class Attention {
 
   void write_token(int64_t token) const {
     const int64_t block = call_.slots[token] / call_.block_size, slot = call_.slots[token] % call_.block_size;
-    std::vector<float>& wide = scratch_.wide;
+    std::vector<float>& wide = memory_.wide;
     wide.resize(std::max(call_.key_size, call_.value_size));
     for (int64_t head = 0; head < call_.num_kv_heads; ++head) {
       const int64_t index = head * call_.num_blocks + block, scale = index * call_.block_size + slot;
@@ -284,9 +300,9 @@ class Attention {
     const int64_t tile_bytes = kTile * keys_.size * 2;
     const int64_t row_bytes = kFormat == BF16 ? keys_.step_bytes : 64;
     if constexpr (kFormat != BF16) {
-      scratch_.keys.resize(tiles_.size() * tile_bytes / 4);
+      memory_.keys.resize(tiles_.size() * tile_bytes / 4);
       for (size_t index = 0; index < tiles_.size(); ++index) {
-        char* wide = reinterpret_cast<char*>(scratch_.keys.data()) + index * tile_bytes;
+        char* wide = reinterpret_cast<char*>(memory_.keys.data()) + index * tile_bytes;
         for (int64_t step = 0; step < steps_; ++step) {
           store(wide + step * 64, load_pairs<kFormat>(tiles_[index].keys + step * keys_.step_bytes));
         }
@@ -310,10 +326,10 @@ class Attention {
   void add_by_tiles(float* values) {
     const int64_t pair_numbers = values_.padded;  // of uint32_t
     const int64_t slots = round_up(int64_t(tiles_.size()) * kTile, kTileDepth);
-    scratch_.values.resize(slots / 2 * pair_numbers);
-    std::fill(scratch_.values.end() - kTile / 2 * pair_numbers, scratch_.values.end(), 0);
+    memory_.values.resize(slots / 2 * pair_numbers);
+    std::fill(memory_.values.end() - kTile / 2 * pair_numbers, memory_.values.end(), 0);
     for (size_t index = 0; index < tiles_.size(); ++index) {
-      uint32_t* to = scratch_.values.data() + index * kTile / 2 * pair_numbers;
+      uint32_t* to = memory_.values.data() + index * kTile / 2 * pair_numbers;
       for (int64_t pair = 0; pair < kTile / 2; ++pair) {
         const Tile& tile = tiles_[index];
         const uint32_t used = 2 * pair + 1 < tile.slots ? 0xffffffffu : 2 * pair < tile.slots ? 0x0000ffffu : 0;
@@ -327,7 +343,7 @@ class Attention {
       const Blocks left{reinterpret_cast<const char*>(weights_.data()) + row * kChunk * 2, kTileRows * kChunk * 2,
                         kChunk * 2, row + kTileRows < rows_};
       for (int64_t column = 0; column < values_.padded; column += 2 * kLanes) {
-        const Blocks right{reinterpret_cast<const char*>(scratch_.values.data() + column), kLanes * 4,
+        const Blocks right{reinterpret_cast<const char*>(memory_.values.data() + column), kLanes * 4,
                            pair_numbers * 4, column + kLanes < values_.padded};
         const Blocks sums{reinterpret_cast<const char*>(values + row * values_.padded + column),
                           kTileRows * values_.padded * 4, values_.padded * 4, left.two};
@@ -587,10 +603,10 @@ class Attention {
   const ValueShape values_;
   const int64_t group_, steps_;
   int64_t rows_ = 0;
-  Scratch& scratch_ = scratch();
-  std::vector<Tile>& tiles_ = scratch_.tiles;
-  std::vector<float>&query_ = scratch_.query, &scores_ = scratch_.scores, &weights_ = scratch_.weights;
-  std::vector<float>&most_ = scratch_.most, &sum_ = scratch_.sum, &sums_ = scratch_.sums, &wide_ = scratch_.wide;
+  Memory& memory_ = memory();
+  std::vector<Tile>& tiles_ = memory_.tiles;
+  std::vector<float>&query_ = memory_.query, &scores_ = memory_.scores, &weights_ = memory_.weights;
+  std::vector<float>&most_ = memory_.most, &sum_ = memory_.sum, &sums_ = memory_.sums, &wide_ = memory_.wide;
 };
 
 template <int kFormat, bool kDot>

@@ -28,11 +28,12 @@ struct OrcaAttention {
   const int64_t* offsets;   // [num_spans + 1] into the stream
   const int64_t* contexts;  // [num_spans]: tokens that the last token of a span sees
   const float* sinks;       // [num_heads] or null
+  const int64_t* rows;      // [num_rows], rising: the tokens of the stream whose output is wanted; null: of all
   int64_t query_head_stride, query_token_stride;
   int64_t key_head_stride, key_token_stride;
   int64_t value_head_stride, value_token_stride;
   int64_t table_width, num_spans, num_tokens, num_heads, num_kv_heads, key_size, value_size;
-  int64_t num_blocks, block_size;
+  int64_t num_blocks, block_size, num_rows;
   int64_t window;  // 0: none
   float scale, softcap;  // softcap 0: none
   int32_t query_format, cache_format;  // orca::Format; 8-bit ones have a bfloat16 scale for each token and head

@@ -12,6 +12,8 @@
 namespace orca {
 namespace {
 
+constexpr int64_t kNoRows[1] = {};
+
 // What the threads share; it keeps its memory from call to call.
 struct DecoderWork {
   AttentionWork attention;
@@ -50,31 +52,36 @@ class Decoder {
         work_(work),
         team_(team),
         thread_(thread),
-        width_((model.num_heads + 2 * model.num_kv_heads) * model.head_size) {}
+        width_((model.num_heads + 2 * model.num_kv_heads) * model.head_size),
+        num_rows_(call.num_tokens) {}
 
   void compute() {
     for (int64_t index = 0; index < model_.num_layers; ++index) {
       const OrcaDecoderLayer& layer = model_.layers[index];
       norm_rows(layer.input_norm, index > 0);
-      linear(*layer.projections, call_.normed, call_.projected, call_.num_tokens);
+      linear(*layer.projections, call_.normed, call_.projected);
       adapt(&OrcaAdapterLayer::projections, index, call_.normed, call_.projected);
       position_heads(layer);
-      attend_layer(call_.attention[index]);
-      linear(*layer.output, call_.attended, call_.change, call_.num_tokens);
+      const bool is_last = index + 1 == model_.num_layers;
+      attend_layer(call_.attention[index], is_last);
+      if (is_last && !keep_wanted()) return;
+      linear(*layer.output, call_.attended, call_.change);
       adapt(&OrcaAdapterLayer::output, index, call_.attended, call_.change);
       norm_rows(layer.post_norm, true);
-      linear(*layer.gate_up, call_.normed, call_.gate_up, call_.num_tokens);
+      linear(*layer.gate_up, call_.normed, call_.gate_up);
       adapt(&OrcaAdapterLayer::gate_up, index, call_.normed, call_.gate_up);
       gate_rows();
-      linear(*layer.down, call_.gated, call_.change, call_.num_tokens);
+      linear(*layer.down, call_.gated, call_.change);
       adapt(&OrcaAdapterLayer::down, index, call_.gated, call_.change);
     }
-    final_rows();
-    if (call_.num_rows) linear(*model_.head, call_.normed, call_.logits, call_.num_rows);
+    norm_rows(model_.final_norm, true);
+    linear(*model_.head, call_.normed, call_.logits);
   }
 
  private:
   static T* row(void* rows, int64_t index, int64_t width) { return static_cast<T*>(rows) + index * width; }
+
+  void linear(const Linear& layer, void* x, void* y) { linear(layer, x, y, num_rows_); }
 
   void linear(const Linear& layer, void* x, void* y, int64_t rows) {
     linear_team(layer, {x, rows, layer.k, model_.format}, {y, rows, layer.n, model_.format}, work_.linear, team_,
@@ -87,38 +94,68 @@ class Decoder {
     for (int64_t each = 0; each < call_.num_adapters; ++each) {
       const OrcaAdapter& adapter = call_.adapters[each];
       const OrcaLowRank& change = adapter.layers[index].*place;
-      if (change.down == nullptr) continue;
-      gather(adapter, x, change.down->k);
+      const int64_t* rows = is_kept_ ? adapter.kept : adapter.rows;
+      const int64_t count = is_kept_ ? adapter.num_kept : adapter.num_rows;
+      if (change.down == nullptr || count == 0) continue;
+      gather(rows, count, x, change.down->k);
       team_.barrier();
-      linear(*change.down, call_.gathered, call_.inner, adapter.num_rows);
-      linear(*change.up, call_.inner, call_.added, adapter.num_rows);
-      scatter(adapter, y, change.up->n);
+      linear(*change.down, call_.gathered, call_.inner, count);
+      linear(*change.up, call_.inner, call_.added, count);
+      scatter(rows, count, y, change.up->n);
       team_.barrier();
     }
   }
 
-  void gather(const OrcaAdapter& adapter, void* x, int64_t width) {
-    const Range range = share(adapter.num_rows, thread_, team_.size);
+  void gather(const int64_t* rows, int64_t count, void* x, int64_t width) {
+    const Range range = share(count, thread_, team_.size);
     for (int64_t index = range.begin; index < range.end; ++index) {
-      std::memcpy(row(call_.gathered, index, width), row(x, adapter.rows[index], width), width * sizeof(T));
+      std::memcpy(row(call_.gathered, index, width), row(x, rows[index], width), width * sizeof(T));
     }
   }
 
   // Threads share columns: few rows are wide.
-  void scatter(const OrcaAdapter& adapter, void* y, int64_t width) {
-    const Range lanes = share((width + kLanes - 1) / kLanes, thread_, team_.size);
-    for (int64_t index = 0; index < adapter.num_rows; ++index) {
+  void scatter(const int64_t* rows, int64_t count, void* y, int64_t width) {
+    const Range columns = columns_of(width);
+    for (int64_t index = 0; index < count; ++index) {
       const T* from = row(call_.added, index, width);
-      T* to = row(y, adapter.rows[index], width);
-      for (int64_t column = lanes.begin * kLanes; column < std::min(lanes.end * kLanes, width); column += kLanes) {
-        const int64_t count = std::min<int64_t>(width - column, kLanes);
-        put_numbers(to + column, take_numbers(to + column, count) + take_numbers(from + column, count), count);
+      T* to = row(y, rows[index], width);
+      for (int64_t column = columns.begin; column < columns.end; column += kLanes) {
+        const int64_t lanes = std::min<int64_t>(columns.end - column, kLanes);
+        put_numbers(to + column, take_numbers(to + column, lanes) + take_numbers(from + column, lanes), lanes);
       }
     }
   }
 
-  Vectors stream(void* rows, int64_t count) const {
-    return {rows, count, model_.hidden_size, 1, model_.hidden_size, model_.format};
+  Range columns_of(int64_t width) const {
+    const Range lanes = share((width + kLanes - 1) / kLanes, thread_, team_.size);
+    return {lanes.begin * kLanes, std::min(lanes.end * kLanes, width)};
+  }
+
+  // Behind the last attention no token is looked at but those whose logits are wanted; whether there are any.
+  bool keep_wanted() {
+    is_kept_ = call_.num_rows < num_rows_;
+    num_rows_ = call_.num_rows;
+    if (is_kept_) {
+      keep_rows(call_.hidden, model_.hidden_size);
+      keep_rows(call_.attended, model_.num_heads * model_.head_size);
+      team_.barrier();
+    }
+    return num_rows_ > 0;
+  }
+
+  // In place: threads share columns, and no row is written before it was read, for they rise.
+  void keep_rows(void* rows, int64_t width) {
+    const Range columns = columns_of(width);
+    if (columns.begin >= columns.end) return;
+    for (int64_t index = 0; index < num_rows_; ++index) {
+      const T* from = row(rows, call_.rows[index], width) + columns.begin;
+      T* to = row(rows, index, width) + columns.begin;
+      if (to != from) std::memcpy(to, from, (columns.end - columns.begin) * sizeof(T));
+    }
+  }
+
+  Vectors stream(void* rows) const {
+    return {rows, num_rows_, model_.hidden_size, 1, model_.hidden_size, model_.format};
   }
 
   // Heads number `first` ... of all tokens.
@@ -129,8 +166,8 @@ class Decoder {
 
   // What the last part of a layer computed is added to the stream, and the stream is normalized for the next one.
   void norm_rows(const float* weight, bool changed) {
-    const Vectors hidden = stream(call_.hidden, call_.num_tokens), change = stream(call_.change, call_.num_tokens);
-    rms_norm_team(changed ? change : hidden, changed ? &hidden : nullptr, stream(call_.normed, call_.num_tokens), weight,
+    const Vectors hidden = stream(call_.hidden), change = stream(call_.change);
+    rms_norm_team(changed ? change : hidden, changed ? &hidden : nullptr, stream(call_.normed), weight,
                   model_.hidden_size, model_.epsilon, thread_, team_.size);
     team_.barrier();
   }
@@ -151,13 +188,15 @@ class Decoder {
     rms_norm_team(vectors, nullptr, vectors, weight, model_.head_size, model_.epsilon, thread_, team_.size);
   }
 
-  void attend_layer(OrcaAttention attention) {
+  void attend_layer(OrcaAttention attention, bool is_last) {
     const int64_t size = model_.head_size;
     T* query = static_cast<T*>(call_.projected);
     attention.query = query;
     attention.key = query + model_.num_heads * size;
     attention.value = query + (model_.num_heads + model_.num_kv_heads) * size;
     attention.output = call_.attended;
+    attention.rows = !is_last ? nullptr : call_.num_rows ? call_.rows : kNoRows;
+    attention.num_rows = call_.num_rows;
     attention.query_head_stride = attention.key_head_stride = attention.value_head_stride = size;
     attention.query_token_stride = attention.key_token_stride = attention.value_token_stride = width_;
     attend(attention, work_.attention, team_, thread_);
@@ -166,20 +205,8 @@ class Decoder {
   void gate_rows() {
     const int64_t size = model_.intermediate_size;
     T* gate = static_cast<T*>(call_.gate_up);
-    gated_team({gate, call_.num_tokens, 2 * size, model_.format}, {gate + size, call_.num_tokens, 2 * size, model_.format},
-               {call_.gated, call_.num_tokens, size, model_.format}, size, model_.activation, thread_, team_.size);
-    team_.barrier();
-  }
-
-  void final_rows() {
-    const int64_t size = model_.hidden_size;
-    const Range range = share(call_.num_rows, thread_, team_.size);
-    for (int64_t index = range.begin; index < range.end; ++index) {
-      const int64_t token = call_.rows[index];
-      const Vectors hidden = stream(row(call_.hidden, token, size), 1), change = stream(row(call_.change, token, size), 1);
-      rms_norm_team(change, &hidden, stream(row(call_.normed, index, size), 1), model_.final_norm, size, model_.epsilon, 0,
-                    1);
-    }
+    gated_team({gate, num_rows_, 2 * size, model_.format}, {gate + size, num_rows_, 2 * size, model_.format},
+               {call_.gated, num_rows_, size, model_.format}, size, model_.activation, thread_, team_.size);
     team_.barrier();
   }
 
@@ -189,6 +216,8 @@ class Decoder {
   Team& team_;
   const int thread_;
   const int64_t width_;
+  int64_t num_rows_;  // that are computed: all tokens, behind the last attention the wanted ones
+  bool is_kept_ = false;
 };
 
 }  // namespace

@@ -41,7 +41,8 @@ struct OrcaAdapterLayer {
 struct OrcaAdapter {
   const OrcaAdapterLayer* layers;
   const int64_t* rows;  // [num_rows] of the stream: the tokens of those requests, rising
-  int64_t num_rows;
+  const int64_t* kept;  // [num_kept] of the rows whose logits are wanted: those of the same requests, rising
+  int64_t num_rows, num_kept;
 };
 
 // One iteration. Rows are contiguous.
@@ -49,7 +50,7 @@ struct OrcaDecoderCall {
   void* hidden;         // [num_tokens, hidden_size]: the embeddings; overwritten
   const float* cosines;  // [num_tokens, rotary_size]
   const float* sines;
-  const int64_t* rows;  // [num_rows] of the stream, whose logits are wanted
+  const int64_t* rows;  // [num_rows] of the stream, rising, whose logits are wanted
   void* logits;         // [num_rows, head->n]
   void* normed;         // [num_tokens, hidden_size], like what follows only memory to compute in
   void* projected;      // [num_tokens, (num_heads + 2 * num_kv_heads) * head_size]
