@@ -256,10 +256,18 @@ class Attention {
     wide_[keys_.size - 1] = 0;
     for (int64_t row = 0; row < rows_; ++row) {
       const int64_t token = call_.offsets[piece.span] + piece.first + row / group_;
-      widen(call_.query, (head * group_ + row % group_) * call_.query_head_stride + token * call_.query_token_stride,
-            call_.key_size, wide_.data());
-      put_row(query_.data(), row, keys_.size, wide_.data());
+      put_query(row, (head * group_ + row % group_) * call_.query_head_stride + token * call_.query_token_stride);
     }
+  }
+
+  void put_query(int64_t row, int64_t offset) {
+    if (kDot && call_.key_size == keys_.size) {
+      std::memcpy(reinterpret_cast<uint16_t*>(query_.data()) + row * keys_.size,
+                  static_cast<const uint16_t*>(call_.query) + offset, keys_.size * sizeof(uint16_t));
+      return;
+    }
+    widen(call_.query, offset, call_.key_size, wide_.data());
+    put_row(query_.data(), row, keys_.size, wide_.data());
   }
 
   // A row of `size` factors, as the dot product takes them: bfloat16, or as they are.
@@ -445,11 +453,11 @@ class Attention {
   void weigh(const Piece& piece, int64_t row, Running& running) {
     const float most = std::max(running.most[row], finish_scores(piece, row));
     const float* scores = &scores_[row * kChunk];
-    const float base = most == kNothing ? 0.0f : most;
+    const float factor = is_plain() ? call_.scale : 1.0f, base = most == kNothing ? 0.0f : most;
     const int64_t slots = tiles_.size() * kTile;
     f32x16 total{};
     for (int64_t slot = 0; slot < slots; slot += kTile) {
-      f32x16 weight = exp_of(load<f32x16>(scores + slot) - base);
+      f32x16 weight = weight_of(load<f32x16>(scores + slot), factor, base);
       total += weight;
       if constexpr (kScaled) weight = scaled(tiles_[slot / kTile], weight);
       put_weights(row, slot, weight);
@@ -464,6 +472,13 @@ class Attention {
     }
   }
 
+  // e^(score * factor - base); less exact where it is rounded to bfloat16 next.
+  static f32x16 weight_of(f32x16 score, float factor, float base) {
+    constexpr float kLog2E = 1.44269504088896341f;
+    if constexpr (kDot) return power_of_two(score * (factor * kLog2E) - base * kLog2E);
+    return exp_of(score * factor - base);
+  }
+
   void put_weights(int64_t row, int64_t slot, f32x16 weights) {
     if constexpr (kDot) {
       store_bf16(reinterpret_cast<uint16_t*>(weights_.data()) + row * kChunk + slot, weights);
@@ -472,24 +487,33 @@ class Attention {
     }
   }
 
-  // The final scores of a row, and the largest of them.
+  // Whether nothing is to be done to the products but to scale them, which can wait.
+  bool is_plain() const { return !kScaled && call_.softcap == 0 && call_.scale > 0; }
+
+  // The final scores of a row, not scaled yet where they are plain, and the largest of them, scaled.
   float finish_scores(const Piece& piece, int64_t row) {
     const int64_t position = context_start(call_, piece.span) + piece.first + row / group_;
     const int64_t first = first_visible(call_, position);
     float* scores = &scores_[row * kChunk];
     const int64_t count = tiles_.size();
+    const bool plain = is_plain();
     f32x16 high = splat(kNothing);
     for (int64_t index = 0; index < count; ++index) {
       const Tile& tile = tiles_[index];
-      f32x16 score = load<f32x16>(scores + index * kTile) * call_.scale;
-      if constexpr (kScaled) score *= load_bf16(tile.key_scales);
-      if (call_.softcap != 0) score = tanh_of(score / call_.softcap) * call_.softcap;
+      f32x16 score = load<f32x16>(scores + index * kTile);
+      if (!plain) score = final_score(tile, score);
       const bool whole = tile.slots == kTile && tile.position >= first && tile.position + kTile - 1 <= position;
       if (!whole) score = visible(tile, score, first, position);
-      store(scores + index * kTile, score);
+      if (!plain || !whole) store(scores + index * kTile, score);
       high = largest(high, score);
     }
-    return largest_of(high);
+    return largest_of(high) * (plain ? call_.scale : 1.0f);
+  }
+
+  f32x16 final_score(const Tile& tile, f32x16 score) const {
+    score *= call_.scale;
+    if constexpr (kScaled) score *= load_bf16(tile.key_scales);
+    return call_.softcap == 0 ? score : tanh_of(score / call_.softcap) * call_.softcap;
   }
 
   static f32x16 visible(const Tile& tile, f32x16 score, int64_t first, int64_t last) {
@@ -593,7 +617,9 @@ class Attention {
         for (int64_t i = 0; i < call_.value_size; ++i) output[i] = values[i] * factor;
       } else {
         uint16_t* output = static_cast<uint16_t*>(call_.output) + place;
-        for (int64_t i = 0; i < call_.value_size; ++i) output[i] = narrow(values[i] * factor);
+        for (int64_t i = 0; i < call_.value_size; i += kLanes) {
+          put_numbers(output + i, load<f32x16>(values + i) * factor, std::min<int64_t>(call_.value_size - i, kLanes));
+        }
       }
     }
   }

@@ -173,19 +173,14 @@ class Decoder {
   }
 
   void position_heads(const OrcaDecoderLayer& layer) {
-    const Vectors queries = heads(0, model_.num_heads), keys = heads(model_.num_heads, model_.num_kv_heads);
-    if (layer.query_norm) {
-      norm_heads(queries, layer.query_norm);
-      norm_heads(keys, layer.key_norm);
-      team_.barrier();  // the shares of what follows are others
-    }
-    rotary_team(heads(0, model_.num_heads + model_.num_kv_heads), call_.cosines, call_.sines, model_.rotary_size,
-                thread_, team_.size);
+    position(heads(0, model_.num_heads), layer.query_norm);
+    position(heads(model_.num_heads, model_.num_kv_heads), layer.key_norm);
     team_.barrier();
   }
 
-  void norm_heads(const Vectors& vectors, const float* weight) {
-    rms_norm_team(vectors, nullptr, vectors, weight, model_.head_size, model_.epsilon, thread_, team_.size);
+  void position(const Vectors& vectors, const float* weight) {
+    const Norm norm{weight, model_.head_size, model_.epsilon};
+    rotary_team(vectors, weight ? &norm : nullptr, call_.cosines, call_.sines, model_.rotary_size, thread_, team_.size);
   }
 
   void attend_layer(OrcaAttention attention, bool is_last) {

@@ -79,6 +79,11 @@ template <class T> void turn(T* x, const float* cos, const float* sin, int64_t w
     }
 }
 
+template <class T> void normed_turn(T* x, const Norm* norm, const float* cos, const float* sin, int64_t width) {
+    if (norm != nullptr) norm_row<T>(x, nullptr, x, norm->weight, norm->width, norm->eps);
+    turn(x, cos, sin, width);
+}
+
 }  // namespace
 
 void rms_norm_team(
@@ -112,14 +117,15 @@ void gated_team(
     }
 }
 
-void rotary_team(const Vectors& x, const float* cos, const float* sin, int64_t width, int thread, int threads) {
+void rotary_team(
+    const Vectors& x, const Norm* norm, const float* cos, const float* sin, int64_t width, int thread, int threads) {
     const Range part = share(x.rows * x.parts, thread, threads);
     for (int64_t i = part.begin; i < part.end; i++) {
         const int64_t at = i / x.parts * width;
         if (x.format == BF16) {
-            turn(vector_of<bf16>(x, i), cos + at, sin + at, width);
+            normed_turn(vector_of<bf16>(x, i), norm, cos + at, sin + at, width);
         } else {
-            turn(vector_of<float>(x, i), cos + at, sin + at, width);
+            normed_turn(vector_of<float>(x, i), norm, cos + at, sin + at, width);
         }
     }
 }
@@ -142,5 +148,5 @@ extern "C" void orca_gated(
 extern "C" void orca_rotary(
     const orca::Vectors* x, const float* cos, const float* sin, int64_t width, int threads) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
-    orca::rotary_team(*x, cos, sin, width, omp_get_thread_num(), omp_get_num_threads());
+    orca::rotary_team(*x, nullptr, cos, sin, width, omp_get_thread_num(), omp_get_num_threads());
 }

@@ -32,8 +32,16 @@ void rms_norm_team(
 void gated_team(
     const Rows& gate, const Rows& up, const Rows& y, int64_t width, int32_t activation, int thread, int threads);
 
-// In place: the first `width` values turned by the row's angles, value i together with i + width / 2; cos and sin are
-// [rows, width] in F32.
-void rotary_team(const Vectors& x, const float* cos, const float* sin, int64_t width, int thread, int threads);
+// What `rms_norm_team` does without a residual.
+struct Norm {
+    const float* weight;
+    int64_t width;
+    float eps;
+};
+
+// In place: the first `width` values turned by the row's angles, value i together with i + width / 2, behind the norm, if
+// any (or null); cos and sin are [rows, width] in F32.
+void rotary_team(
+    const Vectors& x, const Norm* norm, const float* cos, const float* sin, int64_t width, int thread, int threads);
 
 }  // namespace orca

@@ -156,6 +156,22 @@ inline f32x16 exp_of(f32x16 x) {
 #endif
 }
 
+#if defined(__AVX512DQ__)
+// 2^x for x up to 0, to 5e-6 of itself; 0 below -149.
+inline f32x16 power_of_two(f32x16 x) {
+  // Taken this way round the limit lets through what is not a number.
+  const __m512 inside = _mm512_max_ps(_mm512_set1_ps(-200.0f), (__m512)x);
+  const __m512 rest = _mm512_reduce_ps(inside, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // from 0 to 1
+  __m512 power = _mm512_set1_ps(1.3534167e-2f);
+  for (float factor : {5.2011464e-2f, 2.4144275e-1f, 6.9300383e-1f, 1.0000026f}) {
+    power = _mm512_fmadd_ps(power, rest, _mm512_set1_ps(factor));
+  }
+  return (f32x16)_mm512_scalef_ps(power, inside);  // which takes the whole part alone
+}
+#else
+inline f32x16 power_of_two(f32x16 x) { return exp_of(x * 0.69314718055994531f); }
+#endif
+
 inline f32x16 tanh_of(f32x16 x) { return 1.0f - 2.0f / (exp_of(x + x) + 1.0f); }
 
 }  // namespace orca
