@@ -8,12 +8,15 @@ from orcastream.engine.model.passes.base import ROUNDED_TOLERANCE, Pass, plain, 
 from orcastream.engine.model.passes.merge_projections import MergedLinear, MergedLinearLayer
 from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
 from orcastream.engine.native.elementwise import ACTIVATIONS, ActivationName, gated
+from orcastream.engine.native.mlp import mlp
 
 
 class FusedGatedMLP(nn.Module):
     """down(activation(gate(x)) * up(x)), gate and up computed by one module."""
 
-    def __init__(self, gate_up: nn.Module, down: nn.Module, activation: ActivationName) -> None:
+    def __init__(
+        self, gate_up: MergedLinear | PackedLinearLayer, down: PackedLinearLayer, activation: ActivationName
+    ) -> None:
         super().__init__()
         self.gate_up = gate_up
         self.down_proj = down
@@ -21,6 +24,10 @@ class FusedGatedMLP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x `[..., hidden]`; returns the same shape."""
+        if plain(self.gate_up) and plain(self.down_proj):  # nobody is to see, or to change, what they compute
+            whole = mlp(self.gate_up.packed, self.down_proj.packed, x, self.activation)
+            if whole is not None:
+                return whole
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         y: torch.Tensor = self.down_proj(gated(gate, up, self.activation))
         return y

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "elementwise.h"
+#include "mlp.h"
 #include "number.h"
 #include "parallel.h"
 #include "team.h"
@@ -18,6 +19,7 @@ constexpr int64_t kNoRows[1] = {};
 struct DecoderWork {
   AttentionWork attention;
   LinearWork linear;
+  LinearWork gated;
 
   void reserve(const OrcaDecoder& model, const OrcaDecoderCall& call) {
     for (int64_t index = 0; index < model.num_layers; ++index) {
@@ -25,6 +27,7 @@ struct DecoderWork {
       for (const Linear* each : {layer.projections, layer.output, layer.gate_up, layer.down}) {
         linear.reserve(*each, call.num_tokens);
       }
+      gated.reserve(*layer.down, call.num_tokens);
     }
     linear.reserve(*model.head, call.num_rows);
     for (int64_t each = 0; each < call.num_adapters; ++each) reserve(call.adapters[each], model.num_layers);
@@ -68,11 +71,7 @@ class Decoder {
       linear(*layer.output, call_.attended, call_.change);
       adapt(&OrcaAdapterLayer::output, index, call_.attended, call_.change);
       norm_rows(layer.post_norm, true);
-      linear(*layer.gate_up, call_.normed, call_.gate_up);
-      adapt(&OrcaAdapterLayer::gate_up, index, call_.normed, call_.gate_up);
-      gate_rows();
-      linear(*layer.down, call_.gated, call_.change);
-      adapt(&OrcaAdapterLayer::down, index, call_.gated, call_.change);
+      compute_mlp(layer, index);
     }
     norm_rows(model_.final_norm, true);
     linear(*model_.head, call_.normed, call_.logits);
@@ -195,6 +194,21 @@ class Decoder {
     attention.query_head_stride = attention.key_head_stride = attention.value_head_stride = size;
     attention.query_token_stride = attention.key_token_stride = attention.value_token_stride = width_;
     attend(attention, work_.attention, team_, thread_);
+  }
+
+  void compute_mlp(const OrcaDecoderLayer& layer, int64_t index) {
+    const Mlp mlp{layer.gate_up, layer.down, model_.activation};
+    if (call_.num_adapters == 0 && mlp.fits(num_rows_)) {
+      const int64_t size = model_.hidden_size;
+      mlp_team(mlp, {call_.normed, num_rows_, size, model_.format}, {call_.change, num_rows_, size, model_.format},
+               work_.linear, work_.gated, team_, thread_);
+      return team_.barrier();
+    }
+    linear(*layer.gate_up, call_.normed, call_.gate_up);
+    adapt(&OrcaAdapterLayer::gate_up, index, call_.normed, call_.gate_up);
+    gate_rows();
+    linear(*layer.down, call_.gated, call_.change);
+    adapt(&OrcaAdapterLayer::down, index, call_.gated, call_.change);
   }
 
   void gate_rows() {

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
+#include "activation.h"
 #include "number.h"
 #include "team.h"
 #include "vector.h"
@@ -15,32 +15,13 @@
 namespace orca {
 namespace {
 
-template <int32_t KIND> inline f32x16 activate(f32x16 x) {
-    if constexpr (KIND == SILU) return x / (1.0f + exp_of(-x));
-    if constexpr (KIND == GELU) {
-        for (int lane = 0; lane < kLanes; lane++) x[lane] *= 0.5f * (1.0f + std::erf(x[lane] * 0.70710678f));
-        return x;
-    }
-    // 0.5 (1 + tanh(u)) is the logistic function of 2 u
-    return x / (1.0f + exp_of(-1.59576912f * (x + 0.044715f * x * x * x)));
-}
-
-template <int32_t KIND, class T> void gated_row(const T* gate, const T* up, T* y, int64_t width) {
-    for (int64_t i = 0; i < width; i += kLanes) {
-        const int64_t count = std::min<int64_t>(width - i, kLanes);
-        put_numbers(y + i, activate<KIND>(take_numbers(gate + i, count)) * take_numbers(up + i, count), count);
-    }
-}
-
 template <class T>
 void gated_row(const Rows& gate, const Rows& up, const Rows& y, int64_t row, Range part, int32_t activation) {
     const T* left = static_cast<const T*>(gate.data) + row * gate.stride + part.begin;
     const T* right = static_cast<const T*>(up.data) + row * up.stride + part.begin;
     T* to = static_cast<T*>(y.data) + row * y.stride + part.begin;
     const int64_t width = part.end - part.begin;
-    if (activation == SILU) return gated_row<SILU>(left, right, to, width);
-    if (activation == GELU) return gated_row<GELU>(left, right, to, width);
-    gated_row<GELU_TANH>(left, right, to, width);
+    orca::gated_row(left, right, to, width, activation);
 }
 
 template <class T> T* vector_of(const Vectors& all, int64_t index) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "activation.h"
 #include "linear.h"
 
 namespace orca {
@@ -17,8 +18,6 @@ struct Vectors {
     int64_t part_stride;
     int32_t format;
 };
-
-enum Activation : int32_t { SILU = 0, GELU_TANH = 1, GELU = 2 };
 
 // All compute the share of one of `threads` threads, without a barrier inside; sums are float32, and rounded once.
 

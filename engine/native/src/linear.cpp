@@ -3,31 +3,11 @@
 #include "linear.h"
 
 #include "linear_amx.h"
+#include "linear_part.h"
 #include "linear_vector.h"
 
 namespace orca {
 namespace {
-
-constexpr int64_t FEWEST_TILE_ROWS = 8;  // below, vectors reach the memory's speed, too
-constexpr int64_t FEWEST_PANELS = 16;    // of a thread, before rows are shared as well
-constexpr int64_t FEWEST_ROWS = 64;
-
-// The part of `rows`, or of blocks of them, and of the panels that falls to one thread.
-struct Part {
-    Range rows;
-    Range columns;
-
-    bool empty() const { return rows.begin == rows.end || columns.begin == columns.end; }
-};
-
-// Threads share columns, so that each weight is read once; where those are few, rows as well.
-Part part_of(int64_t m, int64_t rows, int64_t columns, int64_t thread, int64_t threads) {
-    int64_t groups = 1;
-    while (threads % (groups * 2) == 0 && m / (groups * 2) >= FEWEST_ROWS && columns * groups / threads < FEWEST_PANELS) {
-        groups *= 2;
-    }
-    return {share(rows, thread % groups, groups), share(columns, thread / groups, threads / groups)};
-}
 
 template <class Dot>
 void linear_by_vectors(const Linear& linear, const Rows& x, const Rows& y, LinearWork& work, Team& team, int thread) {
@@ -46,16 +26,25 @@ void LinearWork::reserve(const Linear& linear, int64_t m) {
     PackedRows<BfloatDot>::reserve(linear, m, *this);
 }
 
-void linear_team(const Linear& linear, const Rows& x, const Rows& y, LinearWork& work, Team& team, int thread) {
-    if (linear.format == F32) return linear_by_vectors<FloatDot>(linear, x, y, work, team, thread);
+bool by_vectors([[maybe_unused]] const Linear& linear, [[maybe_unused]] int64_t m) {
 #ifdef __AMX_BF16__
-    if (x.m >= FEWEST_TILE_ROWS) {
+    constexpr int64_t FEWEST_TILE_ROWS = 8;  // below, vectors reach the memory's speed, too
+    return linear.format == F32 || m < FEWEST_TILE_ROWS;
+#else
+    return true;
+#endif
+}
+
+void linear_team(const Linear& linear, const Rows& x, const Rows& y, LinearWork& work, Team& team, int thread) {
+#ifdef __AMX_BF16__
+    if (!by_vectors(linear, x.m)) {
         const Part part = part_of(x.m, x.m, panels(linear.n), thread, team.size);
         if (part.empty()) return;
         if (linear.format == INT8) return linear_by_tiles<INT8>(linear, x, y, part.rows, part.columns);
         return linear_by_tiles<BF16>(linear, x, y, part.rows, part.columns);
     }
 #endif
+    if (linear.format == F32) return linear_by_vectors<FloatDot>(linear, x, y, work, team, thread);
     if (linear.format == INT8) return linear_by_vectors<ByteDot>(linear, x, y, work, team, thread);
     linear_by_vectors<BfloatDot>(linear, x, y, work, team, thread);
 }

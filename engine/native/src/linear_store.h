@@ -21,28 +21,33 @@ template <class T> inline void store_row(const float* sums, const float* bias, T
     }
 }
 
-// One row of one panel; `sums` are PANEL values.
-inline void store_row(const Linear& linear, const Rows& y, int64_t row, int64_t panel, const float* sums) {
+// One row of one panel, from `to` on, in a format of rows; `sums` are PANEL values.
+inline void store_row(const Linear& linear, int64_t panel, const float* sums, int32_t format, void* to) {
     const int64_t column = panel * PANEL;
     const int64_t count = linear.n - column < PANEL ? linear.n - column : PANEL;
     const float* bias = linear.bias == nullptr ? nullptr : linear.bias + column;
-    const int64_t place = row * y.stride + column;
 #ifdef __AVX512BF16__
-    if (y.format == BF16 && count == PANEL) {
+    if (format == BF16 && count == PANEL) {
         __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + 16);
         if (bias != nullptr) {
             low = _mm512_add_ps(low, _mm512_loadu_ps(bias));
             high = _mm512_add_ps(high, _mm512_loadu_ps(bias + 16));
         }
-        _mm512_storeu_si512(static_cast<bf16*>(y.data) + place, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+        _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
         return;
     }
 #endif
-    if (y.format == BF16) {
-        store_row(sums, bias, static_cast<bf16*>(y.data) + place, count);
+    if (format == BF16) {
+        store_row(sums, bias, static_cast<bf16*>(to), count);
     } else {
-        store_row(sums, bias, static_cast<float*>(y.data) + place, count);
+        store_row(sums, bias, static_cast<float*>(to), count);
     }
+}
+
+// The same in its place in y.
+inline void store_row(const Linear& linear, const Rows& y, int64_t row, int64_t panel, const float* sums) {
+    const int64_t place = (row * y.stride + panel * PANEL) * (y.format == BF16 ? sizeof(bf16) : sizeof(float));
+    store_row(linear, panel, sums, y.format, static_cast<char*>(y.data) + place);
 }
 
 }  // namespace orca

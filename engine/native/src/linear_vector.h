@@ -149,13 +149,14 @@ template <class Dot, int R, int C, bool FETCH>
 inline void sum_up(const char* panel, const typename Dot::Input* x, int64_t steps, Fetch& fetch, float* sums) {
     constexpr int CHAINS = R * C <= 2 ? 4 : R * C <= 4 ? 2 : 1;  // enough independent sums to hide their latency
     typename Dot::Sum total[CHAINS][R][C] = {};
+    Fetch ahead = fetch;  // in registers
     int64_t step = 0;
     for (; step + CHAINS <= steps; step += CHAINS) {
 #pragma GCC unroll 4
         for (int chain = 0; chain < CHAINS; chain++) {
             const char* at = panel + (step + chain) * PANEL * 4;
             if constexpr (FETCH) {
-                fetch.step();
+                ahead.step();
             } else {
                 for (int c = 0; c < C * WIDTH * 4; c += 64) __builtin_prefetch(at + PREFETCH_BYTES + c);
             }
@@ -163,6 +164,7 @@ inline void sum_up(const char* panel, const typename Dot::Input* x, int64_t step
         }
     }
     for (; step < steps; step++) add_step<Dot, R, C>(panel + step * PANEL * 4, x + step * R * Dot::STEP, total[0]);
+    fetch = ahead;
 #pragma GCC unroll 24
     for (int r = 0; r < R; r++) {
 #pragma GCC unroll 8
@@ -282,18 +284,26 @@ template <class Dot> class PackedRows {
     // The share of one thread.
     void pack(int thread, int threads) {
         const Range part = share(blocks_, thread, threads);
-        for (int64_t index = part.begin; index < part.end; index++) pack(rows(index), values(index));
+        for (int64_t index = part.begin; index < part.end; index++) pack(rows(index));
+    }
+
+    // PANEL columns of the rows of a block, from `column` on, which otherwise `pack` would take from x: [rows][PANEL]. k is a whole
+    // number of panels.
+    template <class T> void put(Range rows, int64_t column, const T* from) {
+        const int64_t count = rows.end - rows.begin;
+        pack_block<Dot>(from, PANEL, count, PANEL, values(rows) + column * count);
     }
 
     int64_t blocks() const { return blocks_; }
     int64_t steps() const { return steps_; }
     Range rows(int64_t block) const { return share(x_.m, block, blocks_); }
-    Input* values(int64_t block) const { return values_ + rows(block).begin * steps_ * Dot::STEP; }
+    Input* values(Range rows) const { return values_ + rows.begin * steps_ * Dot::STEP; }
     float scale(int64_t row) const { return scales_[row]; }
 
   private:
-    void pack(Range rows, Input* to) {
+    void pack(Range rows) {
         const int64_t count = rows.end - rows.begin;
+        Input* to = values(rows);
         if constexpr (Dot::STEP == 4) {
             const Quantized rounded = quantize_rows(x_, rows, k_, Dot::OFFSET, k_);
             std::memcpy(scales_ + rows.begin, rounded.scales, count * sizeof(float));
@@ -314,27 +324,38 @@ template <class Dot> class PackedRows {
     float* const scales_;
 };
 
-// A range of blocks of packed rows times a range of panels.
-template <class Dot>
-void blocks_times_panels(const Linear& linear, const PackedRows<Dot>& x, const Rows& y, Range blocks, Range columns) {
+// A range of blocks of packed rows times one panel: `store(rows, sums)` for each of them, sums [rows][PANEL]. Meanwhile the
+// panel `next` is fetched, if any (or -1).
+template <class Dot, class Store>
+void blocks_times_panel(
+    const Linear& linear, const PackedRows<Dot>& x, Range blocks, int64_t panel, int64_t next, Store store) {
     const int64_t width = panel_bytes(linear.format, linear.k), count = blocks.end - blocks.begin;
-    const char* weight = static_cast<const char*>(linear.weight);
+    const char *weight = static_cast<const char*>(linear.weight), *fetched = weight + std::max<int64_t>(next, 0) * width;
     alignas(64) float sums[MOST_ROWS * PANEL];
-    for (int64_t panel = columns.begin; panel < columns.end; panel++) {
-        const char* at = weight + panel * width;
-        // The first block would wait for memory while the others have nothing to fetch: they share it.
-        Fetch fetch{at + width, weight + columns.end * width, (PANEL * 4 / 64 + count - 1) / count};
-        for (int64_t block = blocks.begin; block < blocks.end; block++) {
-            const Range rows = x.rows(block);
-            const int64_t m = rows.end - rows.begin;
-            block_times_panel<Dot>(static_cast<int>(m), count == 1, at, x.values(block), x.steps(), fetch, sums);
+    // The first block would wait for memory while the others have nothing to fetch: they share it.
+    Fetch fetch{fetched, next < 0 ? fetched : fetched + width, (PANEL * 4 / 64 + count - 1) / count};
+    for (int64_t block = blocks.begin; block < blocks.end; block++) {
+        const Range rows = x.rows(block);
+        const int64_t m = rows.end - rows.begin;
+        block_times_panel<Dot>(
+            static_cast<int>(m), count == 1, weight + panel * width, x.values(rows), x.steps(), fetch, sums);
+        if constexpr (Dot::STEP == 4) {
             for (int64_t r = 0; r < m; r++) {
-                if constexpr (Dot::STEP == 4) {
-                    scale_row<typename Dot::Product>(linear, panel, Dot::OFFSET, x.scale(rows.begin + r), sums + r * PANEL);
-                }
-                store_row(linear, y, rows.begin + r, panel, sums + r * PANEL);
+                scale_row<typename Dot::Product>(linear, panel, Dot::OFFSET, x.scale(rows.begin + r), sums + r * PANEL);
             }
         }
+        store(rows, sums);
+    }
+}
+
+// The same with a range of panels, into y.
+template <class Dot>
+void blocks_times_panels(const Linear& linear, const PackedRows<Dot>& x, const Rows& y, Range blocks, Range columns) {
+    for (int64_t panel = columns.begin; panel < columns.end; panel++) {
+        const int64_t next = panel + 1 < columns.end ? panel + 1 : -1;
+        blocks_times_panel(linear, x, blocks, panel, next, [&](Range rows, const float* sums) {
+            for (int64_t row = rows.begin; row < rows.end; row++, sums += PANEL) store_row(linear, y, row, panel, sums);
+        });
     }
 }
 

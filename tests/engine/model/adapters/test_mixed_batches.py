@@ -108,8 +108,12 @@ def test_as_by_merged_weights_where_passes_have_run(
 
 
 @NATIVE
-def test_the_compiled_decoder_computes_what_modules_do_in_bfloat16(make_model: MakeModel, tmp_path: Path) -> None:
-    """One request of an adapter and one of none: the logits of the first move, those of the other do not."""
+@pytest.mark.parametrize("wanted", [(1, 1), (4, 0), (0, 3), (5, 21)])
+def test_the_compiled_decoder_computes_what_modules_do_in_bfloat16(
+    wanted: tuple[int, int], make_model: MakeModel, tmp_path: Path
+) -> None:
+    """One request of an adapter and one of none, logits of so many of their last tokens: the first are moved, the
+    others are not."""
     model = make_model("llama", **WIDE)
     if model.device.type != "cpu":
         pytest.skip("the passes are for CPUs")
@@ -124,14 +128,17 @@ def test_the_compiled_decoder_computes_what_modules_do_in_bfloat16(make_model: M
     runner.allocate(groups, [8], 16)
     cache = KVCache(groups, [8], block_size=16, max_sequences=2, max_model_len=32, longest_span=32, prefix_cache=False)
     columns = SpanColumns(adapters=[adapter.number, -1])
-    for prompt in PROMPTS[:2]:
-        columns.add(cache.sequence_of(len(prompt)), prompt, 0, 1)
+    for prompt, num_logits in zip(PROMPTS, wanted, strict=False):
+        columns.add(cache.sequence_of(len(prompt)), prompt, 0, num_logits)
     batch = FlatBatch.lay_out(columns, cache, runner.device)
     logits = runner.forward(batch).float()
-    for row, span in enumerate(batch.logit_spans):
+    spans = torch.tensor(batch.logit_spans)
+    for span, num_logits in enumerate(wanted):
         with torch.inference_mode():
-            own = expected[span](torch.tensor([PROMPTS[span]])).logits[0, -1].float()
-        assert (logits[row] - own).norm() < 0.05 * own.norm()
+            own = expected[span](torch.tensor([PROMPTS[span]])).logits[0].float()
+        found, own = logits[spans == span], own[len(own) - num_logits :]
+        assert found.shape == own.shape
+        assert ((found - own).norm(dim=1) < 0.05 * own.norm(dim=1)).all()
 
 
 def test_nothing_is_shared_with_another_adapter(make_model: MakeModel, make_engine: MakeEngine, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Decoders that one call computes: their logits are those of the modules, and other kinds are left alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +9,10 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from orcastream.engine import EngineConfig, OrcaEngine, Request
 from orcastream.engine.attention import NativeBackend, TorchBackend
+from orcastream.engine.batch.flat_batch import FlatBatch, SpanTokens
 from orcastream.engine.errors import UnsupportedModel
+from orcastream.engine.kv.cache import KVCache
+from orcastream.engine.kv.layout import group_layers
 from orcastream.engine.model.compiled_decoder import ATTRIBUTE
 from orcastream.engine.model.passes import apply_passes, passes_unavailable
 from orcastream.engine.model.runner import ModelRunner
@@ -29,7 +32,7 @@ SIZES = {
     "num_key_value_heads": 2,
     "head_dim": 32,
     "vocab_size": 131,
-    "max_position_embeddings": 256,
+    "max_position_embeddings": 2048,
     "tie_word_embeddings": False,
 }
 SAME_KIND: dict[str, dict[str, Any]] = {
@@ -71,6 +74,44 @@ def test_logits_are_those_of_the_model(family: str, dtype: torch.dtype) -> None:
     assert apply_passes(model)["compile_decoder"] == 1
     assert ModelRunner(model, NativeBackend()).is_compiled
     check_loaded(model, NativeBackend(), reference)
+
+
+@pytest.mark.parametrize("wanted", [(1, 1, 1, 1), (0, 0, 3, 0), (0, 1, 0, 57), (70, 1, 9, 90)], ids=str)
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_what_nobody_asks_for_changes_nothing(family: str, wanted: tuple[int, ...]) -> None:
+    """The last logits of each request, so many of them, are what they are where all are asked for."""
+    model = random_model(family, torch.float32, **SAME_KIND[family])
+    assert apply_passes(model)["compile_decoder"] == 1
+    lengths = (70, 1, 9, 90)
+    every, some = _last_logits(model, lengths, lengths), _last_logits(model, lengths, wanted)
+    for all_rows, rows, count in zip(every, some, wanted, strict=True):
+        assert len(rows) == count
+        torch.testing.assert_close(rows, all_rows[len(all_rows) - count :], rtol=1e-4, atol=1e-4)
+
+
+def _last_logits(model: PreTrainedModel, lengths: Sequence[int], wanted: Sequence[int]) -> list[torch.Tensor]:
+    """Of each of some requests in one batch; the first has a context from before, so that it is attended in parts."""
+    runner = ModelRunner(model, NativeBackend())
+    groups = group_layers(runner.shapes, 1200)
+    blocks = [400 for _ in groups]
+    runner.allocate(groups, blocks, 16)
+    cache = KVCache(
+        groups, blocks, block_size=16, max_sequences=4, max_model_len=1300, longest_span=1200, prefix_cache=False
+    )
+    earlier, *others = (cache.sequence_of(length) for length in (1200 + lengths[0], *lengths[1:]))
+    runner.forward(FlatBatch.build([SpanTokens(earlier, _ids(1200), 0, 0)], cache, runner.device))
+    spans = [SpanTokens(earlier, _ids(lengths[0]), 1200, wanted[0])]
+    spans += [
+        SpanTokens(sequence, _ids(length), 0, count)
+        for sequence, length, count in zip(others, lengths[1:], wanted[1:], strict=True)
+    ]
+    batch = FlatBatch.build(spans, cache, runner.device)
+    logits, spans_of = runner.forward(batch), torch.tensor(batch.logit_spans)
+    return [logits[spans_of == span] for span in range(len(spans))]
+
+
+def _ids(count: int) -> tuple[int, ...]:
+    return tuple(3 + 7 * index % 120 for index in range(count))
 
 
 def test_who_waits_for_the_interpreter_is_called_when_all_is_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:

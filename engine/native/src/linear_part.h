@@ -1,0 +1,29 @@
+// Which thread computes which part of a linear layer.
+
+#pragma once
+
+#include "team.h"
+
+namespace orca {
+
+constexpr int64_t FEWEST_PANELS = 16;  // of a thread, before rows are shared as well
+constexpr int64_t FEWEST_ROWS = 64;
+
+// The part of `rows`, or of blocks of them, and of the panels that falls to one thread.
+struct Part {
+    Range rows;
+    Range columns;
+
+    bool empty() const { return rows.begin == rows.end || columns.begin == columns.end; }
+};
+
+// Threads share columns, so that each weight is read once; where those are few, rows as well.
+inline Part part_of(int64_t m, int64_t rows, int64_t columns, int64_t thread, int64_t threads) {
+    int64_t groups = 1;
+    while (threads % (groups * 2) == 0 && m / (groups * 2) >= FEWEST_ROWS && columns * groups / threads < FEWEST_PANELS) {
+        groups *= 2;
+    }
+    return {share(rows, thread % groups, groups), share(columns, thread / groups, threads / groups)};
+}
+
+}  // namespace orca

@@ -1,0 +1,23 @@
+// A gated MLP whose inner rows never are in memory as rows: y = (activation(x G^T) * (x U^T)) D^T.
+
+#pragma once
+
+#include "linear.h"
+
+namespace orca {
+
+struct Mlp {
+    const Linear* gate_up;  // G and U side by side
+    const Linear* down;
+    int32_t activation;
+
+    // Whether `mlp_team` computes m rows of it. Rounding to 8 bits needs whole rows, and the tile unit has its own order.
+    bool fits(int64_t m) const;
+};
+
+// Called by all threads of a team, with the same memory, in which there is room for m rows of both layers. y is complete when all are through. The numbers are those of the
+// linear layers and `gated_team` one after the other.
+void mlp_team(
+    const Mlp& mlp, const Rows& x, const Rows& y, LinearWork& outer, LinearWork& inner, Team& team, int thread);
+
+}  // namespace orca
