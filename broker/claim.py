@@ -254,4 +254,4 @@ class Claimer:
                 key = self._keys.seen(name)
                 commands.append(("SET", key, str(one.ref), "NX", "PXAT", max(expire_at_ms, 1)))
         if commands:  # nobody waits for the answers: what comes next on this link comes behind
-            self._link.post(commands)
+            self._link.post_along(commands)

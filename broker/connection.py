@@ -35,6 +35,11 @@ class Connection(ABC):
         """Send what nobody waits for, ahead of any later command on these keys; it may be lost. Raises LinkLost."""
 
     @abstractmethod
+    def post_along(self, commands: Sequence[Command]) -> None:
+        """As `post`, but together with what is sent next, which spares the server a wake-up, or some milliseconds
+        later."""
+
+    @abstractmethod
     async def link_for(self, key: str) -> "Link":
         """The link that carries what is written to `key`: an epoch lives on it. LinkLost, ResponseError without one."""
 

@@ -24,6 +24,8 @@ from orcastream.broker.resp import ProtocolError, ReplyParser, pack, pack_many
 from orcastream.broker.scripts import Arg, Command, ScriptCall
 
 _CLOSED = "closed"
+_ALONG_WITHIN_S = 0.005
+"""How long what goes along with the next write waits for one."""
 
 
 class LinkObserver(Protocol):
@@ -100,6 +102,8 @@ class Link(Connection):
         self._observer = observer
         self._timed_by = None if blocking else observer
         self._in_flight: deque[_InFlight] = deque()
+        self._along: list[Command] = []
+        """What goes along with the next write."""
         self._heard_at = 0.0
         self.longest_wait_s = 0.0
         """The longest that the server took to answer, since whoever asks last set it to 0."""
@@ -239,6 +243,20 @@ class Link(Connection):
         plain = [command.by_text() if isinstance(command, ScriptCall) else command for command in commands]
         self.send(pack_many(plain), len(plain))
 
+    def post_along(self, commands: Sequence[Command]) -> None:
+        """See Connection."""
+        if self.lost_reason is not None:
+            raise LinkLost(self.lost_reason)
+        if not self._along:
+            self._loop.call_later(_ALONG_WITHIN_S, self._send_along)
+        self._along.extend(commands)
+
+    def _send_along(self) -> None:
+        """Nothing was sent that it could have gone along with."""
+        along, self._along = self._along, []
+        if along and self.alive:
+            self.send(pack_many(along), len(along))
+
     def send(self, packed: bytes, num_replies: int, expected: bytes = b"") -> "asyncio.Future[Any]":
         """Write packed commands; a future of the list of their replies. The bytes are handed over whole before this
         returns.
@@ -249,11 +267,16 @@ class Link(Connection):
         if self.lost_reason is not None:
             raise LinkLost(self.lost_reason)
         now = self._loop.time()
+        num_commands = num_replies
+        if self._along:
+            along, self._along = self._along, []
+            packed, num_commands = pack_many(along) + packed, num_commands + len(along)
+            self._in_flight.append(_InFlight(len(along), self._loop.create_future(), now, b""))
         future: asyncio.Future[Any] = self._loop.create_future()
         self._in_flight.append(_InFlight(num_replies, future, now, expected))
         self._transport.write(packed)
         if self._observer is not None:
-            self._observer.sent(num_replies)
+            self._observer.sent(num_commands)
         if self._timer is None:
             self._timer = self._loop.call_at(now + self._timeout_s, self._check_timeout)
         return future

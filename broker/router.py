@@ -1,10 +1,10 @@
 """A cluster as one connection: every command goes to the node that serves its key, over one link to each node."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from redis.exceptions import ResponseError
 
@@ -23,6 +23,7 @@ PAUSE_S: Final = 0.2
 _HOPS: Final = 5
 """How often a command follows one node's word to another; a cluster that agrees with itself needs one or two."""
 _CLOSED: Final = "closed"
+_Posted = TypeVar("_Posted", Command, Command | ScriptCall)
 
 
 class Router(Connection):
@@ -102,11 +103,20 @@ class Router(Connection):
 
     def post(self, commands: Sequence[Command | ScriptCall]) -> None:
         """See Connection. What goes to a node without a link is left out."""
+        for link, command in self._posted(commands):
+            link.post([command])
+
+    def post_along(self, commands: Sequence[Command]) -> None:
+        """See Connection. What goes to a node without a link is left out."""
+        for link, command in self._posted(commands):
+            link.post_along([command])
+
+    def _posted(self, commands: Sequence[_Posted]) -> Iterator[tuple[Link, _Posted]]:
         for key, command in zip(keys_of(commands), commands, strict=True):
             node, is_moving = self._place(key)
             link = None if node is None else self._links.get(node)
             if link is not None and not is_moving:
-                link.post([command])
+                yield link, command
 
     async def link_for(self, key: str) -> Link:
         """See Connection."""

@@ -149,6 +149,9 @@ class Intake:
         if self._draining.is_set() or self._parts.engine_loop.hesitates:
             await self._session.leases.hand_over(Given(claimed.ref, suspect=claimed.suspect) for claimed in claims)
             return
+        if len(claims) == 1:  # no task for what mostly comes to a worker that waits
+            await self._begin(claims[0])
+            return
         outcomes = await asyncio.gather(*(self._begin(claimed) for claimed in claims), return_exceptions=True)
         for error in outcomes:
             if error is not None:

@@ -30,8 +30,8 @@ async def open_link() -> AsyncIterator[OpenLink]:
     """A factory of links."""
     links: list[Link] = []
 
-    async def open_one(url: str, **options: float) -> Link:
-        link = await Link.open(url, **options)  # type: ignore[arg-type]
+    async def open_one(url: str, **options: Any) -> Link:
+        link = await Link.open(url, **options)
         links.append(link)
         return link
 

@@ -277,3 +277,31 @@ async def test_replies_that_come_as_expected_are_not_made(
     assert all(each in (None, [b"PONG"] * 3) for each in (found[0], found[3]))
     assert await link.send(pings, 3, pongs) is None
     assert link.alive
+
+
+async def test_what_goes_along_is_ahead_of_the_next_write_and_in_one_piece_with_it(
+    redis_server: RedisServer, open_link: OpenLink
+) -> None:
+    """Whatever that write expects for itself; the observer hears of all commands."""
+    observed = Observed()
+    link = await open_link(redis_server.url, observer=observed)
+    before = observed.commands
+    link.post_along([("SET", "along", "1"), ("NOSUCHCOMMAND",)])
+    link.post_along([("INCR", "along")])
+    assert observed.commands == before
+    assert await link.call("GET", "along") == b"2"
+    assert observed.commands == before + 4
+    link.post_along([("INCR", "along")])
+    assert await link.send(pack(("PING",)), 1, b"+PONG\r\n") in (None, [b"PONG"])
+    assert await link.send(pack(("PING",)), 1, b"+PONG\r\n") is None
+    assert await link.call("GET", "along") == b"3"
+
+
+async def test_what_goes_along_waits_for_no_other_write(redis_server: RedisServer, open_link: OpenLink) -> None:
+    link, other = await open_link(redis_server.url), await open_link(redis_server.url)
+    waiting = asyncio.ensure_future(other.call("BLPOP", "posted", 10))
+    link.post_along([("RPUSH", "posted", "x")])
+    assert await waiting == [b"posted", b"x"]
+    await link.close()
+    with pytest.raises(LinkLost):
+        link.post_along([("PING",)])
