@@ -50,6 +50,7 @@ async def test_a_bare_add_is_served_and_then_remembered(
     entry_id = await link.call("XADD", keys.requests("low"), "*", *bare_fields(_of_class(request, "low")))
     worker = await make_worker(redis_server.url, "w1")
     claimed = (await worker.claimer.new(1))[0]
+    await worker.link.call("PING")  # the mark goes along
     found = await RequestQueue(link, keys).find(request.id)
     assert found == Mark(claimed.ref)
     assert str(found) == f"low {entry_id.decode()}"
