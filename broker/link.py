@@ -102,8 +102,8 @@ class Link(Connection):
         self._observer = observer
         self._timed_by = None if blocking else observer
         self._in_flight: deque[_InFlight] = deque()
-        self._along: list[Command] = []
-        """What goes along with the next write."""
+        self._along, self._num_along = b"", 0
+        """What goes along with the next write, packed, and how many commands that is."""
         self._heard_at = 0.0
         self.longest_wait_s = 0.0
         """The longest that the server took to answer, since whoever asks last set it to 0."""
@@ -247,15 +247,21 @@ class Link(Connection):
         """See Connection."""
         if self.lost_reason is not None:
             raise LinkLost(self.lost_reason)
-        if not self._along:
+        packed = pack_many(commands)
+        if not self._num_along:
             self._loop.call_later(_ALONG_WITHIN_S, self._send_along)
-        self._along.extend(commands)
+        self._along += packed
+        self._num_along += len(commands)
 
     def _send_along(self) -> None:
         """Nothing was sent that it could have gone along with."""
-        along, self._along = self._along, []
-        if along and self.alive:
-            self.send(pack_many(along), len(along))
+        if self._num_along and self.alive:
+            self.send(*self._take_along())
+
+    def _take_along(self) -> tuple[bytes, int]:
+        along = self._along, self._num_along
+        self._along, self._num_along = b"", 0
+        return along
 
     def send(self, packed: bytes, num_replies: int, expected: bytes = b"") -> "asyncio.Future[Any]":
         """Write packed commands; a future of the list of their replies. The bytes are handed over whole before this
@@ -268,10 +274,10 @@ class Link(Connection):
             raise LinkLost(self.lost_reason)
         now = self._loop.time()
         num_commands = num_replies
-        if self._along:
-            along, self._along = self._along, []
-            packed, num_commands = pack_many(along) + packed, num_commands + len(along)
-            self._in_flight.append(_InFlight(len(along), self._loop.create_future(), now, b""))
+        if self._num_along:
+            along, num_along = self._take_along()
+            packed, num_commands = along + packed, num_commands + num_along
+            self._in_flight.append(_InFlight(num_along, self._loop.create_future(), now, b""))
         future: asyncio.Future[Any] = self._loop.create_future()
         self._in_flight.append(_InFlight(num_replies, future, now, expected))
         self._transport.write(packed)

@@ -1,4 +1,4 @@
-"""Gated MLPs: the activation and the product in one pass over memory."""
+"""Gated MLPs as one operator, or what lies between their products in one pass over memory."""
 
 import torch
 from torch import nn

@@ -28,7 +28,7 @@ struct OrcaAttention {
   const int64_t* offsets;   // [num_spans + 1] into the stream
   const int64_t* contexts;  // [num_spans]: tokens that the last token of a span sees
   const float* sinks;       // [num_heads] or null
-  const int64_t* rows;      // [num_rows], rising: the tokens of the stream whose output is wanted; null: of all
+  const int64_t* rows;      // [num_rows], rising: tokens whose output is wanted, that of others is undefined; null: all
   int64_t query_head_stride, query_token_stride;
   int64_t key_head_stride, key_token_stride;
   int64_t value_head_stride, value_token_stride;

@@ -1,5 +1,6 @@
 // A whole decoder of the common kind, computed by one call: per layer a norm, merged projections, rotary positions,
-// attention over block tables, and a gated MLP behind a second norm; norm and head for the rows that are asked for.
+// attention over block tables, and a gated MLP behind a second norm; then norm and head. Behind the last attention
+// only the rows that are asked for are computed.
 
 #pragma once
 

@@ -287,8 +287,8 @@ template <class Dot> class PackedRows {
         for (int64_t index = part.begin; index < part.end; index++) pack(rows(index));
     }
 
-    // PANEL columns of the rows of a block, from `column` on, which otherwise `pack` would take from x: [rows][PANEL]. k is a whole
-    // number of panels.
+    // PANEL columns of the rows of a block, from `column` on, which otherwise `pack` would take from x: [rows][PANEL]. k
+    // is a whole number of panels.
     template <class T> void put(Range rows, int64_t column, const T* from) {
         const int64_t count = rows.end - rows.begin;
         pack_block<Dot>(from, PANEL, count, PANEL, values(rows) + column * count);
@@ -324,13 +324,14 @@ template <class Dot> class PackedRows {
     float* const scales_;
 };
 
-// A range of blocks of packed rows times one panel: `store(rows, sums)` for each of them, sums [rows][PANEL]. Meanwhile the
-// panel `next` is fetched, if any (or -1).
+// A range of blocks of packed rows times one panel: `store(rows, sums)` for each of them, sums [rows][PANEL]. Meanwhile
+// the panel `next` is fetched, if any (or -1).
 template <class Dot, class Store>
 void blocks_times_panel(
     const Linear& linear, const PackedRows<Dot>& x, Range blocks, int64_t panel, int64_t next, Store store) {
     const int64_t width = panel_bytes(linear.format, linear.k), count = blocks.end - blocks.begin;
-    const char *weight = static_cast<const char*>(linear.weight), *fetched = weight + std::max<int64_t>(next, 0) * width;
+    const char* weight = static_cast<const char*>(linear.weight);
+    const char* fetched = weight + std::max<int64_t>(next, 0) * width;
     alignas(64) float sums[MOST_ROWS * PANEL];
     // The first block would wait for memory while the others have nothing to fetch: they share it.
     Fetch fetch{fetched, next < 0 ? fetched : fetched + width, (PANEL * 4 / 64 + count - 1) / count};

@@ -11,12 +11,12 @@ struct Mlp {
     const Linear* down;
     int32_t activation;
 
-    // Whether `mlp_team` computes m rows of it. Rounding to 8 bits needs whole rows, and the tile unit has its own order.
+    // Whether `mlp_team` computes m rows of it. Rounding to 8 bits needs whole rows; the tile unit has its own order.
     bool fits(int64_t m) const;
 };
 
-// Called by all threads of a team, with the same memory, in which there is room for m rows of both layers. y is complete when all are through. The numbers are those of the
-// linear layers and `gated_team` one after the other.
+// Called by all threads of a team. `outer` has room for m rows as `gate_up` reads them, `inner` as `down` does. y is
+// complete when all are through. The numbers are those of the linear layers and `gated_team` one after the other.
 void mlp_team(
     const Mlp& mlp, const Rows& x, const Rows& y, LinearWork& outer, LinearWork& inner, Team& team, int thread);
 

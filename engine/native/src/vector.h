@@ -157,7 +157,7 @@ inline f32x16 exp_of(f32x16 x) {
 }
 
 #if defined(__AVX512DQ__)
-// 2^x for x up to 0, to 5e-6 of itself; 0 below -149.
+// 2^x for x up to 0, to 5e-6 of itself; 0 below -150.
 inline f32x16 power_of_two(f32x16 x) {
   // Taken this way round the limit lets through what is not a number.
   const __m512 inside = _mm512_max_ps(_mm512_set1_ps(-200.0f), (__m512)x);

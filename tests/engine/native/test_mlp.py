@@ -51,9 +51,10 @@ def test_the_numbers_are_those_of_its_parts(
         expected = one_by_one(gate_up, down, x, "silu", instruction_set)
     finally:
         torch.set_num_threads(before)
-    if found is None:
-        assert instruction_set == "amx", "tiles have an order of their own"
+    if instruction_set == "amx" and dtype is torch.bfloat16 and rows >= 8:
+        assert found is None, "tiles have an order of their own"
         return
+    assert found is not None
     assert torch.equal(found, expected)
 
 

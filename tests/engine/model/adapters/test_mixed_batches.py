@@ -108,7 +108,7 @@ def test_as_by_merged_weights_where_passes_have_run(
 
 
 @NATIVE
-@pytest.mark.parametrize("wanted", [(1, 1), (4, 0), (0, 3), (5, 21)])
+@pytest.mark.parametrize("wanted", [(1, 1), (4, 0), (0, 3), (5, 21), (0, 0)])
 def test_the_compiled_decoder_computes_what_modules_do_in_bfloat16(
     wanted: tuple[int, int], make_model: MakeModel, tmp_path: Path
 ) -> None:
