@@ -35,7 +35,7 @@ class Connection(ABC):
         """Send what nobody waits for, ahead of any later command on these keys; it may be lost. Raises LinkLost."""
 
     @abstractmethod
-    def post_along(self, commands: Sequence[Command]) -> None:
+    def post_along(self, commands: Sequence[Command | ScriptCall]) -> None:
         """As `post`, but together with what is sent next, which spares the server a wake-up, or some milliseconds
         later."""
 

@@ -240,14 +240,13 @@ class Link(Connection):
 
     def post(self, commands: Sequence[Command | ScriptCall]) -> None:
         """Send what nobody waits for. Raises LinkLost."""
-        plain = [command.by_text() if isinstance(command, ScriptCall) else command for command in commands]
-        self.send(pack_many(plain), len(plain))
+        self.send(_in_text(commands), len(commands))
 
-    def post_along(self, commands: Sequence[Command]) -> None:
+    def post_along(self, commands: Sequence[Command | ScriptCall]) -> None:
         """See Connection."""
         if self.lost_reason is not None:
             raise LinkLost(self.lost_reason)
-        packed = pack_many(commands)
+        packed = _in_text(commands)
         if not self._num_along:
             self._loop.call_later(_ALONG_WITHIN_S, self._send_along)
         self._along += packed
@@ -371,6 +370,11 @@ class Link(Connection):
                 waiting.future.set_exception(LinkLost(reason))
                 waiting.future.exception()  # marked as seen: its caller may be gone
         self._in_flight.clear()
+
+
+def _in_text(commands: Sequence[Command | ScriptCall]) -> bytes:
+    """Packed, with scripts as they are written: nobody hears that the server does not know one."""
+    return pack_many([command.by_text() if isinstance(command, ScriptCall) else command for command in commands])
 
 
 def is_replicas(reply: Any) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 from redis.exceptions import ResponseError
 
@@ -23,7 +23,6 @@ PAUSE_S: Final = 0.2
 _HOPS: Final = 5
 """How often a command follows one node's word to another; a cluster that agrees with itself needs one or two."""
 _CLOSED: Final = "closed"
-_Posted = TypeVar("_Posted", Command, Command | ScriptCall)
 
 
 class Router(Connection):
@@ -106,12 +105,12 @@ class Router(Connection):
         for link, command in self._posted(commands):
             link.post([command])
 
-    def post_along(self, commands: Sequence[Command]) -> None:
+    def post_along(self, commands: Sequence[Command | ScriptCall]) -> None:
         """See Connection. What goes to a node without a link is left out."""
         for link, command in self._posted(commands):
             link.post_along([command])
 
-    def _posted(self, commands: Sequence[_Posted]) -> Iterator[tuple[Link, _Posted]]:
+    def _posted(self, commands: Sequence[Command | ScriptCall]) -> Iterator[tuple[Link, Command | ScriptCall]]:
         for key, command in zip(keys_of(commands), commands, strict=True):
             node, is_moving = self._place(key)
             link = None if node is None else self._links.get(node)

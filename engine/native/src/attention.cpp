@@ -474,8 +474,10 @@ class Attention {
 
   // e^(score * factor - base); less exact where it is rounded to bfloat16 next.
   static f32x16 weight_of(f32x16 score, float factor, float base) {
+#if defined(__AVX512BF16__)
     constexpr float kLog2E = 1.44269504088896341f;
     if constexpr (kDot) return power_of_two(score * (factor * kLog2E) - base * kLog2E);
+#endif
     return exp_of(score * factor - base);
   }
 

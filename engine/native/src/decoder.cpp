@@ -93,8 +93,9 @@ class Decoder {
     for (int64_t each = 0; each < call_.num_adapters; ++each) {
       const OrcaAdapter& adapter = call_.adapters[each];
       const OrcaLowRank& change = adapter.layers[index].*place;
-      const int64_t* rows = is_kept_ ? adapter.kept : adapter.rows;
-      const int64_t count = is_kept_ ? adapter.num_kept : adapter.num_rows;
+      const bool all = num_rows_ == call_.num_tokens;
+      const int64_t* rows = all ? adapter.rows : adapter.kept;
+      const int64_t count = all ? adapter.num_rows : adapter.num_kept;
       if (change.down == nullptr || count == 0) continue;
       gather(rows, count, x, change.down->k);
       team_.barrier();
@@ -132,9 +133,8 @@ class Decoder {
 
   // Behind the last attention no token is looked at but those whose logits are wanted; whether there are any.
   bool keep_wanted() {
-    is_kept_ = call_.num_rows < num_rows_;
     num_rows_ = call_.num_rows;
-    if (is_kept_) {
+    if (num_rows_ < call_.num_tokens) {
       keep_rows(call_.hidden, model_.hidden_size);
       keep_rows(call_.attended, model_.num_heads * model_.head_size);
       team_.barrier();
@@ -226,7 +226,6 @@ class Decoder {
   const int thread_;
   const int64_t width_;
   int64_t num_rows_;  // that are computed: all tokens, behind the last attention the wanted ones
-  bool is_kept_ = false;
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace orca {
 namespace {
 
-constexpr int64_t KEPT_BYTES = 1 << 16;  // of gates that wait for what they open: half of a first-level cache or so
+constexpr int64_t KEPT_BYTES = 1 << 16;  // of gates that wait for what they open: little of a second-level cache
 
 // The columns of a gated MLP, as its second linear layer reads them.
 template <class Dot> class Gating {

@@ -168,8 +168,6 @@ inline f32x16 power_of_two(f32x16 x) {
   }
   return (f32x16)_mm512_scalef_ps(power, inside);  // which takes the whole part alone
 }
-#else
-inline f32x16 power_of_two(f32x16 x) { return exp_of(x * 0.69314718055994531f); }
 #endif
 
 inline f32x16 tanh_of(f32x16 x) { return 1.0f - 2.0f / (exp_of(x + x) + 1.0f); }
