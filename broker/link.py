@@ -41,17 +41,30 @@ class LinkObserver(Protocol):
         """A link broke; to be closed is not to break."""
 
 
+class Answer(Protocol):
+    """Who waits for the replies to a write, as a future does. Told on the loop: must be quick and raise nothing."""
+
+    def done(self) -> bool:
+        """Whether nobody waits any more."""
+
+    def set_result(self, result: Any, /) -> None:
+        """The replies have come; None where they are the expected bytes."""
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """The link is dead (LinkLost)."""
+
+
 class _InFlight:
     """One write: how many replies it waits for, those that came, and since when (loop time)."""
 
-    __slots__ = ("count", "expected", "future", "matched", "replies", "since")
+    __slots__ = ("answer", "count", "expected", "matched", "replies", "since")
 
-    def __init__(self, count: int, future: "asyncio.Future[Any]", since: float, expected: bytes) -> None:
+    def __init__(self, count: int, answer: Answer, since: float, expected: bytes) -> None:
+        self.answer = answer
         self.count = count
         self.expected = expected
         """The bytes of all replies, as far as they are foreseen; the first `matched` of them have come."""
         self.matched = 0
-        self.future = future
         self.since = since
         self.replies: list[Any] = []
 
@@ -269,6 +282,12 @@ class Link(Connection):
         With `expected`, the bytes of all replies as they come if nothing is wrong, the future brings None where they
         do: nothing is made of them.
         """
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.send_for(future, packed, num_replies, expected)
+        return future
+
+    def send_for(self, answer: Answer, packed: bytes, num_replies: int, expected: bytes = b"") -> None:
+        """As `send`, for somebody who is told of the replies as they come. Raises LinkLost."""
         if self.lost_reason is not None:
             raise LinkLost(self.lost_reason)
         now = self._loop.time()
@@ -277,14 +296,12 @@ class Link(Connection):
             along, num_along = self._take_along()
             packed, num_commands = along + packed, num_commands + num_along
             self._in_flight.append(_InFlight(num_along, self._loop.create_future(), now, b""))
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._in_flight.append(_InFlight(num_replies, future, now, expected))
+        self._in_flight.append(_InFlight(num_replies, answer, now, expected))
         self._transport.write(packed)
         if self._observer is not None:
             self._observer.sent(num_commands)
         if self._timer is None:
             self._timer = self._loop.call_at(now + self._timeout_s, self._check_timeout)
-        return future
 
     async def _end_with_the_loop(self) -> None:
         """A loop that ends cancels its tasks, and knows nothing of sockets that nobody closed."""
@@ -329,8 +346,8 @@ class Link(Connection):
             self.longest_wait_s = waited_s
         if self._timed_by is not None:
             self._timed_by.answered(waited_s)
-        if not oldest.future.done():
-            oldest.future.set_result(result)
+        if not oldest.answer.done():
+            oldest.answer.set_result(result)
 
     def _resolve(self, replies: list[Any]) -> list[Any]:
         """Give the oldest write what it waits for; the replies that are left."""
@@ -365,11 +382,12 @@ class Link(Connection):
         self._transport.abort()
         for other in self._others:
             other.drop(reason)
-        for waiting in self._in_flight:
-            if not waiting.future.done():
-                waiting.future.set_exception(LinkLost(reason))
-                waiting.future.exception()  # marked as seen: its caller may be gone
+        unanswered = [write.answer for write in self._in_flight if not write.answer.done()]
         self._in_flight.clear()
+        for answer in unanswered:
+            answer.set_exception(LinkLost(reason))
+            if isinstance(answer, asyncio.Future):
+                answer.exception()  # marked as seen: its caller may be gone
 
 
 def _in_text(commands: Sequence[Command | ScriptCall]) -> bytes:

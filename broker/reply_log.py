@@ -1,7 +1,7 @@
 """The writing end of one reply log: one epoch, one link, one write in flight."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -10,15 +10,11 @@ from orcastream.broker.errors import BrokerError, Fenced, LinkLost, LogBusy, Unw
 from orcastream.broker.link import Link
 from orcastream.broker.resp import pack, pack_parts
 from orcastream.schemas.codec import Form
-from orcastream.schemas.events import Event, Output, Run, Terminal, encode_payload, pack_run, pack_token
+from orcastream.schemas.events import Event, Output, Run, Terminal, encode_payload
 
 REFUSED = "equal or smaller"
 """What Redis says of an entry id at or below the newest; the one error that means fenced."""
 _ASKING = pack(("ASKING",))
-_TOKENS = pack_parts("type", "tokens", "payload") + b"$"
-"""What stands between id and payload of a tokens event, but for the payload's length."""
-_TOKENS_OF = [b"%b%d\r\n" % (_TOKENS, length) for length in range(64)]
-"""The same with the length: that of one token is below 64."""
 
 
 class ReplyLog:
@@ -31,9 +27,6 @@ class ReplyLog:
     __slots__ = (
         "_failure",
         "_head",
-        "_id_head",
-        "_is_plain",
-        "_longer_from",
         "_next_index",
         "_writing",
         "epoch",
@@ -54,8 +47,11 @@ class ReplyLog:
         self._failure: BrokerError | None = None
         # What all commands of this epoch have in common is packed once.
         self._head = b"*8\r\n" + pack_parts("XADD", key, "NOMKSTREAM")
-        self._id_head, self._longer_from = self._id_heads(1)
-        self._is_plain = form is Form.MSGPACK and not is_moving
+
+    @property
+    def busy(self) -> bool:
+        """Whether a write is under way, or a token stream has it."""
+        return self._writing
 
     @property
     def writable(self) -> bool:
@@ -88,39 +84,28 @@ class ReplyLog:
         self._writing = True
         return self._head + pack_parts(f"{self.epoch}-{index}", "type", event.type, "payload", payload)
 
-    def begin_tokens(self, commands: list[bytes], ids: list[bytes], tokens: list[int], begin: int) -> bool:
-        """Add the packed command that appends `tokens[begin:]` of choice 0, and the packed reply that says it was done.
+    @property
+    def can_be_lent(self) -> bool:
+        """Whether a token stream can write it: nothing is under way, and its events go as msgpack, to where it is."""
+        return self.writable and self.form is Form.MSGPACK and not self.is_moving
 
-        False where `append_many` has to say why that cannot be. The log is busy until `written`, `settle` or `abandon`.
-        What a `tokens` event of one run is, packed by hand.
+    def lend(self) -> tuple[bytes, int]:
+        """Let a token stream write it: what stands before the entry id in every packed command, and the next index.
+
+        It is busy until `take_back` or `settle`.
         """
-        if self._writing or self._failure is not None or self.link.lost_reason is not None or not self._is_plain:
-            return False
-        index = self._next_index
-        self._next_index = index + 1
         self._writing = True
-        if index >= self._longer_from:
-            self._id_head, self._longer_from = self._id_heads(index)
-        entry_id = b"%b%d\r\n" % (self._id_head, index)
-        if len(tokens) - begin == 1:
-            payload = pack_token(begin, tokens[begin])
-            commands += (self._head, entry_id, _TOKENS_OF[len(payload)], payload, b"\r\n")
-        else:
-            payload = pack_run(0, begin, tokens[begin:])
-            commands += (self._head, entry_id, b"%b%d\r\n" % (_TOKENS, len(payload)), payload, b"\r\n")
-        ids.append(entry_id)
-        return True
+        return self._head, self._next_index
 
-    def _id_heads(self, index: int) -> tuple[bytes, int]:
-        """What stands before the index in a packed entry id, and from which index on that is longer."""
-        num_digits = len(str(index))
-        return b"$%d\r\n%d-" % (len(f"{self.epoch}-") + num_digits, self.epoch), 10**num_digits
+    def take_back(self, next_index: int) -> None:
+        """All events up to that index stand in it."""
+        self._writing, self._next_index = False, next_index
 
     def settle(self, reply: Any) -> BrokerError | None:
-        """Take the reply to a write of tokens; the error that it means, if any."""
+        """Take the reply to a token stream's write; the error that it means, if any."""
         return self._settle(None, reply)
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """Nobody waits for the reply to a write that may be in flight."""
         if self._writing:
             self._writing, self._failure = False, LinkLost("cancelled while a write was in flight")
@@ -139,12 +124,6 @@ class ReplyLog:
         else:
             self._failure = Fenced(f"{self.key}: epoch {self.epoch} was refused ({reply or 'the log is gone'})")
         return self._failure
-
-
-def written(logs: Iterable[ReplyLog]) -> None:
-    """What `begin_tokens` added for each stands in its log."""
-    for log in logs:
-        log._writing = False
 
 
 async def append_many(items: Sequence[tuple[ReplyLog, Event]]) -> list[BrokerError | None]:
@@ -181,7 +160,7 @@ async def append_many(items: Sequence[tuple[ReplyLog, Event]]) -> list[BrokerErr
         for write in writes.values():
             for place in write.indices:
                 if place is not None:
-                    items[place][0].abandon()
+                    items[place][0]._abandon()
         raise
     return results
 

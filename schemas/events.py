@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from struct import Struct
 from typing import Any, ClassVar, Self
 
 from orcastream.schemas.codec import Form, decode, encode, pack_value
@@ -314,22 +313,11 @@ def pack_run(choice: int, position: int, tokens: Sequence[int]) -> bytes:
     return b"%b%b%b%b%b%b" % (_RUN_CHOICE, *packed)
 
 
-def pack_token(position: int, token: int) -> bytes:
-    """What `pack_run(0, position, [token])` means, at once: integers of fixed widths, where they fit."""
-    if position > _MOST_SHORT:
-        return pack_run(0, position, [token])
-    if token > _MOST_SHORT:
-        return _LONG_TOKEN.pack(_BEFORE_POSITION, position, _BEFORE_LONG_TOKEN, token)
-    return _SHORT_TOKEN.pack(_BEFORE_POSITION, position, _BEFORE_SHORT_TOKEN, token)
-
-
 _RUN_CHOICE = b"\x81\xa6output\x91\x83\xa6choice"
 _RUN_POSITION, _RUN_TOKENS = b"\xa8position", b"\xa6tokens"
-_MOST_SHORT = 0xFFFF
-_BEFORE_POSITION = _RUN_CHOICE + b"\x00" + _RUN_POSITION + b"\xcd"
-_BEFORE_SHORT_TOKEN, _BEFORE_LONG_TOKEN = _RUN_TOKENS + b"\x91\xcd", _RUN_TOKENS + b"\x91\xce"
-_SHORT_TOKEN = Struct(f">{len(_BEFORE_POSITION)}sH{len(_BEFORE_SHORT_TOKEN)}sH")
-_LONG_TOKEN = Struct(f">{len(_BEFORE_POSITION)}sH{len(_BEFORE_LONG_TOKEN)}sI")
+TOKEN_PARTS = _RUN_CHOICE + b"\x00" + _RUN_POSITION + b"\xce", _RUN_TOKENS + b"\x91\xce"
+"""What `pack_run(0, position, [token])` means, for whoever packs many: the first part, the position, the second part,
+the token; both numbers of 32 bits, the highest byte first."""
 
 
 def decode_event(fields: Mapping[bytes, bytes]) -> Event:

@@ -63,5 +63,9 @@ class Keeper:
 
     def expired(self, now_ms: int) -> list[Running]:
         """Running requests whose deadline has passed before all of their answer was computed."""
+        if now_ms < self._roster.first_deadline_ms:
+            return []
         overdue = [running for running in self._roster if now_ms >= running.request.deadline_ms]
+        if not overdue:
+            self._roster.look_for_first_deadline()
         return [running for running in overdue if not (running.ended or running.answered)]

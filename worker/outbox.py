@@ -2,71 +2,125 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from orcastream.broker.token_stream import TokenStream
 from orcastream.engine import PromptEvent, TokenEvent
 from orcastream.schemas.errors import ErrorCode, InvalidRequest
+from orcastream.worker.choice import Choice
 from orcastream.worker.engine_loop import EngineLoop, EngineOutput, Refused
+from orcastream.worker.publisher import Publisher
 from orcastream.worker.roster import Roster
 from orcastream.worker.running import Running
 
 log = logging.getLogger("orcastream.worker")
 
 
-class Outbox:
-    """Carries engine output from its thread to the requests it belongs to; `iterated` wakes at every delivery."""
+class _Delivery(NamedTuple):
+    """One iteration's output: the tokens that streams publish, each with its stream, and all else."""
 
-    def __init__(self, roster: Roster, mark: Callable[[Iterable[Running]], None], wake: asyncio.Event) -> None:
+    streams: list[TokenStream]
+    tokens: list[int]
+    others: list[EngineOutput]
+
+
+class Outbox:
+    """Carries engine output from its thread to the requests it belongs to; `iterated` wakes at every delivery.
+
+    Tokens of streams are handed to their writer at once, where nothing that came before is still to be taken.
+    """
+
+    def __init__(self, roster: Roster, publisher: Publisher) -> None:
         self._loop = asyncio.get_running_loop()
         self._roster = roster
-        self._mark = mark
-        self._wake = wake
-        self._batches: list[list[EngineOutput]] = []
+        self._publisher = publisher
+        self._deliveries: list[_Delivery] = []
         self.iterated = asyncio.Event()
 
     def deliver(self, output: list[EngineOutput]) -> None:
         """Hand over one iteration's output. Called in the engine's thread; never blocks."""
+        owner_of = self._roster.by_engine_id
+        delivery = _Delivery([], [], [])
+        streams, tokens, others = delivery
+        for event in output:
+            owner = owner_of(event.request_id)
+            stream = None if owner is None else owner[0].stream
+            if stream is not None and (token := _token_of(event)) is not None:
+                streams.append(stream)
+                tokens.append(token)
+            else:
+                others.append(event)
         try:
-            self._loop.call_soon_threadsafe(self._arrived, output)
+            self._loop.call_soon_threadsafe(self._arrived, delivery)
         except RuntimeError:
             return  # the loop has closed: the process is ending
 
     def take(self, engine_loop: EngineLoop) -> int:
-        """Give everything delivered so far to its requests; return how many events that were."""
-        batches, self._batches = self._batches, []
+        """Give everything delivered so far to its requests; return how many events that were but for those tokens that
+        the writer of the streams has taken.
+        """
+        deliveries, self._deliveries = self._deliveries, []
         owner_of = self._roster.by_engine_id
         marked: dict[Running, None] = {}
-        for output in batches:
-            for event in output:
+        num_events = 0
+        for streams, tokens, others in deliveries:
+            for stream, token in self._publisher.tokens.add(streams, tokens):
+                num_events += self._extend(stream, token, marked)
+            for event in others:
                 owner = owner_of(event.request_id)
-                if owner is None:
+                running = None if owner is None else owner[0]
+                if running is not None and running.stream is not None and (late := _token_of(event)) is not None:
+                    num_events += self._extend(running.stream, late, marked)  # it came before there was a stream
                     continue
-                running, candidates = owner
-                marked[running] = None
-                steady = running.steady
-                if (
-                    steady is not None
-                    and type(event) is TokenEvent
-                    and event.finish_reason is None
-                    and event.token is not None
-                ):
-                    steady.tokens.append(event.token)
-                elif type(event) is PromptEvent:
-                    running.accept_prompt(event)
-                elif type(event) is TokenEvent and event.error is None:
-                    candidate = candidates[event.choice]
-                    running.accept(candidate, event)
-                    if candidate.ending is not None and event.finish_reason is None:
-                        engine_loop.cancel([event.request_id])
-                else:
-                    _fail(running, event)
-        self._mark(marked)
-        return sum(map(len, batches))
+                num_events += 1
+                if owner is not None:
+                    marked[owner[0]] = None
+                    _accept(*owner, event, engine_loop)
+        self._publisher.mark(marked)
+        return num_events
 
-    def _arrived(self, output: list[EngineOutput]) -> None:
-        self._batches.append(output)
+    def _extend(self, stream: TokenStream, token: int, marked: dict[Running, None]) -> bool:
+        """Add a token to what `stream` publishes, or did; whether it is left to the owner, who is marked."""
+        running: Running = stream.owner
+        now = running.stream
+        if now is not None and now.tokens is stream.tokens and not self._publisher.tokens.add([now], [token]):
+            return False
+        stream.tokens.append(token)
+        marked[running] = None
+        return True
+
+    def _arrived(self, delivery: _Delivery) -> None:
+        publisher = self._publisher
+        if delivery.others or self._deliveries or not delivery.streams:
+            self._deliveries.append(delivery)
+            publisher.wake.set()
+        else:
+            refused = publisher.tokens.add(delivery.streams, delivery.tokens)
+            publisher.tokens.send()
+            if refused:
+                self._deliveries.append(_Delivery([one for one, _ in refused], [token for _, token in refused], []))
+                publisher.wake.set()
         self.iterated.set()
-        self._wake.set()
+
+
+def _accept(running: Running, candidates: Sequence[Choice], event: EngineOutput, engine_loop: EngineLoop) -> None:
+    """Take what is more than a token of a stream."""
+    running.close_stream()
+    if type(event) is PromptEvent:
+        running.accept_prompt(event)
+    elif type(event) is TokenEvent and event.error is None:
+        candidate = candidates[event.choice]
+        running.accept(candidate, event)
+        if candidate.ending is not None and event.finish_reason is None:
+            engine_loop.cancel([event.request_id])
+    else:
+        _fail(running, event)
+
+
+def _token_of(event: EngineOutput) -> int | None:
+    """The token, if that is all that it brings."""
+    return event.token if type(event) is TokenEvent and event.finish_reason is None else None
 
 
 def _fail(running: Running, event: EngineOutput) -> None:

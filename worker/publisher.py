@@ -3,15 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from orcastream.broker.errors import BrokerError, Fenced, Unwritable
 from orcastream.broker.reply_log import ReplyLog, append_many
-from orcastream.broker.token_write import TokenWrite
+from orcastream.broker.token_stream import TokenStream
+from orcastream.broker.token_writer import TokenWriter
 from orcastream.schemas.events import Event, PromptRun, Terminal
 from orcastream.telemetry.names import Outcome
-from orcastream.worker.choice import Choice
 from orcastream.worker.lifecycle import Lifecycle
 from orcastream.worker.running import Running
 from orcastream.worker.session import Session
@@ -32,14 +32,25 @@ class Flushed:
 
 
 class Publisher:
-    """Keeps the set of requests that may have something to say, and writes it when `flush` is called."""
+    """Keeps the set of requests that may have something to say, and writes it when `flush` is called.
 
-    def __init__(self, lifecycle: Lifecycle) -> None:
+    Where a request's next tokens are all that it has to say, a stream of `tokens` publishes them from then on.
+    """
+
+    def __init__(self, lifecycle: Lifecycle, published: Callable[[int], None]) -> None:
+        """`published` is told how many tokens of streams have been dealt with."""
         self._lifecycle = lifecycle
         self._dirty: dict[Running, None] = {}
-        self.busy_s = 0.0
-        """Time spent on writing so far, waits for Redis included."""
+        self._refusals: list[tuple[TokenStream, BrokerError]] = []
+        """Since the last flush."""
+        self._busy_s = 0.0
+        self.tokens = TokenWriter(published, self._settled)
         self.wake = asyncio.Event()
+
+    @property
+    def busy_s(self) -> float:
+        """Time spent on writing so far, waits for Redis included."""
+        return self._busy_s + self.tokens.busy_s
 
     def mark(self, runnings: Iterable[Running]) -> None:
         """These may have an event to write."""
@@ -53,52 +64,35 @@ class Publisher:
         """
         self.wake.clear()
         dirty, self._dirty = self._dirty, {}
-        flushed, write = Flushed(), TokenWrite()
-        steady: list[tuple[Running, ReplyLog, Choice, int]] = []
-        others: list[tuple[Running, ReplyLog, Event]] = []
+        flushed = Flushed()
+        self._take_refusals(flushed)
+        due: list[tuple[Running, ReplyLog, Event]] = []
         for running in dirty:
-            reply_log, choice = running.log, running.steady
-            if reply_log is None or running.closed:
-                continue
-            if choice is not None and choice.ending is None and running.error is None:
-                tokens = choice.tokens
-                if choice.num_logged == len(tokens):
-                    continue
-                if write.add(reply_log, tokens, choice.num_logged):
-                    steady.append((running, reply_log, choice, len(tokens)))
-                    continue
-            if (event := running.next_event()) is not None:
-                others.append((running, reply_log, event))
-        if steady or others:
+            if running.log is not None and not running.log.busy and not running.closed:
+                event = running.next_event()
+                due += [] if event is None else [(running, running.log, event)]
+        self.tokens.send()
+        if due:
             begin_s = time.monotonic()
-            await self._write(session, write, steady, others, flushed)
+            await self._write(session, due, flushed)
             if flushed.ended:
                 await asyncio.gather(*(session.finish(one, terminal) for one, terminal in flushed.ended))
-            self.busy_s += time.monotonic() - begin_s
+            self._busy_s += time.monotonic() - begin_s
         return flushed
 
-    async def _write(
-        self,
-        session: Session,
-        write: TokenWrite,
-        steady: Sequence[tuple[Running, ReplyLog, Choice, int]],
-        others: Sequence[tuple[Running, ReplyLog, Event]],
-        flushed: Flushed,
-    ) -> None:
-        """Send `write`, which has tokens of all `steady`, and the events of the others, and see what became of them."""
-        write.send()
-        try:
-            outcomes = await append_many([(reply_log, event) for _, reply_log, event in others]) if others else []
-        except BaseException:
-            write.abandon()
-            raise
-        failures = await write.failures()
-        for running, reply_log, choice, end in steady:
-            if failures and (failure := failures.get(reply_log)) is not None:
-                self._refused(flushed, running, failure)
-            else:
-                choice.num_logged = end
-        for (running, _, event), outcome in zip(others, outcomes, strict=True):
+    async def finish(self, session: Session) -> list[Running]:
+        """Write all that there is to say; the requests that have ended. Raises as `flush` does."""
+        ended = []
+        while True:
+            ended += [running for running, _ in (await self.flush(session)).ended]
+            await self.tokens.settled()
+            if not self._dirty:
+                return ended
+
+    async def _write(self, session: Session, due: Sequence[tuple[Running, ReplyLog, Event]], flushed: Flushed) -> None:
+        """Send the events, and see what became of them."""
+        outcomes = await append_many([(reply_log, event) for _, reply_log, event in due])
+        for (running, reply_log, event), outcome in zip(due, outcomes, strict=True):
             if outcome is not None:
                 self._refused(flushed, running, outcome)
                 continue
@@ -113,9 +107,31 @@ class Publisher:
             if type(event) is Terminal:
                 self._lifecycle.ended(running, event)
                 flushed.ended.append((running, event))
+            elif running.log is reply_log and running.can_stream and not running.closed:
+                running.open_stream(self.tokens)
+
+    def _settled(self, stream: TokenStream, failure: BrokerError | None) -> None:
+        """See TokenWriter."""
+        running: Running = stream.owner
+        if running.log is not stream.log:  # it was attached anew, or went to somebody else
+            return
+        running.close_stream()
+        running.choices[0].num_logged = stream.num_logged
+        if failure is None:
+            self.mark([running])
+        else:
+            self._refusals.append((stream, failure))
+            self.wake.set()
+
+    def _take_refusals(self, flushed: Flushed) -> None:
+        refusals, self._refusals = self._refusals, []
+        for stream, failure in refusals:
+            running: Running = stream.owner
+            if running.log is stream.log and not running.closed:
+                self._refused(flushed, running, failure)
 
     def _refused(self, flushed: Flushed, running: Running, outcome: BrokerError) -> None:
-        running.log = None
+        running.detach()
         log.info("write refused", extra=running.log_fields(why=str(outcome)))
         if isinstance(outcome, Fenced):
             self._lifecycle.fenced(running)

@@ -1,6 +1,7 @@
 """Every request that this worker has claimed and not yet ended."""
 
 import asyncio
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from opentelemetry.trace import SpanContext
@@ -17,6 +18,8 @@ class Roster:
         """`capacity`: most candidates of all requests together, those that wait in the engine included; may change."""
         self.capacity = capacity
         self.changed = asyncio.Event()
+        self.first_deadline_ms = math.inf
+        """No deadline is before that (the server's clock, Unix time)."""
         self._by_ref: dict[EntryRef, Running] = {}
         self._by_id: dict[str, Running] = {}
         self._by_engine_id: dict[str, tuple[Running, Sequence[Choice]]] = {}
@@ -42,10 +45,16 @@ class Roster:
         """
         self._by_ref[running.ref] = running
         self._by_id[running.id] = running
+        self.first_deadline_ms = min(self.first_deadline_ms, running.request.deadline_ms)
+
+    def look_for_first_deadline(self) -> None:
+        """Requests that have left the roster do not count any more."""
+        self.first_deadline_ms = min((running.request.deadline_ms for running in self), default=math.inf)
 
     def remove(self, running: Running) -> None:
         """Forget a request that ended or went to somebody else."""
         running.closed = True
+        running.close_stream()
         if self._by_ref.get(running.ref) is running:
             del self._by_ref[running.ref]
         if self._by_id.get(running.id) is running:

@@ -8,6 +8,8 @@ from orcastream.broker.claimed import Claimed
 from orcastream.broker.fold import Fold
 from orcastream.broker.lease import Given
 from orcastream.broker.reply_log import ReplyLog
+from orcastream.broker.token_stream import TokenStream
+from orcastream.broker.token_writer import TokenWriter
 from orcastream.engine import PromptEvent, Request, Timeline, TokenEvent
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import Ending, Event, Output, PromptRun, Run, Started, Terminal, Usage
@@ -60,7 +62,7 @@ class Running:
         "ref",
         "request",
         "span",
-        "steady",
+        "stream",
         "suspect",
         "times",
     )
@@ -98,9 +100,9 @@ class Running:
         """Whether some of that stands in the log."""
         self.choices: list[Choice] = []
         """What the reply log holds, and what of it is to come."""
-        self.steady: Choice | None = None
-        """The only choice, while nothing of a token is to be looked at but that it is published: its first one is, it
-        has no stop string and no log probabilities."""
+        self.stream: TokenStream | None = None
+        """What publishes the tokens of the only choice, while nothing of them is to be looked at but that they are
+        published."""
         self.times = Times(claimed.ref.order[0], claimed_ms)
         self.span: EpochSpan | None = None
         """Of the epoch that is open or being opened."""
@@ -169,7 +171,8 @@ class Running:
         undisturbed. Otherwise, or where it failed (was cancelled, say) before it had an epoch here, the log is adopted:
         what stands in it is what clients may have seen.
         """
-        self.log, self.steady = log, None
+        self.detach()
+        self.log = log
         failed_early, self._was_open = self.error is not None and not self._was_open, True
         goes_on = fold.first_seed in (None, self._seed) and not failed_early
         if fold.first_seed is not None:
@@ -240,6 +243,7 @@ class Running:
     def fail(self, code: ErrorCode, message: str, field: str | None = None) -> None:
         """End the request before its time; the first reason wins. `field`: what is at fault in an invalid one."""
         if self.error is None:
+            self.close_stream()
             self.error, self._message, self._field = code, message, field
 
     @property
@@ -302,13 +306,36 @@ class Running:
         for run in event.runs:
             self.choices[run.choice].num_logged = run.position + len(run.tokens)
         is_terminal = type(event) is Terminal
-        if self.times.first_logged_s is not None and not is_terminal and (self.steady or not self._is_plain):
+        if self.times.first_logged_s is not None and not is_terminal:
             return False
         is_first = self.times.logged(tokens=bool(event.runs), terminal=is_terminal)
         self.progressed = self.progressed or is_first
-        if self._is_plain and not is_terminal:
-            self.steady = self.choices[0]
         return is_first and not self.continued
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether nothing of its next tokens is to be looked at but that they are published: one of them is, and it has
+        one choice, without a stop string or log probabilities.
+        """
+        return self._is_plain and self.times.first_logged_s is not None and not self.ended
+
+    def open_stream(self, writer: TokenWriter) -> None:
+        """From now on `writer` publishes its tokens, if the log allows."""
+        choice = self.choices[0]
+        if self.log is not None:
+            self.stream = writer.open(self.log, choice.tokens, choice.num_logged, self)
+
+    def close_stream(self) -> None:
+        """Something else than the next token is to be published, or to be known."""
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            stream.close()
+            self.choices[0].num_logged = stream.num_logged
+
+    def detach(self) -> None:
+        """Its epoch is over."""
+        self.close_stream()
+        self.log = None
 
     def _logged_endings(self) -> tuple[Ending, ...]:
         return tuple(Ending(None, choice.num_logged) for choice in self.choices)

@@ -27,9 +27,7 @@ log = logging.getLogger("orcastream.worker")
 
 _BLOCK_MS = 2000
 _SWEEP_INTERVAL_S = 1.0
-_DEADLINE_INTERVAL_S = 0.1
 _FORGET_AFTER_LEASES = 10
-_STALL_INTERVAL_S = 0.1
 _IDLE_CLOCK_AGE_S = 10.0
 """How old the reading of the server's clock may get while no deadline is kept by it."""
 
@@ -61,9 +59,7 @@ class Serving:
             background.append(self._tasks.create_task(self._run_suspects()))
             for interval_s, step in (
                 (self._parts.keeper.interval_s, self._keep),
-                (_DEADLINE_INTERVAL_S, self._expire),
-                (_STALL_INTERVAL_S, self._pass_on),
-                (LOOK_S, self._measure),
+                (LOOK_S, self._look),
                 (_SWEEP_INTERVAL_S, self._sweep),
                 (self._parts.keeper.interval_s, self._restore),
                 (_FORGET_AFTER_LEASES * self._parts.presence_ttl_ms / 1000, self._forget),
@@ -196,7 +192,13 @@ class Serving:
         throughput = self._parts.meter.report(self._parts.roster) if serves else None
         await self._session.throughput.tell(throughput, ttl_ms=ttl_ms)
 
-    async def _measure(self) -> None:
+    async def _look(self) -> None:
+        """What is due often: one wake-up for all of it."""
+        self._measure()
+        self._expire()
+        await self._pass_on()
+
+    def _measure(self) -> None:
         """Look at what the engine has computed."""
         engine, stats = self._parts.engine_loop, self._parts.engine.stats()
         self._parts.meter.look(
@@ -210,7 +212,7 @@ class Serving:
         """Show whoever watches what the engine does."""
         await self._parts.stats.step(self._session)
 
-    async def _expire(self) -> None:
+    def _expire(self) -> None:
         """End what is past its deadline."""
         for running in self._parts.keeper.expired(self._session.now_ms):
             self._end(running, ErrorCode.EXPIRED, "the deadline passed")

@@ -64,8 +64,8 @@ class Worker:
         roster = Roster(engine.config.max_batch_size + settings.most_waiting(engine.config.policy))
         metrics = WorkerMetrics(keys.model)
         lifecycle = Lifecycle(keys, name, metrics)
-        publisher = Publisher(lifecycle)
-        outbox = Outbox(roster, publisher.mark, publisher.wake)
+        publisher = Publisher(lifecycle, lambda num_tokens: engine_loop.published(num_tokens))
+        outbox = Outbox(roster, publisher)
         recorder = IterationRecorder()
         iteration_trace = IterationTrace(keys.model, settings.iteration_trace_ratio, roster.span_context)
         engine_loop = EngineLoop(
@@ -204,7 +204,7 @@ class Worker:
             raise
         finally:
             for running in roster:
-                running.log = None
+                running.detach()
                 self._parts.lifecycle.epoch_over(running, outcome)
             await session.close()
 
@@ -225,7 +225,7 @@ class Worker:
         parts = self._parts
         await self._stop_engine()
         parts.outbox.take(parts.engine_loop)
-        for running, _ in (await parts.publisher.flush(session)).ended:
+        for running in await parts.publisher.finish(session):
             parts.roster.remove(running)
         await parts.restorer.step(session)
         unknown = await session.claimer.unknown(parts.roster)

@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 from orcastream.broker.errors import BrokerError, Fenced, LinkLost, LogBusy
-from orcastream.broker.fold import fold_log
 from orcastream.broker.link import Link
 from orcastream.broker.reply_log import append_many
-from orcastream.broker.token_write import TokenWrite
 from orcastream.schemas.events import Output, encode_event
 from orcastream.schemas.keys import Keys
 from tests.broker.conftest import MakeWorker, OpenLink
@@ -86,70 +84,3 @@ async def test_a_link_that_dies_during_the_write(
     assert _kinds(await writing) == [LinkLost] * 3
     server.thaw()
     assert not any(job.log.writable for job in jobs)
-
-
-def _token_write(worker: ScriptedWorker, jobs: list[Job]) -> TokenWrite:
-    write = TokenWrite()
-    for job in jobs:
-        run = worker.next_run(job)
-        assert write.add(job.log, [0] * run.position + list(run.tokens), run.position)
-    write.send()
-    return write
-
-
-async def test_tokens_of_many_logs_are_the_events_that_append_writes(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
-) -> None:
-    worker = await make_worker(redis_server.url, "w1")
-    jobs = await _jobs(link, keys, worker, 3)
-    for _ in range(12):  # from event 9 to event 10 ids and replies get longer
-        assert await _token_write(worker, jobs).failures() == {}
-    for job in jobs:
-        await worker.step(job)
-        entries = await link.call("XRANGE", keys.reply(job.request.id), "-", "+")
-        assert [entry_id for entry_id, _ in entries] == [f"{job.log.epoch}-{index}".encode() for index in range(14)]
-        fold = fold_log(entries)
-        assert fold.tokens == job.tokens
-        assert len(job.tokens[0]) == 13
-
-
-async def test_of_tokens_written_together_each_log_fares_on_its_own(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
-) -> None:
-    """The second is fenced, the fourth is gone, and other replies come before, between and behind."""
-    worker = await make_worker(redis_server.url, "w1")
-    jobs = await _jobs(link, keys, worker, 5)
-    fence = encode_event(jobs[1].fold.started, jobs[1].request.form)
-    await link.call("XADD", keys.reply(jobs[1].request.id), f"{jobs[1].log.epoch + 1}-0", *fence)
-    await link.call("DEL", keys.reply(jobs[3].request.id))
-    before = asyncio.create_task(worker.link.call("ECHO", "before"))
-    await asyncio.sleep(0)
-    write = _token_write(worker, jobs)
-    again = TokenWrite()
-    assert not again.add(jobs[0].log, [0, 1], 1)  # one write per log is under way at a time
-    behind = asyncio.create_task(worker.link.call("ECHO", "behind"))
-    failures = await write.failures()
-    assert _kinds([failures.get(job.log) for job in jobs]) == [type(None), Fenced, type(None), Fenced, type(None)]
-    assert [await before, await behind] == [b"before", b"behind"]
-    assert [job.log.writable for job in jobs] == [True, False, True, False, True]
-    assert await _token_write(worker, jobs[::2]).failures() == {}
-
-
-async def test_tokens_on_a_link_that_dies_are_unknown_for_ever(
-    own_redis: Any, keys: Keys, make_worker: MakeWorker, open_link: OpenLink
-) -> None:
-    server = own_redis()
-    link = await open_link(server.url)
-    worker = await make_worker(server.url, "w1")
-    jobs = await _jobs(link, keys, worker, 3)
-    server.freeze()
-    waiting, cancelled = _token_write(worker, jobs[:2]), asyncio.create_task(_token_write(worker, jobs[2:]).failures())
-    await asyncio.sleep(0)
-    cancelled.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await cancelled
-    await worker.link.close()
-    assert _kinds((await waiting.failures()).values()) == [LinkLost] * 2
-    server.thaw()
-    assert not any(job.log.writable for job in jobs)
-    assert not TokenWrite().add(jobs[0].log, [1], 0)

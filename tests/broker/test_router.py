@@ -16,7 +16,7 @@ from orcastream.broker.queue import RequestQueue
 from orcastream.broker.reply_log import append_many
 from orcastream.broker.router import Router
 from orcastream.broker.scripts import ENTRY_STATE
-from orcastream.broker.token_write import TokenWrite
+from orcastream.broker.token_writer import TokenWriter
 from orcastream.schemas.events import Output
 from orcastream.schemas.keys import GROUP, Keys
 from tests.broker.conftest import MakeReader, MakeWorker
@@ -106,13 +106,14 @@ async def test_the_whole_way_of_requests_over_all_nodes(
     worker = await make_worker(cluster.url, "w1")
     following = [asyncio.create_task(follow(reader.subscribe(Watch(one, "default")))) for one in ids]
     jobs = await running(worker, router, keys, *ids)
-    for _ in range(3):
-        write = TokenWrite()
-        for job in jobs:
-            run = worker.next_run(job)
-            assert write.add(job.log, [0] * run.position + list(run.tokens), run.position)
-        write.send()
-        assert await write.failures() == {}
+    writer = TokenWriter(lambda _: None, lambda *settled: pytest.fail(f"{settled}"))
+    streams = [writer.open(job.log, job.tokens[0], 0) for job in jobs]
+    for position in range(3):
+        assert writer.add(streams, [worker.model(position)] * len(jobs)) == []  # type: ignore[arg-type]
+        writer.send()
+        await writer.settled()
+    for stream in streams:
+        stream.close()  # type: ignore[union-attr]
     assert [lease.owned for lease in (await worker.renew(*jobs)).values()] == [True] * len(jobs)
     assert await append_many([(job.log, Output((worker.next_run(job),))) for job in jobs]) == [None] * len(jobs)
     for job in jobs:
@@ -129,11 +130,14 @@ async def test_tokens_for_a_log_that_has_moved_are_refused_and_the_next_epoch_go
     (job,) = await running(worker, router, keys, "r1")
     await worker.step(job, 2)
     cluster.move(job.log.key, other_node(cluster, job.log.key))
-    write = TokenWrite()
-    assert write.add(job.log, [0, 10, 20], 2)
-    write.send()
-    failure = (await write.failures())[job.log]
-    assert (type(failure), failure.code) == (Unwritable, "MOVED")  # type: ignore[attr-defined]
+    failures: list[Any] = []
+    writer = TokenWriter(lambda _: None, lambda _, failure: failures.append(failure))
+    stream = writer.open(job.log, [0, 10], 2)
+    assert stream is not None
+    assert writer.add([stream], [20]) == []
+    writer.send()
+    await writer.settled()
+    assert [(type(failure), failure.code) for failure in failures] == [(Unwritable, "MOVED")]
     again = await worker.open(job.claimed)
     assert again.log.epoch > job.log.epoch
     await worker.step(again)
@@ -156,8 +160,8 @@ async def test_a_log_is_written_and_read_on_while_its_slot_is_being_moved(
         assert again.log.is_moving
         for _ in range(3):
             await worker.step(again)
-        write = TokenWrite()
-        assert not write.add(again.log, [0, 10, 20, 30, 40], 4)  # what says ASKING is written singly
+        writer = TokenWriter(lambda _: None, lambda *_: None)
+        assert writer.open(again.log, [0, 10, 20, 30], 4) is None  # what says ASKING is written singly
     await worker.step(again)  # the node that it is written to serves the slot by now
     await worker.end(again)
     seen = await following

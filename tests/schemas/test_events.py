@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from orcastream.schemas.codec import Form, decode, encode, form_of
 from orcastream.schemas.errors import ErrorCode, InvalidRequest
 from orcastream.schemas.events import (
+    TOKEN_PARTS,
     Ending,
     Event,
     EventId,
@@ -26,7 +27,6 @@ from orcastream.schemas.events import (
     decode_event,
     encode_event,
     encode_payload,
-    pack_token,
 )
 from orcastream.schemas.stopping import FinishReason
 
@@ -112,7 +112,9 @@ def test_round_trip(event: Event, form: Form) -> None:
 @pytest.mark.parametrize("position", [0, 127, 255, 65_535, 65_536, 2**31 - 1])
 @pytest.mark.parametrize("token", [0, 127, 65_535, 65_536, 151_935, 2**32 - 1])
 def test_a_token_packed_at_once_is_that_token(position: int, token: int) -> None:
-    packed = {b"type": b"tokens", b"payload": pack_token(position, token)}
+    before_position, before_token = TOKEN_PARTS
+    payload = before_position + position.to_bytes(4, "big") + before_token + token.to_bytes(4, "big")
+    packed = {b"type": b"tokens", b"payload": payload}
     assert decode_event(packed) == Output((Run(0, position, (token,)),))
 
 

@@ -20,6 +20,7 @@ from orcastream.schemas.stopping import FinishReason
 from orcastream.text.tokenizer import Tokenizer
 from orcastream.worker.engine_loop import EngineLoop, EngineOutput, Refused
 from orcastream.worker.outbox import Outbox
+from orcastream.worker.publisher import Publisher
 from orcastream.worker.roster import Roster
 from orcastream.worker.running import Running
 
@@ -53,7 +54,7 @@ class Stage:
     def __init__(self, **options: Any) -> None:
         self.roster = Roster(8)
         self.engine_loop = EngineLoop(cast(Any, None), lambda _: None, max_unpublished=100)
-        self.outbox = Outbox(self.roster, lambda _: None, asyncio.Event())
+        self.outbox = Outbox(self.roster, Publisher(cast(Any, None), lambda _: None))
         self.running = new_running(**options)
         self.roster.add(self.running)
         self.requests = self.begin()

@@ -33,7 +33,7 @@ async def deliveries(session: Session, running: Running) -> int:
 
 async def test_the_first_piece_of_a_prompt_forgives_and_so_does_a_token(session: Session, producer: Producer) -> None:
     running = await begin(session, producer)
-    publisher = Publisher(Lifecycle(session.keys, "w1", WorkerMetrics(session.keys.model)))
+    publisher = Publisher(Lifecycle(session.keys, "w1", WorkerMetrics(session.keys.model)), lambda _: None)
     (request,) = running.engine_requests()
     assert await deliveries(session, running) == 2
     for event in (

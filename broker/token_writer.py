@@ -1,0 +1,191 @@
+"""Writes token streams: one write per link at a time, with an event of every stream that has something new."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from orcastream.broker.errors import BrokerError, LinkLost
+from orcastream.broker.link import Link
+from orcastream.broker.reply_log import ReplyLog
+from orcastream.broker.token_stream import TokenStream
+
+OnWritten = Callable[[int], None]
+OnSettled = Callable[[TokenStream, BrokerError | None], None]
+
+
+class TokenWriter:
+    """What comes while a write is under way goes into the next one. Nothing here waits, and no task is needed.
+
+    `on_written` is told how many tokens that were added have been dealt with; `on_settled` of a stream that was closed
+    while a write of it was under way and that has been written (None) or refused, and of one that a refusal closed.
+    Neither may raise. Of streams on a link that is lost it is told nothing: that ends them all.
+    """
+
+    def __init__(self, on_written: OnWritten, on_settled: OnSettled) -> None:
+        self.on_written = on_written
+        self.on_settled = on_settled
+        self.busy_s = 0.0
+        """Time from write to answer so far."""
+        self._links: dict[Link, LinkWriter] = {}
+        self._waits: list[asyncio.Future[None]] = []
+
+    def open(self, log: ReplyLog, tokens: list[int], num_logged: int, owner: Any = None) -> TokenStream | None:
+        """A stream of `tokens`, the first `num_logged` of which stand in the log, for `owner`; the others go with the
+        next `send`. None where the log has to be written singly.
+        """
+        if not log.can_be_lent:
+            return None
+        writer = self._links.get(log.link)
+        if writer is None:
+            self._links = {link: one for link, one in self._links.items() if link.alive}
+            writer = self._links[log.link] = LinkWriter(self, log.link)
+        stream = TokenStream(writer, log, tokens, num_logged, owner)
+        if stream.num_unsent:
+            writer.waiting.append(stream)
+        return stream
+
+    def add(self, streams: Sequence[TokenStream], tokens: Sequence[int]) -> list[tuple[TokenStream, int]]:
+        """Add to each of the streams the token in its place; those that could not be added: their streams are closed.
+
+        `send` is to follow.
+        """
+        refused = []
+        for stream, token in zip(streams, tokens, strict=True):
+            writer = stream.writer
+            if writer is None:
+                refused.append((stream, token))
+                continue
+            stream.tokens.append(token)
+            if not stream.num_unsent:
+                writer.waiting.append(stream)
+            stream.num_unsent += 1
+            writer.num_waiting += 1
+        return refused
+
+    def send(self) -> None:
+        """Write what was added, as far as no write is under way."""
+        for writer in self._links.values():
+            writer.send()
+
+    async def settled(self) -> None:
+        """Return once nothing is under way any more."""
+        while any(one.waiting or one.under_way is not None for one in self._links.values()):
+            wait = asyncio.get_running_loop().create_future()
+            self._waits.append(wait)
+            await wait
+
+    def answered(self) -> None:
+        """Something is not under way any more."""
+        waits, self._waits = self._waits, []
+        for wait in waits:
+            if not wait.done():
+                wait.set_result(None)
+
+
+class LinkWriter:
+    """The streams of one link: those in the write under way, and those that wait for the next.
+
+    The answer to an XADD with an explicit id is that id, so the bytes of all answers are known beforehand: while they
+    come as expected, nothing is made of them. A `Link` gives them to it as to a future (`broker.link.Answer`).
+    """
+
+    __slots__ = (
+        "_closing",
+        "_in_flight",
+        "_link",
+        "_num_in_flight",
+        "_num_writes",
+        "_since_s",
+        "_writer",
+        "num_waiting",
+        "under_way",
+        "waiting",
+    )
+
+    def __init__(self, writer: TokenWriter, link: Link) -> None:
+        self._writer = writer
+        self._link = link
+        self._num_writes = 0
+        self.under_way: int | None = None
+        """The number of the write under way."""
+        self._in_flight: list[TokenStream] = []
+        self._num_in_flight = 0
+        """Tokens that were added and are in it."""
+        self.waiting: list[TokenStream] = []
+        self.num_waiting = 0
+        """Tokens that were added and are in none yet."""
+        self._closing: dict[TokenStream, None] = {}
+        """Of those in flight the ones that were closed meanwhile."""
+        self._since_s = 0.0
+
+    def send(self) -> None:
+        """Write what waits, unless a write is under way."""
+        if self.under_way is not None:
+            return
+        if not self.waiting:
+            self._dealt_with()
+            return
+        streams, self.waiting = self.waiting, []
+        self._in_flight = streams
+        self._num_in_flight, self.num_waiting = self.num_waiting, 0
+        self._num_writes += 1
+        self.under_way = number = self._num_writes
+        commands: list[bytes] = []
+        ids: list[bytes] = []
+        for stream in streams:
+            stream.pack(number, commands, ids)
+        self._since_s = time.monotonic()
+        try:
+            self._link.send_for(self, b"".join(commands), len(ids), b"".join(ids))
+        except LinkLost as lost:
+            self.set_exception(lost)
+
+    def withdraw(self, stream: TokenStream, *, in_flight: bool) -> None:
+        """Write no more of it; `in_flight`: it is in the write under way."""
+        if stream.num_unsent:
+            self.waiting.remove(stream)
+        if in_flight:
+            self._closing[stream] = None
+
+    def done(self) -> bool:
+        """It waits for every answer."""
+        return False
+
+    def set_result(self, replies: list[Any] | None) -> None:
+        """Take the replies to the write under way; None: all of them are as expected."""
+        streams, self._in_flight = self._in_flight, []
+        closing, self._closing = self._closing, {}
+        on_settled = self._writer.on_settled
+        if replies is not None:
+            for stream, reply in zip(streams, replies, strict=True):
+                if type(reply) is not bytes:
+                    closing.pop(stream, None)
+                    if stream.writer is not None and stream.num_unsent:
+                        self.waiting.remove(stream)
+                    on_settled(stream, stream.fail(reply))
+        self.under_way = None
+        for stream in closing:
+            stream.give_back()
+            on_settled(stream, None)
+        self._writer.busy_s += time.monotonic() - self._since_s
+        self._dealt_with()
+        if self.waiting:
+            self.send()
+
+    def set_exception(self, lost: BaseException) -> None:
+        """The link is lost, and what became of the write is unknown for ever."""
+        streams = {*self._in_flight, *self.waiting}
+        self._in_flight, self.waiting, self._closing = [], [], {}
+        for stream in streams:
+            stream.fail(lost)
+        self.under_way = None
+        self._dealt_with()
+
+    def _dealt_with(self) -> None:
+        num_tokens, self._num_in_flight = self._num_in_flight, 0
+        if not self.waiting:  # streams that were closed: their tokens are their owners' to publish
+            num_tokens, self.num_waiting = num_tokens + self.num_waiting, 0
+        if num_tokens:
+            self._writer.on_written(num_tokens)
+        self._writer.answered()
