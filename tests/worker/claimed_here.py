@@ -22,13 +22,13 @@ async def session(redis_server: RedisServer, producer: Producer) -> AsyncIterato
     await session.close()
 
 
-async def claim_and_attach(session: Session) -> Running:
-    """The one request that waits, which has four tokens at most; its epoch is open, and its engine is to start."""
+async def claim_and_attach(session: Session, *, max_tokens: int = 4) -> Running:
+    """The next request that waits; its epoch is open, and its engine is to start."""
     (claimed,) = await session.claimer.new(1)
     request = GenerationRequest.from_fields(
         claimed.fields, stream_class=claimed.ref.priority_class, now_ms=session.now_ms, max_payload_bytes=1000
     )
-    running = Running(claimed, request, max_tokens=4, tokenizer=None, claimed_ms=session.now_ms)
+    running = Running(claimed, request, max_tokens=max_tokens, tokenizer=None, claimed_ms=session.now_ms)
     outcome = await session.attach(running)
     assert isinstance(outcome, Attached)
     running.last_epoch = outcome.log.epoch

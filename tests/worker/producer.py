@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Iterator
+from itertools import cycle
 from typing import Any
 
 from orcastream.broker.fold import Fold
@@ -24,16 +25,23 @@ class Producer:
     def __init__(self, url: str) -> None:
         self.redis = plain_client(url, socket_timeout=30)
         self.keys = Keys(MODEL)
+        self._forms = cycle(Form)
 
     def request(
-        self, prompt: list[int], *, request_id: str = "", timeout_s: float = PATIENCE_S, **payload: Any
+        self,
+        prompt: list[int],
+        *,
+        request_id: str = "",
+        timeout_s: float = PATIENCE_S,
+        form: Form | None = None,
+        **payload: Any,
     ) -> GenerationRequest:
-        """A request that the contract accepts."""
+        """A request that the contract accepts; without a `form`, of either in turn."""
         return GenerationRequest(
             request_id or secrets.token_hex(16),
             parse_payload({"prompt": prompt, "temperature": 0.0, **payload}),
             int((time.time() + timeout_s) * 1000),
-            form=Form.JSON,
+            form=form or next(self._forms),
         )
 
     def post(self, prompt: list[int], **options: Any) -> str:

@@ -54,7 +54,7 @@ def test_mixed_requests_equal_the_undisturbed_run(
 
 
 def test_json_in_json_out(producer: Producer, count_prompt: list[int]) -> None:
-    request_id = producer.post(count_prompt, max_tokens=3)
+    request_id = producer.post(count_prompt, max_tokens=3, form=Form.JSON)
     producer.read(request_id)
     entries = producer.redis.xrange(producer.keys.reply(request_id))
     assert all(fields[b"payload"].startswith(b"{") for _, fields in entries)

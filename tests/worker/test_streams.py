@@ -1,0 +1,249 @@
+"""Tokens that go by themselves: whatever happens between two of them, each stands in the log once and in its place."""
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from orcastream.broker.attach import Attached
+from orcastream.broker.fold import Fold
+from orcastream.engine import TokenEvent
+from orcastream.schemas.codec import Form
+from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.events import EventId, decode_event
+from orcastream.schemas.stopping import FinishReason
+from orcastream.worker.engine_loop import EngineLoop
+from orcastream.worker.lifecycle import Lifecycle
+from orcastream.worker.metrics import WorkerMetrics
+from orcastream.worker.outbox import Outbox
+from orcastream.worker.publisher import Publisher
+from orcastream.worker.roster import Roster
+from orcastream.worker.running import Running
+from orcastream.worker.session import Session
+from tests.redis_server import one_server
+from tests.worker.claimed_here import claim_and_attach, session
+from tests.worker.producer import Producer
+
+__all__ = ["session"]
+
+pytestmark = one_server("embedded")
+
+MAX_TOKENS = 40
+
+
+@dataclass
+class Computed:
+    """A request, and what the engine has made of it."""
+
+    running: Running
+    tokens: list[int]
+    finished: bool = False
+
+    @property
+    def engine_id(self) -> str:
+        (engine_id,) = self.running.engine_ids()
+        return engine_id
+
+
+class Stage:
+    """A worker's way from engine to log; the engine, and what else happens, are the test's."""
+
+    def __init__(self, session: Session, producer: Producer) -> None:
+        self.session = session
+        self.producer = producer
+        self.roster = Roster(8)
+        self.num_delivered = self.num_published = 0
+        lifecycle = Lifecycle(session.keys, "w1", WorkerMetrics(session.keys.model))
+        self.publisher = Publisher(lifecycle, self._published)
+        self.outbox = Outbox(self.roster, self.publisher)
+        self.engine_loop = EngineLoop(cast(Any, None), lambda _: None, max_unpublished=100)
+        self.requests: list[Computed] = []
+
+    async def begin(self, **options: Any) -> Computed:
+        self.producer.post([5, 6, 7], max_tokens=MAX_TOKENS, form=Form.MSGPACK, **options)
+        running = await claim_and_attach(self.session, max_tokens=MAX_TOKENS)
+        self.roster.add(running)
+        self.roster.submitted(running)
+        self.requests.append(Computed(running, []))
+        return self.requests[-1]
+
+    def compute(self, *requests: Computed, finish: bool = False) -> None:
+        """One iteration: a token of each; `finish`: their last."""
+        events = []
+        for request in requests:
+            position = len(request.tokens)
+            request.tokens.append(position * 7919 % 100_000)
+            request.finished = finish or position + 1 == MAX_TOKENS
+            reason = FinishReason.LENGTH if request.finished else None
+            events.append(TokenEvent(request.engine_id, position, request.tokens[-1], reason))
+        self.num_delivered += len(events)
+        self.outbox.deliver(list(events))
+
+    async def publish(self) -> None:
+        """What the worker's task does when it is woken."""
+        self.publisher.wake.clear()
+        self._published(self.outbox.take(self.engine_loop))
+        flushed = await self.publisher.flush(self.session)
+        for running, _ in flushed.ended:
+            self.roster.remove(running)
+        for running in flushed.fenced:
+            await self.attach(running)
+
+    async def attach(self, running: Running) -> None:
+        outcome = await self.session.attach(running)
+        assert isinstance(outcome, Attached)
+        running.last_epoch = outcome.log.epoch
+        assert not running.attached(outcome.log, outcome.fold, ())  # the engine goes on undisturbed
+        self.publisher.mark([running])
+
+    def fence(self, request: Computed) -> None:
+        """Whoever had it in between wrote nothing but that it began."""
+        redis, key = self.producer.redis, self.producer.keys.reply(request.running.id)
+        ((_, started),) = redis.xrange(key, count=1)
+        ((last, _),) = redis.xrevrange(key, count=1)
+        redis.xadd(key, cast(Any, started), id=f"{EventId.parse(last.decode()).epoch + 1}-0")
+
+    async def settle(self) -> None:
+        """Publish until nothing is left to do."""
+        while True:
+            await asyncio.sleep(0)
+            await self.publisher.tokens.settled()
+            if not self.publisher.wake.is_set():
+                return
+            await self.publish()
+
+    def fold(self, request: Computed) -> Fold:
+        """What a reader has of it by now."""
+        fold = Fold()
+        for raw_id, fields in self.producer.redis.xrange(self.producer.keys.reply(request.running.id)):
+            fold.feed(EventId.parse(raw_id.decode()), decode_event(fields))
+        return fold
+
+    def _published(self, num_events: int) -> None:
+        self.num_published += num_events
+
+
+@pytest.fixture
+async def stage(session: Session, producer: Producer) -> Stage:
+    return Stage(session, producer)
+
+
+async def test_from_the_second_token_on_a_plain_request_is_a_stream(stage: Stage) -> None:
+    plain, told = await stage.begin(), await stage.begin(logprobs=1)
+    for position in range(4):
+        assert (plain.running.stream is not None) == (position > 0)
+        stage.compute(plain)
+        stage.compute(told)
+        await stage.settle()
+        assert [len(stage.fold(one).tokens[0]) for one in (plain, told)] == [position + 1] * 2
+    assert told.running.stream is None
+    assert stage.num_published == stage.num_delivered == 8
+
+
+async def test_no_task_is_woken_for_tokens_of_streams(stage: Stage) -> None:
+    request = await stage.begin()
+    stage.compute(request)
+    await stage.settle()
+    for _ in range(3):
+        stage.compute(request)
+        await asyncio.sleep(0)
+        assert not stage.publisher.wake.is_set()
+    await stage.publisher.tokens.settled()
+    assert stage.fold(request).tokens[0] == request.tokens
+    assert stage.num_published == stage.num_delivered
+
+
+async def test_what_came_before_there_was_a_stream_goes_first(stage: Stage) -> None:
+    """The second token is delivered while the first is on its way, the third when there is a stream."""
+    request = await stage.begin()
+    stage.compute(request)
+    await asyncio.sleep(0)
+    publishing = asyncio.create_task(stage.publish())
+    await asyncio.sleep(0)
+    stage.compute(request)
+    await publishing
+    assert request.running.stream is not None
+    stage.compute(request)
+    await asyncio.sleep(0)
+    await stage.settle()
+    assert stage.fold(request).tokens[0] == request.tokens
+    assert stage.num_published == stage.num_delivered
+
+
+@pytest.mark.parametrize("num_behind", [0, 1, 2])
+async def test_a_cancel_ends_a_stream_behind_the_write_under_way(stage: Stage, num_behind: int) -> None:
+    request, other = await stage.begin(), await stage.begin()
+    stage.compute(request, other)
+    await stage.settle()
+    stage.compute(request, other)
+    await asyncio.sleep(0)
+    request.running.fail(ErrorCode.CANCELLED, "cancelled")
+    stage.publisher.mark([request.running])
+    for _ in range(num_behind):
+        stage.compute(request, other)
+    await stage.settle()
+    fold = stage.fold(request)
+    assert fold.terminal is not None
+    assert fold.terminal.error is ErrorCode.CANCELLED
+    assert fold.tokens[0] == request.tokens[: len(fold.tokens[0])]
+    assert len(fold.tokens[0]) >= 2
+    assert stage.fold(other).tokens[0] == other.tokens
+    assert request.running.closed
+
+
+async def test_a_refused_stream_goes_on_in_a_new_epoch(stage: Stage) -> None:
+    request = await stage.begin()
+    stage.compute(request)
+    await stage.settle()
+    stage.fence(request)
+    stage.compute(request)
+    stage.compute(request)
+    await stage.settle()
+    stage.compute(request)
+    await stage.settle()
+    assert request.running.stream is not None
+    assert stage.fold(request).tokens[0] == request.tokens
+    assert stage.num_published == stage.num_delivered
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_any_order_of_things(stage: Stage, seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(4):
+        await stage.begin()
+    publishing: asyncio.Task[None] | None = None
+    cancelled = chance.choice(stage.requests)
+    for _ in range(200):
+        left = [one for one in stage.requests if not one.finished]
+        match chance.randrange(8):
+            case 0 | 1 | 2 if left:
+                stage.compute(*chance.sample(left, chance.randint(1, len(left))), finish=chance.random() < 0.02)
+            case 3:
+                await asyncio.sleep(0)
+            case 4:
+                await asyncio.sleep(chance.random() / 1000)
+            case 5 | 6 if publishing is None or publishing.done():
+                if publishing is not None:
+                    publishing.result()
+                publishing = asyncio.create_task(stage.publish())
+            case 7 if chance.random() < 0.2 and left:
+                stage.fence(chance.choice(left))
+            case 7 if chance.random() < 0.05 and not cancelled.finished:
+                cancelled.finished = True
+                cancelled.running.fail(ErrorCode.CANCELLED, "cancelled")
+                stage.publisher.mark([cancelled.running])
+    if publishing is not None:
+        await publishing
+    left = [one for one in stage.requests if not one.finished]
+    if left:
+        stage.compute(*left, finish=True)
+    await stage.settle()
+    for request in stage.requests:
+        fold, error = stage.fold(request), request.running.error
+        assert fold.terminal is not None
+        assert fold.tokens[0] == request.tokens[: len(fold.tokens[0])]
+        assert error is not None or fold.tokens[0] == request.tokens
+        assert request.running.closed
+    assert stage.num_published == stage.num_delivered
