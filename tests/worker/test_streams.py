@@ -208,6 +208,24 @@ async def test_a_refused_stream_goes_on_in_a_new_epoch(stage: Stage) -> None:
     assert stage.num_published == stage.num_delivered
 
 
+async def test_what_was_refused_before_says_nothing_of_a_new_epoch(stage: Stage) -> None:
+    """A connection was lost before the refusal had been looked at."""
+    request = await stage.begin()
+    running = request.running
+    stage.compute(request)
+    await stage.settle()
+    stage.fence(request)
+    stage.compute(request)
+    await asyncio.sleep(0)
+    await stage.publisher.tokens.settled()
+    running.detach()
+    await stage.attach(running)
+    log = running.log
+    await stage.settle()
+    assert running.log is log
+    assert stage.fold(request).tokens[0] == request.tokens
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_any_order_of_things(stage: Stage, seed: int) -> None:
     chance = random.Random(seed)
