@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from orcastream.broker.token_stream import TokenStream
 from orcastream.engine import PromptEvent, TokenEvent
@@ -36,32 +36,50 @@ class Outbox:
         self._roster = roster
         self._publisher = publisher
         self._deliveries: list[_Delivery] = []
+        self._last_ids: list[str] = []
+        """Of the last iteration that brought nothing but tokens of streams."""
+        self._last_streams: list[TokenStream] = []
         self.iterated = asyncio.Event()
 
     def deliver(self, output: list[EngineOutput]) -> None:
         """Hand over one iteration's output. Called in the engine's thread; never blocks."""
-        owner_of = self._roster.by_engine_id
-        delivery = _Delivery([], [], [])
-        streams, tokens, others = delivery
-        for event in output:
-            owner = owner_of(event.request_id)
-            stream = None if owner is None else owner[0].stream
-            if stream is not None and (token := _token_of(event)) is not None:
-                streams.append(stream)
-                tokens.append(token)
-            else:
-                others.append(event)
+        delivery = self._as_before(output) or self._sorted(output)
         try:
             self._loop.call_soon_threadsafe(self._arrived, delivery)
         except RuntimeError:
             return  # the loop has closed: the process is ending
+
+    def _as_before(self, output: list[EngineOutput]) -> _Delivery | None:
+        """Where the same requests go on that went on last, and all of them as streams, nothing has to be looked up."""
+        if not output or [event.request_id for event in output] != self._last_ids:
+            return None
+        tokens = [event.token for event in output if type(event) is TokenEvent and event.finish_reason is None]
+        if len(tokens) < len(output) or None in tokens:
+            return None
+        return _Delivery(self._last_streams, cast(list[int], tokens), [])
+
+    def _sorted(self, output: list[EngineOutput]) -> _Delivery:
+        owner_of = self._roster.by_engine_id.get
+        delivery = _Delivery([], [], [])
+        for event in output:
+            owner = owner_of(event.request_id)
+            stream = None if owner is None else owner[0].stream
+            token = _token_of(event)
+            if stream is None or token is None:
+                delivery.others.append(event)
+            else:
+                delivery.streams.append(stream)
+                delivery.tokens.append(token)
+        self._last_ids = [] if delivery.others else [event.request_id for event in output]
+        self._last_streams = delivery.streams
+        return delivery
 
     def take(self, engine_loop: EngineLoop) -> int:
         """Give everything delivered so far to its requests; return how many events that were but for those tokens that
         the writer of the streams has taken.
         """
         deliveries, self._deliveries = self._deliveries, []
-        owner_of = self._roster.by_engine_id
+        owner_of = self._roster.by_engine_id.get
         marked: dict[Running, None] = {}
         num_events = 0
         for streams, tokens, others in deliveries:
@@ -99,6 +117,7 @@ class Outbox:
             refused = publisher.tokens.add(delivery.streams, delivery.tokens)
             publisher.tokens.send()
             if refused:
+                self._last_ids = []  # to be looked up again
                 self._deliveries.append(_Delivery([one for one, _ in refused], [token for _, token in refused], []))
                 publisher.wake.set()
         self.iterated.set()

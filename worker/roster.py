@@ -22,7 +22,8 @@ class Roster:
         """No deadline is before that (the server's clock, Unix time)."""
         self._by_ref: dict[EntryRef, Running] = {}
         self._by_id: dict[str, Running] = {}
-        self._by_engine_id: dict[str, tuple[Running, Sequence[Choice]]] = {}
+        self.by_engine_id: dict[str, tuple[Running, Sequence[Choice]]] = {}
+        """Whose output of the engine that is, and the sequences that it extends, by `TokenEvent.choice`."""
 
     def __len__(self) -> int:
         return len(self._by_ref)
@@ -75,19 +76,15 @@ class Roster:
     def submitted(self, running: Running) -> None:
         """What the engine makes for `running` answers to its engine ids."""
         for engine_id, candidates in running.candidates().items():
-            self._by_engine_id[engine_id] = (running, candidates)
+            self.by_engine_id[engine_id] = (running, candidates)
 
     def withdraw(self, engine_ids: Iterable[str]) -> None:
         """Nothing that the engine still says under these ids counts."""
         for engine_id in engine_ids:
-            self._by_engine_id.pop(engine_id, None)
-
-    def by_engine_id(self, engine_id: str) -> tuple[Running, Sequence[Choice]] | None:
-        """Whose output that is, and the sequences that it extends, by `TokenEvent.choice`; None for a withdrawn one."""
-        return self._by_engine_id.get(engine_id)
+            self.by_engine_id.pop(engine_id, None)
 
     def span_context(self, engine_id: str) -> SpanContext | None:
         """The span of the epoch that an engine id belongs to; None where there is none. Any thread may ask."""
-        owner = self._by_engine_id.get(engine_id)
+        owner = self.by_engine_id.get(engine_id)
         span = None if owner is None else owner[0].span
         return None if span is None else span.context

@@ -81,7 +81,7 @@ class EngineStory:
         return Batch(stays=numbers, tokens=list(record.lengths), decodes=record.decode_tokens)
 
     def _goes_on(self, request: Request) -> bool:
-        owner = self._roster.by_engine_id(request.id)
+        owner = self._roster.by_engine_id.get(request.id)
         return owner is not None and owner[0].continued
 
 
