@@ -1,7 +1,6 @@
 """Writes token streams: one write per link at a time, with an event of every stream that has something new."""
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ from orcastream.broker.errors import BrokerError, LinkLost
 from orcastream.broker.link import Link
 from orcastream.broker.reply_log import ReplyLog
 from orcastream.broker.token_stream import TokenStream
+from orcastream.broker.write_clock import WriteClock
 
 OnWritten = Callable[[int], None]
 OnSettled = Callable[[TokenStream, BrokerError | None], None]
@@ -25,8 +25,7 @@ class TokenWriter:
     def __init__(self, on_written: OnWritten, on_settled: OnSettled) -> None:
         self.on_written = on_written
         self.on_settled = on_settled
-        self.busy_s = 0.0
-        """Time from write to answer so far."""
+        self.clock = WriteClock()
         self._links: dict[Link, LinkWriter] = {}
         self._waits: list[asyncio.Future[None]] = []
 
@@ -38,7 +37,6 @@ class TokenWriter:
             return None
         writer = self._links.get(log.link)
         if writer is None:
-            self._links = {link: one for link, one in self._links.items() if link.alive}
             writer = self._links[log.link] = LinkWriter(self, log.link)
         stream = TokenStream(writer, log, tokens, num_logged, owner)
         if stream.num_unsent:
@@ -69,11 +67,17 @@ class TokenWriter:
             writer.send()
 
     async def settled(self) -> None:
-        """Return once nothing is under way any more."""
+        """Write what was added, and return once nothing is under way any more."""
+        self.send()
         while any(one.waiting or one.under_way is not None for one in self._links.values()):
             wait = asyncio.get_running_loop().create_future()
             self._waits.append(wait)
             await wait
+
+    def forget(self) -> None:
+        """The links are closed, and so are all streams."""
+        self.send()
+        self._links = {}
 
     def answered(self) -> None:
         """Something is not under way any more."""
@@ -96,7 +100,6 @@ class LinkWriter:
         "_link",
         "_num_in_flight",
         "_num_writes",
-        "_since_s",
         "_writer",
         "num_waiting",
         "under_way",
@@ -117,7 +120,6 @@ class LinkWriter:
         """Tokens that were added and are in none yet."""
         self._closing: dict[TokenStream, None] = {}
         """Of those in flight the ones that were closed meanwhile."""
-        self._since_s = 0.0
 
     def send(self) -> None:
         """Write what waits, unless a write is under way."""
@@ -135,7 +137,7 @@ class LinkWriter:
         ids: list[bytes] = []
         for stream in streams:
             stream.pack(number, commands, ids)
-        self._since_s = time.monotonic()
+        self._writer.clock.begin()
         try:
             self._link.send_for(self, b"".join(commands), len(ids), b"".join(ids))
         except LinkLost as lost:
@@ -155,20 +157,21 @@ class LinkWriter:
     def set_result(self, replies: list[Any] | None) -> None:
         """Take the replies to the write under way; None: all of them are as expected."""
         streams, self._in_flight = self._in_flight, []
-        closing, self._closing = self._closing, {}
-        on_settled = self._writer.on_settled
+        settled: list[tuple[TokenStream, BrokerError | None]] = []
         if replies is not None:
             for stream, reply in zip(streams, replies, strict=True):
                 if type(reply) is not bytes:
-                    closing.pop(stream, None)
+                    self._closing.pop(stream, None)
                     if stream.writer is not None and stream.num_unsent:
                         self.waiting.remove(stream)
-                    on_settled(stream, stream.fail(reply))
-        self.under_way = None
+                    settled.append((stream, stream.fail(reply)))
+        self._end()
+        closing, self._closing = self._closing, {}
         for stream in closing:
             stream.give_back()
-            on_settled(stream, None)
-        self._writer.busy_s += time.monotonic() - self._since_s
+            settled.append((stream, None))
+        for stream, failure in settled:
+            self._writer.on_settled(stream, failure)
         self._dealt_with()
         if self.waiting:
             self.send()
@@ -179,8 +182,12 @@ class LinkWriter:
         self._in_flight, self.waiting, self._closing = [], [], {}
         for stream in streams:
             stream.fail(lost)
-        self.under_way = None
+        self._end()
         self._dealt_with()
+
+    def _end(self) -> None:
+        self.under_way = None
+        self._writer.clock.end()
 
     def _dealt_with(self) -> None:
         num_tokens, self._num_in_flight = self._num_in_flight, 0

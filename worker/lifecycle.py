@@ -84,6 +84,7 @@ class Lifecycle:
 
     def epoch_over(self, running: Running, outcome: Outcome) -> None:
         """The epoch is over, or could not be opened; nothing where it has ended before."""
+        running.close_stream()
         if running.span is not None:
             log.debug("epoch over", extra=running.log_fields(outcome=str(outcome)))
             running.span.abandon(outcome, running.times, running.timelines, output_tokens=running.num_logged)

@@ -61,11 +61,15 @@ class Outbox:
     def _sorted(self, output: list[EngineOutput]) -> _Delivery:
         owner_of = self._roster.by_engine_id.get
         delivery = _Delivery([], [], [])
+        found: dict[str, TokenStream | None] = {}
         for event in output:
-            owner = owner_of(event.request_id)
-            stream = None if owner is None else owner[0].stream
-            token = _token_of(event)
+            engine_id, token = event.request_id, _token_of(event)
+            if engine_id not in found:
+                owner = owner_of(engine_id)
+                found[engine_id] = None if owner is None else owner[0].stream
+            stream = found[engine_id]
             if stream is None or token is None:
+                found[engine_id] = None  # what follows is not to overtake it
                 delivery.others.append(event)
             else:
                 delivery.streams.append(stream)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -43,14 +42,13 @@ class Publisher:
         self._dirty: dict[Running, None] = {}
         self._refusals: list[tuple[TokenStream, BrokerError]] = []
         """Since the last flush."""
-        self._busy_s = 0.0
         self.tokens = TokenWriter(published, self._settled)
         self.wake = asyncio.Event()
 
     @property
     def busy_s(self) -> float:
         """Time spent on writing so far, waits for Redis included."""
-        return self._busy_s + self.tokens.busy_s
+        return self.tokens.clock.busy_s
 
     def mark(self, runnings: Iterable[Running]) -> None:
         """These may have an event to write."""
@@ -73,11 +71,12 @@ class Publisher:
                 due += [] if event is None else [(running, running.log, event)]
         self.tokens.send()
         if due:
-            begin_s = time.monotonic()
-            await self._write(session, due, flushed)
-            if flushed.ended:
+            self.tokens.clock.begin()
+            try:
+                await self._write(session, due, flushed)
                 await asyncio.gather(*(session.finish(one, terminal) for one, terminal in flushed.ended))
-            self._busy_s += time.monotonic() - begin_s
+            finally:
+                self.tokens.clock.end()
         return flushed
 
     async def finish(self, session: Session) -> list[Running]:
@@ -86,7 +85,7 @@ class Publisher:
         while True:
             ended += [running for running, _ in (await self.flush(session)).ended]
             await self.tokens.settled()
-            if not self._dirty:
+            if not (self._dirty or self._refusals):
                 return ended
 
     async def _write(self, session: Session, due: Sequence[tuple[Running, ReplyLog, Event]], flushed: Flushed) -> None:
@@ -109,6 +108,7 @@ class Publisher:
                 flushed.ended.append((running, event))
             elif running.log is reply_log and running.can_stream and not running.closed:
                 running.open_stream(self.tokens)
+        self.tokens.send()
 
     def _settled(self, stream: TokenStream, failure: BrokerError | None) -> None:
         """See TokenWriter."""

@@ -314,10 +314,12 @@ class Running:
 
     @property
     def can_stream(self) -> bool:
-        """Whether nothing of its next tokens is to be looked at but that they are published: one of them is, and it has
-        one choice, without a stop string or log probabilities.
+        """Whether nothing of its next tokens is to be looked at but that they are published: one of them is, its prompt
+        is told, if it is to be, and it has one choice, without a stop string or log probabilities.
         """
-        return self._is_plain and self.times.first_logged_s is not None and not self.ended
+        if not self._is_plain or self.times.first_logged_s is None or self.ended:
+            return False
+        return self._prompt is None or self._prompt.is_logged
 
     def open_stream(self, writer: TokenWriter) -> None:
         """From now on `writer` publishes its tokens, if the log allows."""

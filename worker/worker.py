@@ -207,6 +207,7 @@ class Worker:
                 running.detach()
                 self._parts.lifecycle.epoch_over(running, outcome)
             await session.close()
+            self._parts.publisher.tokens.forget()
 
     async def _drained(self) -> None:
         """Done when the drain may end: nothing runs any more, or the grace period is over."""

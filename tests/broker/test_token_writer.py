@@ -89,7 +89,7 @@ async def test_tokens_of_many_logs_are_the_events_that_append_writes(
         await job.log.append([Run(0, 12, (7,))])
         assert await logged(link, keys, job) == [list(range(14)), job.tokens[0]]
     assert writing.settled == {}
-    assert writing.writer.busy_s > 0
+    assert writing.writer.clock.busy_s > 0
 
 
 async def test_what_comes_during_a_write_goes_into_the_next(
@@ -121,7 +121,6 @@ async def test_a_stream_begins_behind_what_stands_in_its_log(
     job.tokens[0] += [8, 9]
     stream = writing.writer.open(job.log, job.tokens[0], 3)
     assert stream is not None
-    writing.writer.send()
     await writing.writer.settled()
     assert writing.num_written == 0  # nobody added them
     writing.send([stream], 10)
@@ -240,3 +239,17 @@ async def test_tokens_on_a_link_that_dies_are_unknown_for_ever(
     results = await append_many([(job.log, Output((Run(0, 1, (9,)),))) for job in jobs])
     assert [type(result) for result in results] == [LinkLost] * 4
     assert writing.writer.open(jobs[0].log, [], 0) is None
+
+
+async def test_what_is_added_for_a_dead_link_is_dealt_with_although_another_came(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, writing: Writing
+) -> None:
+    """One of a cluster's links breaks, and before its router has noticed, a stream is opened over a new one."""
+    one, other = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2")
+    (first,), (second,) = await make_jobs(link, keys, one, 1), await make_jobs(link, keys, other, 1)
+    stream = writing.open(first)
+    await one.link.close()
+    writing.open(second).close()
+    assert writing.writer.add([stream], [1]) == []
+    writing.writer.forget()
+    assert (writing.num_written, stream.writer) == (1, None)

@@ -1,6 +1,7 @@
 """Log probabilities of a prompt in the reply log: all of them, each once, before the first token."""
 
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import Event, EventId, Output, PromptRun, Run, Started, Terminal, encode_event
 from orcastream.schemas.limits import MAX_PROMPT_LOGPROBS_IN_EVENT
 from orcastream.schemas.stopping import FinishReason
+from tests.patience import PATIENCE_S
 from tests.redis_server import one_server
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
@@ -224,3 +226,23 @@ def write(producer: Producer, request_id: str, *events: Event) -> None:
         kind, name, payload, packed = encode_event(event, Form.JSON)
         entry_id = str(EventId(1, index))
         producer.redis.xadd(producer.keys.reply(request_id), {kind: name, payload: packed}, id=entry_id)
+
+
+def test_a_prompt_that_is_told_again_stands_before_the_tokens(
+    producer: Producer, start_worker: StartWorker, long_prompt: list[int]
+) -> None:
+    """Redis loses the log when tokens stand in it: the new one begins with the whole prompt, in several pieces."""
+    start_worker(max_num_batched_tokens=512)
+    request = producer.post(long_prompt, max_tokens=200, ignore_eos=True, prompt_logprobs=20, form=Form.MSGPACK)
+    key = producer.keys.reply(request)
+    kinds: list[bytes] = []
+    until = time.monotonic() + PATIENCE_S
+    while kinds.count(b"tokens") < 5 and time.monotonic() < until:
+        kinds = [fields[b"type"] for _, fields in producer.redis.xrange(key)]
+    producer.redis.delete(key)
+    while not producer.redis.exists(key) and time.monotonic() < until:
+        pass
+    fold = producer.read(request)
+    assert len(fold.tokens[0]) == 200
+    kinds = [fields[b"type"] for _, fields in producer.redis.xrange(key)]
+    assert kinds.count(b"prompt") > 1

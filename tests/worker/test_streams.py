@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -9,11 +10,13 @@ import pytest
 
 from orcastream.broker.attach import Attached
 from orcastream.broker.fold import Fold
+from orcastream.broker.link import Link
 from orcastream.engine import TokenEvent
 from orcastream.schemas.codec import Form
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import EventId, decode_event
 from orcastream.schemas.stopping import FinishReason
+from orcastream.telemetry.names import Outcome
 from orcastream.worker.engine_loop import EngineLoop
 from orcastream.worker.lifecycle import Lifecycle
 from orcastream.worker.metrics import WorkerMetrics
@@ -22,7 +25,8 @@ from orcastream.worker.publisher import Publisher
 from orcastream.worker.roster import Roster
 from orcastream.worker.running import Running
 from orcastream.worker.session import Session
-from tests.redis_server import one_server
+from orcastream.worker.settings import WorkerSettings
+from tests.redis_server import RedisServer, one_server
 from tests.worker.claimed_here import claim_and_attach, session
 from tests.worker.producer import Producer
 
@@ -55,8 +59,8 @@ class Stage:
         self.producer = producer
         self.roster = Roster(8)
         self.num_delivered = self.num_published = 0
-        lifecycle = Lifecycle(session.keys, "w1", WorkerMetrics(session.keys.model))
-        self.publisher = Publisher(lifecycle, self._published)
+        self.lifecycle = Lifecycle(session.keys, "w1", WorkerMetrics(session.keys.model))
+        self.publisher = Publisher(self.lifecycle, self._published)
         self.outbox = Outbox(self.roster, self.publisher)
         self.engine_loop = EngineLoop(cast(Any, None), lambda _: None, max_unpublished=100)
         self.requests: list[Computed] = []
@@ -91,9 +95,21 @@ class Stage:
         for running in flushed.fenced:
             await self.attach(running)
 
+    async def take_all(self) -> None:
+        """What the worker does at the end of a drain; refusals are for whoever comes next."""
+        self._published(self.outbox.take(self.engine_loop))
+        for running in await self.publisher.finish(self.session):
+            self.roster.remove(running)
+        for running in self.roster:
+            if running.log is None:
+                await self.attach(running)
+
     async def attach(self, running: Running) -> None:
         outcome = await self.session.attach(running)
-        assert isinstance(outcome, Attached)
+        if not isinstance(outcome, Attached):
+            assert running.answered or running.error is not None
+            self.roster.remove(running)
+            return
         running.last_epoch = outcome.log.epoch
         assert not running.attached(outcome.log, outcome.fold, ())  # the engine goes on undisturbed
         self.publisher.mark([running])
@@ -104,6 +120,26 @@ class Stage:
         ((_, started),) = redis.xrange(key, count=1)
         ((last, _),) = redis.xrevrange(key, count=1)
         redis.xadd(key, cast(Any, started), id=f"{EventId.parse(last.decode()).epoch + 1}-0")
+
+    async def reconnect(self, url: str, num_between: int) -> None:
+        """The connection breaks, with what is under way; the engine makes `num_between` tokens of each meanwhile."""
+        cast(Link, self.session.link).drop("broken")
+        for running in self.roster:
+            running.detach()
+        await self.session.close()
+        self.publisher.tokens.forget()
+        for _ in range(num_between):
+            self.compute(*self.left)
+            await asyncio.sleep(0)
+        settings = WorkerSettings(_env_file=None)  # type: ignore[call-arg]
+        self.session = await Session.open(settings, url, self.producer.keys, "w1", reconnected=True)
+        for running in self.roster:
+            await self.attach(running)
+
+    @property
+    def left(self) -> list[Computed]:
+        """The requests that the engine still computes."""
+        return [one for one in self.requests if not one.finished]
 
     async def settle(self) -> None:
         """Publish until nothing is left to do."""
@@ -226,18 +262,53 @@ async def test_what_was_refused_before_says_nothing_of_a_new_epoch(stage: Stage)
     assert stage.fold(request).tokens[0] == request.tokens
 
 
+async def test_how_far_a_stream_has_come_is_known_when_its_epoch_is_over(stage: Stage) -> None:
+    request = await stage.begin()
+    for _ in range(10):
+        stage.compute(request)
+        await stage.settle()
+    stage.lifecycle.epoch_over(request.running, Outcome.LEASE_LOST)
+    assert request.running.num_logged == 10
+
+
+class Raced(list[Any]):
+    """An iteration's output; between its first and its second event the event loop has the interpreter."""
+
+    def __init__(self, events: Iterable[TokenEvent], between: Callable[[], object]) -> None:
+        super().__init__(events)
+        self._between = between
+
+    def __iter__(self) -> Iterator[Any]:
+        for number, event in enumerate(super().__iter__()):
+            if number == 1:
+                self._between()
+            yield event
+
+
+async def test_two_tokens_of_an_iteration_keep_their_order_while_a_stream_opens(stage: Stage) -> None:
+    request = await stage.begin()
+    stage.compute(request)
+    await stage.settle()
+    request.running.close_stream()
+    events = [TokenEvent(request.engine_id, position, 10 + position) for position in (1, 2)]
+    stage.outbox.deliver(Raced(events, lambda: request.running.open_stream(stage.publisher.tokens)))
+    await stage.settle()
+    assert stage.fold(request).tokens[0] == [*request.tokens, 11, 12]
+
+
+@pytest.mark.parametrize("loses_connections", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-async def test_any_order_of_things(stage: Stage, seed: int) -> None:
+async def test_any_order_of_things(stage: Stage, redis_server: RedisServer, seed: int, loses_connections: bool) -> None:
     chance = random.Random(seed)
     for _ in range(4):
         await stage.begin()
     publishing: asyncio.Task[None] | None = None
     cancelled = chance.choice(stage.requests)
-    for _ in range(200):
-        left = [one for one in stage.requests if not one.finished]
-        match chance.randrange(8):
+    for _ in range(300):
+        left = stage.left
+        match chance.randrange(9):
             case 0 | 1 | 2 if left:
-                stage.compute(*chance.sample(left, chance.randint(1, len(left))), finish=chance.random() < 0.02)
+                stage.compute(*chance.sample(left, chance.randint(1, len(left))), finish=chance.random() < 0.01)
             case 3:
                 await asyncio.sleep(0)
             case 4:
@@ -248,20 +319,27 @@ async def test_any_order_of_things(stage: Stage, seed: int) -> None:
                 publishing = asyncio.create_task(stage.publish())
             case 7 if chance.random() < 0.2 and left:
                 stage.fence(chance.choice(left))
-            case 7 if chance.random() < 0.05 and not cancelled.finished:
+            case 7 if chance.random() < 0.02 and not cancelled.finished:
                 cancelled.finished = True
                 cancelled.running.fail(ErrorCode.CANCELLED, "cancelled")
                 stage.publisher.mark([cancelled.running])
+            case 8 if loses_connections and chance.random() < 0.1:
+                if publishing is not None:
+                    publishing.cancel()
+                    await asyncio.gather(publishing, return_exceptions=True)
+                    publishing = None
+                await stage.reconnect(redis_server.url, chance.randrange(3))
     if publishing is not None:
         await publishing
-    left = [one for one in stage.requests if not one.finished]
-    if left:
-        stage.compute(*left, finish=True)
+    if stage.left:
+        stage.compute(*stage.left, finish=True)
+    if chance.random() < 0.5:  # as at the end of a drain
+        await asyncio.sleep(0)
+        await stage.take_all()
     await stage.settle()
     for request in stage.requests:
         fold, error = stage.fold(request), request.running.error
         assert fold.terminal is not None
         assert fold.tokens[0] == request.tokens[: len(fold.tokens[0])]
         assert error is not None or fold.tokens[0] == request.tokens
-        assert request.running.closed
     assert stage.num_published == stage.num_delivered
