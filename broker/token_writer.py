@@ -162,8 +162,8 @@ class LinkWriter:
             for stream, reply in zip(streams, replies, strict=True):
                 if type(reply) is not bytes:
                     self._closing.pop(stream, None)
-                    if stream.writer is not None and stream.num_unsent:
-                        self.waiting.remove(stream)
+                    if stream.writer is not None:
+                        self.withdraw(stream, in_flight=False)
                     settled.append((stream, stream.fail(reply)))
         self._end()
         closing, self._closing = self._closing, {}

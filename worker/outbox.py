@@ -43,27 +43,28 @@ class Outbox:
 
     def deliver(self, output: list[EngineOutput]) -> None:
         """Hand over one iteration's output. Called in the engine's thread; never blocks."""
-        delivery = self._as_before(output) or self._sorted(output)
+        ids = [event.request_id for event in output]
+        delivery = self._as_before(ids, output) or self._sorted(ids, output)
         try:
             self._loop.call_soon_threadsafe(self._arrived, delivery)
         except RuntimeError:
             return  # the loop has closed: the process is ending
 
-    def _as_before(self, output: list[EngineOutput]) -> _Delivery | None:
+    def _as_before(self, ids: list[str], output: list[EngineOutput]) -> _Delivery | None:
         """Where the same requests go on that went on last, and all of them as streams, nothing has to be looked up."""
-        if not output or [event.request_id for event in output] != self._last_ids:
+        if not ids or ids != self._last_ids:
             return None
         tokens = [event.token for event in output if type(event) is TokenEvent and event.finish_reason is None]
         if len(tokens) < len(output) or None in tokens:
             return None
         return _Delivery(self._last_streams, cast(list[int], tokens), [])
 
-    def _sorted(self, output: list[EngineOutput]) -> _Delivery:
+    def _sorted(self, ids: list[str], output: list[EngineOutput]) -> _Delivery:
         owner_of = self._roster.by_engine_id.get
         delivery = _Delivery([], [], [])
         found: dict[str, TokenStream | None] = {}
-        for event in output:
-            engine_id, token = event.request_id, _token_of(event)
+        for engine_id, event in zip(ids, output, strict=True):
+            token = _token_of(event)
             if engine_id not in found:
                 owner = owner_of(engine_id)
                 found[engine_id] = None if owner is None else owner[0].stream
@@ -74,7 +75,7 @@ class Outbox:
             else:
                 delivery.streams.append(stream)
                 delivery.tokens.append(token)
-        self._last_ids = [] if delivery.others else [event.request_id for event in output]
+        self._last_ids = [] if delivery.others else ids
         self._last_streams = delivery.streams
         return delivery
 

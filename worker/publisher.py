@@ -68,7 +68,8 @@ class Publisher:
         for running in dirty:
             if running.log is not None and not running.log.busy and not running.closed:
                 event = running.next_event()
-                due += [] if event is None else [(running, running.log, event)]
+                if event is not None:
+                    due.append((running, running.log, event))
         self.tokens.send()
         if due:
             self.tokens.clock.begin()

@@ -18,7 +18,7 @@ from orcastream.broker.lease import Held, Lease, Leases
 from orcastream.broker.queue import Enqueued, RequestQueue
 from orcastream.broker.reply_log import ReplyLog
 from orcastream.schemas.errors import ErrorCode
-from orcastream.schemas.events import Ending, Run, Started, Terminal, Usage
+from orcastream.schemas.events import Ending, Run, Started, Terminal, Usage, encode_event
 from orcastream.schemas.keys import Keys
 from orcastream.schemas.request import GenerationRequest, parse_payload
 from orcastream.schemas.seed import derived_seed
@@ -181,3 +181,20 @@ async def take_over(worker: ScriptedWorker) -> Claimed:
         claimed = await worker.claimer.expired(1)
         if claimed:
             return claimed[0]
+
+
+async def take_jobs(link: Connection, keys: Keys, worker: ScriptedWorker, count: int, **options: Any) -> list[Job]:
+    """So many new requests in the worker's hands."""
+    jobs = []
+    for index in range(count):
+        await enqueue(link, keys, make_request(f"{worker.name}-{index}", **options))
+        jobs.append(await worker.take())
+    return jobs
+
+
+async def fence(link: Connection, keys: Keys, job: Job) -> None:
+    """Begin a higher epoch in the job's log, as somebody else would."""
+    started = job.fold.started
+    assert started is not None
+    entry = encode_event(started, job.request.form)
+    await link.call("XADD", keys.reply(job.request.id), f"{job.log.epoch + 1}-0", *entry)

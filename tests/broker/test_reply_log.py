@@ -8,19 +8,11 @@ import pytest
 from orcastream.broker.errors import BrokerError, Fenced, LinkLost, LogBusy
 from orcastream.broker.link import Link
 from orcastream.broker.reply_log import append_many
-from orcastream.schemas.events import Output, encode_event
+from orcastream.schemas.events import Output
 from orcastream.schemas.keys import Keys
 from tests.broker.conftest import MakeWorker, OpenLink
-from tests.broker.scripted import Job, ScriptedWorker, enqueue, make_request
+from tests.broker.scripted import Job, ScriptedWorker, fence, take_jobs
 from tests.redis_server import RedisServer
-
-
-async def _jobs(link: Link, keys: Keys, worker: ScriptedWorker, count: int) -> list[Job]:
-    jobs = []
-    for index in range(count):
-        await enqueue(link, keys, make_request(f"{worker.name}-{index}"))
-        jobs.append(await worker.take())
-    return jobs
 
 
 def _events(worker: ScriptedWorker, jobs: list[Job]) -> list[Any]:
@@ -36,10 +28,9 @@ async def test_each_log_fares_on_its_own(
 ) -> None:
     """One is fenced, one is gone, one sits on a dead link, one is busy; the others are written."""
     alive, dead = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2")
-    jobs = [*await _jobs(link, keys, alive, 4), *await _jobs(link, keys, dead, 1)]
+    jobs = [*await take_jobs(link, keys, alive, 4), *await take_jobs(link, keys, dead, 1)]
     fenced, gone = jobs[1], jobs[2]
-    fence = encode_event(fenced.fold.started, fenced.request.form)  # type: ignore[arg-type]
-    await link.call("XADD", keys.reply(fenced.request.id), f"{fenced.log.epoch + 1}-0", *fence)
+    await fence(link, keys, fenced)
     await link.call("DEL", keys.reply(gone.request.id))
     await link.call("CLIENT", "KILL", "ID", dead.link.client_id)
     await dead.link.wait_lost()
@@ -59,7 +50,7 @@ async def test_a_cancelled_write_ends_the_epoch_of_every_log_in_it(
 ) -> None:
     """Over two links: what was sent may stand in the logs or not, so nothing is sent behind it."""
     workers = [await make_worker(redis_server.url, f"w{i}") for i in range(2)]
-    jobs = [job for worker in workers for job in await _jobs(link, keys, worker, 2)]
+    jobs = [job for worker in workers for job in await take_jobs(link, keys, worker, 2)]
     writing = asyncio.create_task(append_many(_events(workers[0], jobs)))
     await asyncio.sleep(0)
     writing.cancel()
@@ -76,7 +67,7 @@ async def test_a_link_that_dies_during_the_write(
     server = own_redis()
     link = await open_link(server.url)
     worker = await make_worker(server.url, "w1")
-    jobs = await _jobs(link, keys, worker, 3)
+    jobs = await take_jobs(link, keys, worker, 3)
     server.freeze()
     writing = asyncio.create_task(append_many(_events(worker, jobs)))
     await asyncio.sleep(0)

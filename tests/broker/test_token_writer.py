@@ -13,10 +13,10 @@ from orcastream.broker.reply_log import append_many
 from orcastream.broker.token_stream import TokenStream
 from orcastream.broker.token_writer import TokenWriter
 from orcastream.schemas.codec import Form
-from orcastream.schemas.events import Output, Run, encode_event
+from orcastream.schemas.events import Output, Run
 from orcastream.schemas.keys import Keys
 from tests.broker.conftest import MakeWorker, OpenLink
-from tests.broker.scripted import Job, ScriptedWorker, enqueue, make_request
+from tests.broker.scripted import Job, fence, take_jobs
 from tests.redis_server import RedisServer
 
 
@@ -56,14 +56,6 @@ def writing() -> Writing:
     return Writing()
 
 
-async def make_jobs(link: Link, keys: Keys, worker: ScriptedWorker, count: int, **options: Any) -> list[Job]:
-    jobs = []
-    for index in range(count):
-        await enqueue(link, keys, make_request(f"{worker.name}-{index}", **options))
-        jobs.append(await worker.take())
-    return jobs
-
-
 async def logged(link: Link, keys: Keys, job: Job) -> list[list[int]]:
     """Of a log of one epoch the indices of its entries, and the tokens."""
     entries = await link.call("XRANGE", keys.reply(job.request.id), "-", "+")
@@ -74,7 +66,7 @@ async def test_tokens_of_many_logs_are_the_events_that_append_writes(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, writing: Writing
 ) -> None:
     worker = await make_worker(redis_server.url, "w1")
-    jobs = await make_jobs(link, keys, worker, 3)
+    jobs = await take_jobs(link, keys, worker, 3)
     streams = [writing.open(job) for job in jobs]
     for token in range(12):  # from event 9 to event 10 ids and replies get longer
         writing.send(streams, token * 10_000)
@@ -97,7 +89,7 @@ async def test_what_comes_during_a_write_goes_into_the_next(
 ) -> None:
     """As one event each; ids that a shared event spares are not left out."""
     worker = await make_worker(redis_server.url, "w1")
-    jobs = await make_jobs(link, keys, worker, 2)
+    jobs = await take_jobs(link, keys, worker, 2)
     streams = [writing.open(job) for job in jobs]
     writing.send(streams, 1)
     writing.send(streams, 2)
@@ -116,7 +108,7 @@ async def test_a_stream_begins_behind_what_stands_in_its_log(
 ) -> None:
     """And writes what its owner has beyond that."""
     worker = await make_worker(redis_server.url, "w1")
-    (job,) = await make_jobs(link, keys, worker, 1)
+    (job,) = await take_jobs(link, keys, worker, 1)
     await worker.step(job, 3)
     job.tokens[0] += [8, 9]
     stream = writing.writer.open(job.log, job.tokens[0], 3)
@@ -136,7 +128,7 @@ async def test_only_an_idle_log_of_msgpack_gets_a_stream(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, writing: Writing, form: Form
 ) -> None:
     worker = await make_worker(redis_server.url, "w1")
-    (job,) = await make_jobs(link, keys, worker, 1, form=form)
+    (job,) = await take_jobs(link, keys, worker, 1, form=form)
     assert (writing.writer.open(job.log, [], 0) is not None) == (form is Form.MSGPACK)
     assert writing.writer.open(job.log, [], 0) is None or form is not Form.MSGPACK
 
@@ -145,7 +137,7 @@ async def test_one_that_is_closed_during_a_write_has_its_log_back_behind_it(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, writing: Writing
 ) -> None:
     worker = await make_worker(redis_server.url, "w1")
-    jobs = await make_jobs(link, keys, worker, 2)
+    jobs = await take_jobs(link, keys, worker, 2)
     closed, open_ = (writing.open(job) for job in jobs)
     writing.send([closed, open_], 1)
     writing.send([closed, open_], 2)
@@ -169,7 +161,7 @@ async def test_what_a_closed_one_leaves_waiting_is_dealt_with(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, writing: Writing
 ) -> None:
     worker = await make_worker(redis_server.url, "w1")
-    (job,) = await make_jobs(link, keys, worker, 1)
+    (job,) = await take_jobs(link, keys, worker, 1)
     stream = writing.open(job)
     assert writing.writer.add([stream], [1]) == []
     stream.close()
@@ -183,10 +175,9 @@ async def test_each_stream_fares_on_its_own(
 ) -> None:
     """One is fenced, one is gone, one of those was closed meanwhile, and other replies come before and behind."""
     worker = await make_worker(redis_server.url, "w1")
-    jobs = await make_jobs(link, keys, worker, 6)
+    jobs = await take_jobs(link, keys, worker, 6)
     for job in (jobs[1], jobs[4]):
-        fence = encode_event(job.fold.started, job.request.form)  # type: ignore[arg-type]
-        await link.call("XADD", keys.reply(job.request.id), f"{job.log.epoch + 1}-0", *fence)
+        await fence(link, keys, job)
     await link.call("DEL", keys.reply(jobs[3].request.id))
     streams = [writing.open(job) for job in jobs]
     before = asyncio.create_task(worker.link.call("ECHO", "before"))
@@ -220,7 +211,7 @@ async def test_tokens_on_a_link_that_dies_are_unknown_for_ever(
     server = own_redis()
     link = await open_link(server.url)
     worker = await make_worker(server.url, "w1")
-    jobs = await make_jobs(link, keys, worker, 4)
+    jobs = await take_jobs(link, keys, worker, 4)
     in_flight, closed, waiting, idle = streams = [writing.open(job) for job in jobs]
     server.freeze()
     writing.send([in_flight, closed], 1)
@@ -246,7 +237,7 @@ async def test_what_is_added_for_a_dead_link_is_dealt_with_although_another_came
 ) -> None:
     """One of a cluster's links breaks, and before its router has noticed, a stream is opened over a new one."""
     one, other = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2")
-    (first,), (second,) = await make_jobs(link, keys, one, 1), await make_jobs(link, keys, other, 1)
+    (first,), (second,) = await take_jobs(link, keys, one, 1), await take_jobs(link, keys, other, 1)
     stream = writing.open(first)
     await one.link.close()
     writing.open(second).close()

@@ -16,10 +16,15 @@ from tests.worker.producer import Producer
 @pytest.fixture
 async def session(redis_server: RedisServer, producer: Producer) -> AsyncIterator[Session]:
     """That of the worker `w1`."""
-    settings = WorkerSettings(_env_file=None)  # type: ignore[call-arg]
-    session = await Session.open(settings, redis_server.url, producer.keys, "w1", reconnected=False)
+    session = await open_session(redis_server.url, producer)
     yield session
     await session.close()
+
+
+async def open_session(url: str, producer: Producer, *, reconnected: bool = False) -> Session:
+    """A session of the worker `w1`."""
+    settings = WorkerSettings(_env_file=None)  # type: ignore[call-arg]
+    return await Session.open(settings, url, producer.keys, "w1", reconnected=reconnected)
 
 
 async def claim_and_attach(session: Session, *, max_tokens: int = 4) -> Running:

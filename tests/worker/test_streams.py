@@ -25,9 +25,8 @@ from orcastream.worker.publisher import Publisher
 from orcastream.worker.roster import Roster
 from orcastream.worker.running import Running
 from orcastream.worker.session import Session
-from orcastream.worker.settings import WorkerSettings
 from tests.redis_server import RedisServer, one_server
-from tests.worker.claimed_here import claim_and_attach, session
+from tests.worker.claimed_here import claim_and_attach, open_session, session
 from tests.worker.producer import Producer
 
 __all__ = ["session"]
@@ -131,8 +130,7 @@ class Stage:
         for _ in range(num_between):
             self.compute(*self.left)
             await asyncio.sleep(0)
-        settings = WorkerSettings(_env_file=None)  # type: ignore[call-arg]
-        self.session = await Session.open(settings, url, self.producer.keys, "w1", reconnected=True)
+        self.session = await open_session(url, self.producer, reconnected=True)
         for running in self.roster:
             await self.attach(running)
 
