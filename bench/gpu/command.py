@@ -6,11 +6,11 @@ batching in the same run, all over what the card was measured to do at most.
 
   orcastream bench gpu --json figures.json
   orcastream bench gpu --only check,kernels
+  orcastream bench gpu --only workloads --shapes qwen3-8b --workloads heavy_tail --repeats 1
   orcastream bench gpu --interpret          (the checks on tiny sizes in Triton's interpreter, without a GPU)
 """
 
 import argparse
-import json
 import os
 import random
 import sys
@@ -28,11 +28,14 @@ if TYPE_CHECKING:  # it is loaded after it has been decided whether Triton inter
 
 STAGES = ("check", "kernels", "iterations", "workloads")
 SHAPES = ("qwen3-0.6b", "qwen3-8b", "qwen3-tiny")
+WORKLOADS_COMPARED = ("equal_size", "short_long_mix", "heavy_tail", "orca_trace")
+"""Those whose requests do not follow one another, which transformers has no way to express; all arrive at once."""
+
 _WRONG = 1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check and measure; 1 where a kernel is wrong, after which nothing is measured."""
+    """Check and measure; 1 where a kernel is wrong or a measurement failed, all others being made."""
     options = _parse(arguments)
     stages = ["check"] if options.interpret else names(options.only) or STAGES
     if unknown := [stage for stage in stages if stage not in STAGES]:
@@ -40,14 +43,19 @@ def main(arguments: Sequence[str]) -> int:
     shapes = names(options.shapes)
     if unknown := [shape for shape in shapes if shape not in SHAPES]:
         raise UserError(f"--shapes: got {unknown[0]!r}, allowed: {', '.join(SHAPES)}")
+    workloads = names(options.workloads) or WORKLOADS_COMPARED
+    if unknown := [workload for workload in workloads if workload not in WORKLOADS_COMPARED]:
+        raise UserError(f"--workloads: got {unknown[0]!r}, allowed: {', '.join(WORKLOADS_COMPARED)}")
     if options.json is not None and not options.json.absolute().parent.is_dir():
         raise UserError(f"--json: got {str(options.json)!r}, allowed: a file in a directory that exists")
     if options.interpret:
         _interpret()
-    return _run(options, stages, shapes, command_line("gpu", arguments))
+    return _run(options, stages, shapes, workloads, command_line("gpu", arguments))
 
 
-def _run(options: argparse.Namespace, stages: Sequence[str], shapes: Sequence[str], command: str) -> int:
+def _run(
+    options: argparse.Namespace, stages: Sequence[str], shapes: Sequence[str], workloads: Sequence[str], command: str
+) -> int:
     import torch
 
     from orcastream.bench.gpu.report import Report
@@ -62,11 +70,13 @@ def _run(options: argparse.Namespace, stages: Sequence[str], shapes: Sequence[st
     except ValueError as error:
         raise UserError(str(error)) from None
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**31)
-    report = Report({"command": command, "machine": machine(), **_card(device), "versions": versions(), "seed": seed})
-    right = Bench(backend, device, seed, shapes, options.repeats, tiny=options.interpret).run(stages, report)
-    report.show()
-    if options.json is not None:
-        options.json.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+    about = {"command": command, "machine": machine(), **_card(device), "versions": versions(), "seed": seed}
+    report = Report(about, options.json)
+    bench = Bench(backend, device, seed, shapes, options.repeats, workloads=workloads, tiny=options.interpret)
+    try:
+        right = bench.run(stages, report)
+    finally:
+        report.show()
     return 0 if right else _WRONG
 
 
@@ -76,9 +86,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--backend", default="triton", help="attention backend to check and measure (%(default)s)")
     parser.add_argument("--only", metavar="STAGE[,...]", help=f"of {', '.join(STAGES)} (all)")
     parser.add_argument("--shapes", default="qwen3-0.6b,qwen3-8b", help="models, see make-model (%(default)s)")
+    parser.add_argument("--workloads", metavar="NAME[,...]", help=f"of {', '.join(WORKLOADS_COMPARED)} (all)")
     parser.add_argument("--repeats", type=at_least(1), default=3, help="runs of each workload (%(default)s)")
     parser.add_argument("--seed", type=int, help="of the random data (a new one each time)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, each as it comes")
     return parser.parse_args(list(arguments))
 
 

@@ -17,9 +17,8 @@ _STEPS = 40
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """`share` of a ceiling; `gap` is the share of the time in which no kernel ran, None where none was looked at."""
+    """`share` of a ceiling; `gap` is the share of the time in which no kernel ran, None where none was seen."""
 
-    what: str
     seconds: float
     share: float
     gap: float | None
@@ -30,11 +29,13 @@ def measure_decodes(
 ) -> Iteration:
     """`batch_size` requests that decode at `context` tokens and a few more; bytes are the weights and the cache, once.
 
-    ValueError where the cache does not hold them all.
+    ValueError where the cache does not hold them all; where the device cannot, before an engine is set up.
     """
-    engine = OrcaEngine(config, model)
     outputs = outputs_of_decodes(batch_size, context, config.max_num_batched_tokens)
-    room, needed = engine.cache.blocks_total * config.block_size, batch_size * (context + outputs)
+    needed = batch_size * (context + outputs)
+    _refuse_too_large(model, needed)
+    engine = OrcaEngine(config, model)
+    room = engine.cache.blocks_total * config.block_size
     if room < needed:
         raise ValueError(f"the cache holds {room} tokens, and {needed} are needed")
     _submit(engine, batch_size, context, outputs)
@@ -46,8 +47,18 @@ def measure_decodes(
     gap = _gap(engine) if engine.device.type == "cuda" else None
     read = _weight_bytes(model) + engine.last_iteration.context_tokens * _cache_bytes(engine)
     seconds = statistics.median(times)
-    what = f"decode iteration, batch {batch_size}, context {context}"
-    return Iteration(what, seconds, read / seconds / ceilings.bytes_per_s, gap)
+    return Iteration(seconds, read / seconds / ceilings.bytes_per_s, gap)
+
+
+def _refuse_too_large(model: PreTrainedModel, tokens: int) -> None:
+    """ValueError where the device has no memory for keys and values of so many tokens."""
+    if model.device.type != "cuda":
+        return
+    config = model.config
+    per_token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * model.dtype.itemsize
+    free, _ = torch.cuda.mem_get_info(model.device)
+    if tokens * per_token > free:
+        raise ValueError(f"the cache takes {tokens * per_token / 2**30:.1f} GiB, and {free / 2**30:.1f} are free")
 
 
 def outputs_of_decodes(batch_size: int, context: int, token_budget: int) -> int:
@@ -70,14 +81,15 @@ def measure_prefill(model: PreTrainedModel, config: EngineConfig, ceilings: Ceil
         length * (length + 1) * shape.num_heads * (shape.key_size + shape.value_size) for shape in engine._runner.shapes
     )
     flop = 2.0 * weights * length + attention
-    return Iteration(f"prefill iteration, {length}", seconds, flop / seconds / ceilings.flop_per_s, None)
+    return Iteration(seconds, flop / seconds / ceilings.flop_per_s, None)
 
 
-def busy_share(spans: Iterable[tuple[float, float]]) -> float:
-    """The share of the time from the first beginning to the last end that lies in one of `spans` (begin, end)."""
+def busy_share(spans: Iterable[tuple[float, float]]) -> float | None:
+    """The share of the time from the first beginning to the last end that lies in one of `spans` (begin, end); None:
+    there are none."""
     ordered = sorted(spans)
     if not ordered:
-        return 0.0
+        return None
     busy, until = 0.0, ordered[0][0]
     for begin, end in ordered:
         busy += max(0.0, end - max(begin, until))
@@ -102,13 +114,14 @@ def _steps(engine: OrcaEngine) -> list[float]:
     return times
 
 
-def _gap(engine: OrcaEngine) -> float:
+def _gap(engine: OrcaEngine) -> float | None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(_STEPS // 2):
             engine.step()
         torch.cuda.synchronize()
     events = [event for event in profile.events() if event.device_type.name == "CUDA"]
-    return 1 - busy_share((event.time_range.start, event.time_range.end) for event in events)
+    busy = busy_share((event.time_range.start, event.time_range.end) for event in events)
+    return None if busy is None else 1 - busy
 
 
 def _weight_bytes(model: PreTrainedModel) -> int:

@@ -1,6 +1,6 @@
 """Attention of one layer by itself: decode against the memory's ceiling, prefill against that of matrix products."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,35 @@ CONTEXTS = (512, 4096, 32768)
 PREFILLS = (512, 1024, 2048, 4096, 8192, 16384)
 
 
+_SHARE = 0.8
+"""Of the free memory, for the cache of a measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests with so many `cached` tokens each, of which the next `lengths` are computed."""
+
+    what: str
+    cached: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def decodes(self) -> bool:
+        """Whether each computes one token."""
+        return max(self.lengths) == 1
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens in the cache in the end."""
+        return sum(self.cached) + sum(self.lengths)
+
+    @property
+    def pairs(self) -> float:
+        """Pairs of a query and a key that it sees."""
+        spans = zip(self.cached, self.lengths, strict=True)
+        return sum(length * cached + length * (length + 1) / 2 for cached, length in spans)
+
+
 @dataclass(frozen=True, slots=True)
 class Timed:
     """One measurement: of `share` 1 the card could do no more, by bandwidth (`bytes`) or operations (`flop`)."""
@@ -27,44 +56,36 @@ class Timed:
     share: float
 
 
-def measure_decode(
+def decodes(batches: Sequence[int] = BATCHES, contexts: Sequence[int] = CONTEXTS) -> list[Load]:
+    """A token of each request of a batch, all with the same context."""
+    return [
+        Load(f"decode, batch {batch}, context {context}", (context - 1,) * batch, (1,) * batch)
+        for batch in batches
+        for context in contexts
+    ]
+
+
+def prefills(lengths: Sequence[int] = PREFILLS) -> list[Load]:
+    """A whole prompt in one chunk each."""
+    return [Load(f"prefill, {length}", (0,), (length,)) for length in lengths]
+
+
+def measure(
     backend: AttentionBackend,
     shape: LayerShape,
     cache_dtype: torch.dtype,
     ceilings: Ceilings,
     device: torch.device,
-    *,
-    batches: Sequence[int] = BATCHES,
-    contexts: Sequence[int] = CONTEXTS,
-) -> Iterator[Timed]:
-    """A token of each request of a batch, all with the same context; what does not fit into memory is left out."""
-    for batch_size in batches:
-        for context in contexts:
-            needed = batch_size * context * _bytes_per_token(shape, cache_dtype)
-            if device.type == "cuda" and needed > 0.8 * torch.cuda.mem_get_info(device)[0]:
-                continue
-            seconds = _seconds(backend, shape, cache_dtype, device, [context - 1] * batch_size, [1] * batch_size)
-            flop = 2.0 * batch_size * context * shape.num_heads * (shape.key_size + shape.value_size)
-            what = f"decode, batch {batch_size}, context {context}"
-            yield Timed(what, seconds, needed, flop, needed / seconds / ceilings.bytes_per_s)
-
-
-def measure_prefill(
-    backend: AttentionBackend,
-    shape: LayerShape,
-    cache_dtype: torch.dtype,
-    ceilings: Ceilings,
-    device: torch.device,
-    *,
-    lengths: Sequence[int] = PREFILLS,
-) -> Iterator[Timed]:
-    """A whole prompt in one chunk."""
-    for length in lengths:
-        seconds = _seconds(backend, shape, cache_dtype, device, [0], [length])
-        pairs = length * (length + 1) / 2
-        flop = 2.0 * pairs * shape.num_heads * (shape.key_size + shape.value_size)
-        moved = length * _bytes_per_token(shape, cache_dtype)
-        yield Timed(f"prefill, {length}", seconds, moved, flop, flop / seconds / ceilings.flop_per_s)
+    load: Load,
+) -> Timed:
+    """One load; ValueError where the device has no memory for its cache."""
+    moved = load.context_tokens * _bytes_per_token(shape, cache_dtype)
+    if device.type == "cuda" and moved > (room := _SHARE * torch.cuda.mem_get_info(device)[0]):
+        raise ValueError(f"the cache takes {moved / 2**30:.1f} GiB, and {room / 2**30:.1f} are free for it")
+    seconds = _seconds(backend, shape, cache_dtype, device, load)
+    flop = 2.0 * load.pairs * shape.num_heads * (shape.key_size + shape.value_size)
+    share = moved / seconds / ceilings.bytes_per_s if load.decodes else flop / seconds / ceilings.flop_per_s
+    return Timed(load.what, seconds, moved, flop, share)
 
 
 def _bytes_per_token(shape: LayerShape, cache_dtype: torch.dtype) -> int:
@@ -73,22 +94,17 @@ def _bytes_per_token(shape: LayerShape, cache_dtype: torch.dtype) -> int:
 
 
 def _seconds(
-    backend: AttentionBackend,
-    shape: LayerShape,
-    cache_dtype: torch.dtype,
-    device: torch.device,
-    cached: Sequence[int],
-    lengths: Sequence[int],
+    backend: AttentionBackend, shape: LayerShape, cache_dtype: torch.dtype, device: torch.device, load: Load
 ) -> float:
     dtype = torch.bfloat16
     generator = torch.Generator(device).manual_seed(0)
-    longest = [before + length for before, length in zip(cached, lengths, strict=True)]
+    longest = [before + length for before, length in zip(load.cached, load.lengths, strict=True)]
     sequences = Sequences(longest, shape.window, device, 0)
     layer = Layer(backend, shape, sequences.num_blocks, cache_dtype, AttentionCall(shape.key_size**-0.5), device)
     for part in layer.cache.tensors:
         _fill(part, generator)
-    sequences.skip(cached)
-    batch = sequences.batch(lengths)
+    sequences.skip(load.cached)
+    batch = sequences.batch(load.lengths)
     plan = backend.plan(batch, dtype)
     given = vectors(shape, int(batch.offsets[-1]), dtype, device, generator)
     return median_s(lambda: backend.attend(plan, layer.cache, *given, layer.call), device)

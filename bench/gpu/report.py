@@ -1,5 +1,7 @@
-"""What was found, as tables and as plain values."""
+"""What was found, as tables and as plain values, kept as it comes."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -10,14 +12,19 @@ from rich.table import Table
 class Report:
     """Sections of rows in the order in which they came; every row of a section has the same columns."""
 
-    def __init__(self, about: dict[str, Any]) -> None:
+    def __init__(self, about: dict[str, Any], written: Path | None = None) -> None:
+        """After each row the file `written` holds all of them: whatever ends the run, it leaves what was found."""
         self._about = about
+        self._written = written
         self._sections: dict[str, list[dict[str, Any]]] = {}
         self._console = Console(width=120, highlight=False)
+        self._progress = Console(width=120, highlight=False, stderr=True)
 
     def add(self, section: str, **row: Any) -> None:
         """One more row; floats are shown with few digits and kept with all."""
         self._sections.setdefault(section, []).append(row)
+        self._progress.print(f"{section}: {', '.join(map(_text, row.values()))}", markup=False, soft_wrap=True)
+        self._write()
 
     def show(self) -> None:
         """Print where and what was measured."""
@@ -33,6 +40,12 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """All of it."""
         return {**self._about, "results": self._sections}
+
+    def _write(self) -> None:
+        if self._written is not None:
+            beside = self._written.with_name(f"{self._written.name}.part")
+            beside.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+            beside.replace(self._written)
 
 
 def _text(value: Any) -> str:

@@ -14,9 +14,6 @@ from orcastream.bench.workloads import WORKLOADS, Draw, SampleRequest, token_ids
 from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.engine.model.quiet import quiet
 
-WORKLOADS_COMPARED = ("equal_size", "short_long_mix", "heavy_tail", "orca_trace")
-"""Those whose requests do not follow one another, which transformers has no way to express; all arrive at once."""
-
 
 def draw_requests(workload: str, vocab_size: int, seed: int, requests: int | None = None) -> list[SampleRequest]:
     """The requests of one workload, all at once."""
@@ -39,35 +36,37 @@ def run_engine(model: PreTrainedModel, config: EngineConfig, requests: Sequence[
 
 
 def run_transformers(model: PreTrainedModel, requests: Sequence[SampleRequest], config: dict[str, Any]) -> float:
-    """Output tokens per second of `init_continuous_batching` with its own attention."""
+    """Output tokens per second of transformers' continuous batching with its own attention, after the warm-up that it
+    gives itself and a run that does not count. RuntimeError where it fails."""
     with quiet():
         model.set_attn_implementation("sdpa")
-        manager = model.init_continuous_batching(
-            generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),
-            continuous_batching_config=ContinuousBatchingConfig(**config),
-        )
-    manager.start()
-    try:
-        for rounds in (requests[:2], requests):
-            begun_s = time.monotonic()
-            for request in rounds:
-                manager.add_request(list(token_ids(request)), max_new_tokens=request.max_tokens)
-            tokens, ended = 0, 0
-            while ended < len(rounds):
-                result = manager.get_result(timeout=1)
-                if result is None:
-                    if not manager.is_running():
-                        raise RuntimeError("transformers' continuous batching ended by itself")
-                    continue
-                if result.error is not None:
-                    raise RuntimeError(f"transformers' continuous batching: {result.error}")
-                tokens, ended = tokens + len(result.generated_tokens), ended + 1
-            seconds = time.monotonic() - begun_s
-    finally:
-        manager.stop(block=True)
+    generation = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0)
+    settings = ContinuousBatchingConfig(**config)
+    with model.continuous_batching_context_manager(generation, continuous_batching_config=settings) as manager:
+        _generated(manager, requests[:2])
+        begun_s = time.monotonic()
+        tokens = _generated(manager, requests)
+        seconds = time.monotonic() - begun_s
     del manager
     _free()
     return tokens / seconds
+
+
+def _generated(manager: Any, requests: Sequence[SampleRequest]) -> int:
+    """Output tokens of `requests`, once all have ended."""
+    for request in requests:
+        manager.add_request(list(token_ids(request)), max_new_tokens=request.max_tokens)
+    tokens, ended = 0, 0
+    while ended < len(requests):
+        result = manager.get_result(timeout=1)
+        if result is None:
+            if not manager.is_running():
+                raise RuntimeError("transformers' continuous batching ended by itself")
+            continue
+        if result.error is not None:
+            raise RuntimeError(f"transformers' continuous batching: {result.error}")
+        tokens, ended = tokens + len(result.generated_tokens), ended + 1
+    return tokens
 
 
 def _free() -> None:

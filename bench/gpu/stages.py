@@ -1,6 +1,5 @@
 """The parts of the measurement, each of which fills one section of the report."""
 
-import gc
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,20 +7,20 @@ from functools import partial
 import torch
 from transformers import PreTrainedModel
 
+from orcastream.bench.gpu.attempt import Attempts
 from orcastream.bench.gpu.ceilings import Ceilings, measure_ceilings
 from orcastream.bench.gpu.check import cases, check
 from orcastream.bench.gpu.iterations import measure_decodes, measure_prefill, outputs_of_decodes
-from orcastream.bench.gpu.kernels import BATCHES, CONTEXTS, PREFILLS, measure_decode
-from orcastream.bench.gpu.kernels import measure_prefill as measure_prefill_kernel
+from orcastream.bench.gpu.kernels import BATCHES, CONTEXTS, PREFILLS, decodes, prefills
+from orcastream.bench.gpu.kernels import measure as measure_kernel
 from orcastream.bench.gpu.models import random_model
 from orcastream.bench.gpu.report import Report
-from orcastream.bench.gpu.runs import WORKLOADS_COMPARED, draw_requests, run_engine, run_transformers
+from orcastream.bench.gpu.runs import draw_requests, run_engine, run_transformers
 from orcastream.bench.workloads import SampleRequest
 from orcastream.engine import EngineConfig
 from orcastream.engine.attention import AttentionBackend
 from orcastream.engine.kv.layout import LayerShape
 from orcastream.engine.model.runner import cache_dtype_name
-from orcastream.schemas.errors import InvalidRequest
 
 _LAYER = LayerShape(32, 8, 128, 128)
 """One layer of the 8B shape."""
@@ -41,92 +40,97 @@ class Bench:
         shapes: Sequence[str],
         repeats: int,
         *,
+        workloads: Sequence[str],
         tiny: bool,
     ) -> None:
         self._backend, self._device, self._seed = backend, device, seed
-        self._shapes, self._repeats, self._tiny = shapes, repeats, tiny
+        self._shapes, self._workloads, self._repeats, self._tiny = shapes, workloads, repeats, tiny
         self._ceilings: Ceilings | None = None
+        self._right = True
 
     def run(self, stages: Sequence[str], report: Report) -> bool:
-        """Those stages; False, and nothing after it, where a kernel computes something else than the reference."""
+        """Those stages, each whatever became of the ones before; False where a kernel computes something else than the
+        reference, or a measurement failed that was not too large."""
+        self._attempts = Attempts(report, self._device)
         parts = {
             "check": self.check,
             "kernels": self.kernels,
             "iterations": self.iterations,
             "workloads": self.workloads,
         }
-        return all(part(report) for name, part in parts.items() if name in stages)
+        for name, part in parts.items():
+            if name in stages:
+                self._attempts.attempt(name, partial(part, report))
+        return self._right and not self._attempts.failed
 
-    def check(self, report: Report) -> bool:
+    def check(self, report: Report) -> None:
         """Kernels against the reference."""
-        right = True
-        for found in check(self._backend, cases(self._tiny), self._device, self._seed, self._tiny):
-            right &= found.right
-            report.add("kernels against the reference", case=found.case.name, error=found.error, right=found.right)
-        return right
+        for number, case in enumerate(cases(self._tiny)):
+            measure = partial(check, self._backend, case, self._device, self._seed + number, self._tiny)
+            found = self._attempts.attempt(case.name, measure)
+            if found is not None:
+                self._right &= found.right
+                report.add("kernels against the reference", case=case.name, error=found.error, right=found.right)
 
-    def kernels(self, report: Report) -> bool:
+    def kernels(self, report: Report) -> None:
         """Decode and prefill of one layer."""
         ceilings = self._measured(report)
         for cache_dtype in (torch.bfloat16, torch.float8_e4m3fn):
-            given = (self._backend, _LAYER, cache_dtype, ceilings, self._device)
-            for found in (*measure_decode(*given), *measure_prefill_kernel(*given)):
-                report.add(
-                    "attention of one layer (32 heads, 8 key heads of 128)",
-                    what=found.what,
-                    cache=cache_dtype_name(cache_dtype),
-                    us=found.seconds * 1e6,
-                    GB_per_s=found.bytes / found.seconds / 1e9,
-                    TFLOP_per_s=found.flop / found.seconds / 1e12,
-                    of_ceiling=found.share,
-                )
-        return True
+            cache = cache_dtype_name(cache_dtype)
+            for load in (*decodes(), *prefills()):
+                measure = partial(measure_kernel, self._backend, _LAYER, cache_dtype, ceilings, self._device, load)
+                found = self._attempts.attempt(f"attention of one layer, cache {cache}: {load.what}", measure)
+                if found is not None:
+                    report.add(
+                        "attention of one layer (32 heads, 8 key heads of 128)",
+                        what=found.what,
+                        cache=cache,
+                        us=found.seconds * 1e6,
+                        GB_per_s=found.bytes / found.seconds / 1e9,
+                        TFLOP_per_s=found.flop / found.seconds / 1e12,
+                        of_ceiling=found.share,
+                    )
 
-    def iterations(self, report: Report) -> bool:
+    def iterations(self, report: Report) -> None:
         """Whole models: decode and prefill, and the gap between decode iterations."""
         ceilings = self._measured(report)
         for shape in self._shapes:
-            self._iterations_of(shape, ceilings, report)
-        return True
+            self._attempts.attempt(shape, partial(self._iterations_of, shape, ceilings, report))
 
     def _iterations_of(self, shape: str, ceilings: Ceilings, report: Report) -> None:
         model = random_model(shape, self._device)
-        measured = [
-            partial(
+        measured = {
+            f"decode iteration, batch {batch}, context {context}": partial(
                 measure_decodes, model, self._config(model, batch, _longest(batch, context)), ceilings, batch, context
             )
             for batch in BATCHES
             for context in CONTEXTS
-        ]
-        measured += [
-            partial(measure_prefill, model, self._config(model, 1, length + 1), ceilings, length) for length in PREFILLS
-        ]
-        for measure in measured:
-            try:
-                found = measure()
-            except (ValueError, InvalidRequest, torch.OutOfMemoryError) as error:
-                report.add("left out", shape=shape, what=str(measure.args[3:]), reason=str(error).splitlines()[0])
-                continue
-            finally:
-                gc.collect()
-                torch.cuda.empty_cache()
-            report.add(
-                "iterations of whole models",
-                shape=shape,
-                what=found.what,
-                ms=found.seconds * 1e3,
-                of_ceiling=found.share,
-                gap=found.gap,
-            )
+        }
+        for length in PREFILLS:
+            config = self._config(model, 1, length + 1)
+            measured[f"prefill iteration, {length}"] = partial(measure_prefill, model, config, ceilings, length)
+        for what, measure in measured.items():
+            found = self._attempts.attempt(f"{shape}: {what}", measure)
+            if found is not None:
+                report.add(
+                    "iterations of whole models",
+                    shape=shape,
+                    what=what,
+                    ms=found.seconds * 1e3,
+                    of_ceiling=found.share,
+                    gap=found.gap,
+                )
 
-    def workloads(self, report: Report) -> bool:
+    def workloads(self, report: Report) -> None:
         """The engine beside transformers' continuous batching, in turn."""
         for shape in self._shapes:
-            model = random_model(shape, self._device)
-            for workload in WORKLOADS_COMPARED:
-                requests = draw_requests(workload, model.config.vocab_size, self._seed, requests=_REQUESTS)
-                self._compare(model, shape, workload, requests, report)
-        return True
+            self._attempts.attempt(shape, partial(self._workloads_of, shape, report))
+
+    def _workloads_of(self, shape: str, report: Report) -> None:
+        model = random_model(shape, self._device)
+        for workload in self._workloads:
+            requests = draw_requests(workload, model.config.vocab_size, self._seed, requests=_REQUESTS)
+            self._compare(model, shape, workload, requests, report)
 
     def _compare(
         self, model: PreTrainedModel, shape: str, workload: str, requests: Sequence[SampleRequest], report: Report
@@ -137,17 +141,22 @@ class Bench:
         }
         rates: dict[str, list[float]] = {name: [] for name in systems}
         for _ in range(self._repeats):
-            for name, run in systems.items():
-                rates[name].append(run())
+            for name in list(systems):
+                rate = self._attempts.attempt(f"{shape}: {workload}, {name}", systems[name])
+                if rate is None:
+                    del systems[name]  # it would fail again
+                else:
+                    rates[name].append(rate)
         for name, found in rates.items():
-            report.add(
-                "output tokens/s, all requests at once",
-                system=name,
-                shape=shape,
-                workload=workload,
-                median=statistics.median(found),
-                output_tokens_per_s=[round(rate, 1) for rate in found],
-            )
+            if found:
+                report.add(
+                    "output tokens/s, all requests at once",
+                    system=name,
+                    shape=shape,
+                    workload=workload,
+                    median=statistics.median(found),
+                    output_tokens_per_s=[round(rate, 1) for rate in found],
+                )
 
     def _measured(self, report: Report) -> Ceilings:
         if self._ceilings is None:

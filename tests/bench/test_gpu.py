@@ -10,9 +10,12 @@ import pytest
 import torch
 
 from orcastream.bench.gpu import command
+from orcastream.bench.gpu.attempt import Attempts
 from orcastream.bench.gpu.check import Case, Checked
 from orcastream.bench.gpu.iterations import busy_share
+from orcastream.bench.gpu.kernels import decodes, prefills
 from orcastream.bench.gpu.models import random_model
+from orcastream.bench.gpu.report import Report
 from orcastream.bench.gpu.runs import draw_requests, run_engine, run_transformers
 from orcastream.bench.main import main
 from orcastream.bench.make_model import SHAPES
@@ -66,7 +69,10 @@ def test_every_shape_that_can_be_made_can_be_measured() -> None:
     assert set(command.SHAPES) == set(SHAPES)
 
 
-@pytest.mark.parametrize("arguments", [["--only", "checks"], ["--shapes", "gpt-9"], ["--json", "/nowhere/at/all"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--only", "checks"], ["--shapes", "gpt-9"], ["--workloads", "multi_turn"], ["--json", "/nowhere/at/all"]],
+)
 def test_wrong_flags_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gpu", *arguments]) == 2
     assert f"orcastream bench gpu: {arguments[0]}: got {arguments[1]!r}, allowed:" in capsys.readouterr().err
@@ -74,7 +80,38 @@ def test_wrong_flags_are_refused(arguments: list[str], capsys: pytest.CaptureFix
 
 def test_the_busy_share_counts_what_overlaps_once() -> None:
     assert busy_share([(0, 2), (1, 3), (5, 6), (5.5, 5.75), (9, 10)]) == pytest.approx(0.5)
-    assert busy_share([]) == 0
+    assert busy_share([]) is None
+
+
+def test_what_fails_is_told_and_what_was_found_is_kept(tmp_path: Path) -> None:
+    """Also where the run ends in the middle: the file has every row as soon as it is there."""
+    written = tmp_path / "figures.json"
+    report = Report({}, written)
+    attempts = Attempts(report, torch.device("cpu"))
+
+    def wrong(error: Exception) -> int:
+        raise error
+
+    assert attempts.attempt("a sum", lambda: 1 + 1) == 2
+    report.add("sums", value=2)
+    assert json.loads(written.read_text(encoding="utf-8"))["results"] == {"sums": [{"value": 2}]}
+    for error in (ValueError("too large"), torch.OutOfMemoryError("no memory\nand much more")):
+        assert attempts.attempt("a large one", lambda error=error: wrong(error)) is None
+    assert attempts.failed == 0
+    assert attempts.attempt("a broken one", lambda: wrong(RuntimeError("wrong stream"))) is None
+    assert attempts.failed == 1
+    with pytest.raises(torch.AcceleratorError):
+        attempts.attempt("a lost device", lambda: wrong(torch.AcceleratorError("illegal access")))
+    assert attempts.failed == 2
+    results = json.loads(written.read_text(encoding="utf-8"))["results"]
+    assert [row["reason"] for row in results["left out"]] == ["ValueError: too large", "OutOfMemoryError: no memory"]
+    assert [row["what"] for row in results["failed"]] == ["a broken one", "a lost device"]
+
+
+def test_pairs_and_tokens_of_a_load() -> None:
+    decode, prefill = decodes([3], [10])[0], prefills([4])[0]
+    assert (decode.decodes, decode.context_tokens, decode.pairs) == (True, 30, 30)
+    assert (prefill.decodes, prefill.context_tokens, prefill.pairs) == (False, 4, 10)
 
 
 def test_both_systems_bring_every_token_of_a_workload() -> None:
