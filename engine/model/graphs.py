@@ -98,16 +98,19 @@ class CudaRecorder:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        # One for all warm-ups: cuBLAS keeps a workspace (32 MiB on Hopper) for every stream that it has seen.
+        self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, compute: Callable[[], torch.Tensor]) -> tuple[Callable[[], object], torch.Tensor]:
         """Compute once as a warm-up, which compiles kernels and makes libraries allocate, then capture."""
-        stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
             compute()
-        torch.cuda.current_stream().wait_stream(stream)
+        current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Where a capture fails torch leaves its own stream in force; the outer block does not.
+        with torch.cuda.stream(current), torch.cuda.graph(graph, pool=self._pool):
             result = compute()
         return graph.replay, result
 
