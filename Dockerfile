@@ -147,10 +147,12 @@ RUN pip install --no-cache-dir --requirement /lists/worker.txt --constraint /lis
     && pip uninstall --yes pip
 
 
+# Triton compiles a module for the driver before the first kernel, for which it wants a C compiler and Python's headers.
 FROM ${CUDA_BASE_IMAGE} AS worker-cuda
 ARG APT_MIRROR=
 COPY deploy/apt.sh deploy/prepare.sh deploy/health.py /opt/
-RUN sh /opt/prepare.sh
+RUN sh /opt/prepare.sh \
+    && { command -v gcc > /dev/null || sh /opt/apt.sh gcc libc6-dev; }
 COPY --from=worker-cuda-packages /opt/venv /opt/venv
 COPY --from=code /opt/code /opt/code
 COPY --from=operators /opt/operators /opt/code/orcastream/engine/native/built

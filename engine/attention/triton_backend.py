@@ -1,6 +1,8 @@
 """Attention in Triton kernels: GPUs, and without one Triton's interpreter, for tests."""
 
 import importlib.util
+import logging
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -8,11 +10,14 @@ import torch
 from orcastream.engine.attention.base import PLAIN_DTYPES, AttentionBackend, AttentionCall, register
 from orcastream.engine.attention.quantize import LARGEST, SCALE_DTYPE
 from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.errors import one_line
 from orcastream.engine.kv.layout import LayerShape
 from orcastream.engine.kv.store import LayerCache
 
 if TYPE_CHECKING:  # the package triton is optional
     from orcastream.engine.attention.triton.plan import TritonPlan
+
+_log = logging.getLogger(__name__)
 
 _OLDEST = (8, 0)
 """Compute capability that multiplies bfloat16 matrices."""
@@ -45,6 +50,9 @@ class TritonBackend(AttentionBackend):
 
             interpreted = bool(triton.knobs.runtime.interpret)
             return None if interpreted else "it needs a GPU (TRITON_INTERPRET=1 tries its kernels without one)"
+        reason = _why_not_started()
+        if reason is not None:
+            return reason
         if torch.version.hip is None and torch.cuda.get_device_capability(device) < _OLDEST:
             return "it needs a GPU of compute capability 8.0 or newer"
         return None
@@ -106,6 +114,21 @@ class TritonBackend(AttentionBackend):
         if prefills.num_spans:
             prefill(prefills, cache, query, output, call)
         return output
+
+
+@cache
+def _why_not_started() -> str | None:
+    """Why Triton does not reach the GPU: it compiles a module for the driver, which takes a C compiler and Python's
+    headers where none was compiled before. None, and no second look: it does."""
+    import triton
+
+    try:
+        _ = triton.runtime.driver.active.utils
+    except Exception as error:
+        reason = f"Triton does not start: {one_line(error) or type(error).__name__}"
+        _log.warning("no attention kernels for this GPU: %s", reason)
+        return reason
+    return None
 
 
 def _processors(device: torch.device) -> int:

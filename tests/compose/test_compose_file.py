@@ -79,6 +79,9 @@ def test_workers_carry_the_cpu_operators_and_only_their_stage_has_a_compiler() -
     assert {name for name, steps in stages.items() if copied in steps} == {"worker-cpu", "worker-cuda"}
     assert {name for name, steps in stages.items() if "g++" in steps} == {"operators"}
     assert not re.search(r"^FROM operators\b", DOCKERFILE, re.MULTILINE)
+    installed = {name for name, steps in stages.items() if re.search(r"apt\.sh gcc libc6-dev\b", steps)}
+    assert installed == {"worker-cuda"}, "Triton compiles with it, and loads from /tmp what it compiled"
+    assert SERVICES["worker-cuda"]["tmpfs"] == ["/tmp:exec"]
     assert "ORCASTREAM_NATIVE=0 pip install" in stages["code"]
     names = list(stages)
     assert names.index("gateway") < names.index("operators"), "the classic builder builds all that stands above"

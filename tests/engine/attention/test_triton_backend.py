@@ -134,3 +134,15 @@ def test_kernels_compile_for_hopper() -> None:
     for each in found:
         assert each["stack"] == 0, each
         assert each["shared"] <= (227 if each["kernel"] == "prefill" else 113) * 1024, each
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there it starts")
+def test_where_triton_does_not_start_a_gpu_gets_the_reference() -> None:
+    """As in an image without a C compiler: Triton compiles a module for the driver before the first kernel."""
+    device = torch.device("cuda")
+    reason = TritonBackend.unavailable(device)
+    assert reason is not None
+    assert reason.startswith("Triton does not start: ")
+    assert choose_backend("auto", device, torch.bfloat16).name == "torch"
+    with pytest.raises(ValueError, match="triton cannot run here: Triton does not start: "):
+        choose_backend("triton", device, torch.bfloat16)
