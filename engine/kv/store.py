@@ -83,5 +83,17 @@ class KVStore:
 def _move(source: LayerCache, target: LayerCache, taken: Sequence[int], written: Sequence[int]) -> None:
     for from_part, to_part in zip(source.tensors, target.tensors, strict=True):
         indices = torch.tensor(taken, device=from_part.device)
-        moved = as_bytes(from_part).index_select(BLOCK_AXIS, indices).to(to_part.device)
+        moved = _carried(as_bytes(from_part), indices, to_part.device)
         as_bytes(to_part).index_copy_(BLOCK_AXIS, torch.tensor(written, device=to_part.device), moved)
+
+
+def _carried(part: torch.Tensor, blocks: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Those blocks of `part` on `device`; between host and CUDA by way of page-locked memory, several times as fast."""
+    if part.device.type == device.type:
+        return part.index_select(BLOCK_AXIS, blocks)
+    shape = (*part.shape[:BLOCK_AXIS], len(blocks), *part.shape[BLOCK_AXIS + 1 :])
+    staged = torch.empty(shape, dtype=part.dtype, pin_memory=True)
+    if part.device.type == "cpu":
+        torch.index_select(part, BLOCK_AXIS, blocks, out=staged)
+        return staged.to(device)
+    return staged.copy_(part.index_select(BLOCK_AXIS, blocks))
