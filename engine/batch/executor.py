@@ -272,7 +272,8 @@ class _RowsOfPrompts(NamedTuple):
 
     def parted(self, logits: torch.Tensor) -> tuple[torch.Tensor, list[tuple[PromptChunk, torch.Tensor]]]:
         """The logits to sample from, and those that tell of prompts."""
-        rows = torch.tensor(self.sampled, dtype=torch.int64, device=logits.device)
+        arrays = [np.asarray(self.sampled, dtype=np.int64)]
+        (rows,) = unpacked(packed(arrays, logits.device).to(logits.device, non_blocking=True), arrays)
         return logits[rows], [(chunk, logits[begin : begin + chunk.told]) for chunk, begin in self.told]
 
 
