@@ -1,6 +1,6 @@
 """What an engine is built with."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args, get_origin
 
 from orcastream.engine.schedule.policies import POLICIES
@@ -18,6 +18,13 @@ WeightDTypeName = Literal["auto", "int8"]
 BudgetName = Literal["fixed", "adaptive"]
 
 
+_CPU_TOKENS = 256
+"""Longer prefills gain no speed there, and hold decodes up for longer."""
+
+_GPU_TOKENS = 2048
+"""Fewer take a GPU less time than Python takes to launch the kernels of an iteration."""
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     """Settings of one engine; ValueError names the field that is wrong.
@@ -25,8 +32,9 @@ class EngineConfig:
     `model` is a directory or a hub id. `dtype` auto is the checkpoint's own on CUDA, and on a CPU with
     instructions for bfloat16 if that is what it is; else float32.
     `kv_cache_memory` is in bytes; without it the cache takes what a profiling pass leaves on CUDA, and a modest share
-    of the available memory on a CPU. `max_num_batched_tokens` is the token budget of an iteration, `max_batch_size` the
-    most requests that run at once, at most as many as that budget has tokens. `max_model_len` (tokens of prompt and
+    of the available memory on a CPU. `max_num_batched_tokens` is the token budget of an iteration (None: 256, on
+    CUDA 2,048, and never less than `max_batch_size`), `max_batch_size` the most requests that run at once, at most as
+    many as that budget has tokens. `max_model_len` (tokens of prompt and
     output) may only lower the model's own limit. `self_check` is what `OrcaEngine.load` does before it assembles.
 
     `policy` is the name of a scheduling policy, `admission` the rule of memory that it uses. With `token_budget`
@@ -49,7 +57,7 @@ class EngineConfig:
     device: DeviceName = "auto"
     block_size: int = 16
     kv_cache_memory: int | None = None
-    max_num_batched_tokens: int = 256
+    max_num_batched_tokens: int | None = None
     max_batch_size: int = 32
     max_model_len: int | None = None
     policy: str = "fcfs"
@@ -78,7 +86,7 @@ class EngineConfig:
             "max_adapter_rank",
         ):
             value = getattr(self, name)
-            optional = name in ("max_model_len", "kv_cache_memory")
+            optional = name in ("max_num_batched_tokens", "max_model_len", "kv_cache_memory")
             if value is None and optional:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -103,8 +111,20 @@ class EngineConfig:
             if get_origin(field.type) is Literal and getattr(self, field.name) not in get_args(field.type):
                 allowed = ", ".join(get_args(field.type))
                 raise ValueError(f"{field.name}: got {getattr(self, field.name)!r}, allowed: {allowed}")
-        if self.max_batch_size > self.max_num_batched_tokens:
+        if self.max_num_batched_tokens is not None and self.max_batch_size > self.max_num_batched_tokens:
             raise ValueError(
                 f"max_batch_size: got {self.max_batch_size}, allowed: at most max_num_batched_tokens, which is "
                 f"{self.max_num_batched_tokens} (each running request takes a token of it)"
             )
+
+    @property
+    def token_budget_tokens(self) -> int:
+        """`max_num_batched_tokens`, where it is None that of a CPU: an engine on a GPU has set its own."""
+        return self.max_num_batched_tokens or max(_CPU_TOKENS, self.max_batch_size)
+
+    def on(self, device_type: str) -> "EngineConfig":
+        """The same with the token budget that suits a device of that type, unless there is one."""
+        if self.max_num_batched_tokens is not None:
+            return self
+        most = _GPU_TOKENS if device_type == "cuda" else _CPU_TOKENS
+        return replace(self, max_num_batched_tokens=max(most, self.max_batch_size))

@@ -58,10 +58,10 @@ class OrcaEngine:
 
         Only assembled: no self-check runs here, see `load`. Several engines may share one model.
         """
-        self.config = config
         model.eval()
         self.model = model
         self.device: torch.device = model.device
+        self.config = config = config.on(self.device.type)
         max_model_len = resolve_max_model_len(config, model.config)
         cache_dtype = resolve_cache_dtype(config.kv_cache_dtype)
         backend = choose_backend(config.attention_backend, self.device, model.dtype, cache_dtype)

@@ -34,11 +34,12 @@ class WorkerSettings(BrokerSettings, LogSettings):
         le=4096,
         description="Most requests in one iteration; at most `max_num_batched_tokens`. [requests]",
     )
-    max_num_batched_tokens: int = Field(
-        256,
+    max_num_batched_tokens: int | None = Field(
+        None,
         ge=1,
         le=1_048_576,
-        description="Token budget of one iteration, prefill and decode together. [tokens]",
+        description="Token budget of one iteration, prefill and decode together; none: 256 on a CPU, 2048 on a GPU, "
+        "and at least `max_batch_size`. [tokens]",
     )
     max_model_len: int | None = Field(
         None, ge=2, le=10_000_000, description="Lowers the context that the model's configuration states. [tokens]"
@@ -132,7 +133,7 @@ class WorkerSettings(BrokerSettings, LogSettings):
 
     @model_validator(mode="after")
     def _batch_within_budget(self) -> Self:
-        if self.max_batch_size > self.max_num_batched_tokens:
+        if self.max_num_batched_tokens is not None and self.max_batch_size > self.max_num_batched_tokens:
             raise ValueError(
                 f"max_batch_size: got {self.max_batch_size}, allowed: at most max_num_batched_tokens, which is "
                 f"{self.max_num_batched_tokens} (each running request takes a token of it)"

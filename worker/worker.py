@@ -76,7 +76,7 @@ class Worker:
             listeners=(metrics.iterated, iteration_trace.iterated, recorder.iterated),
         )
         metrics.watch_engine(
-            engine.stats, token_budget=engine.config.max_num_batched_tokens, publish_s=lambda: publisher.busy_s
+            engine.stats, token_budget=engine.config.token_budget_tokens, publish_s=lambda: publisher.busy_s
         )
         metrics.watch_worker(
             claimed=roster.__len__, capacity=lambda: roster.capacity, unpublished=lambda: engine_loop.unpublished

@@ -31,7 +31,7 @@ def measure_decodes(
 
     ValueError where the cache does not hold them all; where the device cannot, before an engine is set up.
     """
-    outputs = outputs_of_decodes(batch_size, context, config.max_num_batched_tokens)
+    outputs = outputs_of_decodes(batch_size, context, config.token_budget_tokens)
     needed = batch_size * (context + outputs)
     _refuse_too_large(model, needed)
     engine = OrcaEngine(config, model)

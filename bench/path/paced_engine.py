@@ -16,7 +16,7 @@ _VOCABULARY = 150_000
 @dataclass(frozen=True)
 class _Config:
     max_batch_size: int
-    max_num_batched_tokens: int = 1024
+    token_budget_tokens: int = 1024
     policy: str = "fcfs"
 
 

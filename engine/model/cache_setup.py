@@ -30,7 +30,7 @@ def make_cache(runner: ModelRunner, config: EngineConfig, max_model_len: int) ->
 
 def _allocate(runner: ModelRunner, config: EngineConfig, max_model_len: int, memory: int) -> KVCache:
     groups = group_layers(runner.shapes, max_model_len)
-    longest_span = min(config.max_num_batched_tokens, max_model_len)
+    longest_span = min(config.token_budget_tokens, max_model_len)
     sizes = [sum(runner.bytes_per_block(layer, config.block_size) for layer in group.layers) for group in groups]
     num_blocks = blocks_that_fit(
         memory,
@@ -68,7 +68,7 @@ def _host_slots(memory: int, num_blocks: list[int], sizes: list[int]) -> list[in
 
 def _spare_cuda_memory(runner: ModelRunner, config: EngineConfig, max_model_len: int) -> int:
     """Bytes left beside the weights and the peak of the largest iteration, measured by running it."""
-    spans = _largest_lengths(config.max_num_batched_tokens, config.max_batch_size, max_model_len)
+    spans = _largest_lengths(config.token_budget_tokens, config.max_batch_size, max_model_len)
     blocks = sum(-(-length // config.block_size) for length in spans)
     groups = group_layers(runner.shapes, max_model_len)
     runner.allocate(groups, [blocks] * len(groups), config.block_size)

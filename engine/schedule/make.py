@@ -27,7 +27,7 @@ def make_scheduler(config: EngineConfig, requests: RequestPool, cache: KVCache) 
 
 def _make_budget(config: EngineConfig, times: IterationTimes) -> TokenBudget:
     if config.token_budget == "fixed":
-        return TokenBudget(config.max_num_batched_tokens)
+        return TokenBudget(config.token_budget_tokens)
     return AdaptiveBudget(
-        config.max_num_batched_tokens, block_size=config.block_size, times=times, target_ms=config.tbt_target_ms
+        config.token_budget_tokens, block_size=config.block_size, times=times, target_ms=config.tbt_target_ms
     )

@@ -35,6 +35,21 @@ def test_errors_name_the_field(changes: dict[str, Any], message: str) -> None:
         EngineConfig(**{"model": "x", **changes})
 
 
+@pytest.mark.parametrize(
+    ("given", "device", "budget"),
+    [
+        ({}, "cpu", 256),
+        ({}, "cuda", 2048),
+        ({"max_batch_size": 300}, "cpu", 300),
+        ({"max_batch_size": 300}, "cuda", 2048),
+        ({"max_num_batched_tokens": 77}, "cuda", 77),
+    ],
+)
+def test_the_token_budget_suits_the_device_unless_there_is_one(given: dict[str, int], device: str, budget: int) -> None:
+    resolved = EngineConfig("x", **given).on(device)  # type: ignore[arg-type]
+    assert resolved.max_num_batched_tokens == resolved.token_budget_tokens == budget
+
+
 def test_it_is_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
         EngineConfig("x").block_size = 8  # type: ignore[misc]
