@@ -15,15 +15,17 @@ BLOCK_SIZE = 16
 
 
 class Sequences:
-    """Requests whose blocks lie in random order, each with room for its longest context."""
+    """Requests whose blocks, from `first_block` on, lie in random order, each with room for its longest context."""
 
-    def __init__(self, longest: Sequence[int], window: int | None, device: torch.device, seed: int) -> None:
+    def __init__(
+        self, longest: Sequence[int], window: int | None, device: torch.device, seed: int, *, first_block: int = 0
+    ) -> None:
         counts = [-(-length // BLOCK_SIZE) for length in longest]
         blocks = np.random.default_rng(seed).permutation(sum(counts))
         self.num_blocks = len(blocks)
         self._tables = np.zeros((len(counts), max(counts)), dtype=np.int32)
         for row, own in enumerate(np.split(blocks, np.cumsum(counts)[:-1])):
-            self._tables[row, : len(own)] = own
+            self._tables[row, : len(own)] = first_block + own
         self._window = window
         self._device = device
         self._computed = [0] * len(counts)

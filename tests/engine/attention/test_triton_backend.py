@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from orcastream.engine.attention import AttentionCall, TritonBackend, choose_backend
+from orcastream.bench.gpu.layer import BLOCK_SIZE, Layer, Sequences, vectors
+from orcastream.engine.attention import AttentionCall, TorchBackend, TritonBackend, choose_backend
 from orcastream.engine.kv.layout import LayerShape
 from tests.engine.attention.triton_rig import Pair
 
@@ -134,6 +135,25 @@ def test_kernels_compile_for_hopper() -> None:
     for each in found:
         assert each["stack"] == 0, each
         assert each["shared"] <= (227 if each["kernel"] == "prefill" else 113) * 1024, each
+
+
+def test_offsets_beyond_two_to_the_31(triton_device: torch.device) -> None:
+    """Large cards have caches of more numbers per head than 32 bits count. The pages in between are never touched."""
+    shape, far = LayerShape(2, 1, 128, 8), 2**31 // (BLOCK_SIZE * 128)
+    batches = []
+    for first in (0, far):
+        sequences = Sequences([20, 6], None, triton_device, 0, first_block=first)
+        batches.append([sequences.batch(lengths) for lengths in ((19, 5), (1, 1))])
+    layers = [
+        Layer(backend, shape, blocks, torch.int8, AttentionCall(0.1), triton_device)
+        for backend, blocks in ((TorchBackend(), 3), (TritonBackend(), far + 3))
+    ]
+    assert layers[1].cache.keys[0].numel() > 2**31
+    generator = torch.Generator(triton_device).manual_seed(0)
+    for near, distant in zip(*batches, strict=True):
+        given = vectors(shape, int(near.offsets[-1]), torch.float32, triton_device, generator)
+        expected, found = layers[0].attend(near, *given), layers[1].attend(distant, *given)
+        assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there it starts")
