@@ -233,7 +233,7 @@ class Serving:
             self._parts.let_go(running, Outcome.HANDED_OVER)
         if given:
             log.warning("engine stands still, requests handed over", extra={"requests": len(given)})
-            await self._session.leases.hand_over(given)
+            await self._intake.hand_over(given)
 
     async def _renew(self) -> None:
         lost, cancelled = await self._parts.keeper.renew(self._session)
