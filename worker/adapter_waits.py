@@ -41,6 +41,11 @@ class AdapterWaits:
         if wait is not None:
             wait.cancel()
 
+    def abandon_all(self) -> None:
+        """Nothing is begun here any more."""
+        for wait in self._waits.values():
+            wait.cancel()
+
     async def _fetch(self, running: Running, name: str) -> None:
         try:
             held = await self._shelf.hold(name)

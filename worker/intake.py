@@ -38,6 +38,7 @@ class Intake:
         self._begin = begin
         self._look_for_expired_at = 0.0
         self._back_off = BackOff(4 * SETTLE_S)  # so that what a failed claim left is no longer on its way
+        self._is_to_recover = True
         self._recover_at = 0.0
         self._num_waits = 0
         self._nothing_came = False
@@ -48,11 +49,24 @@ class Intake:
 
     async def run(self) -> None:
         """Return once `draining` is set and no claim is in flight any more. Raises LinkLost."""
-        recover = True
         while not self._draining.is_set():
-            if recover and asyncio.get_running_loop().time() >= self._recover_at:
-                recover = not await self._recovered()
-            recover = not await self._done(self._claim()) or recover
+            if self._is_to_recover and asyncio.get_running_loop().time() >= self._recover_at:
+                self._is_to_recover = False
+                if not await self._recovered():
+                    self._is_to_recover = True
+            if not await self._done(self._claim()):
+                self._is_to_recover = True
+
+    async def hand_over(self, given: Sequence[Given]) -> None:
+        """Give requests away that are not run here any more; where Redis refuses that, they are taken again.
+
+        Raises LinkLost, Unwritable.
+        """
+        try:
+            await self._session.leases.hand_over(given)
+        except Unwritable:
+            self._is_to_recover = True
+            raise
 
     async def _done(self, step: Awaitable[None]) -> bool:
         """Take a step; False, after a moment, where Redis refused something: refusals for one request stop no other."""

@@ -106,6 +106,8 @@ class Outbox:
     def _extend(self, stream: TokenStream, token: int, marked: dict[Running, None]) -> bool:
         """Add a token to what `stream` publishes, or did; whether it is left to the owner, who is marked."""
         running: Running = stream.owner
+        if running.closed:  # tokens before this one, which came before there was a stream, may have been left out
+            return True
         now = running.stream
         if now is not None and now.tokens is stream.tokens and not self._publisher.tokens.add([now], [token]):
             return False

@@ -69,6 +69,7 @@ class Serving:
                 background.append(self._tasks.create_task(self._every(interval_s, step)))
             await self._intake.run()
             await asyncio.wait([drained])
+            self._parts.adapter_waits.abandon_all()
             self._parts.publisher.wake.set()
             await publishing
             for task in background:
@@ -101,7 +102,7 @@ class Serving:
         before = running.engine_ids()
         try:
             await self._parts.adapter_waits.ready(running)
-            if running.closed:
+            if running.closed or self._has_drained:
                 self._parts.isolation.look()
                 return
             if running.is_new(self._session.now_ms):  # Redis is asked twice, and the engine need not wait for that
@@ -143,9 +144,14 @@ class Serving:
 
     async def _attach_later(self, running: Running, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
-        if running.closed or (self._drained is not None and self._drained.done()):
+        if running.closed or self._has_drained:
             return  # what has no epoch at the end of a drain is handed over as it is
         await self._attach(running)
+
+    @property
+    def _has_drained(self) -> bool:
+        """Whether nothing is begun any more: what is left goes to other workers."""
+        return self._drained is not None and self._drained.done()
 
     async def _publish(self, drained: "asyncio.Future[None]") -> None:
         """Write the engine's output as it comes. One write is in flight at a time, so every log is written in order."""
@@ -227,7 +233,7 @@ class Serving:
             self._parts.let_go(running, Outcome.HANDED_OVER)
         if given:
             log.warning("engine stands still, requests handed over", extra={"requests": len(given)})
-            await self._session.leases.hand_over(given)
+            await self._intake.hand_over(given)
 
     async def _renew(self) -> None:
         lost, cancelled = await self._parts.keeper.renew(self._session)

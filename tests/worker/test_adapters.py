@@ -1,5 +1,7 @@
 """Workers that serve LoRA adapters beside the model: what requests get, what they are refused, what takeovers keep."""
 
+import signal
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,6 +15,7 @@ from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.engine.model.load import load_model, load_model_config, resolve_device
 from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.events import Started
+from orcastream.schemas.keys import GROUP
 from orcastream.schemas.sampling import SamplingParams
 from tests.lora import merged, save_adapter
 from tests.redis_server import one_server
@@ -149,6 +152,27 @@ def test_whoever_waits_for_a_place_is_cancelled_at_once_and_served_in_turn(
         producer.redis.xadd(producer.keys.control, {"type": "cancel", "target": request_id})
         assert error_of(producer.read(request_id))[0] is ErrorCode.CANCELLED
     assert producer.read(waiting[1]).tokens[0] == expected("spells", count_prompt, max_tokens=9, ignore_eos=True)
+    producer.wait_empty()
+
+
+def test_a_drain_does_not_wait_for_a_place(
+    producer: Producer, start_worker: StartWorker, folder: Path, expected: Expected, count_prompt: list[int]
+) -> None:
+    """Whoever waits for one is handed over beside the request that has it."""
+    leaving = start_worker(adapters=str(folder), max_adapters=1, drain_grace_s=0, patch=PACED)
+    leaving.wait_serving()
+    holder = producer.post(count_prompt, adapter="counts", max_tokens=3000, ignore_eos=True)
+    assert isinstance(next(producer.events(holder))[1], Started)
+    waiting = producer.post(count_prompt, adapter="sums", max_tokens=9, ignore_eos=True)
+    while producer.redis.xpending(producer.keys.requests("normal"), GROUP)["pending"] < 2:
+        assert leaving.running, leaving.log
+        time.sleep(0.01)
+    leaving.signal(signal.SIGTERM)
+    assert leaving.wait() == 0
+    start_worker(adapters=str(folder))
+    assert producer.read(waiting).tokens[0] == expected("sums", count_prompt, max_tokens=9, ignore_eos=True)
+    producer.redis.set(producer.keys.cancel(holder), 1, ex=60)
+    assert error_of(producer.read(holder))[0] is ErrorCode.CANCELLED
     producer.wait_empty()
 
 

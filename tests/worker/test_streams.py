@@ -22,6 +22,7 @@ from orcastream.worker.lifecycle import Lifecycle
 from orcastream.worker.metrics import WorkerMetrics
 from orcastream.worker.outbox import Outbox
 from orcastream.worker.publisher import Publisher
+from orcastream.worker.restoring import Restorer
 from orcastream.worker.roster import Roster
 from orcastream.worker.running import Running
 from orcastream.worker.session import Session
@@ -267,6 +268,32 @@ async def test_how_far_a_stream_has_come_is_known_when_its_epoch_is_over(stage: 
         await stage.settle()
     stage.lifecycle.epoch_over(request.running, Outcome.LEASE_LOST)
     assert request.running.num_logged == 10
+
+
+async def test_what_is_restored_of_a_lost_request_has_no_hole(stage: Stage) -> None:
+    """Redis loses it while one token waits that came before there was a stream, and the next one comes behind."""
+    request = await stage.begin()
+    running = request.running
+    stage.compute(request)
+    await asyncio.sleep(0)
+    publishing = asyncio.create_task(stage.publish())
+    await asyncio.sleep(0)
+    stage.compute(request)
+    await publishing
+    assert running.stream is not None
+    stage.compute(request)
+    await asyncio.sleep(0)
+    stage.producer.redis.delete(stage.producer.keys.requests("normal"))
+    await stage.session.queue.ensure_groups()
+    stage.roster.remove(running)
+    await stage.publish()
+    restorer = Restorer(60_000, frozenset())
+    restorer.add(running)
+    await restorer.step(stage.session)
+    (logged,) = stage.fold(request).tokens
+    assert logged == request.tokens[: len(logged)]
+    assert stage.num_published == stage.num_delivered
+    assert stage.producer.redis.xlen(stage.producer.keys.requests("normal")) == 1
 
 
 class Owners(dict[str, Any]):

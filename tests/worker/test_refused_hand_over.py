@@ -1,0 +1,56 @@
+"""What a worker gives away while Redis takes no writes is served all the same, by itself where there is no other."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from orcastream import demo
+from orcastream.engine import EngineConfig, OrcaEngine, TokenEvent
+from orcastream.worker.settings import WorkerSettings
+from orcastream.worker.worker import Worker
+from tests.patience import PATIENCE_S
+from tests.redis_server import RedisServer, one_server
+from tests.worker.producer import Producer
+
+pytestmark = one_server("system")
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 (it is the server's, or told by the log alone)
+        await asyncio.sleep(0.005)
+
+
+async def test_a_refused_hand_over_leaves_nothing_behind(
+    producer: Producer, redis_server: RedisServer, count_prompt: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody else is there to take over what the worker let go of while its engine stood still."""
+    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
+    step, release = engine.step, threading.Event()
+
+    def hang() -> list[TokenEvent]:
+        release.wait()
+        return step()
+
+    engine.step = hang  # type: ignore[method-assign]
+    settings = WorkerSettings(lease_ms=1000, stall_timeout_s=3600, _env_file=None)  # type: ignore[call-arg]
+    worker = Worker(settings, redis_server.url, producer.keys, "w1", engine, None)
+    request_id = producer.post(count_prompt, max_tokens=3)
+    running = asyncio.create_task(worker.run())
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await _until(lambda: bool(producer.redis.exists(producer.keys.reply(request_id))))
+            producer.redis.config_set("min-replicas-to-write", 1)
+            await _until(lambda: "engine stands still, requests handed over" in caplog.messages)
+            await _until(lambda: caplog.messages[-1] == "Redis refused")
+            producer.redis.config_set("min-replicas-to-write", 0)
+            release.set()
+            fold = await asyncio.to_thread(producer.read, request_id)
+            assert fold.terminal is not None
+            assert fold.terminal.error is None
+    finally:
+        producer.redis.config_set("min-replicas-to-write", 0)
+        release.set()
+        worker.drain()
+        await running
