@@ -76,12 +76,13 @@ class OrcaEngine:
             max_model_len=max_model_len,
             max_cached_tokens=self.cache.max_tokens,
         )
-        self._executor = Executor(self._runner, self.cache, vocab_size=self.limits.vocab_size)
+        self._overlaps = config.overlap == "on" or (config.overlap == "auto" and self.device.type != "cpu")
+        vocab_size = self.limits.vocab_size
+        self._executor = Executor(self._runner, self.cache, vocab_size=vocab_size, overlaps=self._overlaps)
         self._requests = RequestPool()
         self._scheduler = make_scheduler(config, self._requests, self.cache)
         self._launcher = Launcher(self._scheduler, self._executor)
-        self._beams = Beams(self._scheduler, self.cache, vocab_size=self.limits.vocab_size)
-        self._overlaps = config.overlap == "on" or (config.overlap == "auto" and self.device.type != "cpu")
+        self._beams = Beams(self._scheduler, self.cache, vocab_size=vocab_size)
         self._pending: Pending | None = None
         self._collected_s = 0.0
         self._totals = Totals()
@@ -165,8 +166,8 @@ class OrcaEngine:
         """Compute one iteration; its tokens in order of the batch, [] when there is no work.
 
         If the iteration fails, it is retried request by request, and those that fail alone end with an error event.
-        With `overlap` an iteration is planned and laid out while the one before computes, and the events are those of
-        the one before.
+        With `overlap` an iteration is planned, laid out and, where its tokens need not be known for that, launched
+        while the one before computes, and the events are those of the one before.
         """
         pending, self._pending = self._pending, None
         self.prompt_events = []
@@ -178,9 +179,11 @@ class OrcaEngine:
             self._pending = pending
             return []
         ahead = self._launcher.prepare() if self._scheduler.can_plan_ahead() else None
+        behind = None if ahead is None else self._launcher.launch_behind(ahead, pending)
         events = self._collect(pending)
-        if ahead is not None:
-            self._pending = self._launcher.launch(ahead)
+        if ahead is not None and behind is None:
+            behind = self._launcher.launch(ahead)
+        self._pending = behind
         return events
 
     def _collect(self, pending: Pending) -> list[TokenEvent]:

@@ -1,6 +1,6 @@
 """An iteration in its parts: laid out, launched, and what comes of it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -18,6 +18,7 @@ from orcastream.engine.record import IterationRecord, Stopwatch
 from orcastream.engine.request import Request, RequestState
 from orcastream.engine.sampling.likeliest import likeliest
 from orcastream.engine.sampling.masks import NO_MASKS, Masks, MaskThread
+from orcastream.engine.sampling.picked import Picked
 from orcastream.engine.sampling.sampler import Sampled, SamplingRow, sample, take_best
 from orcastream.engine.schedule.plan import Plan
 
@@ -38,12 +39,14 @@ class Prepared:
 class Launched:
     """Logits that the device computes, `[len(rows), vocab]`, and the requests that they belong to.
 
+    None are kept where there are no such requests, or where all take their likeliest tokens: `picked` has those then.
     `masks` are those of the requests that may not say everything, where there are any. `prompts` have logits of their
     own, `[told, vocab]`.
     """
 
-    logits: torch.Tensor
+    logits: torch.Tensor | None
     rows: list[Request]
+    picked: Picked | None = None
     masks: "Future[Masks] | None" = None
     prompts: list[tuple[PromptChunk, torch.Tensor]] = field(default_factory=list)
 
@@ -60,6 +63,19 @@ class Pending:
     launched: list[Launched] = field(default_factory=list)
     prefills: list[tuple[Request, int]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+
+    def gives(self, unknown: Iterable[tuple[int, Request]]) -> bool:
+        """Whether an iteration can be launched behind this one before anybody has looked at its logits.
+
+        The tokens that are `unknown` there are on the device then, and no logits are kept.
+        """
+        if self.failed or len(self.launched) != 1:
+            return False
+        (launched,) = self.launched
+        if launched.logits is not None or launched.prompts:
+            return False
+        rows = set(launched.rows)
+        return all(request in rows for _, request in unknown)
 
     def record(self, total_s: float) -> IterationRecord:
         """What the iteration was made of, once it is over."""
@@ -101,9 +117,11 @@ class Executor:
     `launch` does not wait for a device that runs by itself; `draw` does.
     """
 
-    def __init__(self, runner: ModelRunner, cache: KVCache, *, vocab_size: int) -> None:
+    def __init__(self, runner: ModelRunner, cache: KVCache, *, vocab_size: int, overlaps: bool) -> None:
+        """`overlaps`: an iteration may be launched before the one before it was looked at."""
         self._runner = runner
         self._cache = cache
+        self._overlaps = overlaps
         self._device = runner.device
         self._masks = MaskThread(vocab_size)
 
@@ -122,18 +140,16 @@ class Executor:
         watch.build_s += watch.lap()
         return Prepared(plan, batch, watch, unknown, chunks)
 
-    def launch(self, prepared: Prepared, pending: Pending) -> None:
+    def launch(self, prepared: Prepared, pending: Pending, before: Pending | None = None) -> None:
         """Begin to compute, and note it in `pending`; the requests have moved on then, and are as before on an error.
 
-        Requests that have ended since the layout are computed, too, and nothing comes of it.
+        Requests that have ended since the layout are computed, too, and nothing comes of it. What `before` gives is
+        taken from the device: nobody has looked at it.
         """
         plan, batch, watch = prepared.plan, prepared.batch, prepared.watch
         watch.lap()
         if prepared.unknown:
-            pairs = np.asarray([(index, request.tokens[-1]) for index, request in prepared.unknown])
-            arrays = [pairs[:, 0], pairs[:, 1]]
-            flat = packed(arrays, batch.device).to(batch.device, non_blocking=True)
-            batch.input_ids[0].index_copy_(0, *unpacked(flat, arrays))
+            _fill_in(batch, prepared.unknown, before)
         rows = [plan.requests[index] for index in batch.logit_spans]
         of_prompts = _RowsOfPrompts.of(prepared) if prepared.chunks else None
         if of_prompts is not None:
@@ -145,7 +161,9 @@ class Executor:
         prompts: list[tuple[PromptChunk, torch.Tensor]] = []
         if of_prompts is not None:
             logits, prompts = of_prompts.parted(logits)
-        pending.launched.append(Launched(logits, rows, masks, prompts))
+        picked = self._pick(logits, rows) if masks is None and not prompts else None
+        kept = logits if rows and picked is None else None
+        pending.launched.append(Launched(kept, rows, picked, masks, prompts))
         first = plan.num_decodes
         Request.launch_decodes(plan.requests[:first])
         for request, length in zip(plan.requests[first:], plan.lengths[first:], strict=True):
@@ -153,6 +171,16 @@ class Executor:
                 request.launch(length)
                 pending.prefills.append((request, length))
                 pending.prefill_attention += length * request.num_computed
+
+    @torch.inference_mode()
+    def _pick(self, logits: torch.Tensor, rows: Sequence[Request]) -> Picked | None:
+        """Let the device choose, where there is nothing more to do than that, and memory for it."""
+        if not self._overlaps or not rows or [each for each in rows if not each.takes_best or each.followers]:
+            return None
+        try:
+            return Picked(logits)
+        except torch.OutOfMemoryError:
+            return None
 
     def told(self, pending: Pending) -> Iterator[tuple[PromptChunk, int, tuple[PromptItem, ...] | None]]:
         """Wait for the logits: position and items of each prompt, as PromptChunk has them; no items where the logits
@@ -177,34 +205,41 @@ class Executor:
             rows = [row for row, request in enumerate(launched.rows) if request.num_pending]
             masks = NO_MASKS if launched.masks is None else launched.masks.result()
             drawn.failed |= masks.failed
-            self._draw(launched, rows, masks, drawn)
+            if launched.picked is not None:
+                drawn.best += launched.picked.wait(rows)
+                drawn.takers += [launched.rows[row] for row in rows]
+            elif launched.logits is not None:
+                self._draw(launched, launched.logits, rows, masks, drawn)
         pending.launched.clear()
         pending.watch.sample_s += pending.watch.lap()
         return drawn
 
     @torch.inference_mode()
-    def _draw(self, launched: Launched, rows: list[int], masks: Masks, drawn: Drawn) -> None:
+    def _draw(self, launched: Launched, logits: torch.Tensor, rows: list[int], masks: Masks, drawn: Drawn) -> None:
         """Sample from those rows of the logits, by halves where the device has no memory for all at once."""
         requests = [launched.rows[row] for row in rows]
         beams = [row for row in rows if launched.rows[row].beam is not None]
         try:
             if not [request for request in requests if not request.takes_best or request.followers]:
-                drawn.best += take_best(launched.logits, rows)
+                drawn.best += take_best(logits, rows)
                 drawn.takers += requests
                 return
-            tokens = self._tokens(launched, [row for row in rows if row not in beams] if beams else rows, masks)
-            candidates = [self._candidates(launched.rows[row], launched.logits, row) for row in beams]
+            others = [row for row in rows if row not in beams] if beams else rows
+            tokens = self._tokens(launched, logits, others, masks)
+            candidates = [self._candidates(launched.rows[row], logits, row) for row in beams]
         except torch.OutOfMemoryError:
             if len(rows) == 1:
                 raise
             torch.cuda.empty_cache()
-            self._draw(launched, rows[: len(rows) // 2], masks, drawn)
-            self._draw(launched, rows[len(rows) // 2 :], masks, drawn)
+            self._draw(launched, logits, rows[: len(rows) // 2], masks, drawn)
+            self._draw(launched, logits, rows[len(rows) // 2 :], masks, drawn)
             return
         drawn.tokens += tokens
         drawn.candidates += zip([launched.rows[row] for row in beams], candidates, strict=True)
 
-    def _tokens(self, launched: Launched, rows: list[int], masks: Masks) -> list[tuple[Request, Sampled]]:
+    def _tokens(
+        self, launched: Launched, logits: torch.Tensor, rows: list[int], masks: Masks
+    ) -> list[tuple[Request, Sampled]]:
         """The next token of each request of `rows`, and of those that follow it."""
         of, drawing = [], []
         for row in rows:
@@ -215,8 +250,8 @@ class Executor:
                     drawing.append(each)
         if not of:
             return []
-        bits = masks.to(launched.logits.device) if masks.rows else None
-        sampled = sample(launched.logits, [self._sampling_row(each, masks) for each in drawing], of, bits)
+        bits = masks.to(logits.device) if masks.rows else None
+        sampled = sample(logits, [self._sampling_row(each, masks) for each in drawing], of, bits)
         return list(zip(drawing, sampled, strict=True))
 
     def _candidates(self, request: Request, logits: torch.Tensor, row: int) -> list[tuple[int, float]]:
@@ -244,6 +279,22 @@ class Executor:
 
 
 _NOTHING: frozenset[int] = frozenset()
+
+
+def _fill_in(batch: FlatBatch, unknown: Sequence[tuple[int, Request]], before: Pending | None) -> None:
+    """Put the tokens that were not known at the layout into `batch`: from the host, or as `before` picked them."""
+    arrays = [np.asarray([index for index, _ in unknown])]
+    if before is None:
+        arrays.append(np.asarray([request.tokens[-1] for _, request in unknown]))
+    else:
+        (launched,) = before.launched
+        rows = {request: row for row, request in enumerate(launched.rows)}
+        arrays.append(np.asarray([rows[request] for _, request in unknown]))
+    places, tokens = unpacked(packed(arrays, batch.device).to(batch.device, non_blocking=True), arrays)
+    if before is not None:
+        assert launched.picked is not None
+        tokens = launched.picked.tokens[tokens]
+    batch.input_ids[0].index_copy_(0, places, tokens)
 
 
 def _prompt_chunks(plan: Plan) -> dict[int, PromptChunk]:

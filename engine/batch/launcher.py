@@ -61,6 +61,23 @@ class Launcher:
                 self._launch_alone(plan.only(index), pending)
         return pending
 
+    def launch_behind(self, prepared: Prepared, before: Pending) -> Pending | None:
+        """Launch an iteration behind `before`, at whose tokens nobody has looked, so that the device never waits.
+
+        None, and nothing has happened: they have to be known first, or it failed, which `launch` tells.
+        """
+        if not before.gives(prepared.unknown):
+            return None
+        pending = Pending(prepared.plan, prepared.watch)
+        try:
+            self._executor.launch(prepared, pending, before)
+        except _LOST_DEVICE:
+            raise
+        except Exception:
+            return None
+        self._scheduler.relief.succeeded()
+        return pending
+
     def _launch_alone(self, plan: Plan, pending: Pending) -> None:
         """Launch the one request of `plan` as part of `pending`."""
         try:

@@ -1,18 +1,20 @@
 """An iteration planned while the one before computes brings the same tokens, one call later."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 
-from orcastream.engine import Request, TokenEvent
+from orcastream.engine import OrcaEngine, Request, TokenEvent
 from orcastream.engine.batch import executor
 from orcastream.engine.batch.flat_batch import FlatBatch
 from orcastream.engine.sampling.sampler import Sampled, SamplingRow, sample
 from orcastream.schemas.sampling import SamplingParams
 from tests.engine.running import MakeEngine, MakeModel, crowd, request, run, tokens
+
+Requests = Callable[[int], list[Request]]
 
 
 def test_the_events_come_with_the_next_call(make_engine: MakeEngine) -> None:
@@ -25,11 +27,93 @@ def test_the_events_come_with_the_next_call(make_engine: MakeEngine) -> None:
     assert counts == [0, 1, 1, 1]
 
 
+def likeliest(count: int) -> list[Request]:
+    """Requests of different lengths, some with a token that ends them early, which all take their likeliest ones."""
+    return [
+        request(
+            f"{index}", tuple(range(1, 4 + 5 * index)), max_tokens=6 + index, stop_token_ids=(7 * index, 7 * index + 1)
+        )
+        for index in range(count)
+    ]
+
+
+def order_of_calls(engine: OrcaEngine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is launched, and what is looked at, from now on."""
+    calls: list[str] = []
+    launch, draw = engine._executor.launch, engine._executor.draw
+
+    def launched(*arguments: Any) -> None:
+        launch(*arguments)
+        calls.append("launch")
+
+    def drawn(pending: executor.Pending) -> executor.Drawn:
+        calls.append("draw")
+        return draw(pending)
+
+    monkeypatch.setattr(engine._executor, "launch", launched)
+    monkeypatch.setattr(engine._executor, "draw", drawn)
+    return calls
+
+
+def test_an_iteration_is_launched_before_the_tokens_of_the_last_one_are_looked_at(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(overlap="on")
+    calls = order_of_calls(engine, monkeypatch)
+    found = run(engine, request("a", max_tokens=4))
+    assert calls == ["launch", *["launch", "draw"] * 3, "draw"]
+    assert tokens(found["a"]) == tokens(run(make_engine(), request("a", max_tokens=4))["a"])
+
+
+def test_a_draw_at_random_is_looked_at_first(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next iteration would need a token that only the host can draw."""
+
+    def requests() -> list[Request]:
+        return [request("a", max_tokens=8), request("b", (9, 8, 7), max_tokens=2, temperature=1.0, seed=3)]
+
+    engine = make_engine(overlap="on")
+    calls = order_of_calls(engine, monkeypatch)
+    found = run(engine, *requests())
+    assert calls[:4] == ["launch", "draw", "launch", "draw"]
+    assert calls[4:] == ["launch", *["launch", "draw"] * 5, "draw"]  # once the other has ended
+    expected = run(make_engine(), *requests())
+    assert {name: tokens(each) for name, each in found.items()} == {
+        name: tokens(each) for name, each in expected.items()
+    }
+
+
+def test_a_request_without_a_score_ends_alone_behind_a_launch(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The iteration behind it has been launched with whatever the device chose for it."""
+    alone = tokens(run(make_engine(), request("b", (9, 8, 7), max_tokens=9))["b"])
+    engine = make_engine(overlap="on")
+    forward, count = engine._runner.forward, 0
+
+    def broken(batch: FlatBatch) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        logits = forward(batch).clone()
+        if count == 4:
+            logits[0] = torch.nan
+        return logits
+
+    monkeypatch.setattr(engine._runner, "forward", broken)
+    found = run(engine, request("a", max_tokens=9), request("b", (9, 8, 7), max_tokens=9))
+    failed, other = (found["a"], found["b"]) if found["a"][-1].error else (found["b"], found["a"])
+    assert len(failed) == 4
+    assert "no finite score" in (failed[-1].error or "")
+    assert len(other) == 9
+    assert other is found["a"] or tokens(other) == alone
+    engine.check_integrity()
+
+
+@pytest.mark.parametrize("requests", [crowd, likeliest])
 @pytest.mark.parametrize("num_blocks", [20, 30, 256])
-def test_tokens_are_the_same(num_blocks: int, make_engine: MakeEngine) -> None:
-    expected = run(make_engine(num_blocks=256), *crowd(12))
+def test_tokens_are_the_same(num_blocks: int, requests: Requests, make_engine: MakeEngine) -> None:
+    expected = run(make_engine(num_blocks=256), *requests(12))
     engine = make_engine(num_blocks=num_blocks, overlap="on", max_num_batched_tokens=16, max_batch_size=8)
-    found = run(engine, *crowd(12))
+    found = run(engine, *requests(12))
     assert {name: tokens(each) for name, each in found.items()} == {
         name: tokens(each) for name, each in expected.items()
     }
@@ -46,12 +130,13 @@ def test_a_stop_token_ends_a_request_whose_next_token_is_being_computed(make_eng
     assert tokens(found["b"]) == tokens(run(make_engine(), request("b", (9, 8, 7), max_tokens=30))["b"])
 
 
+@pytest.mark.parametrize("of", [crowd, likeliest])
 @pytest.mark.parametrize("seed", range(5))
-def test_cancels_at_any_time(seed: int, make_engine: MakeEngine) -> None:
+def test_cancels_at_any_time(seed: int, of: Requests, make_engine: MakeEngine) -> None:
     choose = random.Random(seed)
-    expected = run(make_engine(num_blocks=256), *crowd(10))
+    expected = run(make_engine(num_blocks=256), *of(10))
     engine = make_engine(num_blocks=60, overlap="on", max_num_batched_tokens=16, max_batch_size=8)
-    requests = crowd(10)
+    requests = of(10)
     for each in requests:
         engine.submit(each)
     found: dict[str, list[TokenEvent]] = {each.id: [] for each in requests}
