@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from orcastream.broker.address import RedisAddress, is_encrypted
 from orcastream.schemas.keys import DEFAULT_NAMESPACE, Keys
-from orcastream.schemas.limits import MAX_QUEUE_LANES, NAME_PATTERN
+from orcastream.schemas.limits import MAX_QUEUE_LANES, NAME_PATTERN, NAME_RULE
 
 NAME = f"^(?:{NAME_PATTERN.pattern})$"
 _TLS_FILES = {"redis_ca_file": "ssl_ca_certs", "redis_cert_file": "ssl_certfile", "redis_key_file": "ssl_keyfile"}
@@ -42,11 +42,17 @@ class BrokerSettings(BaseSettings):
     redis_key_file: Path | None = Field(
         None, description="Private key of `redis_cert_file`, PEM, not encrypted; none: it is in that file."
     )
-    namespace: str = Field(DEFAULT_NAMESPACE, pattern=NAME, description="First part of every key.")
+    namespace: str = Field(
+        DEFAULT_NAMESPACE,
+        pattern=NAME,
+        json_schema_extra={"allowed": NAME_RULE},
+        description="First part of every key.",
+    )
     model: str = Field("", description="Directory or hub id of the model; empty: the demo model.")
     served_model_name: str | None = Field(
         None,
         pattern=NAME,
+        json_schema_extra={"allowed": NAME_RULE},
         description="Name under which the model is served and its queue is kept; none: from `model`.",
     )
     queue_lanes: int = Field(

@@ -13,7 +13,12 @@ _BOUNDS = ("ge", "gt", "le", "lt")
 
 
 def allowed_values(field: FieldInfo) -> str | None:
-    """`0 to 65535`, `auto, cpu, cuda`, `true, false`; None where the type says it all."""
+    """`0 to 65535`, `auto, cpu, cuda`, `true, false`; None where the type says it all.
+
+    A field with a pattern says it in words: `json_schema_extra={"allowed": ...}`.
+    """
+    if isinstance(field.json_schema_extra, dict) and (words := field.json_schema_extra.get("allowed")):
+        return str(words)
     kinds = _kinds(field.annotation)
     if choices := own_choices(field):
         return ", ".join(choices)

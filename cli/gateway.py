@@ -33,7 +33,11 @@ def _check_keys(settings: GatewaySettings) -> None:
     try:
         KeyFile(settings.api_keys_file).read()
     except (OSError, InvalidRequest) as error:
-        raise UserError(f"api_keys_file (--api-keys-file, ORCASTREAM_API_KEYS_FILE): {error}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(
+            f"api_keys_file (--api-keys-file, ORCASTREAM_API_KEYS_FILE): got {str(settings.api_keys_file)!r}, "
+            f"allowed: a file of keys that can be read ({why})"
+        ) from None
 
 
 def serve_one(settings: GatewaySettings, *, shares_port: bool = False) -> int:

@@ -12,11 +12,13 @@ from orcastream.cli.allowed import allowed_values, is_secret
 from orcastream.cli.command import warn
 from orcastream.cli.credentials import without_credentials
 from orcastream.cli.errors import UserError
-from orcastream.cli.variables import mistyped, variable
+from orcastream.cli.variables import check_env_file, mistyped, variable
 
 S = TypeVar("S", bound=BaseSettings)
 
 _LONGEST_VALUE = 80
+_WRONG_INSIDE = ("string_type", "dict_type", "list_type", "tuple_type")
+"""Complaints about JSON whose form is not that of the field."""
 _IN_FIELD = re.compile(r'for (?:field )?"?(\w+)"?')
 
 
@@ -45,6 +47,7 @@ def load_settings(
             cli_exit_on_error=False,
             cli_shortcuts=shortcuts,
         )
+        check_env_file(kind)
         settings = kind(_cli_settings_source=source)
     except ValidationError as error:
         raise UnusableSettings(*(_complaint(kind, details) for details in error.errors(include_url=False))) from None
@@ -67,6 +70,8 @@ def _complaint(kind: type[BaseSettings], details: Any) -> str:
     field = kind.model_fields.get(name)
     own = details["type"] in ("value_error", "assertion_error")
     allowed = (None if own or field is None else allowed_values(field)) or _reason(details)
+    if field is not None and details["type"] in _WRONG_INSIDE:
+        allowed = _json_form(field)
     if details["type"] == "missing":
         return f"{_names(kind, name)}: got nothing, allowed: {allowed}"
     value = details["input"]
@@ -82,7 +87,7 @@ def _names(kind: type[BaseSettings], name: str) -> str:
 
 def _reason(details: Any) -> str:
     context = details.get("ctx", {})
-    return str(context["error"]) if "error" in context else str(details["msg"])
+    return str(context["error"]) if "error" in context else str(details["msg"]).removeprefix("Input should be ")
 
 
 def _shown(value: object) -> str:

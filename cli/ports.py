@@ -49,4 +49,5 @@ def _resolve(host: str, port: int, setting: str) -> tuple[int, int, int, str, tu
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]  # type: ignore[return-value]
     except (socket.gaierror, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "no name of a host"
-        raise PortUnavailable(f"{setting}: host {host} of port {port} has no address: {why}") from None
+        name = setting.replace("port", "host")
+        raise PortUnavailable(f"{name}: got {host!r}, allowed: an address or a name of this machine ({why})") from None

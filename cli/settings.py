@@ -13,7 +13,12 @@ class ChatSettings(BaseSettings):
         env_prefix="ORCASTREAM_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
     )
 
-    url: str = Field("http://127.0.0.1:8000", pattern="^https?://", description="The gateway to talk to.")
+    url: str = Field(
+        "http://127.0.0.1:8000",
+        pattern="^https?://",
+        json_schema_extra={"allowed": "a URL that begins with http:// or https://"},
+        description="The gateway to talk to.",
+    )
     api_key: SecretStr | None = Field(None, description="Key that the gateway asks for; none: it asks for none.")
     served_model_name: str | None = Field(None, description="Model to talk with; none: the first one served.")
     system: str | None = Field(None, description="What the model is told before the conversation.")

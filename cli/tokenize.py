@@ -32,5 +32,6 @@ def _text(given: str) -> str:
         text = sys.stdin.read() if given == "-" else given
         text.encode()
     except UnicodeError:
-        raise UserError(f"text: got {given!a}, allowed: UTF-8 text, or - for such text on standard input") from None
+        got = "bytes on standard input that are not" if given == "-" else f"{given!a}"
+        raise UserError(f"text: got {got}, allowed: UTF-8 text, or - for such text on standard input") from None
     return text

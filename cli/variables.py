@@ -6,7 +6,10 @@ from difflib import get_close_matches
 from typing import Final
 
 from dotenv import dotenv_values
+from dotenv.parser import Original, parse_stream
 from pydantic_settings import BaseSettings
+
+from orcastream.cli.errors import UserError
 
 _PREFIX: Final = "ORCASTREAM_"
 _ALIKE: Final = 0.8
@@ -16,6 +19,33 @@ _ALIKE: Final = 0.8
 def variable(kind: type[BaseSettings], name: str) -> str:
     """The environment variable of a field."""
     return f"{kind.model_config.get('env_prefix', '')}{name}".upper()
+
+
+def check_env_file(kind: type[BaseSettings]) -> None:
+    """UserError where the .env file of a settings class cannot be read, or has a line that is none of its kind.
+
+    What the line says is not told: it may be a secret.
+    """
+    env_file = kind.model_config.get("env_file")
+    if not isinstance(env_file, str) or not os.path.isfile(env_file):
+        return
+    try:
+        with open(env_file, encoding="utf-8") as file:
+            wrong = [_line(part.original) for part in parse_stream(file) if part.error]
+    except OSError as error:
+        raise UserError(f"{env_file}: allowed: a file that can be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{env_file}, line {line}: got bytes that are no UTF-8, allowed: UTF-8 text") from None
+    if wrong:
+        where = ", ".join(map(str, wrong))
+        raise UserError(f"{env_file}, line {where}: got what is no line, allowed: NAME=VALUE, a comment, or nothing")
+
+
+def _line(statement: Original) -> int:
+    """Where it begins: dotenv counts the empty lines before it as its own."""
+    text = statement.string
+    return statement.line + text[: len(text) - len(text.lstrip())].count("\n")
 
 
 def mistyped(kind: type[BaseSettings]) -> Iterator[tuple[str, str]]:

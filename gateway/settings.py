@@ -205,7 +205,7 @@ class GatewaySettings(BrokerSettings, LogSettings):
     def _hosts_are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
             if name != "*" and not _HOST.fullmatch(name.removeprefix("*.")):
-                raise ValueError(f"{name!r}: allowed: names without port, such as api.example.com, *.example.com, or *")
+                raise ValueError(f"names without port, such as api.example.com, *.example.com, or *; not {name!r}")
         return names
 
     @field_validator("cors_origins")
@@ -213,9 +213,7 @@ class GatewaySettings(BrokerSettings, LogSettings):
     def _origins_are_such(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
         for origin in origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
-                raise ValueError(
-                    f"{origin!r}: allowed: scheme, name and perhaps port, such as https://example.com, or *"
-                )
+                raise ValueError(f"scheme, name and perhaps port, such as https://example.com, or *; not {origin!r}")
         return origins
 
     @field_validator("api_keys")
@@ -225,7 +223,7 @@ class GatewaySettings(BrokerSettings, LogSettings):
             check_name(tenant, "api_keys")
             text = key.get_secret_value()
             if not text or not all("!" <= char <= "~" for char in text):
-                raise ValueError(f"a key of tenant {tenant}: allowed: printable ASCII characters without spaces")
+                raise ValueError(f"keys of printable ASCII characters without spaces; that of tenant {tenant} is none")
         return api_keys
 
     @model_validator(mode="after")

@@ -1,5 +1,6 @@
 """What is said of a process and how much of it: settings that gateway and worker share, and the standard OTEL_ ones."""
 
+import math
 import os
 from importlib.metadata import entry_points
 from typing import Final, Literal, Self
@@ -44,7 +45,7 @@ class UnusableTelemetry(ValueError):
 class OtelSettings(BaseSettings):
     """The standard OTEL_ variables that decide which signals leave the process, and how.
 
-    All others (headers, time limits, intervals, queue sizes, the resource) are read by OpenTelemetry's SDK
+    All others (headers, time limits, queue sizes, the resource) are read by OpenTelemetry's SDK
     itself. These are variables of the environment alone: no flags, no lines of .env.
     """
 
@@ -65,6 +66,7 @@ class OtelSettings(BaseSettings):
     exporter_otlp_logs_protocol: str | None = None
     traces_sampler: str = SAMPLERS[0]
     traces_sampler_arg: str | None = None
+    metric_export_interval: str | None = None
 
     @classmethod
     def read(cls) -> Self:
@@ -75,6 +77,8 @@ class OtelSettings(BaseSettings):
                 settings.protocol(signal)
         if settings.exporters("traces"):
             settings._check_sampler()
+        if settings.exporters("metrics"):
+            settings._check_interval()
         return settings
 
     @property
@@ -125,6 +129,16 @@ class OtelSettings(BaseSettings):
                 raise UnusableTelemetry(
                     f"OTEL_TRACES_SAMPLER_ARG: got {self.traces_sampler_arg!r}, allowed: a share from 0 to 1"
                 )
+
+    def _check_interval(self) -> None:
+        """The SDK would take a minute for what is no number, and name no variable for what is not above 0."""
+        given = self.metric_export_interval
+        try:
+            is_time = given is None or 0 < float(given) < math.inf
+        except ValueError:
+            is_time = False
+        if not is_time:
+            raise UnusableTelemetry(f"OTEL_METRIC_EXPORT_INTERVAL: got {given!r}, allowed: milliseconds above 0")
 
     def _check_url(self, signal: Signal) -> None:
         own: str | None = getattr(self, f"exporter_otlp_{signal}_endpoint")

@@ -88,8 +88,10 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
         return _unusable(str(error))
     try:
         engine = OrcaEngine.load(_engine_config(settings, max_adapters=settings.max_adapters if folders else 0))
-    except (UnsupportedModel, OSError, ValueError) as error:
+    except (UnsupportedModel, OSError) as error:
         return _unusable(f"model: {error}")
+    except ValueError as error:  # of a setting, which it names
+        return _unusable(str(error))
     shelf = AdapterShelf(folders, engine.adapters, settings.max_adapters)
     try:
         shelf.check()

@@ -15,6 +15,7 @@ from orcastream.schemas.request import DEFAULT_TENANT
 
 MAX_JOB_ID_LENGTH: Final = 64
 JOB_ID: Final = re.compile(rf"[A-Za-z0-9_\-]{{1,{MAX_JOB_ID_LENGTH}}}")
+JOB_ID_RULE: Final = f"1 to {MAX_JOB_ID_LENGTH} characters of A-Z a-z 0-9 _ -"
 """No dot: behind the first one in a request's id stands the number of its line."""
 
 CANCELLING: Final = "cancelling_ms"
@@ -88,5 +89,5 @@ class JobProgress:
 def check_job_id(job_id: str) -> str:
     """The id itself; InvalidRequest where it cannot be one."""
     if not JOB_ID.fullmatch(job_id):
-        raise InvalidRequest("job", job_id, f"1 to {MAX_JOB_ID_LENGTH} characters of A-Z a-z 0-9 _ -")
+        raise InvalidRequest("job", job_id, JOB_ID_RULE)
     return job_id

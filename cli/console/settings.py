@@ -7,7 +7,7 @@ from pydantic_settings import CliPositionalArg
 
 from orcastream.broker.settings import BrokerSettings
 from orcastream.schemas.keys import PriorityClass
-from orcastream.schemas.limits import ID_PATTERN, MAX_DEADLINE_AHEAD_MS
+from orcastream.schemas.limits import ID_PATTERN, ID_RULE, MAX_DEADLINE_AHEAD_MS
 
 _LETTER_ID = r"^[0-9]{1,20}-[0-9]{1,20}$"
 _MAX_TIMEOUT_S = MAX_DEADLINE_AHEAD_MS / 1000
@@ -31,7 +31,11 @@ class RequestsListSettings(ConsoleSettings):
 class RequestSettings(ConsoleSettings):
     """One request."""
 
-    id: CliPositionalArg[str] = Field(pattern=f"^(?:{ID_PATTERN.pattern})$", description="The request's id.")
+    id: CliPositionalArg[str] = Field(
+        pattern=f"^(?:{ID_PATTERN.pattern})$",
+        json_schema_extra={"allowed": ID_RULE},
+        description="The request's id.",
+    )
 
 
 class RequestShowSettings(RequestSettings):
@@ -50,7 +54,11 @@ class LettersListSettings(ConsoleSettings):
 class LetterSettings(ConsoleSettings):
     """One dead letter."""
 
-    id: CliPositionalArg[str] = Field(pattern=_LETTER_ID, description="The letter's id, as `list` prints it.")
+    id: CliPositionalArg[str] = Field(
+        pattern=_LETTER_ID,
+        json_schema_extra={"allowed": "two numbers with - between, such as 1700000000000-0"},
+        description="The letter's id, as `list` prints it.",
+    )
 
 
 class LetterShowSettings(LetterSettings):

@@ -1,15 +1,16 @@
 """Settings of the commands about bulk jobs."""
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import CliPositionalArg
 
-from orcastream.broker.jobs.order import JOB_ID
+from orcastream.broker.jobs.order import JOB_ID, JOB_ID_RULE
 from orcastream.broker.settings import NAME
 from orcastream.cli.console.settings import ConsoleSettings
 from orcastream.schemas.keys import PriorityClass
-from orcastream.schemas.limits import MAX_DEADLINE_AHEAD_MS, MAX_OUTPUT_TOKENS
+from orcastream.schemas.limits import MAX_DEADLINE_AHEAD_MS, MAX_OUTPUT_TOKENS, NAME_RULE
 from orcastream.schemas.request import DEFAULT_TENANT
 
 _JOB = f"^(?:{JOB_ID.pattern})$"
@@ -28,7 +29,10 @@ class SubmitSettings(ConsoleSettings):
     )
     ordered: bool = Field(False, description="Write results in the order of their requests instead of as they come.")
     job: str | None = Field(
-        None, pattern=_JOB, description="The job's id; none: one that follows from the file and the model."
+        None,
+        pattern=_JOB,
+        json_schema_extra={"allowed": JOB_ID_RULE},
+        description="The job's id; none: one that follows from the file and the model.",
     )
     window: int = Field(
         128,
@@ -36,7 +40,12 @@ class SubmitSettings(ConsoleSettings):
         description="Most requests of the job that wait and run at once; at most half of max_queue_depth. [requests]",
     )
     priority_class: PriorityClass = Field("low", description="Class of the requests; --class for short.")
-    tenant: str = Field(DEFAULT_TENANT, pattern=NAME, description="Whose requests they are.")
+    tenant: str = Field(
+        DEFAULT_TENANT,
+        pattern=NAME,
+        json_schema_extra={"allowed": NAME_RULE},
+        description="Whose requests they are.",
+    )
     max_tokens: int | None = Field(
         None,
         ge=1,
@@ -57,7 +66,12 @@ class SubmitSettings(ConsoleSettings):
 class ResultsSettings(ConsoleSettings):
     """The results of a job, as far as they are there; without a job, a list of all jobs."""
 
-    job: CliPositionalArg[str] = Field("", pattern=f"^$|{_JOB}", description="The job's id; none: list the jobs.")
+    job: CliPositionalArg[str] = Field(
+        "",
+        pattern=f"^$|{_JOB}",
+        json_schema_extra={"allowed": JOB_ID_RULE},
+        description="The job's id; none: list the jobs.",
+    )
     output: Path | None = Field(None, description="Append what is missing there; none: print them.")
     ordered: bool = Field(False, description="In the order of their requests instead of as they came.")
     delete: bool = Field(False, description="Delete the job, once all of its results are written.")
@@ -65,3 +79,11 @@ class ResultsSettings(ConsoleSettings):
         False,
         description="Have no more lines answered; `submit`, running or run again, ends the job with what is there.",
     )
+
+    @model_validator(mode="after")
+    def _a_job_is_named(self) -> Self:
+        """What is asked of one job is not asked of the list."""
+        for name in ("output", "ordered", "delete", "cancel"):
+            if not self.job and getattr(self, name):
+                raise ValueError(f"job (JOB): got nothing, allowed with --{name}: {JOB_ID_RULE}")
+        return self

@@ -93,7 +93,9 @@ def run_with_keys(settings: KeysSettings, work: Callable[[Kept], Awaitable[None]
             return run_with_redis(settings, in_redis)
         asyncio.run(_awaited(work(KeptInFile(settings.api_keys_file))))
     except (InvalidRequest, OSError, ValueError) as error:
-        raise NotDone(f"the keys cannot be read or written: {error}") from None
+        place = "" if settings.api_keys_file is None else f" in {str(settings.api_keys_file)!r}"
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise NotDone(f"the keys{place} cannot be read or written: {why}") from None
     return 0
 
 

@@ -9,7 +9,7 @@ from orcastream.broker.settings import NAME
 from orcastream.cli.console.settings import ConsoleSettings
 from orcastream.gateway.admission.api_key import MAX_RATE
 from orcastream.schemas.keys import PriorityClass
-from orcastream.schemas.limits import MAX_OUTPUT_TOKENS
+from orcastream.schemas.limits import MAX_OUTPUT_TOKENS, NAME_RULE
 
 
 class KeysSettings(ConsoleSettings):
@@ -21,7 +21,7 @@ class KeysSettings(ConsoleSettings):
 class NewKeySettings(KeysSettings):
     """Make an API key. It is printed once; what is kept is its SHA-256 and what it allows."""
 
-    tenant: str = Field(pattern=NAME, description="Whose requests they are.")
+    tenant: str = Field(pattern=NAME, json_schema_extra={"allowed": NAME_RULE}, description="Whose requests they are.")
     name: str | None = Field(None, max_length=128, description="What people call the key.")
     classes: list[PriorityClass] | None = Field(
         None, min_length=1, description="Priority classes that it may ask for; none: all."
@@ -51,5 +51,7 @@ class RevokeSettings(KeysSettings):
     """Take a key back: gateways refuse it after their next look, `api_keys_reload_s`."""
 
     sha256: CliPositionalArg[str] = Field(
-        pattern="^[0-9a-f]{8,64}$", description="Its SHA-256 as `list` prints it, or the beginning of it."
+        pattern="^[0-9a-f]{8,64}$",
+        json_schema_extra={"allowed": "8 to 64 characters of 0-9 a-f"},
+        description="Its SHA-256 as `list` prints it, or the beginning of it.",
     )

@@ -50,3 +50,16 @@ def spare_host_memory() -> int:
     """Bytes that the cache of a CPU gets where nobody says how many."""
     available = available_host_memory()
     return _CPU_MOST_BYTES if available is None else min(_CPU_MOST_BYTES, int(available * _CPU_SHARE))
+
+
+def refuse_more_than_the_host_has(cached: int, host_cache: int) -> None:
+    """ValueError where a cache of `cached` bytes and `host_cache_memory` do not fit into the host's memory together."""
+    available = available_host_memory()
+    if available is None:
+        return
+    for name, wanted, left in (
+        ("kv_cache_memory", cached, available),
+        ("host_cache_memory", host_cache, available - cached),
+    ):
+        if wanted > left:
+            raise ValueError(f"{name}: got {wanted} bytes, allowed: at most {left}, what this machine has to spare")

@@ -104,7 +104,7 @@ def _one_line_errors(where: str) -> Iterator[None]:
         reason = error.reason
         raise UnsupportedModel(reason if reason.startswith(where) else f"{where}: {reason}") from error
     except OSError as error:
-        raise OSError(one_line(error)) from error
+        raise OSError(f"{where}: {one_line(error)}") from error
     except Exception as error:
         reason = one_line(error) or type(error).__name__
         if isinstance(error, KeyError):  # which says the key, and nothing else

@@ -69,6 +69,15 @@ def test_a_file_of_keys_is_replaced_and_keeps_its_mode(tmp_path: Path, capsys: p
 def test_a_gateway_does_not_start_without_its_file_of_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = tmp_path / "missing.json"
     assert main(["gateway", "--redis-url", "redis://127.0.0.1:1", "--api-keys-file", str(missing)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("orcastream gateway: api_keys_file")
-    assert error.count("\n") == 1
+    assert capsys.readouterr().err == (
+        f"orcastream gateway: api_keys_file (--api-keys-file, ORCASTREAM_API_KEYS_FILE): got {str(missing)!r}, "
+        "allowed: a file of keys that can be read (No such file or directory)\n"
+    )
+
+
+def test_a_file_of_keys_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "missing" / "keys.json"
+    assert main(["keys", "new", "--tenant", "alpha", "--api-keys-file", str(path)]) == 1
+    assert capsys.readouterr().err == (
+        f"orcastream keys new: the keys in {str(path)!r} cannot be read or written: No such file or directory\n"
+    )

@@ -43,9 +43,19 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(
     )
 
 
+@pytest.mark.parametrize("asked", ["--delete", "--cancel", "--ordered", "--output=there"])
+def test_what_is_asked_of_a_job_is_not_asked_of_the_list(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["results", asked]) == 2
+    name = asked.partition("=")[0]
+    assert capsys.readouterr().err.startswith(f"orcastream results: job (JOB): got nothing, allowed with {name}: ")
+
+
 @pytest.mark.parametrize(
     ("host", "complaint"),
-    [("127.0.0.1", "port {port} on 127.0.0.1 is in use"), ("a..b", "host a..b of port {port} has no address")],
+    [
+        ("127.0.0.1", "port: port {port} on 127.0.0.1 is in use"),
+        ("a..b", "host: got 'a..b', allowed: an address or a name of this machine"),
+    ],
 )
 def test_where_a_gateway_cannot_listen_is_one_line(
     host: str, complaint: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -55,7 +65,7 @@ def test_where_a_gateway_cannot_listen_is_one_line(
         port = taken.getsockname()[1]
         assert main(["gateway", "--redis-url", "redis://127.0.0.1:1", "--host", host, "--port", str(port)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"orcastream gateway: port: {complaint.format(port=port)}")
+    assert error.startswith(f"orcastream gateway: {complaint.format(port=port)}")
     assert error.count("\n") == 1
 
 

@@ -1,5 +1,6 @@
 """Flags beat the environment, which beats .env, which beats defaults; what is wrong is one line."""
 
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -7,6 +8,7 @@ import pytest
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from orcastream.cli.errors import UserError
 from orcastream.cli.parse import UnusableSettings, load_settings
 
 
@@ -19,7 +21,9 @@ class Boat(BaseSettings):
     speed_knots: float = Field(3.0, gt=0, description="How fast. [knots]")
     sail: Literal["main", "jib"] = Field("main", description="Which sail.")
     anchored: bool = Field(False, description="Does it lie still?")
-    name: str | None = Field(None, pattern="^[a-z]+$", description="Its name.")
+    name: str | None = Field(
+        None, pattern="^[a-z]+$", json_schema_extra={"allowed": "small letters"}, description="Its name."
+    )
     crew: tuple[str, ...] = Field((), description="Who is aboard.")
     cargo: dict[str, int] = Field(default_factory=dict, description="What is aboard.")
     code: SecretStr = Field(SecretStr("none"), min_length=4, description="Whoever knows it may come aboard.")
@@ -79,6 +83,12 @@ def test_flags_are_kebab_case_and_switches_need_no_value() -> None:
             ("--cargo", "tea"),
             'cargo (--cargo, ORCASTREAM_CARGO): got what is no JSON, allowed: an object such as {"key": "value"}',
         ),
+        (
+            ("--cargo", '{"tea": "much"}'),
+            "cargo (--cargo, ORCASTREAM_CARGO): got 'much', allowed: a valid integer, unable to parse string as an "
+            "integer",
+        ),
+        (("--name", "X1"), "name (--name, ORCASTREAM_NAME): got 'X1', allowed: small letters"),
         (("--nope", "1"), "unrecognized arguments: --nope 1"),
         (("--oars",), "argument --oars: expected one argument"),
     ],
@@ -95,6 +105,40 @@ def test_what_is_wrong_in_the_environment_is_one_line(monkeypatch: pytest.Monkey
 def test_a_list_that_is_no_json_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCASTREAM_CREW", "ann, bob")
     assert complaints() == ('crew (--crew, ORCASTREAM_CREW): got what is no JSON, allowed: a list such as ["a", "b"]',)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (
+            b"\nORCASTREAM_NAME=\xff\n",
+            ".env, line 2: got bytes that are no UTF-8, allowed: UTF-8 text",
+        ),
+        (
+            b"# oars\n\nthe secret is=? 5\nORCASTREAM_OARS=3\n'open\n",
+            ".env, line 3, 5: got what is no line, allowed: NAME=VALUE, a comment, or nothing",
+        ),
+    ],
+)
+def test_what_is_wrong_with_dotenv_is_one_line(content: bytes, line: str, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        load()
+    assert caught.value.lines == (line,)
+
+
+def test_the_example_of_dotenv_can_be_read(tmp_path: Path) -> None:
+    example = (Path(__file__).parents[2] / ".env.example").read_text()
+    (tmp_path / ".env").write_text(re.sub(r"^#(?=\w+=)", "", example, flags=re.MULTILINE))
+    assert load().oars == 2
+
+
+@pytest.mark.parametrize("value", ["[1]", '{"captain": "ann"}'])
+def test_a_list_of_something_else_is_one_line(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCASTREAM_CREW", value)
+    (line,) = complaints()
+    assert line.startswith("crew (--crew, ORCASTREAM_CREW): got ")
+    assert line.endswith(', allowed: a list such as ["a", "b"]')
 
 
 def test_every_wrong_field_has_its_line() -> None:

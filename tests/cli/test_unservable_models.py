@@ -34,7 +34,7 @@ def complaint(command: str, *arguments: str) -> str:
         lines = list(process.stderr)
         assert process.wait() == 2
     assert len(lines) == 1, lines
-    return lines[0].removeprefix(f"orcastream {command}: ").removeprefix("model: ").strip()
+    return lines[0].removeprefix(f"orcastream {command}: ").strip()
 
 
 @pytest.mark.parametrize("command", ["gateway", "worker"])
@@ -51,3 +51,9 @@ def test_code_that_comes_with_a_model(command: str, tmp_path: Path) -> None:
     config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}}
     (model / "config.json").write_text(json.dumps(config))
     assert "wants to run code of its own (auto_map), which is never done" in complaint(command, "--model", str(model))
+
+
+def test_a_cache_beyond_the_machine_s_memory() -> None:
+    said = complaint("worker", "--host-cache-memory", str(1 << 60), "--log-level", "error")
+    assert said.startswith(f"host_cache_memory: got {1 << 60} bytes, allowed: at most ")
+    assert said.endswith(", what this machine has to spare")

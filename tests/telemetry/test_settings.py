@@ -66,6 +66,14 @@ def test_signals_leave_where_an_exporter_or_an_endpoint_is_set(
             "OTEL_TRACES_SAMPLER_ARG: got 'few', allowed: a share from 0 to 1",
         ),
         (
+            {**ENDPOINT, "METRIC_EXPORT_INTERVAL": "a minute"},
+            "OTEL_METRIC_EXPORT_INTERVAL: got 'a minute', allowed: milliseconds above 0",
+        ),
+        (
+            {**ENDPOINT, "METRIC_EXPORT_INTERVAL": "0"},
+            "OTEL_METRIC_EXPORT_INTERVAL: got '0', allowed: milliseconds above 0",
+        ),
+        (
             {"EXPORTER_OTLP_ENDPOINT": "collector:4317"},
             "OTEL_EXPORTER_OTLP_ENDPOINT: got 'collector:4317', allowed: a URL that begins with http://",
         ),

@@ -126,7 +126,6 @@ print("went on")
 @pytest.mark.parametrize(
     ("variable", "value", "complaint"),
     [
-        ("OTEL_METRIC_EXPORT_INTERVAL", "0", "interval value 0.0"),
         ("OTEL_BSP_SCHEDULE_DELAY", "0", "schedule_delay_millis"),
         ("OTEL_PROPAGATORS", "none-such", "Propagator none-such not found"),
     ],

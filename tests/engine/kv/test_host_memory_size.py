@@ -103,6 +103,17 @@ def test_this_machine_tells() -> None:
     assert available is None or available > 0
 
 
+def test_caches_that_the_machine_has_no_memory_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(size, "available_host_memory", lambda: 4 * GIB)
+    size.refuse_more_than_the_host_has(3 * GIB, 1 * GIB)
+    with pytest.raises(ValueError, match=rf"^kv_cache_memory: got {5 * GIB} bytes, allowed: at most {4 * GIB}, "):
+        size.refuse_more_than_the_host_has(5 * GIB, 0)
+    with pytest.raises(ValueError, match=rf"^host_cache_memory: got {2 * GIB} bytes, allowed: at most {1 * GIB}, "):
+        size.refuse_more_than_the_host_has(3 * GIB, 2 * GIB)
+    monkeypatch.setattr(size, "available_host_memory", lambda: None)
+    size.refuse_more_than_the_host_has(5 * GIB, 5 * GIB)
+
+
 @pytest.mark.parametrize(("available", "spare"), [(None, 2 * GIB), (4 * GIB, 1 * GIB), (100 * GIB, 2 * GIB)])
 def test_the_share_of_the_cache(available: int | None, spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size, "available_host_memory", lambda: available)
