@@ -15,8 +15,9 @@ from orcastream.schemas.request import DEFAULT_TENANT
 
 MAX_JOB_ID_LENGTH: Final = 64
 JOB_ID: Final = re.compile(rf"[A-Za-z0-9_\-]{{1,{MAX_JOB_ID_LENGTH}}}")
-JOB_ID_RULE: Final = f"1 to {MAX_JOB_ID_LENGTH} characters of A-Z a-z 0-9 _ -"
 """No dot: behind the first one in a request's id stands the number of its line."""
+JOB_ID_RULE: Final = f"1 to {MAX_JOB_ID_LENGTH} characters of A-Z a-z 0-9 _ -"
+"""`JOB_ID` in words."""
 
 CANCELLING: Final = "cancelling_ms"
 """The mark of a job that was cancelled: when. [ms]"""
