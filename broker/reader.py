@@ -119,7 +119,7 @@ class ReplyReader:
             except (BrokerError, ResponseError, OSError) as error:
                 if self.connected.is_set():
                     back_off.succeeded()
-                log.warning("reply reader: %s; connecting again", error)
+                log.warning("reply reader connects again: %s", error)
             except Exception:  # every reply of this process is read here
                 log.exception("reply reader; connecting again")
             finally:

@@ -59,7 +59,7 @@ class Tokenizer:
         """The tokenizer of a directory or hub id; ModelFilesError when there is none."""
         try:
             tokenizer = _read(model)
-        except (OSError, ValueError, KeyError) as error:
+        except Exception as error:  # the configuration is read, too, which each architecture checks in its own way
             if "trust_remote_code" in str(error):
                 raise ModelFilesError(
                     f"model: got {model!r}, allowed: one without code of its own (auto_map), which is never run"

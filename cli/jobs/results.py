@@ -15,7 +15,7 @@ from orcastream.cli.jobs.result_file import ResultFile
 from orcastream.cli.jobs.settings import ResultsSettings
 from orcastream.cli.parse import load_settings
 
-_COLUMNS = {"job": 28, "state": 10, "lines": 8, "completed": 9, "failed": 8, "age_s": 8, "expires_in_s": 10, "file": 1}
+_COLUMNS = {"job": 38, "state": 10, "lines": 8, "completed": 9, "failed": 8, "age_s": 8, "expires_in_s": 10, "file": 1}
 _PATIENCE_S = 10.0
 _PAGE = 200
 

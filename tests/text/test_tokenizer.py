@@ -1,6 +1,7 @@
 """Loading, encoding, end tokens."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,14 @@ def test_code_that_comes_with_a_model_is_refused(model: Path, tmp_path: Path, mo
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "own"}))
     with pytest.raises(ModelFilesError, match="code of its own") as caught:
         Tokenizer.load(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_configuration_of_wrong_types_is_one_line(model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "wrong"))
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", "vocab_size": "many"}))
+    with pytest.raises(ModelFilesError, match="vocab_size") as caught:
+        Tokenizer.load(str(folder))
     assert "\n" not in str(caught.value)
 
 
