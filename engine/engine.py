@@ -9,7 +9,8 @@ import torch
 from transformers import PreTrainedModel
 
 from orcastream.engine.attention import choose_backend
-from orcastream.engine.batch.executor import Executor, Pending
+from orcastream.engine.batch.executor import Executor
+from orcastream.engine.batch.iteration import Pending
 from orcastream.engine.batch.launcher import Launcher
 from orcastream.engine.batch.prompt_rows import PromptItem
 from orcastream.engine.beam import Beam

@@ -4,7 +4,8 @@ import logging
 
 import torch
 
-from orcastream.engine.batch.executor import Executor, Pending, Prepared
+from orcastream.engine.batch.executor import Executor
+from orcastream.engine.batch.iteration import Pending, Prepared
 from orcastream.engine.record import Stopwatch
 from orcastream.engine.request import RequestState
 from orcastream.engine.schedule.plan import Plan

@@ -10,6 +10,7 @@ import torch
 from orcastream.engine import OrcaEngine, Request, TokenEvent
 from orcastream.engine.batch import executor
 from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.batch.iteration import Drawn, Pending
 from orcastream.engine.sampling.sampler import Sampled, SamplingRow, sample
 from orcastream.schemas.sampling import SamplingParams
 from tests.engine.running import MakeEngine, MakeModel, crowd, request, run, tokens
@@ -46,7 +47,7 @@ def order_of_calls(engine: OrcaEngine, monkeypatch: pytest.MonkeyPatch) -> list[
         launch(*arguments)
         calls.append("launch")
 
-    def drawn(pending: executor.Pending) -> executor.Drawn:
+    def drawn(pending: Pending) -> Drawn:
         calls.append("draw")
         return draw(pending)
 
