@@ -16,6 +16,8 @@ from tests.worker.producer import Producer
 
 pytestmark = one_server("system")
 
+_HANDED_OVER = "engine stands still, requests handed over"
+
 
 async def _until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110 (it is the server's, or told by the log alone)
@@ -42,8 +44,9 @@ async def test_a_refused_hand_over_leaves_nothing_behind(
         async with asyncio.timeout(PATIENCE_S):
             await _until(lambda: bool(producer.redis.exists(producer.keys.reply(request_id))))
             producer.redis.config_set("min-replicas-to-write", 1)
-            await _until(lambda: "engine stands still, requests handed over" in caplog.messages)
-            await _until(lambda: caplog.messages[-1] == "Redis refused")
+            await _until(lambda: _HANDED_OVER in caplog.messages)
+            told = caplog.messages.index(_HANDED_OVER)
+            await _until(lambda: "Redis refused" in caplog.messages[told:])
             producer.redis.config_set("min-replicas-to-write", 0)
             release.set()
             fold = await asyncio.to_thread(producer.read, request_id)
