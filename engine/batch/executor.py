@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from orcastream.engine.batch.flat_batch import FlatBatch, SpanColumns
-from orcastream.engine.batch.iteration import Drawn, Launched, Pending, Prepared
+from orcastream.engine.batch.iteration import Drawn, Launched, Pending, Prepared, Unseen
 from orcastream.engine.batch.prompt_rows import PromptChunk, PromptItem
 from orcastream.engine.batch.transfer import packed, unpacked
 from orcastream.engine.kv.cache import KVCache
@@ -51,16 +51,16 @@ class Executor:
         watch.build_s += watch.lap()
         return Prepared(plan, batch, watch, unknown, chunks)
 
-    def launch(self, prepared: Prepared, pending: Pending, before: Pending | None = None) -> None:
+    def launch(self, prepared: Prepared, pending: Pending, unseen: Unseen | None = None) -> None:
         """Begin to compute, and note it in `pending`; the requests have moved on then, and are as before on an error.
 
-        Requests that have ended since the layout are computed, too, and nothing comes of it. What `before` gives is
-        taken from the device: nobody has looked at it.
+        Requests that have ended since the layout are computed, too, and nothing comes of it. The tokens that were
+        unknown are `unseen` where nobody has looked at them.
         """
         plan, batch, watch = prepared.plan, prepared.batch, prepared.watch
         watch.lap()
         if prepared.unknown:
-            _fill_in(batch, prepared.unknown, before)
+            _fill_in(batch, prepared.unknown, unseen)
         rows = [plan.requests[index] for index in batch.logit_spans]
         of_prompts = _RowsOfPrompts.of(prepared) if prepared.chunks else None
         if of_prompts is not None:
@@ -192,19 +192,14 @@ class Executor:
 _NOTHING: frozenset[int] = frozenset()
 
 
-def _fill_in(batch: FlatBatch, unknown: Sequence[tuple[int, Request]], before: Pending | None) -> None:
-    """Put the tokens that were not known at the layout into `batch`: from the host, or as `before` picked them."""
-    arrays = [np.asarray([index for index, _ in unknown])]
-    if before is None:
-        arrays.append(np.asarray([request.tokens[-1] for _, request in unknown]))
-    else:
-        (launched,) = before.launched
-        rows = {request: row for row, request in enumerate(launched.rows)}
-        arrays.append(np.asarray([rows[request] for _, request in unknown]))
+def _fill_in(batch: FlatBatch, unknown: Sequence[tuple[int, Request]], unseen: Unseen | None) -> None:
+    """Put the tokens that were not known at the layout into `batch`, from the host or, `unseen`, on the device."""
+    sources = [request.tokens[-1] for _, request in unknown] if unseen is None else unseen.rows
+    arrays = [np.asarray([index for index, _ in unknown]), np.asarray(sources)]
     places, tokens = unpacked(packed(arrays, batch.device).to(batch.device, non_blocking=True), arrays)
-    if before is not None:
-        assert launched.picked is not None
-        tokens = launched.picked.tokens[tokens]
+    if unseen is not None:
+        assert unseen.picked is not None
+        tokens = unseen.picked.tokens[tokens]
     batch.input_ids[0].index_copy_(0, places, tokens)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import NamedTuple, cast
 
 import torch
 
@@ -44,6 +45,13 @@ class Launched:
     prompts: list[tuple[PromptChunk, torch.Tensor]] = field(default_factory=list)
 
 
+class Unseen(NamedTuple):
+    """Some tokens of a launched iteration: those rows of what it picked, which is None only where there are no rows."""
+
+    picked: Picked | None
+    rows: list[int]
+
+
 @dataclass(slots=True)
 class Pending:
     """A launched iteration. `prefills` are the requests of which it computes a chunk, with its length; `failed` those
@@ -57,18 +65,19 @@ class Pending:
     prefills: list[tuple[Request, int]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def gives(self, unknown: Iterable[tuple[int, Request]]) -> bool:
-        """Whether an iteration can be launched behind this one before anybody has looked at its logits.
+    def unseen(self, unknown: Iterable[tuple[int, Request]]) -> Unseen | None:
+        """The tokens that are `unknown` to an iteration behind this one, at whose logits nobody has looked.
 
-        The tokens that are `unknown` there are on the device then, and no logits are kept.
+        None: somebody has to look first.
         """
         if self.failed or len(self.launched) != 1:
-            return False
+            return None
         (launched,) = self.launched
         if launched.logits is not None or launched.prompts:
-            return False
-        rows = set(launched.rows)
-        return all(request in rows for _, request in unknown)
+            return None
+        rows = {request: row for row, request in enumerate(launched.rows)}
+        found = [rows.get(request) for _, request in unknown]
+        return None if None in found else Unseen(launched.picked, cast(list[int], found))
 
     def record(self, total_s: float) -> IterationRecord:
         """What the iteration was made of, once it is over."""

@@ -67,11 +67,12 @@ class Launcher:
 
         None, and nothing has happened: they have to be known first, or it failed, which `launch` tells.
         """
-        if not before.gives(prepared.unknown):
+        unseen = before.unseen(prepared.unknown)
+        if unseen is None:
             return None
         pending = Pending(prepared.plan, prepared.watch)
         try:
-            self._executor.launch(prepared, pending, before)
+            self._executor.launch(prepared, pending, unseen)
         except _LOST_DEVICE:
             raise
         except Exception:

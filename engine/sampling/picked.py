@@ -8,6 +8,15 @@ import torch
 from orcastream.engine.sampling.passes import gathered, passes
 
 
+def maxima(scores: torch.Tensor) -> torch.Tensor:
+    """Of each row the highest score and the first token that has it, `[2, rows]`, for one copy to the host.
+
+    Not a number where one is not. A double holds every token id exactly.
+    """
+    values, tokens = scores.max(dim=-1)
+    return torch.stack([values.double(), tokens.double()])
+
+
 class Picked:
     """What `take_best` gives for all rows of some logits, `[rows, vocab]`, at least one, which need not be kept.
 
@@ -15,11 +24,8 @@ class Picked:
     """
 
     def __init__(self, logits: torch.Tensor) -> None:
-        maxima = [gathered(logits, rows).max(dim=-1) for rows in passes(range(len(logits)), logits)]
-        self.tokens = torch.cat([each.indices for each in maxima])
-        values = torch.cat([each.values for each in maxima])
-        # Both in one copy: a double holds every token id exactly.
-        found = torch.stack([values.double(), self.tokens.double()])
+        found = torch.cat([maxima(gathered(logits, rows)) for rows in passes(range(len(logits)), logits)], dim=1)
+        self.tokens = found[1].long()
         self._copied: torch.cuda.Event | None = None
         self._found = found
         if found.device.type == "cuda":
