@@ -72,9 +72,9 @@ def _run(
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(2**31)
     about = {"command": command, "machine": machine(), **_card(device), "versions": versions(), "seed": seed}
     report = Report(about, options.json)
-    bench = Bench(backend, device, seed, shapes, options.repeats, workloads=workloads, tiny=options.interpret)
+    bench = Bench(backend, device, seed, shapes, options.repeats, report, workloads=workloads, tiny=options.interpret)
     try:
-        right = bench.run(stages, report)
+        right = bench.run(stages)
     finally:
         report.show()
     return 0 if right else _WRONG

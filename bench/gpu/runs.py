@@ -1,11 +1,9 @@
 """The engine and transformers' continuous batching on the same model and the same requests, one after the other."""
 
-import gc
 import time
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
 from orcastream.bench.figures.outcome import Objectives
@@ -30,8 +28,6 @@ def run_engine(model: PreTrainedModel, config: EngineConfig, requests: Sequence[
     drive.run()
     tokens = sum(outcome.tokens for outcome in drive.outcomes)
     seconds = drive.until_s - drive.begun_s
-    del engine, warm, drive
-    _free()
     return tokens / seconds
 
 
@@ -47,8 +43,6 @@ def run_transformers(model: PreTrainedModel, requests: Sequence[SampleRequest], 
         begun_s = time.monotonic()
         tokens = _generated(manager, requests)
         seconds = time.monotonic() - begun_s
-    del manager
-    _free()
     return tokens / seconds
 
 
@@ -67,9 +61,3 @@ def _generated(manager: Any, requests: Sequence[SampleRequest]) -> int:
             raise RuntimeError(f"transformers' continuous batching: {result.error}")
         tokens, ended = tokens + len(result.generated_tokens), ended + 1
     return tokens
-
-
-def _free() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

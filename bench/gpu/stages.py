@@ -39,6 +39,7 @@ class Bench:
         seed: int,
         shapes: Sequence[str],
         repeats: int,
+        report: Report,
         *,
         workloads: Sequence[str],
         tiny: bool,
@@ -47,11 +48,12 @@ class Bench:
         self._shapes, self._workloads, self._repeats, self._tiny = shapes, workloads, repeats, tiny
         self._ceilings: Ceilings | None = None
         self._right = True
+        self._report = report
+        self._attempts = Attempts(report, device)
 
-    def run(self, stages: Sequence[str], report: Report) -> bool:
+    def run(self, stages: Sequence[str]) -> bool:
         """Those stages, each whatever became of the ones before; False where a kernel computes something else than the
         reference, or a measurement failed that was not too large."""
-        self._attempts = Attempts(report, self._device)
         parts = {
             "check": self.check,
             "kernels": self.kernels,
@@ -60,28 +62,28 @@ class Bench:
         }
         for name, part in parts.items():
             if name in stages:
-                self._attempts.attempt(name, partial(part, report))
+                self._attempts.attempt(name, part)
         return self._right and not self._attempts.failed
 
-    def check(self, report: Report) -> None:
+    def check(self) -> None:
         """Kernels against the reference."""
         for number, case in enumerate(cases(self._tiny)):
             measure = partial(check, self._backend, case, self._device, self._seed + number, self._tiny)
             found = self._attempts.attempt(case.name, measure)
             if found is not None:
                 self._right &= found.right
-                report.add("kernels against the reference", case=case.name, error=found.error, right=found.right)
+                self._report.add("kernels against the reference", case=case.name, error=found.error, right=found.right)
 
-    def kernels(self, report: Report) -> None:
+    def kernels(self) -> None:
         """Decode and prefill of one layer."""
-        ceilings = self._measured(report)
+        ceilings = self._measured()
         for cache_dtype in (torch.bfloat16, torch.float8_e4m3fn):
             cache = cache_dtype_name(cache_dtype)
             for load in (*decodes(), *prefills()):
                 measure = partial(measure_kernel, self._backend, _LAYER, cache_dtype, ceilings, self._device, load)
                 found = self._attempts.attempt(f"attention of one layer, cache {cache}: {load.what}", measure)
                 if found is not None:
-                    report.add(
+                    self._report.add(
                         "attention of one layer (32 heads, 8 key heads of 128)",
                         what=found.what,
                         cache=cache,
@@ -91,13 +93,13 @@ class Bench:
                         of_ceiling=found.share,
                     )
 
-    def iterations(self, report: Report) -> None:
+    def iterations(self) -> None:
         """Whole models: decode and prefill, and the gap between decode iterations."""
-        ceilings = self._measured(report)
+        ceilings = self._measured()
         for shape in self._shapes:
-            self._attempts.attempt(shape, partial(self._iterations_of, shape, ceilings, report))
+            self._attempts.attempt(shape, partial(self._iterations_of, shape, ceilings))
 
-    def _iterations_of(self, shape: str, ceilings: Ceilings, report: Report) -> None:
+    def _iterations_of(self, shape: str, ceilings: Ceilings) -> None:
         model = random_model(shape, self._device)
         measured = {
             f"decode iteration, batch {batch}, context {context}": partial(
@@ -112,7 +114,7 @@ class Bench:
         for what, measure in measured.items():
             found = self._attempts.attempt(f"{shape}: {what}", measure)
             if found is not None:
-                report.add(
+                self._report.add(
                     "iterations of whole models",
                     shape=shape,
                     what=what,
@@ -121,20 +123,18 @@ class Bench:
                     gap=found.gap,
                 )
 
-    def workloads(self, report: Report) -> None:
+    def workloads(self) -> None:
         """The engine beside transformers' continuous batching, in turn."""
         for shape in self._shapes:
-            self._attempts.attempt(shape, partial(self._workloads_of, shape, report))
+            self._attempts.attempt(shape, partial(self._workloads_of, shape))
 
-    def _workloads_of(self, shape: str, report: Report) -> None:
+    def _workloads_of(self, shape: str) -> None:
         model = random_model(shape, self._device)
         for workload in self._workloads:
             requests = draw_requests(workload, model.config.vocab_size, self._seed, requests=_REQUESTS)
-            self._compare(model, shape, workload, requests, report)
+            self._compare(model, shape, workload, requests)
 
-    def _compare(
-        self, model: PreTrainedModel, shape: str, workload: str, requests: Sequence[SampleRequest], report: Report
-    ) -> None:
+    def _compare(self, model: PreTrainedModel, shape: str, workload: str, requests: Sequence[SampleRequest]) -> None:
         systems: dict[str, Callable[[], float]] = {
             "orcastream": partial(run_engine, model, self._config(model, _REQUESTS, None), requests),
             "transformers-cb": partial(run_transformers, model, requests, {}),
@@ -149,7 +149,7 @@ class Bench:
                     rates[name].append(rate)
         for name, found in rates.items():
             if found:
-                report.add(
+                self._report.add(
                     "output tokens/s, all requests at once",
                     system=name,
                     shape=shape,
@@ -158,10 +158,10 @@ class Bench:
                     output_tokens_per_s=[round(rate, 1) for rate in found],
                 )
 
-    def _measured(self, report: Report) -> Ceilings:
+    def _measured(self) -> Ceilings:
         if self._ceilings is None:
             self._ceilings = measure_ceilings(self._device)
-            report.add(
+            self._report.add(
                 "ceilings measured",
                 copy_GB_per_s=self._ceilings.bytes_per_s / 1e9,
                 matmul_TFLOP_per_s=self._ceilings.flop_per_s / 1e12,

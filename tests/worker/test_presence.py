@@ -1,12 +1,9 @@
 """What workers say of themselves in Redis, and what stays behind when they go."""
 
 import asyncio
-import threading
 import time
 
-from orcastream import demo
 from orcastream.broker.cancel import Control, wake_up
-from orcastream.engine import EngineConfig, OrcaEngine, TokenEvent
 from orcastream.schemas.keys import CLASSES, GROUP
 from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
@@ -15,6 +12,7 @@ from tests.redis_server import RedisServer, one_server
 from tests.redis_waiting import wait_until
 from tests.worker.conftest import StartWorker
 from tests.worker.producer import Producer
+from tests.worker.standing_engine import standing_engine
 
 pytestmark = one_server("embedded")
 
@@ -50,14 +48,7 @@ def test_an_idle_worker_asks_redis_for_little(producer: Producer, start_worker: 
 
 
 async def test_a_worker_whose_engine_stands_still_says_so(producer: Producer, redis_server: RedisServer) -> None:
-    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
-    step, release = engine.step, threading.Event()
-
-    def hang() -> list[TokenEvent]:
-        release.wait()
-        return step()
-
-    engine.step = hang  # type: ignore[method-assign]
+    engine, release = standing_engine()
     settings = WorkerSettings(lease_ms=500, _env_file=None)  # type: ignore[call-arg]
     worker = Worker(settings, redis_server.url, producer.keys, "hangs", engine, None)
     running = asyncio.create_task(worker.run())

@@ -1,18 +1,16 @@
 """What a worker gives away while Redis takes no writes is served all the same, by itself where there is no other."""
 
 import asyncio
-import threading
 from collections.abc import Callable
 
 import pytest
 
-from orcastream import demo
-from orcastream.engine import EngineConfig, OrcaEngine, TokenEvent
 from orcastream.worker.settings import WorkerSettings
 from orcastream.worker.worker import Worker
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer, one_server
 from tests.worker.producer import Producer
+from tests.worker.standing_engine import standing_engine
 
 pytestmark = one_server("system")
 
@@ -28,14 +26,7 @@ async def test_a_refused_hand_over_leaves_nothing_behind(
     producer: Producer, redis_server: RedisServer, count_prompt: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody else is there to take over what the worker let go of while its engine stood still."""
-    engine = OrcaEngine.load(EngineConfig(model=str(demo.MODEL_DIR), device="cpu", self_check=False))
-    step, release = engine.step, threading.Event()
-
-    def hang() -> list[TokenEvent]:
-        release.wait()
-        return step()
-
-    engine.step = hang  # type: ignore[method-assign]
+    engine, release = standing_engine()
     settings = WorkerSettings(lease_ms=1000, stall_timeout_s=3600, _env_file=None)  # type: ignore[call-arg]
     worker = Worker(settings, redis_server.url, producer.keys, "w1", engine, None)
     request_id = producer.post(count_prompt, max_tokens=3)

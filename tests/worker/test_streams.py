@@ -95,6 +95,18 @@ class Stage:
         for running in flushed.fenced:
             await self.attach(running)
 
+    async def compute_around_the_opening(self, request: Computed) -> None:
+        """Three tokens: the second is delivered while the first is on its way, the third when there is a stream."""
+        self.compute(request)
+        await asyncio.sleep(0)
+        publishing = asyncio.create_task(self.publish())
+        await asyncio.sleep(0)
+        self.compute(request)
+        await publishing
+        assert request.running.stream is not None
+        self.compute(request)
+        await asyncio.sleep(0)
+
     async def take_all(self) -> None:
         """What the worker does at the end of a drain; refusals are for whoever comes next."""
         self._published(self.outbox.take(self.engine_loop))
@@ -191,17 +203,8 @@ async def test_no_task_is_woken_for_tokens_of_streams(stage: Stage) -> None:
 
 
 async def test_what_came_before_there_was_a_stream_goes_first(stage: Stage) -> None:
-    """The second token is delivered while the first is on its way, the third when there is a stream."""
     request = await stage.begin()
-    stage.compute(request)
-    await asyncio.sleep(0)
-    publishing = asyncio.create_task(stage.publish())
-    await asyncio.sleep(0)
-    stage.compute(request)
-    await publishing
-    assert request.running.stream is not None
-    stage.compute(request)
-    await asyncio.sleep(0)
+    await stage.compute_around_the_opening(request)
     await stage.settle()
     assert stage.fold(request).tokens[0] == request.tokens
     assert stage.num_published == stage.num_delivered
@@ -274,15 +277,7 @@ async def test_what_is_restored_of_a_lost_request_has_no_hole(stage: Stage) -> N
     """Redis loses it while one token waits that came before there was a stream, and the next one comes behind."""
     request = await stage.begin()
     running = request.running
-    stage.compute(request)
-    await asyncio.sleep(0)
-    publishing = asyncio.create_task(stage.publish())
-    await asyncio.sleep(0)
-    stage.compute(request)
-    await publishing
-    assert running.stream is not None
-    stage.compute(request)
-    await asyncio.sleep(0)
+    await stage.compute_around_the_opening(request)
     stage.producer.redis.delete(stage.producer.keys.requests("normal"))
     await stage.session.queue.ensure_groups()
     stage.roster.remove(running)
