@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PretrainedConfig
 
+from orcastream.bench.flags import at_least
 from orcastream.bench.linears import Case, measure
 from orcastream.engine import EngineConfig, OrcaEngine, Request
 from orcastream.engine.attention import AttentionCall, choose_backend
@@ -232,19 +233,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--model", required=True, help="a directory")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
-    parser.add_argument("--batches", type=int, nargs="*", default=(1, 4, 16, 64))
-    parser.add_argument("--context", type=int, default=192, help="of decodes (default: 192 tokens)")
-    parser.add_argument("--prefills", type=int, nargs="*", default=(128, 512, 2048))
-    parser.add_argument("--repeats", type=int, default=12, help="iterations, twice (default: 12)")
+    parser.add_argument("--batches", type=at_least(1), nargs="*", default=(1, 4, 16, 64))
+    parser.add_argument("--context", type=at_least(1), default=192, help="of decodes (default: 192 tokens)")
+    parser.add_argument("--prefills", type=at_least(2), nargs="*", default=(128, 512, 2048))
+    parser.add_argument("--repeats", type=at_least(1), default=12, help="iterations, twice (default: 12)")
     options = parser.parse_args(arguments)
     loads = [Load(batch, 1, options.context) for batch in options.batches]
     loads += [Load(1, length, 0) for length in options.prefills]
+    if not loads:
+        parser.error("--batches, --prefills: got none, allowed: at least one of either")
     engine = OrcaEngine.load(
         EngineConfig(
             model=options.model,
             dtype=options.dtype,
             max_batch_size=max(load.batch for load in loads),
-            max_num_batched_tokens=max(512, *(load.length for load in loads)),
+            # All prompts in one iteration, so that all requests decode at the same context.
+            max_num_batched_tokens=max(load.batch * max(load.length, load.context) for load in loads),
             prefix_cache=False,
         )
     )
