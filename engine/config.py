@@ -24,6 +24,12 @@ _CPU_TOKENS = 256
 _GPU_TOKENS = 2048
 """Fewer take a GPU less time than Python takes to launch the kernels of an iteration."""
 
+_CPU_REQUESTS = 32
+"""Decodes of more hold each other up: a CPU is no longer waiting for its memory."""
+
+_GPU_REQUESTS = 256
+"""Decodes of as many take a GPU little longer than that of one: it waits for the weights."""
+
 
 @dataclass(frozen=True)
 class EngineConfig:
@@ -34,8 +40,9 @@ class EngineConfig:
     `kv_cache_memory` is in bytes; without it the cache takes what a profiling pass leaves on CUDA, and a modest share
     of the available memory on a CPU. `max_num_batched_tokens` is the token budget of an iteration (None: 256, on
     CUDA 2,048, and never less than `max_batch_size`), `max_batch_size` the most requests that run at once, at most as
-    many as that budget has tokens. `max_model_len` (tokens of prompt and
-    output) may only lower the model's own limit. `self_check` is what `OrcaEngine.load` does before it assembles.
+    many as that budget has tokens (None: 32, on CUDA 256, or as many as the budget allows). `max_model_len` (tokens of
+    prompt and output) may only lower the model's own limit. `self_check` is what `OrcaEngine.load` does before it
+    assembles.
 
     `policy` is the name of a scheduling policy, `admission` the rule of memory that it uses. With `token_budget`
     adaptive prefill chunks shrink so that the time between tokens stays under the tightest target of those that run, or
@@ -58,7 +65,7 @@ class EngineConfig:
     block_size: int = 16
     kv_cache_memory: int | None = None
     max_num_batched_tokens: int | None = None
-    max_batch_size: int = 32
+    max_batch_size: int | None = None
     max_model_len: int | None = None
     policy: str = "fcfs"
     admission: Admission = "paged"
@@ -86,7 +93,7 @@ class EngineConfig:
             "max_adapter_rank",
         ):
             value = getattr(self, name)
-            optional = name in ("max_num_batched_tokens", "max_model_len", "kv_cache_memory")
+            optional = name not in ("block_size", "max_adapter_rank")
             if value is None and optional:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -111,20 +118,30 @@ class EngineConfig:
             if get_origin(field.type) is Literal and getattr(self, field.name) not in get_args(field.type):
                 allowed = ", ".join(get_args(field.type))
                 raise ValueError(f"{field.name}: got {getattr(self, field.name)!r}, allowed: {allowed}")
-        if self.max_num_batched_tokens is not None and self.max_batch_size > self.max_num_batched_tokens:
-            raise ValueError(
-                f"max_batch_size: got {self.max_batch_size}, allowed: at most max_num_batched_tokens, which is "
-                f"{self.max_num_batched_tokens} (each running request takes a token of it)"
-            )
+        check_batch_within_budget(self.max_batch_size, self.max_num_batched_tokens)
 
     @property
     def token_budget_tokens(self) -> int:
         """`max_num_batched_tokens`, where it is None that of a CPU: an engine on a GPU has set its own."""
-        return self.max_num_batched_tokens or max(_CPU_TOKENS, self.max_batch_size)
+        return self.max_num_batched_tokens or max(_CPU_TOKENS, self.max_batch_size or 0)
+
+    @property
+    def num_places(self) -> int:
+        """`max_batch_size`, where it is None that of a CPU: an engine on a GPU has set its own."""
+        return self.max_batch_size or min(_CPU_REQUESTS, self.token_budget_tokens)
 
     def on(self, device_type: str) -> "EngineConfig":
-        """The same with the token budget that suits a device of that type, unless there is one."""
-        if self.max_num_batched_tokens is not None:
-            return self
-        most = _GPU_TOKENS if device_type == "cuda" else _CPU_TOKENS
-        return replace(self, max_num_batched_tokens=max(most, self.max_batch_size))
+        """The same with the token budget and the places that suit a device of that type, unless they are given."""
+        on_gpu = device_type == "cuda"
+        tokens = self.max_num_batched_tokens or max(_GPU_TOKENS if on_gpu else _CPU_TOKENS, self.max_batch_size or 0)
+        requests = self.max_batch_size or min(_GPU_REQUESTS if on_gpu else _CPU_REQUESTS, tokens)
+        return replace(self, max_num_batched_tokens=tokens, max_batch_size=requests)
+
+
+def check_batch_within_budget(max_batch_size: int | None, max_num_batched_tokens: int | None) -> None:
+    """ValueError where an iteration could not take one token of each request. None: it follows the other."""
+    if max_batch_size is not None and max_num_batched_tokens is not None and max_batch_size > max_num_batched_tokens:
+        raise ValueError(
+            f"max_batch_size: got {max_batch_size}, allowed: at most max_num_batched_tokens, which is "
+            f"{max_num_batched_tokens} (each running request takes a token of it)"
+        )

@@ -55,7 +55,7 @@ class Parts:
     @property
     def max_waiting(self) -> int:
         """Requests beyond the places in the batch that may be claimed."""
-        return self.roster.capacity - self.engine.config.max_batch_size
+        return self.roster.capacity - self.engine.config.num_places
 
     def room(self) -> int:
         """Requests to claim now: as many as there are free places; once the engine keeps some waiting, for memory or

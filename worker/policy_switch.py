@@ -33,5 +33,6 @@ class PolicySwitch:
             return
         log.info("policy switched", extra={"policy": policy})
         self._engine_loop.switch_policy(policy)
-        self._roster.capacity = self._engine.config.max_batch_size + self._settings.most_waiting(policy)
+        num_places = self._engine.config.num_places
+        self._roster.capacity = num_places + self._settings.most_waiting(policy, num_places)
         self._roster.changed.set()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, model_validator
 
 from orcastream.broker.settings import BrokerSettings
+from orcastream.engine.config import check_batch_within_budget
 from orcastream.engine.schedule.policies import POLICIES
 from orcastream.schemas.keys import CLASS_WEIGHT
 from orcastream.telemetry.settings import LogSettings
@@ -28,11 +29,12 @@ class WorkerSettings(BrokerSettings, LogSettings):
         "auto", description="int8: linear layers in 8 bits, on a CPU with the compiled operators; auto: in `dtype`."
     )
     torch_threads: int = Field(0, ge=0, le=1024, description="CPU threads of torch; 0: all cores. [threads]")
-    max_batch_size: int = Field(
-        32,
+    max_batch_size: int | None = Field(
+        None,
         ge=1,
         le=4096,
-        description="Most requests in one iteration; at most `max_num_batched_tokens`. [requests]",
+        description="Most requests in one iteration, at most `max_num_batched_tokens`; "
+        "none: 32 on a CPU, 256 on a GPU. [requests]",
     )
     max_num_batched_tokens: int | None = Field(
         None,
@@ -123,19 +125,15 @@ class WorkerSettings(BrokerSettings, LogSettings):
         0.0, ge=0, le=1, description="Share of the engine's iterations that get a trace of their own."
     )
 
-    def most_waiting(self, policy: str) -> int:
-        """Requests to claim beyond the free places: `max_waiting`, or what the engine's `policy` needs."""
+    def most_waiting(self, policy: str, num_places: int) -> int:
+        """Requests to claim beyond the free places of `num_places`: `max_waiting`, or what `policy` needs."""
         if self.max_waiting is not None:
             return self.max_waiting
         if POLICIES[policy].sees_all:
             return self.max_queue_depth
-        return self.max_batch_size if POLICIES[policy].forms_batches else 0
+        return num_places if POLICIES[policy].forms_batches else 0
 
     @model_validator(mode="after")
     def _batch_within_budget(self) -> Self:
-        if self.max_num_batched_tokens is not None and self.max_batch_size > self.max_num_batched_tokens:
-            raise ValueError(
-                f"max_batch_size: got {self.max_batch_size}, allowed: at most max_num_batched_tokens, which is "
-                f"{self.max_num_batched_tokens} (each running request takes a token of it)"
-            )
+        check_batch_within_budget(self.max_batch_size, self.max_num_batched_tokens)
         return self

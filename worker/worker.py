@@ -61,7 +61,8 @@ class Worker:
         self._draining = asyncio.Event()
         self._connected = False
         self._operators = engine.operators.as_dict()
-        roster = Roster(engine.config.max_batch_size + settings.most_waiting(engine.config.policy))
+        num_places = engine.config.num_places
+        roster = Roster(num_places + settings.most_waiting(engine.config.policy, num_places))
         metrics = WorkerMetrics(keys.model)
         lifecycle = Lifecycle(keys, name, metrics)
         publisher = Publisher(lifecycle, lambda num_tokens: engine_loop.published(num_tokens))

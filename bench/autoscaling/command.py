@@ -28,7 +28,6 @@ from orcastream.bench.serve.questions import DEMO_MODEL
 from orcastream.bench.serve.report import Report
 from orcastream.bench.site import Site
 from orcastream.cli.errors import UserError
-from orcastream.worker.settings import WorkerSettings
 
 DEPLOYED = ScaledObject(
     target=24,
@@ -39,7 +38,9 @@ DEPLOYED = ScaledObject(
     scale_up=(Policy("Percent", 100, 30), Policy("Pods", 2, 30)),
     scale_down=(Policy("Pods", 1, 90),),
 )
-"""What k8s/components/autoscaling says, for workers with the default max_batch_size; a test compares the two."""
+"""What k8s/components/autoscaling says; a test compares the two."""
+_DEPLOYED_BATCH_SIZE = 32
+"""The workers' max_batch_size there."""
 PROFILE = "0:0.5,15:0.5,45:7,75:7,100:0.5,170:0.5"
 _LAST_LINES = 40
 
@@ -76,8 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def for_batches_of(max_batch_size: int, spec: ScaledObject) -> ScaledObject:
     """The same share of a smaller max_batch_size as target: what one worker has under way."""
-    default: int = WorkerSettings.model_fields["max_batch_size"].default
-    return replace(spec, target=max(1, round(spec.target * max_batch_size / default)))
+    return replace(spec, target=max(1, round(spec.target * max_batch_size / _DEPLOYED_BATCH_SIZE)))
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -77,7 +77,7 @@ def _median_ms(records: Sequence[IterationRecord], name: str) -> float:
 def _without_forward(engine: OrcaEngine) -> None:
     """From now on the model says the same each time, at once."""
     vocabulary = engine.limits.vocab_size
-    logits = torch.randn(engine.config.max_batch_size, vocabulary, generator=torch.Generator().manual_seed(0))
+    logits = torch.randn(engine.config.num_places, vocabulary, generator=torch.Generator().manual_seed(0))
 
     def forward(batch: FlatBatch) -> torch.Tensor:
         return logits[: len(batch.logit_rows)]

@@ -15,7 +15,7 @@ _VOCABULARY = 150_000
 
 @dataclass(frozen=True)
 class _Config:
-    max_batch_size: int
+    num_places: int
     token_budget_tokens: int = 1024
     policy: str = "fcfs"
 
@@ -23,8 +23,8 @@ class _Config:
 class PacedEngine:
     """What a worker needs of an engine. An iteration takes `interval_s` by the clock and next to no CPU time."""
 
-    def __init__(self, max_batch_size: int, interval_s: float) -> None:
-        self.config = _Config(max_batch_size)
+    def __init__(self, num_places: int, interval_s: float) -> None:
+        self.config = _Config(num_places)
         self.limits = ModelLimits(_VOCABULARY, 1_000_000)
         self.eos_token_ids: frozenset[int] = frozenset()
         self.last_iteration: IterationRecord | None = None

@@ -38,7 +38,7 @@ def _allocate(runner: ModelRunner, config: EngineConfig, max_model_len: int, mem
         groups,
         sizes,
         block_size=config.block_size,
-        max_batch_size=config.max_batch_size,
+        max_batch_size=config.num_places,
         max_model_len=max_model_len,
         longest_span=longest_span,
     )
@@ -54,7 +54,7 @@ def _allocate(runner: ModelRunner, config: EngineConfig, max_model_len: int, mem
         groups,
         num_blocks,
         block_size=config.block_size,
-        max_sequences=config.max_batch_size,
+        max_sequences=config.num_places,
         max_model_len=max_model_len,
         longest_span=longest_span,
         stores=stores,
@@ -71,7 +71,7 @@ def _host_slots(memory: int, num_blocks: list[int], sizes: list[int]) -> list[in
 
 def _spare_cuda_memory(runner: ModelRunner, config: EngineConfig, max_model_len: int) -> int:
     """Bytes left beside the weights and the peak of the largest iteration, measured by running it."""
-    spans = _largest_lengths(config.token_budget_tokens, config.max_batch_size, max_model_len)
+    spans = _largest_lengths(config.token_budget_tokens, config.num_places, max_model_len)
     blocks = sum(-(-length // config.block_size) for length in spans)
     groups = group_layers(runner.shapes, max_model_len)
     runner.allocate(groups, [blocks] * len(groups), config.block_size)

@@ -28,7 +28,7 @@ def make_graphs(config: EngineConfig, runner: ModelRunner, cache: KVCache) -> De
         raise ValueError(f"cuda_graphs: got 'on', allowed {reason}: auto, off")
     if config.cuda_graphs == "off" or reason is not None:
         return None
-    largest = min(config.max_batch_size, _LARGEST)
+    largest = min(config.num_places, _LARGEST)
     graphs = DecodeGraphs(runner, StaticBatch.beside(cache, largest, runner.device), CudaRecorder())
     begun_s = time.monotonic()
     try:

@@ -17,12 +17,12 @@ def make_scheduler(config: EngineConfig, requests: RequestPool, cache: KVCache) 
     tools = PolicyTools(
         memory=MEMORY_RULES[config.admission](cache),
         budget=_make_budget(config, times),
-        max_batch_size=config.max_batch_size,
+        max_batch_size=config.num_places,
         class_weight=config.class_weight,
         times=times,
         preemption=PreemptionChoice(config.preemption, times),
     )
-    return Scheduler(requests, cache, POLICIES[config.policy](tools), max_batch_size=config.max_batch_size)
+    return Scheduler(requests, cache, POLICIES[config.policy](tools), max_batch_size=config.num_places)
 
 
 def _make_budget(config: EngineConfig, times: IterationTimes) -> TokenBudget:

@@ -9,7 +9,6 @@ import yaml
 from orcastream.bench.autoscaling.command import DEPLOYED, for_batches_of
 from orcastream.bench.autoscaling.keda import Autoscaler, Policy, ScaledObject
 from orcastream.schemas.keys import CLASSES, Keys
-from orcastream.worker.settings import WorkerSettings
 
 COMPONENT = Path(__file__).parents[2] / "k8s" / "components" / "autoscaling"
 FREE = (Policy("Pods", 1000, 1),)
@@ -118,7 +117,11 @@ def test_the_script_plays_what_the_manifest_says() -> None:
         scale_down=policies(behavior["scaleDown"]),
     )
     assert said == DEPLOYED
-    assert said.target == 0.75 * WorkerSettings.model_fields["max_batch_size"].default
+    component = yaml.safe_load((COMPONENT / "kustomization.yaml").read_text(encoding="utf-8"))
+    (worker,) = (made for made in component["configMapGenerator"] if made["name"] == "orcastream-worker")
+    places = int(dict(line.split("=") for line in worker["literals"])["ORCASTREAM_MAX_BATCH_SIZE"])
+    assert said.target == 0.75 * places
+    assert for_batches_of(places, DEPLOYED) == DEPLOYED
     names = {trigger["name"]: trigger["metadata"]["stream"] for trigger in manifest["triggers"]}
     assert names == {name: Keys("orca-demo").requests(name) for name in CLASSES}
     assert {name.strip() for name in modifiers["formula"].split("+")} == set(CLASSES)

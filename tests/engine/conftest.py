@@ -96,8 +96,6 @@ def make_engine(make_model: Callable[..., PreTrainedModel]) -> Callable[..., Orc
         loaded = make_model(model) if isinstance(model, str) else model
         runner = ModelRunner(loaded, TorchBackend())
         memory = num_blocks * sum(runner.bytes_per_block(layer, block_size) for layer in range(len(runner.shapes)))
-        budget = settings.get("max_num_batched_tokens", EngineConfig("tiny").token_budget_tokens)
-        settings.setdefault("max_batch_size", min(EngineConfig.max_batch_size, budget))
         config = EngineConfig("tiny", block_size=block_size, kv_cache_memory=memory, **settings)
         return OrcaEngine(config, loaded)
 

@@ -20,7 +20,7 @@ from orcastream.engine import EngineConfig
         ({"dtype": "int8"}, "dtype: got 'int8', allowed: auto, float32, bfloat16, float16"),
         ({"device": "tpu"}, "device: got 'tpu', allowed: auto, cpu, cuda"),
         (
-            {"max_num_batched_tokens": 16},
+            {"max_num_batched_tokens": 16, "max_batch_size": 32},
             "max_batch_size: got 32, allowed: at most max_num_batched_tokens, which is 16",
         ),
         ({"max_adapters": -1}, "max_adapters: got -1, allowed: 0 or more"),
@@ -36,18 +36,25 @@ def test_errors_name_the_field(changes: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "device", "budget"),
+    ("given", "device", "budget", "places"),
     [
-        ({}, "cpu", 256),
-        ({}, "cuda", 2048),
-        ({"max_batch_size": 300}, "cpu", 300),
-        ({"max_batch_size": 300}, "cuda", 2048),
-        ({"max_num_batched_tokens": 77}, "cuda", 77),
+        ({}, "cpu", 256, 32),
+        ({}, "cuda", 2048, 256),
+        ({"max_batch_size": 300}, "cpu", 300, 300),
+        ({"max_batch_size": 300}, "cuda", 2048, 300),
+        ({"max_num_batched_tokens": 77}, "cuda", 77, 77),
+        ({"max_num_batched_tokens": 16}, "cpu", 16, 16),
+        ({"max_num_batched_tokens": 77, "max_batch_size": 5}, "cuda", 77, 5),
     ],
 )
-def test_the_token_budget_suits_the_device_unless_there_is_one(given: dict[str, int], device: str, budget: int) -> None:
-    resolved = EngineConfig("x", **given).on(device)  # type: ignore[arg-type]
+def test_token_budget_and_places_suit_the_device_unless_they_are_given(
+    given: dict[str, int], device: str, budget: int, places: int
+) -> None:
+    config = EngineConfig("x", **given)  # type: ignore[arg-type]
+    resolved = config.on(device)
     assert resolved.max_num_batched_tokens == resolved.token_budget_tokens == budget
+    assert resolved.max_batch_size == resolved.num_places == places
+    assert device != "cpu" or (config.token_budget_tokens, config.num_places) == (budget, places)
 
 
 def test_it_is_frozen() -> None:

@@ -21,4 +21,4 @@ def test_a_batch_larger_than_the_token_budget_is_refused_as_by_the_engine() -> N
 )
 def test_a_policy_has_as_many_waiting_as_it_chooses_among(policy: str, given: int | None, most: int) -> None:
     settings = WorkerSettings(policy=policy, max_waiting=given, max_queue_depth=77, _env_file=None)  # type: ignore[call-arg]
-    assert settings.most_waiting(policy) == most
+    assert settings.most_waiting(policy, 32) == most

@@ -54,7 +54,7 @@ class EngineStory:
             policy=self._engine.config.policy,
             policies=self._policy_switch.policies,
             sent_ms=server_ms(now_s),
-            num_places=self._engine.config.max_batch_size,
+            num_places=self._engine.config.num_places,
             waiting=stats.waiting,
             stays=[_stay(one, server_ms) for one in told],
             batches=batches,
