@@ -156,8 +156,9 @@ def test_a_worker_tells_while_somebody_watches_and_no_longer(
     (stay,) = (stay for stay in stats["stays"] if stay["id"] == second)
     assert (stay["place"], stay["prompt_tokens"], stay["request_class"]) == (0, len(count_prompt), "normal")
     assert abs(stay["arrived_ms"] - time.time() * 1000) < 60_000
-    ended = watcher.read_until(lambda stats: any(stay["left"] for stay in stats["stays"]))
-    assert [stay["left"] for stay in ended["stays"]] == ["finished"]
+    if not stay["left"]:  # a fast machine ends it before the first entry
+        stats = watcher.read_until(lambda stats: any(stay["left"] for stay in stats["stays"]))
+    assert [stay["left"] for stay in stats["stays"] if stay["id"] == second] == ["finished"]
     producer.redis.delete(producer.keys.watched)
     third = producer.post(count_prompt, **LONG)
     producer.read(third)
