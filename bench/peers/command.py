@@ -64,6 +64,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--threads", type=at_least(1), default=len(os.sched_getaffinity(0)), help="of each (%(default)s)"
     )
     parser.add_argument("--max-batch-size", type=at_least(1), default=16, help="most requests at once (%(default)s)")
+    parser.add_argument(
+        "--max-num-batched-tokens", type=at_least(1), help="most of one iteration (each system's own default)"
+    )
     _add_environment_flags(parser)
     _add_workload_flags(parser)
     parser.add_argument("--repeats", type=at_least(1), default=3, help="runs of each system (%(default)s)")
@@ -73,6 +76,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         raise UserError("--model, --set-up: got neither, allowed: one of them or both")
     if options.json is not None and (options.json.is_dir() or not options.json.absolute().parent.is_dir()):
         raise UserError(f"--json: got {str(options.json)!r}, allowed: a file in a directory that exists")
+    least = options.max_batch_size
+    if options.max_num_batched_tokens is not None and options.max_num_batched_tokens < least:
+        raise UserError(
+            f"--max-num-batched-tokens: got {options.max_num_batched_tokens}, allowed: at least {least}, "
+            "a token of each request"
+        )
     options.workloads = _chosen("--workload", options.workload, [*WORKLOADS])
     options.dtypes = _chosen("--dtype", options.dtype, _DTYPES)
     options.chosen = _chosen("--systems", options.systems, [*SYSTEMS]) or [*SYSTEMS]
@@ -154,6 +163,7 @@ def _load(options: argparse.Namespace, workloads: dict[str, list[Ask]]) -> Load:
         max_batch_size=options.max_batch_size,
         kv_tokens=length * options.max_batch_size,
         max_model_len=length,
+        max_num_batched_tokens=options.max_num_batched_tokens,
     )
 
 
@@ -166,6 +176,7 @@ def _setting(options: argparse.Namespace, config: dict[str, Any], command: str) 
         "model": {"name": str(options.model), **{name: config.get(name) for name in shape}},
         "workload": {
             "names": options.workloads,
-            **{name: getattr(options, name) for name in ("requests", "rate", "length_scale", "seed", "max_batch_size")},
+            **{name: getattr(options, name) for name in ("requests", "rate", "length_scale", "seed")},
+            **{name: getattr(options, name) for name in ("max_batch_size", "max_num_batched_tokens")},
         },
     }

@@ -88,12 +88,13 @@ class Contest:
     def _entrants(self, dtype: str) -> Iterator[list[Entrant]]:
         """Those that can take part, loaded one after another."""
         entrants: list[Entrant] = []
+        load = replace(self._load, dtype=dtype)
         try:
             for system in self._systems:
-                why = self._place.lack(system, dtype)
+                why = self._place.lack(system, load)
                 if why is None:
                     try:
-                        entrants.append(Entrant(system, replace(self._load, dtype=dtype), self._place))
+                        entrants.append(Entrant(system, load, self._place))
                     except RunnerError as error:
                         why = str(error)
                 if why is not None:

@@ -38,12 +38,14 @@ class Place:
         name = system.environments[self.device]
         return None if name == OWN else Environment(self.environments / name, ENVIRONMENTS[name])
 
-    def lack(self, system: System, dtype: str) -> str | None:
+    def lack(self, system: System, load: Load) -> str | None:
         """Why a system cannot take part; None where it can."""
         if self.device not in system.environments:
             return f"does not run on {self.device}"
-        if dtype not in system.dtypes:
-            return f"has no {dtype}"
+        if load.dtype not in system.dtypes:
+            return f"has no {load.dtype}"
+        if load.max_num_batched_tokens is not None and not system.has_iterations:
+            return "computes prompts whole, without a limit of tokens"
         environment = self.environment(system)
         return None if environment is None else environment.lack()
 

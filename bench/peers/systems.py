@@ -42,7 +42,8 @@ class System:
     """One system: `runner` is the module that runs it, `environments` the name of its environment by device.
 
     `variables` go into its process, with {threads}, {cores}, {kv_gib} and {environment} filled in. Of dtypes in
-    `prepared` it reads a checkpoint of its own, written once.
+    `prepared` it reads a checkpoint of its own, written once. `has_iterations`: its batch changes from one to the next,
+    and the tokens of one can be limited.
     """
 
     name: str
@@ -51,6 +52,7 @@ class System:
     dtypes: tuple[str, ...] = ("bfloat16", "float32")
     prepared: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=lambda: {"OMP_NUM_THREADS": "{threads}"})
+    has_iterations: bool = True
 
 
 _TRANSFORMERS = {"cpu": "transformers", "cuda": "transformers"}
@@ -72,7 +74,7 @@ SYSTEMS: dict[str, System] = {
         System("vllm-zentorch", "vllm", {"cpu": "vllm-zentorch"}, _ALL, ("int8",), _VLLM),
         System("llama.cpp", "llama_cpp", {"cpu": "llama.cpp"}, _ALL, prepared=_ALL),
         System("transformers-cb", "transformers_cb", _TRANSFORMERS),
-        System("transformers-generate", "transformers_generate", _TRANSFORMERS),
-        System("transformers-static", "transformers_static", _TRANSFORMERS),
+        System("transformers-generate", "transformers_generate", _TRANSFORMERS, has_iterations=False),
+        System("transformers-static", "transformers_static", _TRANSFORMERS, has_iterations=False),
     )
 }

@@ -34,7 +34,16 @@ ASKS = [
     Ask(list(range(400, 430)), max_tokens=3, arrival_s=0.05),
     Ask([9], max_tokens=1),
 ]
-LOAD = Load(MODEL, "float32", "cpu", threads=1, max_batch_size=2, kv_tokens=512, max_model_len=256)
+LOAD = Load(
+    MODEL,
+    "float32",
+    "cpu",
+    threads=1,
+    max_batch_size=2,
+    kv_tokens=512,
+    max_model_len=256,
+    max_num_batched_tokens=16,
+)
 
 
 def virtual_environment(path: Path, packages: Iterable[str] = ()) -> None:
@@ -143,10 +152,14 @@ def test_a_system_that_cannot_load_says_why(place: Place) -> None:
 
 
 def test_who_cannot_take_part_is_known_beforehand(place: Place) -> None:
-    assert place.lack(SYSTEMS["transformers-cb"], "float32") is None
-    assert place.lack(SYSTEMS["transformers-cb"], "int8") == "has no int8"
-    assert place.lack(SYSTEMS["openvino"], "int8") == "not installed"
-    assert replace(place, device="cuda").lack(SYSTEMS["openvino"], "int8") == "does not run on cuda"
+    int8 = replace(LOAD, dtype="int8")
+    assert place.lack(SYSTEMS["transformers-cb"], LOAD) is None
+    assert place.lack(SYSTEMS["transformers-cb"], int8) == "has no int8"
+    assert place.lack(SYSTEMS["openvino"], int8) == "not installed"
+    assert replace(place, device="cuda").lack(SYSTEMS["openvino"], int8) == "does not run on cuda"
+    whole = SYSTEMS["transformers-static"]
+    assert place.lack(whole, LOAD) == "computes prompts whole, without a limit of tokens"
+    assert place.lack(whole, replace(LOAD, max_num_batched_tokens=None)) is None
 
 
 def test_a_paused_process_stands_still_until_it_is_resumed(echo: RunnerProcess) -> None:
@@ -264,6 +277,10 @@ def test_quantized_weights_are_near_the_ones_they_come_from(tmp_path: Path) -> N
         (["--model", MODEL, "--systems", "crystal"], "--systems: got 'crystal', allowed: orcastream, openvino"),
         (["--model", MODEL, "--dtype", "int3"], "--dtype: got 'int3', allowed: bfloat16, int8, float32"),
         (["--model", MODEL, "--workload", "multi_turn"], "--workload: got 'multi_turn', allowed: one whose requests"),
+        (
+            ["--model", MODEL, "--max-num-batched-tokens", "15"],
+            "--max-num-batched-tokens: got 15, allowed: at least 16",
+        ),
         (["--device", "cuda", "--set-up", "openvino"], "--set-up: got 'openvino', allowed: a system that runs on cuda"),
     ],
 )

@@ -54,14 +54,15 @@ class LlamaCpp:
         if not self._context:
             raise RuntimeError("llama.cpp: no context for this model")
         self._vocab_size: int = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
-        self._batch = llama_cpp.llama_batch_init(_BATCH_TOKENS, 0, 1)
+        self._batch_tokens = load.max_num_batched_tokens or _BATCH_TOKENS
+        self._batch = llama_cpp.llama_batch_init(self._batch_tokens, 0, 1)
         self._places: list[_Sequence | None] = [None] * load.max_batch_size
         self._waiting: deque[tuple[int, Ask]] = deque()
 
     def _settings(self, load: Load) -> Any:
         settings = self._lib.llama_context_default_params()
         settings.n_ctx = load.max_model_len * load.max_batch_size
-        settings.n_batch = _BATCH_TOKENS
+        settings.n_batch = load.max_num_batched_tokens or _BATCH_TOKENS
         settings.n_seq_max = load.max_batch_size
         settings.n_threads = settings.n_threads_batch = load.threads
         if load.dtype == "float32":
@@ -95,7 +96,7 @@ class LlamaCpp:
             if one.given:
                 one.row = self._add(place, one.last, one.fed + one.given - 1, wanted=True)
         for place, one in running:
-            room = min(len(one.ask.prompt) - one.fed, _BATCH_TOKENS - self._batch.n_tokens)
+            room = min(len(one.ask.prompt) - one.fed, self._batch_tokens - self._batch.n_tokens)
             for _ in range(room):
                 one.fed += 1
                 is_last = one.fed == len(one.ask.prompt)

@@ -39,6 +39,8 @@ class OpenVino:
         self.version = version("openvino-genai")
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.max_num_seqs = load.max_batch_size
+        if load.max_num_batched_tokens is not None:
+            scheduler.max_num_batched_tokens = load.max_num_batched_tokens
         scheduler.cache_size = 0  # it grows as it must
         settings: dict[str, Any] = {"INFERENCE_NUM_THREADS": load.threads}
         if load.dtype == "int8":

@@ -30,6 +30,7 @@ class Orcastream:
             weight_dtype="int8" if int8 else "auto",
             device=load.device,  # type: ignore[arg-type]
             max_batch_size=load.max_batch_size,
+            max_num_batched_tokens=load.max_num_batched_tokens,
             kv_cache_memory=load.kv_tokens * kv_bytes_per_token(load.model, load.dtype),
         )
         self._engine = OrcaEngine.load(config)

@@ -27,7 +27,8 @@ _PR_SET_PDEATHSIG = 1
 @dataclass(frozen=True)
 class Load:
     """What a system is to load. `kv_tokens` is how many tokens its KV cache should hold, `max_model_len` the most of
-    one request, prompt and output; `threads` those that may compute."""
+    one request, prompt and output; `threads` those that may compute. `max_num_batched_tokens` is the most of one
+    iteration, for systems that compute prompts in parts (None: each system's own default)."""
 
     model: str
     dtype: str
@@ -36,6 +37,7 @@ class Load:
     max_batch_size: int
     kv_tokens: int
     max_model_len: int
+    max_num_batched_tokens: int | None = None
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ class TransformersContinuous:
         if load.device == "cpu":  # elsewhere it looks at what memory is free
             settings.num_blocks = math.ceil(load.kv_tokens / settings.page_size) + load.max_batch_size
             settings.max_batch_tokens = max(512, load.max_batch_size)
+        if load.max_num_batched_tokens is not None:
+            settings.max_batch_tokens = load.max_num_batched_tokens
         greedy = transformers.GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0)
         self._manager = model.init_continuous_batching(greedy, settings)
         self._manager.warmup()

@@ -32,6 +32,7 @@ class Vllm:
             dtype="bfloat16" if load.dtype == "int8" else load.dtype,
             max_model_len=load.max_model_len,
             max_num_seqs=load.max_batch_size,
+            max_num_batched_tokens=load.max_num_batched_tokens,
             skip_tokenizer_init=True,
         )
         self._engine = LLMEngine.from_engine_args(arguments)
