@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from orcastream.engine.sampling.likeliest import ranked
-from orcastream.engine.sampling.logit_changes import LogitChanges
+from orcastream.engine.sampling.logit_changes import LogitChanges, change_logits
 from orcastream.engine.sampling.masks import allowed
 from orcastream.engine.sampling.passes import gathered, passes, rows_at_once
 from orcastream.engine.sampling.picked import maxima
@@ -176,10 +176,8 @@ def _allowed(logits: torch.Tensor, distributions: Sequence[_Distribution], masks
     """The logits of each distribution as float32, changed as it says, -inf for what it bans or its mask leaves out."""
     scores = gathered(logits, [each.source for each in distributions])
     if any(each.changes is not None for each in distributions):
-        scores = scores.clone()
-        for row, each in zip(scores, distributions, strict=True):
-            if each.changes is not None:
-                each.changes.apply(row)
+        scores = scores.clone(memory_format=torch.contiguous_format)
+        change_logits(scores, [each.changes for each in distributions])
     if masks is not None:
         scores = _masked(scores, [each.mask for each in distributions], masks)
     pairs = [(row, token) for row, each in enumerate(distributions) for token in each.banned]

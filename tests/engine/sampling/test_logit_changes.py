@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from orcastream.engine.sampling.logit_changes import LogitChanges
+from orcastream.engine.sampling.logit_changes import LogitChanges, change_logits
 from orcastream.engine.sampling.sampler import SamplingRow, sample
 from orcastream.schemas.sampling import SamplingParams
 
@@ -47,7 +47,7 @@ def test_as_the_definitions_say(seed: int, device: torch.device) -> None:
         for end in sorted(choose.sample(range(len(outputs) + 1), min(3, len(outputs)))):
             changes.see(outputs[:end])
         changes.see(outputs)
-        changes.apply(row)
+        change_logits(row[None], [changes])
     torch.testing.assert_close(row.cpu(), torch.tensor(plainly_changed(logits.tolist(), asked, prompt, outputs)))
 
 
@@ -63,8 +63,7 @@ def test_whoever_goes_on_makes_the_same_changes() -> None:
         first.see(outputs[:end])
     second.see(outputs)
     rows = torch.randn(VOCAB).repeat(2, 1)
-    first.apply(rows[0])
-    second.apply(rows[1])
+    change_logits(rows, [first, second])
     assert torch.equal(rows[0], rows[1])
 
 
@@ -82,3 +81,24 @@ def test_the_sampler_changes_no_other_row(temperature: float, device: torch.devi
     assert mixed[1].logprobs is not None
     assert mixed[1].logprobs[0] == pytest.approx(float(before[1].log_softmax(-1)[5])), "the model's own"
     assert torch.equal(logits, before)
+
+
+def test_rows_that_are_changed_together_are_changed_as_alone(device: torch.device) -> None:
+    choose = random.Random(3)
+    rows: list[LogitChanges | None] = [None]
+    for number in range(6):
+        asked = params(
+            presence_penalty=choose.choice([0, 0.3]),
+            repetition_penalty=choose.choice([1.0, 1.3]),
+            logit_bias=[[number, 1.7]] if number % 2 else [],
+        )
+        changes = LogitChanges(asked, [choose.randrange(VOCAB) for _ in range(5)])
+        changes.see([choose.randrange(VOCAB) for _ in range(number)])
+        rows.append(changes)
+    logits = torch.randn(len(rows), VOCAB, device=device)
+    together = logits.clone()
+    change_logits(together, rows)
+    for row, changes in enumerate(rows):
+        alone = logits[row : row + 1].clone()
+        change_logits(alone, [changes])
+        assert torch.equal(together[row : row + 1], alone)
