@@ -52,14 +52,22 @@ def spare_host_memory() -> int:
     return _CPU_MOST_BYTES if available is None else min(_CPU_MOST_BYTES, int(available * _CPU_SHARE))
 
 
-def refuse_more_than_the_host_has(cached: int, host_cache: int) -> None:
-    """ValueError where a cache of `cached` bytes and `host_cache_memory` do not fit into the host's memory together."""
+def refuse_more_than_there_is(cached: int, host_cache: int, device_free: int | None) -> None:
+    """ValueError where a cache of `cached` bytes and `host_cache_memory` do not fit.
+
+    The cache is on a device with `device_free` bytes; None: both share the host's memory.
+    """
+    if device_free is not None:
+        _refuse_more_than(device_free, "kv_cache_memory", cached, "what the device has free")
     available = available_host_memory()
     if available is None:
         return
-    for name, wanted, left in (
-        ("kv_cache_memory", cached, available),
-        ("host_cache_memory", host_cache, available - cached),
-    ):
-        if wanted > left:
-            raise ValueError(f"{name}: got {wanted} bytes, allowed: at most {left}, what this machine has to spare")
+    if device_free is None:
+        _refuse_more_than(available, "kv_cache_memory", cached, "what this machine has to spare")
+        available -= cached
+    _refuse_more_than(available, "host_cache_memory", host_cache, "what this machine has to spare")
+
+
+def _refuse_more_than(left: int, name: str, wanted: int, what: str) -> None:
+    if wanted > left:
+        raise ValueError(f"{name}: got {wanted} bytes, allowed: at most {left}, {what}")

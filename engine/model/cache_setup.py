@@ -7,7 +7,7 @@ from orcastream.engine.batch.prompt_rows import ROWS_AT_ONCE
 from orcastream.engine.config import EngineConfig
 from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.kv.layout import group_layers
-from orcastream.engine.kv.size import blocks_that_fit, refuse_more_than_the_host_has, spare_host_memory
+from orcastream.engine.kv.size import blocks_that_fit, refuse_more_than_there_is, spare_host_memory
 from orcastream.engine.kv.store import KVStore
 from orcastream.engine.model.runner import ModelRunner
 from orcastream.engine.schedule.plan import MOST_PROMPT_ROWS
@@ -20,7 +20,7 @@ def make_cache(runner: ModelRunner, config: EngineConfig, max_model_len: int) ->
     """A cache of `kv_cache_memory` bytes, or else of what the device has to spare; `runner` computes with it.
 
     Never more blocks than `max_batch_size` requests of `max_model_len` tokens can hold. ValueError if none fits,
-    or the host has less memory than is asked for.
+    or host or device has less memory than is asked for.
     """
     memory = config.kv_cache_memory
     if memory is None:
@@ -43,7 +43,7 @@ def _allocate(runner: ModelRunner, config: EngineConfig, max_model_len: int, mem
         longest_span=longest_span,
     )
     cached = sum(blocks * size for blocks, size in zip(num_blocks, sizes, strict=True))
-    refuse_more_than_the_host_has(0 if runner.device.type == "cuda" else cached, config.host_cache_memory)
+    refuse_more_than_there_is(cached, config.host_cache_memory, _free_memory(runner.device))
     runner.allocate(groups, num_blocks, config.block_size)
     host_slots = _host_slots(config.host_cache_memory, num_blocks, sizes)
     stores = [
@@ -61,6 +61,14 @@ def _allocate(runner: ModelRunner, config: EngineConfig, max_model_len: int, mem
         prefix_cache=config.prefix_cache,
         num_host_slots=host_slots,
     )
+
+
+def _free_memory(device: torch.device) -> int | None:
+    """Bytes that `device` has beside the host's memory."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(device)[0]
 
 
 def _host_slots(memory: int, num_blocks: list[int], sizes: list[int]) -> list[int]:

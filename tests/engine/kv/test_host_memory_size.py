@@ -105,13 +105,22 @@ def test_this_machine_tells() -> None:
 
 def test_caches_that_the_machine_has_no_memory_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size, "available_host_memory", lambda: 4 * GIB)
-    size.refuse_more_than_the_host_has(3 * GIB, 1 * GIB)
+    size.refuse_more_than_there_is(3 * GIB, 1 * GIB, None)
     with pytest.raises(ValueError, match=rf"^kv_cache_memory: got {5 * GIB} bytes, allowed: at most {4 * GIB}, "):
-        size.refuse_more_than_the_host_has(5 * GIB, 0)
+        size.refuse_more_than_there_is(5 * GIB, 0, None)
     with pytest.raises(ValueError, match=rf"^host_cache_memory: got {2 * GIB} bytes, allowed: at most {1 * GIB}, "):
-        size.refuse_more_than_the_host_has(3 * GIB, 2 * GIB)
+        size.refuse_more_than_there_is(3 * GIB, 2 * GIB, None)
     monkeypatch.setattr(size, "available_host_memory", lambda: None)
-    size.refuse_more_than_the_host_has(5 * GIB, 5 * GIB)
+    size.refuse_more_than_there_is(5 * GIB, 5 * GIB, None)
+
+
+def test_a_cache_on_a_device_has_the_memory_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(size, "available_host_memory", lambda: 4 * GIB)
+    size.refuse_more_than_there_is(6 * GIB, 4 * GIB, 6 * GIB)
+    with pytest.raises(ValueError, match=rf"^kv_cache_memory: got {7 * GIB} bytes, allowed: at most {6 * GIB}, what t"):
+        size.refuse_more_than_there_is(7 * GIB, 0, 6 * GIB)
+    with pytest.raises(ValueError, match=rf"^host_cache_memory: got {5 * GIB} bytes, allowed: at most {4 * GIB}, "):
+        size.refuse_more_than_there_is(6 * GIB, 5 * GIB, 6 * GIB)
 
 
 @pytest.mark.parametrize(("available", "spare"), [(None, 2 * GIB), (4 * GIB, 1 * GIB), (100 * GIB, 2 * GIB)])
