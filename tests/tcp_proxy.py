@@ -1,10 +1,13 @@
 """A TCP proxy whose subclasses decide what of a piece arrives, and where connections break."""
 
 import asyncio
+import socket
 from contextlib import suppress
 
 _PIECE_BYTES = 65536
 _LAST_WORDS_S = 1.0
+_BACKLOG = 100
+_Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class TcpProxy:
@@ -13,7 +16,7 @@ class TcpProxy:
     def __init__(self, target_port: int, port: int = 0) -> None:
         self.port = port
         self._target_port = target_port
-        self._server: asyncio.Server | None = None
+        self._listening: socket.socket | None = None
         self._pairs: set[asyncio.Task[None]] = set()
         self._num_connections = 0
 
@@ -23,50 +26,61 @@ class TcpProxy:
 
     async def listen(self) -> None:
         """Take connections, as it may do already."""
-        if self._server is None:
-            self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-            self.port = self._server.sockets[0].getsockname()[1]
+        if self._listening is None:
+            self._listening = socket.create_server(("127.0.0.1", self.port), backlog=_BACKLOG)
+            self._listening.setblocking(False)
+            self.port = self._listening.getsockname()[1]
+            asyncio.get_running_loop().add_reader(self._listening, self._accept, self._listening)
 
     async def refuse(self) -> None:
         """Cut all connections, and refuse new ones until `listen`."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._listening is not None:
+            asyncio.get_running_loop().remove_reader(self._listening)
+            self._listening.close()
+            self._listening = None
         pairs = list(self._pairs)
         for pair in pairs:
             pair.cancel()
         await asyncio.gather(*pairs, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._pairs.add(task)
-        try:
-            await self._serve(reader, writer)
-        except asyncio.CancelledError:
-            pass  # cut on purpose; a cancelled handler would be reported as an error
-        finally:
-            self._pairs.discard(task)
+    def _accept(self, listening: socket.socket) -> None:
+        """Known from the moment it is taken: a server of asyncio forgets those taken just before it closes."""
+        with suppress(BlockingIOError, ConnectionAbortedError):
+            connection, _ = listening.accept()
+            pair = asyncio.create_task(self._serve(connection))
+            self._pairs.add(pair)
+            pair.add_done_callback(self._pairs.discard)
+            pair.add_done_callback(lambda _: connection.close())  # one cancelled before it began
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, connection: socket.socket) -> None:
+        ends: list[asyncio.StreamWriter] = []
         try:
-            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
-        except OSError:
-            writer.transport.abort()
-            return
+            reader, writer = await asyncio.open_connection(sock=connection)
+            ends.append(writer)
+            with suppress(OSError):
+                up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+                ends.append(up_writer)
+                await self._forward((reader, writer), (up_reader, up_writer))
+        finally:
+            for end in ends:
+                end.transport.abort()
+            for end in ends:
+                with suppress(OSError):
+                    await end.wait_closed()
+
+    async def _forward(self, client: _Stream, target: _Stream) -> None:
+        """Until either end closes, or is cut."""
         number = self._num_connections
         self._num_connections += 1
         pumps = [
-            asyncio.create_task(self._pump(reader, up_writer, number, reply=False)),
-            asyncio.create_task(self._pump(up_reader, writer, number, reply=True)),
+            asyncio.create_task(self._pump(client[0], target[1], number, reply=False)),
+            asyncio.create_task(self._pump(target[0], client[1], number, reply=True)),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for pump in pumps:
                 pump.cancel()
-            for one in (writer, up_writer):
-                one.transport.abort()
             await asyncio.gather(*pumps, return_exceptions=True)
 
     async def _pump(

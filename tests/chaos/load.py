@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from tests.chaos import wire
+from tests.chaos.cancelling import cancel
 from tests.chaos.catalogue import MAX_TOKENS, Catalogue
 from tests.chaos.http_client import HttpClient, Left, Reply
 from tests.chaos.record import Recorder, Seen
@@ -57,8 +58,7 @@ class Load:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
         unfinished = [task.get_name() for task in self._tasks]
-        for task in list(self._tasks):
-            task.cancel()
+        await cancel(self._tasks)
         return unfinished
 
     def _start(self, client: "Client") -> None:

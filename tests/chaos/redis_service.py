@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.chaos.cancelling import cancel
 from tests.chaos.losses import Loss
 from tests.chaos.record import AWAY, connect
 from tests.chaos.server import Server
@@ -143,9 +144,7 @@ class RedisService:
 
     async def stop(self) -> None:
         """End everything."""
-        for task in self._watching:
-            task.cancel()
-        await asyncio.gather(*self._watching, return_exceptions=True)
+        await cancel(self._watching)
         for observer in self._observers.values():
             await observer.aclose()
         for server in self.servers:

@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.chaos.cancelling import cancel
 from tests.chaos.catalogue import Catalogue
 from tests.chaos.checker import Checker, Findings, Undisturbed
 from tests.chaos.faults import FAULTS, faults_of
@@ -85,13 +86,13 @@ async def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         resources.look()
         before = list(resources.samples)
         watching = [asyncio.create_task(work) for work in (recorder.watch(), resources.watch(), site.keep())]
-        stack.push_async_callback(_end, watching)
+        stack.push_async_callback(cancel, watching)
         begin = time.monotonic()
         planned = plan(Random(f"{options.seed} faults"), options.kinds, options.minutes, options.faults_per_minute)
         await asyncio.gather(load.run(options.rate, begin + options.minutes * 60), injector.run(planned))
         unfinished = await load.wait(options.settle)
         left_over = await _emptied(recorder)
-        await _end(watching)
+        await cancel(watching)
         resources.samples.clear()
         resources.look()
         await recorder.read_finally()
@@ -116,15 +117,6 @@ async def run(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         }
         head |= {"refused": http.num_refused, "longest_standstill_s": round(standstill_s, 2)}
         return summarize(head, begin, requests, logs, injector.faults, findings)
-
-
-async def _end(tasks: Iterable["asyncio.Task[None]"]) -> None:
-    """Cancel until they are: before Python 3.12 a client with a timeout can swallow a cancellation."""
-    pending = set(tasks)
-    while pending:
-        for task in pending:
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=1)
 
 
 async def _start(site: Site) -> Catalogue:

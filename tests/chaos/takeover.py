@@ -14,12 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.chaos.cancelling import cancel
 from tests.chaos.catalogue import MAX_TOKENS, Catalogue
 from tests.chaos.http_client import HttpClient, Reply
 from tests.chaos.patches import apply
@@ -159,9 +160,7 @@ async def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any
         async with streams.running(_FULL_LOAD * options.streams):
             taken_over = await _leave_alone(recorder, options.full_load_s)
     finally:
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
+        await cancel([watching])
         await http.close()
         await site.stop()
     rows["full load"] = {"seconds": options.full_load_s, "streams": _FULL_LOAD * options.streams}
