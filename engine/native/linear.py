@@ -7,6 +7,7 @@ from functools import cache
 import torch
 
 from orcastream.engine.native.formats import FORMATS
+from orcastream.engine.native.large_pages import empty_bytes
 from orcastream.engine.native.library import library
 
 PANEL = 32
@@ -139,7 +140,7 @@ class PackedLinear:
     def _panels(weight: torch.Tensor, instruction_set: str | None, threads: int | None = None) -> torch.Tensor:
         functions = _functions(instruction_set)
         (n, k), form = weight.shape, FORMATS[weight.dtype]
-        memory = torch.empty(functions.orca_linear_bytes(form, n, k), dtype=torch.uint8)
+        memory = empty_bytes(functions.orca_linear_bytes(form, n, k))
         source = weight.detach().contiguous()
         threads = threads or torch.get_num_threads()
         functions.orca_linear_pack(form, source.data_ptr(), n, k, memory.data_ptr(), threads)
@@ -159,7 +160,8 @@ class PackedLinear:
         bias = None
         if any(part.bias is not None for part in parts):
             bias = torch.cat([torch.zeros(part.n) if part.bias is None else part.bias for part in parts])
-        memory = torch.cat([part.memory for part in parts])
+        memory = empty_bytes(sum(len(part.memory) for part in parts))
+        torch.cat([part.memory for part in parts], out=memory)
         n = sum(part.n for part in parts)
         scales = sums = None
         if first.dtype == torch.int8:

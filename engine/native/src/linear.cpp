@@ -21,15 +21,17 @@ void linear_by_vectors(const Linear& linear, const Rows& x, const Rows& y, Linea
 }  // namespace
 
 void LinearWork::reserve(const Linear& linear, int64_t m) {
+#ifdef __AMX_BF16__
+    if (!by_vectors(linear)) values.get<char>(TiledRows::bytes(m, depth_steps(linear)));
+#endif
     if (linear.format == F32) return PackedRows<FloatDot>::reserve(linear, m, *this);
     if (linear.format == INT8) return PackedRows<ByteDot>::reserve(linear, m, *this);
     PackedRows<BfloatDot>::reserve(linear, m, *this);
 }
 
-bool by_vectors([[maybe_unused]] const Linear& linear, [[maybe_unused]] int64_t m) {
+bool by_vectors([[maybe_unused]] const Linear& linear) {
 #ifdef __AMX_BF16__
-    constexpr int64_t FEWEST_TILE_ROWS = 8;  // below, vectors reach the memory's speed, too
-    return linear.format == F32 || m < FEWEST_TILE_ROWS;
+    return linear.format == F32;  // a single row comes sooner by tiles, too: so few loads leave memory the more to do
 #else
     return true;
 #endif
@@ -37,7 +39,7 @@ bool by_vectors([[maybe_unused]] const Linear& linear, [[maybe_unused]] int64_t 
 
 void linear_team(const Linear& linear, const Rows& x, const Rows& y, LinearWork& work, Team& team, int thread) {
 #ifdef __AMX_BF16__
-    if (!by_vectors(linear, x.m)) {
+    if (!by_vectors(linear)) {
         const Part part = part_of(x.m, x.m, panels(linear.n), thread, team.size);
         if (part.empty()) return;
         if (linear.format == INT8) return linear_by_tiles<INT8>(linear, x, y, part.rows, part.columns);

@@ -63,8 +63,8 @@ struct LinearWork {
 // format, or for INT8 in BF16 or F32.
 void linear_team(const Linear& linear, const Rows& x, const Rows& y, LinearWork& work, Team& team, int thread);
 
-// Whether vector instructions compute m rows, and not the tile unit.
-bool by_vectors(const Linear& linear, int64_t m);
+// Whether vector instructions compute it, and not the tile unit.
+bool by_vectors(const Linear& linear);
 
 // The share of one of `threads` threads of the rows of the weight: y[i] = W[ids[i]], an embedding that shares it.
 void gather_team(const Linear& linear, const int64_t* ids, const Rows& y, int thread, int threads);

@@ -1,7 +1,5 @@
 // Packing weights, and rows of them back.
 
-#include <sys/mman.h>
-
 #include <omp.h>
 
 #include <algorithm>
@@ -74,10 +72,6 @@ extern "C" int64_t orca_linear_bytes(int32_t format, int64_t n, int64_t k) {
 
 // From [n, k], contiguous, in the format that it is packed in.
 extern "C" void orca_linear_pack(int32_t format, const void* from, int64_t n, int64_t k, void* to, int threads) {
-    const uintptr_t page = 2 << 20, begin = (reinterpret_cast<uintptr_t>(to) + page - 1) / page * page;
-    const uintptr_t end = (reinterpret_cast<uintptr_t>(to) + orca_linear_bytes(format, n, k)) / page * page;
-    // Large pages, where the system gives them: a weight is read from end to end. Refusal costs nothing but speed.
-    if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 #pragma omp parallel num_threads(threads)
     {
         const int thread = omp_get_thread_num(), team = omp_get_num_threads();

@@ -17,12 +17,17 @@ struct Part {
     bool empty() const { return rows.begin == rows.end || columns.begin == columns.end; }
 };
 
-// Threads share columns, so that each weight is read once; where those are few, rows as well.
-inline Part part_of(int64_t m, int64_t rows, int64_t columns, int64_t thread, int64_t threads) {
+// Threads share columns, so that each weight is read once; where those are few, rows as well: in so many groups.
+inline int64_t row_groups(int64_t m, int64_t columns, int64_t threads) {
     int64_t groups = 1;
     while (threads % (groups * 2) == 0 && m / (groups * 2) >= FEWEST_ROWS && columns * groups / threads < FEWEST_PANELS) {
         groups *= 2;
     }
+    return groups;
+}
+
+inline Part part_of(int64_t m, int64_t rows, int64_t columns, int64_t thread, int64_t threads) {
+    const int64_t groups = row_groups(m, columns, threads);
     return {share(rows, thread % groups, groups), share(columns, thread / groups, threads / groups)};
 }
 

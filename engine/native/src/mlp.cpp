@@ -5,6 +5,7 @@
 #include "activation.h"
 #include "linear_part.h"
 #include "linear_vector.h"
+#include "mlp_amx.h"
 
 namespace orca {
 namespace {
@@ -95,11 +96,19 @@ void mlp_by_vectors(
 }  // namespace
 
 bool Mlp::fits(int64_t m) const {
-    return gate_up->format == down->format && down->format != INT8 && down->k % PANEL == 0 && by_vectors(*down, m);
+    return m > 0 && gate_up->format == down->format && down->format != INT8 && down->k % PANEL == 0;
 }
 
 void mlp_team(
     const Mlp& mlp, const Rows& x, const Rows& y, LinearWork& outer, LinearWork& inner, Team& team, int thread) {
+#ifdef __AMX_BF16__
+    if (!by_vectors(*mlp.down)) {
+        TiledMlp tiled(mlp, x, y, inner, thread, team.size);
+        tiled.open();
+        team.barrier();
+        return tiled.close();
+    }
+#endif
     if (mlp.down->format == F32) return mlp_by_vectors<FloatDot>(mlp, x, y, outer, inner, team, thread);
     mlp_by_vectors<BfloatDot>(mlp, x, y, outer, inner, team, thread);
 }

@@ -11,7 +11,7 @@ struct Mlp {
     const Linear* down;
     int32_t activation;
 
-    // Whether `mlp_team` computes m rows of it. Rounding to 8 bits needs whole rows; the tile unit has its own order.
+    // Whether `mlp_team` computes m rows of it. Rounding to 8 bits needs whole rows.
     bool fits(int64_t m) const;
 };
 
