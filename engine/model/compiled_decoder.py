@@ -15,7 +15,6 @@ from orcastream.engine.attention.native_backend import NativeBackend, NativePlan
 from orcastream.engine.batch.flat_batch import FlatBatch, IntArray
 from orcastream.engine.kv.store import LayerCache
 from orcastream.engine.native.formats import FORMATS
-from orcastream.engine.native.large_pages import empty_bytes
 from orcastream.engine.native.library import library
 from orcastream.engine.native.linear import PackedLinear
 
@@ -233,7 +232,7 @@ class CompiledDecoder:
             sizes["added"] = most * max(self._widths[name] for name in ("projected", "gate_up", "change"))
         wanted = sum(sizes.values())
         if len(self._memory) < wanted:
-            self._memory = empty_bytes(wanted * self._memory.dtype.itemsize).view(self._memory.dtype)
+            self._memory = torch.empty(wanted, dtype=self._memory.dtype)
         places, at = {}, self._memory.data_ptr()
         for name, size in sizes.items():
             places[name] = at

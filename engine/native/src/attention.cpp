@@ -14,6 +14,7 @@ namespace orca {
 namespace {
 
 constexpr int64_t kChunk = 512;     // token slots whose scores are computed before the values are weighted by them
+constexpr int64_t kStride = kChunk + 32;  // of rows of scores and weights: they fall into different sets of the caches
 constexpr int64_t kRows = 64;       // query vectors that one piece of work aims at
 constexpr int64_t kRowsForTiles = 8;  // from so many on the tile unit is faster than products of vectors
 constexpr int64_t kSplit = 512;     // fewest token slots of one part of a context
@@ -93,8 +94,8 @@ struct Tile {
 // What a thread computes in; it keeps its memory from call to call.
 struct Memory {
   std::vector<Tile> tiles;
-  std::vector<float> query, scores, weights, most, sum, sums, wide;
-  std::vector<uint32_t> keys, values;  // bfloat16, for the tile unit
+  Scratch query, scores, weights, most, sum, sums, wide;
+  Scratch keys, values;  // bfloat16, for the tile unit
 };
 
 Memory& memory() {
@@ -110,7 +111,8 @@ class Attention {
         keys_(call),
         values_(call),
         group_(call.num_heads / call.num_kv_heads),
-        steps_(kFormat == F32 ? keys_.size : keys_.size / 2) {}
+        steps_(kFormat == F32 ? keys_.size : keys_.size / 2),
+        sum_stride_(values_.padded + kLanes) {}
 
   // Keys and values of the tokens `first` ... `last - 1` into the cache.
   void write(int64_t first, int64_t last) const {
@@ -129,11 +131,11 @@ class Attention {
   void compute(const Piece& piece, int64_t head, float* partials) {
     rows_ = (piece.last - piece.first) * group_;
     prepare(piece, head);
-    Running running{most_.data(), sum_.data(), sums_.data()};
+    Running running{most_, sum_, sums_};
     if (piece.parts > 1) running = partial(partials, piece.partial, rows_);
     std::fill_n(running.most, rows_, kNothing);
     std::fill_n(running.sum, rows_, 0.0f);
-    std::fill_n(running.values, rows_ * values_.padded, 0.0f);
+    std::fill_n(running.values, rows_ * sum_stride_, 0.0f);
     for (int64_t position = piece.begin; position < piece.end;) {
       position = collect_tiles(piece, head, position);
       score_all();
@@ -155,8 +157,8 @@ class Attention {
         const float mine = std::exp(whole.most[row] - most), its = std::exp(other.most[row] - most);
         whole.sum[row] = whole.sum[row] * mine + other.sum[row] * its;
         for (int64_t i = 0; i < values_.padded; ++i) {
-          float& value = whole.values[row * values_.padded + i];
-          value = value * mine + other.values[row * values_.padded + i] * its;
+          float& value = whole.values[row * sum_stride_ + i];
+          value = value * mine + other.values[row * sum_stride_ + i] * its;
         }
         whole.most[row] = most;
       }
@@ -165,7 +167,7 @@ class Attention {
   }
 
   // Floats that the parts of one key head take.
-  int64_t partial_floats(int64_t vectors) const { return vectors * (values_.padded + 2); }
+  int64_t partial_floats(int64_t vectors) const { return vectors * (sum_stride_ + 2); }
 
  private:
   static constexpr bool kScaled = kFormat >= INT8;
@@ -210,18 +212,17 @@ class Attention {
 
   void write_token(int64_t token) const {
     const int64_t block = call_.slots[token] / call_.block_size, slot = call_.slots[token] % call_.block_size;
-    std::vector<float>& wide = memory_.wide;
-    wide.resize(std::max(call_.key_size, call_.value_size));
+    float* wide = memory_.wide.get<float>(std::max(call_.key_size, call_.value_size));
     for (int64_t head = 0; head < call_.num_kv_heads; ++head) {
       const int64_t index = head * call_.num_blocks + block, scale = index * call_.block_size + slot;
-      widen(call_.key, head * call_.key_head_stride + token * call_.key_token_stride, call_.key_size, wide.data());
+      widen(call_.key, head * call_.key_head_stride + token * call_.key_token_stride, call_.key_size, wide);
       write_vector<kFormat>(
-          static_cast<char*>(call_.keys) + index * keys_.block_bytes, wide.data(), call_.key_size, keys_.size,
+          static_cast<char*>(call_.keys) + index * keys_.block_bytes, wide, call_.key_size, keys_.size,
           call_.key_scales + scale, [&](int64_t i) {
             return kFormat == F32 ? i * call_.block_size + slot : (i / 2 * call_.block_size + slot) * 2 + i % 2;
           });
-      widen(call_.value, head * call_.value_head_stride + token * call_.value_token_stride, values_.size, wide.data());
-      write_vector<kFormat>(static_cast<char*>(call_.values) + index * values_.block_bytes, wide.data(), values_.size,
+      widen(call_.value, head * call_.value_head_stride + token * call_.value_token_stride, values_.size, wide);
+      write_vector<kFormat>(static_cast<char*>(call_.values) + index * values_.block_bytes, wide, values_.size,
                             values_.size, call_.value_scales + scale, [&](int64_t i) {
                               return kFormat == F32 ? slot * values_.size + i
                                                          : (slot / 2 * values_.size + i) * 2 + slot % 2;
@@ -240,19 +241,20 @@ class Attention {
 
   Running partial(float* partials, int64_t first, int64_t rows) const {
     float* place = partials + partial_floats(first);
-    return {place, place + rows, place + 2 * rows};
+    const int64_t vectors = round_up(rows, kLanes);  // so that sums begin with a line of the cache
+    return {place, place + vectors, place + 2 * vectors};
   }
 
   // The query vectors of a piece, one per row: the heads of a token side by side.
   void prepare(const Piece& piece, int64_t head) {
     const int64_t rows = round_up(rows_, kLanes);  // whole tiles
-    query_.resize(rows * keys_.size);
-    scores_.resize(rows * kChunk);
-    weights_.resize(rows * kChunk);
-    most_.resize(rows_);
-    sum_.resize(rows_);
-    sums_.resize(rows * values_.padded);
-    wide_.resize(keys_.size);
+    query_ = memory_.query.get<float>(rows * keys_.size);
+    scores_ = memory_.scores.get<float>(rows * kStride);
+    weights_ = memory_.weights.get<float>(rows * kStride);
+    most_ = memory_.most.get<float>(rows_);
+    sum_ = memory_.sum.get<float>(rows_);
+    sums_ = memory_.sums.get<float>(rows * sum_stride_);
+    wide_ = memory_.wide.get<float>(keys_.size);
     wide_[keys_.size - 1] = 0;
     for (int64_t row = 0; row < rows_; ++row) {
       const int64_t token = call_.offsets[piece.span] + piece.first + row / group_;
@@ -262,12 +264,12 @@ class Attention {
 
   void put_query(int64_t row, int64_t offset) {
     if (kDot && call_.key_size == keys_.size) {
-      std::memcpy(reinterpret_cast<uint16_t*>(query_.data()) + row * keys_.size,
+      std::memcpy(reinterpret_cast<uint16_t*>(query_) + row * keys_.size,
                   static_cast<const uint16_t*>(call_.query) + offset, keys_.size * sizeof(uint16_t));
       return;
     }
-    widen(call_.query, offset, call_.key_size, wide_.data());
-    put_row(query_.data(), row, keys_.size, wide_.data());
+    widen(call_.query, offset, call_.key_size, wide_);
+    put_row(query_, row, keys_.size, wide_);
   }
 
   // A row of `size` factors, as the dot product takes them: bfloat16, or as they are.
@@ -308,9 +310,9 @@ class Attention {
     const int64_t tile_bytes = kTile * keys_.size * 2;
     const int64_t row_bytes = kFormat == BF16 ? keys_.step_bytes : 64;
     if constexpr (kFormat != BF16) {
-      memory_.keys.resize(tiles_.size() * tile_bytes / 4);
+      char* keys = memory_.keys.get<char>(tiles_.size() * tile_bytes);
       for (size_t index = 0; index < tiles_.size(); ++index) {
-        char* wide = reinterpret_cast<char*>(memory_.keys.data()) + index * tile_bytes;
+        char* wide = keys + index * tile_bytes;
         for (int64_t step = 0; step < steps_; ++step) {
           store(wide + step * 64, load_pairs<kFormat>(tiles_[index].keys + step * keys_.step_bytes));
         }
@@ -318,13 +320,13 @@ class Attention {
       }
     }
     for (int64_t row = 0; row < rows_; row += 2 * kTileRows) {
-      const Blocks left{reinterpret_cast<const char*>(query_.data()) + row * keys_.size * 2,
+      const Blocks left{reinterpret_cast<const char*>(query_) + row * keys_.size * 2,
                         kTileRows * keys_.size * 2, keys_.size * 2, row + kTileRows < rows_};
       for (size_t index = 0; index < tiles_.size(); index += 2) {
         const bool two = index + 1 < tiles_.size();
         const Blocks right{tiles_[index].keys, two ? tiles_[index + 1].keys - tiles_[index].keys : 0, row_bytes, two};
-        const Blocks sums{reinterpret_cast<const char*>(&scores_[row * kChunk + index * kTile]),
-                          kTileRows * kChunk * 4, kChunk * 4, left.two};
+        const Blocks sums{reinterpret_cast<const char*>(&scores_[row * kStride + index * kTile]),
+                          kTileRows * kStride * 4, kStride * 4, left.two};
         multiply_tiles(left, right, keys_.size / kTileDepth, row_bytes * kTileRows, sums, kTile * 4, true);
       }
     }
@@ -332,29 +334,29 @@ class Attention {
 
   // Values are laid side by side first: the tile unit wants 32 token slots at once.
   void add_by_tiles(float* values) {
-    const int64_t pair_numbers = values_.padded;  // of uint32_t
+    const int64_t pair_numbers = sum_stride_;  // of uint32_t
     const int64_t slots = round_up(int64_t(tiles_.size()) * kTile, kTileDepth);
-    memory_.values.resize(slots / 2 * pair_numbers);
-    std::fill(memory_.values.end() - kTile / 2 * pair_numbers, memory_.values.end(), 0);
+    uint32_t* side_by_side = memory_.values.get<uint32_t>(slots / 2 * pair_numbers);
+    std::fill_n(side_by_side + (slots - kTile) / 2 * pair_numbers, kTile / 2 * pair_numbers, 0);
     for (size_t index = 0; index < tiles_.size(); ++index) {
-      uint32_t* to = memory_.values.data() + index * kTile / 2 * pair_numbers;
+      uint32_t* to = side_by_side + index * kTile / 2 * pair_numbers;
       for (int64_t pair = 0; pair < kTile / 2; ++pair) {
         const Tile& tile = tiles_[index];
         const uint32_t used = 2 * pair + 1 < tile.slots ? 0xffffffffu : 2 * pair < tile.slots ? 0x0000ffffu : 0;
-        for (int64_t i = 0; i < pair_numbers; i += kLanes) {
+        for (int64_t i = 0; i < values_.padded; i += kLanes) {
           const char* from = tile.values + (pair * values_.size + i) * 2 * values_.bytes;
           store(to + pair * pair_numbers + i, load_pairs<kFormat>(from) & used);
         }
       }
     }
     for (int64_t row = 0; row < rows_; row += 2 * kTileRows) {
-      const Blocks left{reinterpret_cast<const char*>(weights_.data()) + row * kChunk * 2, kTileRows * kChunk * 2,
-                        kChunk * 2, row + kTileRows < rows_};
+      const Blocks left{reinterpret_cast<const char*>(weights_) + row * kStride * 2, kTileRows * kStride * 2,
+                        kStride * 2, row + kTileRows < rows_};
       for (int64_t column = 0; column < values_.padded; column += 2 * kLanes) {
-        const Blocks right{reinterpret_cast<const char*>(memory_.values.data() + column), kLanes * 4,
+        const Blocks right{reinterpret_cast<const char*>(side_by_side + column), kLanes * 4,
                            pair_numbers * 4, column + kLanes < values_.padded};
-        const Blocks sums{reinterpret_cast<const char*>(values + row * values_.padded + column),
-                          kTileRows * values_.padded * 4, values_.padded * 4, left.two};
+        const Blocks sums{reinterpret_cast<const char*>(values + row * sum_stride_ + column),
+                          kTileRows * sum_stride_ * 4, sum_stride_ * 4, left.two};
         multiply_tiles(left, right, slots / kTileDepth, kTileRows * pair_numbers * 4, sums, kLanes * 4, false);
       }
     }
@@ -414,7 +416,7 @@ class Attention {
       for (int t = 0; t < kTiles; ++t) {
         f32x16 total = sums[0][r][t];
         for (int way = 1; way < kWays; ++way) total += sums[way][r][t];
-        store(&scores_[(row + r) * kChunk + (index + t) * kTile], total);
+        store(&scores_[(row + r) * kStride + (index + t) * kTile], total);
       }
     }
   }
@@ -432,7 +434,7 @@ class Attention {
       u32x16 pairs[kTiles];
       for (int t = 0; t < kTiles; ++t) pairs[t] = load_pairs<kFormat>(keys[t] + step * keys_.step_bytes);
       for (int r = 0; r < kCount; ++r) {
-        for (int t = 0; t < kTiles; ++t) multiply(sums[r][t], pairs[t], query_.data(), (row + r) * steps_ + step);
+        for (int t = 0; t < kTiles; ++t) multiply(sums[r][t], pairs[t], query_, (row + r) * steps_ + step);
       }
     }
   }
@@ -452,10 +454,11 @@ class Attention {
   // Scores become weights, and what has been summed up is scaled to the new largest score.
   void weigh(const Piece& piece, int64_t row, Running& running) {
     const float most = std::max(running.most[row], finish_scores(piece, row));
-    const float* scores = &scores_[row * kChunk];
+    const float* scores = &scores_[row * kStride];
     const float factor = is_plain() ? call_.scale : 1.0f, base = most == kNothing ? 0.0f : most;
     const int64_t slots = tiles_.size() * kTile;
     f32x16 total{};
+#pragma GCC unroll 4
     for (int64_t slot = 0; slot < slots; slot += kTile) {
       f32x16 weight = weight_of(load<f32x16>(scores + slot), factor, base);
       total += weight;
@@ -467,7 +470,7 @@ class Attention {
     running.most[row] = most;
     running.sum[row] = running.sum[row] * shrink + sum_of(total);
     if (shrink != 1.0f) {
-      float* values = running.values + row * values_.padded;
+      float* values = running.values + row * sum_stride_;
       for (int64_t i = 0; i < values_.padded; i += kLanes) store(values + i, load<f32x16>(values + i) * shrink);
     }
   }
@@ -483,9 +486,9 @@ class Attention {
 
   void put_weights(int64_t row, int64_t slot, f32x16 weights) {
     if constexpr (kDot) {
-      store_bf16(reinterpret_cast<uint16_t*>(weights_.data()) + row * kChunk + slot, weights);
+      store_bf16(reinterpret_cast<uint16_t*>(weights_) + row * kStride + slot, weights);
     } else {
-      store(&weights_[row * kChunk + slot], weights);
+      store(&weights_[row * kStride + slot], weights);
     }
   }
 
@@ -496,7 +499,7 @@ class Attention {
   float finish_scores(const Piece& piece, int64_t row) {
     const int64_t position = context_start(call_, piece.span) + piece.first + row / group_;
     const int64_t first = first_visible(call_, position);
-    float* scores = &scores_[row * kChunk];
+    float* scores = &scores_[row * kStride];
     const int64_t count = tiles_.size();
     const bool plain = is_plain();
     f32x16 high = splat(kNothing);
@@ -555,7 +558,7 @@ class Attention {
     f32x16 sums[kCount][kVectors];
     for (int r = 0; r < kCount; ++r) {
       for (int v = 0; v < kVectors; ++v) {
-        sums[r][v] = load<f32x16>(values + (row + r) * values_.padded + column + v * kLanes);
+        sums[r][v] = load<f32x16>(values + (row + r) * sum_stride_ + column + v * kLanes);
       }
     }
     for (size_t index = 0; index < tiles_.size(); ++index) {
@@ -567,7 +570,7 @@ class Attention {
     }
     for (int r = 0; r < kCount; ++r) {
       for (int v = 0; v < kVectors; ++v) {
-        store(values + (row + r) * values_.padded + column + v * kLanes, sums[r][v]);
+        store(values + (row + r) * sum_stride_ + column + v * kLanes, sums[r][v]);
       }
     }
   }
@@ -578,7 +581,7 @@ class Attention {
       const char* from = tile.values + (slot * values_.size + column) * 4;
       for (int v = 0; v < kVectors; ++v) {
         const f32x16 value = load<f32x16>(from + v * kLanes * 4);
-        for (int r = 0; r < kCount; ++r) sums[r][v] += value * weights_[(row + r) * kChunk + index * kTile + slot];
+        for (int r = 0; r < kCount; ++r) sums[r][v] += value * weights_[(row + r) * kStride + index * kTile + slot];
       }
     }
   }
@@ -595,7 +598,7 @@ class Attention {
         if (kCount <= 2) __builtin_prefetch(next + offset + v * kLanes * 2 * values_.bytes);
         const u32x16 value = load_pairs<kFormat>(from + v * kLanes * 2 * values_.bytes) & used;
         for (int r = 0; r < kCount; ++r) {
-          multiply(sums[r][v], value, weights_.data(), ((row + r) * kChunk + index * kTile) / 2 + pair);
+          multiply(sums[r][v], value, weights_, ((row + r) * kStride + index * kTile) / 2 + pair);
         }
       }
     }
@@ -612,7 +615,7 @@ class Attention {
         sum = sum * shrink + std::exp(call_.sinks[query_head] - most);
       }
       const float factor = shrink / sum;
-      const float* values = running.values + row * values_.padded;
+      const float* values = running.values + row * sum_stride_;
       const int64_t place = (token * call_.num_heads + query_head) * call_.value_size;
       if (call_.query_format == F32) {
         float* output = static_cast<float*>(call_.output) + place;
@@ -630,11 +633,11 @@ class Attention {
   const KeyShape keys_;
   const ValueShape values_;
   const int64_t group_, steps_;
+  const int64_t sum_stride_;  // of rows of sums, see kStride
   int64_t rows_ = 0;
   Memory& memory_ = memory();
   std::vector<Tile>& tiles_ = memory_.tiles;
-  std::vector<float>&query_ = memory_.query, &scores_ = memory_.scores, &weights_ = memory_.weights;
-  std::vector<float>&most_ = memory_.most, &sum_ = memory_.sum, &sums_ = memory_.sums, &wide_ = memory_.wide;
+  float *query_, *scores_, *weights_, *most_, *sum_, *sums_, *wide_;
 };
 
 template <int kFormat, bool kDot>
@@ -645,22 +648,23 @@ void attend_as(const OrcaAttention& call, AttentionWork& work, Team& team, int t
 #endif
   if (thread == 0) {
     divide(call, team.size, work);
-    work.partials.resize(attention.partial_floats(work.vectors) * call.num_kv_heads);
+    work.partials.get<float>(attention.partial_floats(work.vectors) * call.num_kv_heads);
   }
   attention.write(call.num_tokens * thread / team.size, call.num_tokens * (thread + 1) / team.size);
   team.barrier();
   const int64_t heads = call.num_kv_heads, total = int64_t(work.pieces.size()) * heads;
   const int64_t stride = attention.partial_floats(work.vectors);
+  float* partials = work.partials.get<float>(0);
   for (int64_t index = team.take(); index < total; index = team.take()) {
     const int64_t head = index % heads;
-    attention.compute(work.pieces[index / heads], head, work.partials.data() + head * stride);
+    attention.compute(work.pieces[index / heads], head, partials + head * stride);
   }
   team.barrier();
   if (!work.vectors) return;
   for (int64_t index = team.take(); index < total; index = team.take()) {
     const int64_t head = index % heads;
     const Piece& piece = work.pieces[index / heads];
-    if (piece.parts > 1 && piece.part == 0) attention.combine(piece, head, work.partials.data() + head * stride);
+    if (piece.parts > 1 && piece.part == 0) attention.combine(piece, head, partials + head * stride);
   }
   team.barrier();
 }

@@ -7,6 +7,7 @@
 
 #include "number.h"
 #include "parallel.h"
+#include "team.h"
 
 // One layer's attention in one iteration; strides count numbers, the last dimension is contiguous.
 //
@@ -52,7 +53,7 @@ struct Piece {
 struct AttentionWork {
   std::vector<Piece> pieces;
   int64_t vectors = 0;  // of partial results, per key head
-  std::vector<float> partials;
+  Scratch partials;
 };
 
 // Called by all threads of `team` with the same `work`; the output is complete when it returns.
