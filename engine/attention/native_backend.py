@@ -14,7 +14,6 @@ from orcastream.engine.batch.flat_batch import FlatBatch
 from orcastream.engine.kv.layout import LayerShape
 from orcastream.engine.kv.store import LayerCache
 from orcastream.engine.native.formats import FORMATS
-from orcastream.engine.native.large_pages import empty_bytes
 from orcastream.engine.native.library import library, why_unavailable
 
 _READ_BEHIND = 64
@@ -71,10 +70,10 @@ class NativeBackend(AttentionBackend):
         """See the base class; odd key and block sizes are rounded up to what the layout wants."""
         blocks = (shape.num_kv_heads, num_blocks)
         pairs = dtype is not torch.float32
-        scales = [_empty((*blocks, block_size), SCALE_DTYPE) for _ in range(2)] if dtype in LARGEST else []
+        scales = [_empty((*blocks, block_size), SCALE_DTYPE, device) for _ in range(2)] if dtype in LARGEST else []
         return LayerCache(
-            _empty((*blocks, block_size, shape.key_size + shape.key_size % 2), dtype),
-            _empty((*blocks, block_size + pairs * (block_size % 2), shape.value_size), dtype),
+            _empty((*blocks, block_size, shape.key_size + shape.key_size % 2), dtype, device),
+            _empty((*blocks, block_size + pairs * (block_size % 2), shape.value_size), dtype, device),
             *scales,
         )
 
@@ -165,7 +164,7 @@ def _address(part: torch.Tensor | None) -> Any:
     return None if part is None else part.data_ptr()
 
 
-def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Uninitialised, with room behind its end that may be read."""
     numbers = math.prod(shape)
-    return empty_bytes((numbers + _READ_BEHIND) * dtype.itemsize).view(dtype)[:numbers].view(shape)
+    return torch.empty(numbers + _READ_BEHIND, dtype=dtype, device=device)[:numbers].view(shape)
