@@ -27,9 +27,11 @@ from orcastream.engine.model.load import (
     resolve_dtype,
     resolve_max_model_len,
 )
+from orcastream.engine.model.passes.pack_linears import packed_memory
 from orcastream.engine.model.prepare import prepare_model
 from orcastream.engine.model.runner import ModelRunner, resolve_cache_dtype
 from orcastream.engine.model.support import refuse_unsupported
+from orcastream.engine.native.large_pages import collapse
 from orcastream.engine.offline import generate
 from orcastream.engine.operators import Operators
 from orcastream.engine.output import Completion, EngineStats, PromptEvent, TokenEvent
@@ -101,7 +103,10 @@ class OrcaEngine:
         refuse_unsupported(model_config, max_model_len)
         dtype = resolve_dtype(config.dtype, device, model_config)
         backend = choose_backend(config.attention_backend, device, dtype, resolve_cache_dtype(config.kv_cache_dtype))
-        return cls(config, prepare_model(config, model_config, device, backend, max_model_len))
+        model = prepare_model(config, model_config, device, backend, max_model_len)
+        engine = cls(config, model)
+        collapse(packed_memory(model))
+        return engine
 
     @property
     def operators(self) -> Operators:

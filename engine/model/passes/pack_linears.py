@@ -69,6 +69,12 @@ class PackLinears(Pass):
         return count
 
 
+def packed_memory(model: nn.Module) -> list[torch.Tensor]:
+    """The memory of all packed weights, each once."""
+    packed = (getattr(module, "packed", None) for module in model.modules())
+    return list({each.memory.data_ptr(): each.memory for each in packed if isinstance(each, PackedLinear)}.values())
+
+
 def _own_memory(model: PreTrainedModel) -> None:
     """Weights of one file share its mapping, all of which the few that are left would keep in memory."""
     for tensor in (*model.parameters(), *model.buffers()):

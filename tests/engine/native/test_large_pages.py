@@ -1,14 +1,11 @@
-"""Memory of weights: where it begins, how long it is there, and what it is where large pages are refused."""
+"""Memory of weights: where it begins, how long it is there, and what large pages make of it."""
 
-import mmap
 from pathlib import Path
 
 import pytest
 import torch
 
-from orcastream.engine.native.large_pages import PAGE_BYTES, empty_bytes
-
-needs_large_pages = pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has no large pages")
+from orcastream.engine.native.large_pages import PAGE_BYTES, collapse, empty_bytes
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, PAGE_BYTES - 1, PAGE_BYTES, 3 * PAGE_BYTES + 4100])
@@ -19,8 +16,7 @@ def test_all_of_it_can_be_written_and_read(num_bytes: int) -> None:
     assert int(memory.sum()) == 7 * num_bytes
 
 
-@needs_large_pages
-def test_large_memory_begins_with_a_page_and_holds_other_formats() -> None:
+def test_large_memory_begins_where_a_large_page_may_and_holds_other_formats() -> None:
     memory = empty_bytes(2 * PAGE_BYTES)
     assert memory.data_ptr() % PAGE_BYTES == 0
     numbers = memory.view(torch.bfloat16)
@@ -28,7 +24,6 @@ def test_large_memory_begins_with_a_page_and_holds_other_formats() -> None:
     assert torch.equal(numbers[-128:].float(), torch.arange(128.0))
 
 
-@needs_large_pages
 def test_it_is_given_back_with_the_last_view() -> None:
     memory = empty_bytes(64 * PAGE_BYTES)
     address, view = memory.data_ptr(), memory[PAGE_BYTES:]
@@ -39,11 +34,40 @@ def test_it_is_given_back_with_the_last_view() -> None:
     assert not _is_mapped(address)
 
 
-@needs_large_pages
-def test_a_system_that_refuses_gives_small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 0x7FFF)  # an advice that no kernel knows
-    memory = empty_bytes(PAGE_BYTES).fill_(1)
-    assert int(memory.sum()) == PAGE_BYTES
+def test_what_is_in_it_stays_while_it_gets_into_large_pages() -> None:
+    """Readers see the same all the time, and what is behind the last whole page is left alone."""
+    parts = [empty_bytes(size).random_() for size in (4 * PAGE_BYTES, 16 * PAGE_BYTES + 4100, 100)]
+    expected = [part.clone() for part in parts]
+    thread = collapse(parts)
+    assert thread is not None
+    is_over = False
+    while not is_over:
+        is_over = not thread.is_alive()
+        assert all(map(torch.equal, parts, expected))
+    if _knows_collapse():
+        assert _large_bytes(parts[0].data_ptr()) >= 4 * PAGE_BYTES
+    assert collapse(parts[2:]) is None
+
+
+def _knows_collapse() -> bool:
+    release = Path("/proc/sys/kernel/osrelease")
+    folder = Path("/sys/kernel/mm/transparent_hugepage")
+    if not (release.exists() and folder.is_dir()):
+        return False
+    return tuple(int(part) for part in release.read_text(encoding="ascii").split(".")[:2]) >= (6, 1)
+
+
+def _large_bytes(address: int) -> int:
+    """In large pages, of the mapping that holds the address."""
+    found = False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        words = line.split()
+        if "-" in words[0] and not words[0].endswith(":"):
+            begin, end = (int(each, 16) for each in words[0].split("-"))
+            found = begin <= address < end
+        elif found and words[0] == "AnonHugePages:":
+            return int(words[1]) * 1024
+    return 0
 
 
 def _is_mapped(address: int) -> bool:

@@ -18,7 +18,7 @@ SHAPES = [
     (300, 160, 2080),
     (520, 1700, 1100),
 ]
-"""m, n, k; the last ones need several blocks of rows and several parts of the depth, the last one of the columns, too."""
+"""m, n, k; the last ones need several blocks of rows and parts of the depth, and the very last of columns, too."""
 
 
 def operands(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

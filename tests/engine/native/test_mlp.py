@@ -37,7 +37,9 @@ def one_by_one(
 
 @DTYPES
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize(("rows", "inner"), [(1, 32), (2, 96), (7, 320), (13, 64), (40, 2080), (300, 96), (1100, 64), (530, 1600)])
+@pytest.mark.parametrize(
+    ("rows", "inner"), [(1, 32), (2, 96), (7, 320), (13, 64), (40, 2080), (300, 96), (1100, 64), (530, 1600)]
+)
 def test_the_numbers_are_those_of_its_parts(
     instruction_set: str, rows: int, inner: int, threads: int, dtype: torch.dtype
 ) -> None:
