@@ -52,6 +52,7 @@ def run(settings: WorkerSettings) -> int:
     try:
         return _run(settings, name, telemetry, admin)
     finally:
+        gc.enable()
         for number in (signal.SIGTERM, signal.SIGINT):  # the end is bounded, and a second signal must not cut it short
             signal.signal(number, signal.SIG_IGN)
         if admin is not None:
@@ -76,6 +77,7 @@ def _admin(settings: WorkerSettings, telemetry: Telemetry) -> Admin | None:
 def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin | None) -> int:
     # Read when torch is loaded. Threads that spin between operators take the cores from the event loop and its peers.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    gc.disable()  # nothing that is loaded is garbage, and to look for some again and again takes half a second
     from orcastream.engine import OrcaEngine, UnsupportedAdapter, UnsupportedModel
     from orcastream.text.model_config import ModelFilesError
     from orcastream.text.tokenizer import Tokenizer
@@ -105,6 +107,7 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
         log.warning("the model has no tokenizer: stop strings and constraints are refused", extra=extra)
     gc.collect()
     gc.freeze()  # a collection that looks at all that was loaded holds engine and event loop up for 0.1 s
+    gc.enable()
     return uvloop.run(_serve(settings, name, engine, tokenizer, shelf, telemetry, admin))
 
 

@@ -3,9 +3,9 @@
 import ctypes
 import logging
 import mmap
-import os
 import sys
 import threading
+import weakref
 from collections.abc import Iterable
 
 import torch
@@ -13,7 +13,8 @@ import torch
 PAGE_BYTES = 2 << 20
 _COLLAPSE = 25
 """MADV_COLLAPSE of Linux 6.1, which Python has no name for: small pages become a large one with the same content."""
-_LOWEST_PRIORITY = 19
+_AT_ONCE = 8 * PAGE_BYTES
+"""Bytes of one call, which leaves the interpreter to others."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,26 +34,29 @@ def collapse(parts: Iterable[torch.Tensor]) -> threading.Thread | None:
 
     What is read from end to end in every iteration comes a quarter faster where one look-up of an address serves for
     2 MiB instead of 4 KiB. To fill large pages in the first place would be simpler, but a virtual machine may take
-    seconds for each gigabyte of them, for which nobody has to wait here. Whoever reads meanwhile reads the same, and a
-    system that has no large pages leaves everything as it is. None where no part is as large as a page.
+    seconds for each gigabyte of them, and whoever loads would wait. Whoever reads meanwhile reads the same, and a
+    system that has no large pages leaves everything as it is. A part that nobody refers to any more is passed over.
+    None where no part is as large as a page.
     """
-    ranges = [(part, part.data_ptr()) for part in parts if len(part) >= PAGE_BYTES]
-    if not ranges:
+    large = [weakref.ref(part) for part in parts if len(part) >= PAGE_BYTES]
+    if not large:
         return None
-    thread = threading.Thread(target=_collapse, args=(ranges,), name="large-pages", daemon=True)
+    thread = threading.Thread(target=_collapse, args=(large,), name="large-pages", daemon=True)
     thread.start()
     return thread
 
 
-def _collapse(ranges: list[tuple[torch.Tensor, int]]) -> None:
+def _collapse(parts: "list[weakref.ref[torch.Tensor]]") -> None:
     if sys.platform != "linux":
         return
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
     madvise = ctypes.CDLL(None, use_errno=True).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    num_pages = num_refused = 0
-    for part, address in ranges:
-        for begin in range(0, len(part) // PAGE_BYTES * PAGE_BYTES, PAGE_BYTES):
-            num_pages += 1
-            num_refused += madvise(address + begin, PAGE_BYTES, _COLLAPSE) != 0
-    _log.debug("large pages: %d of %d", num_pages - num_refused, num_pages)
+    num_calls = num_refused = 0
+    for each in parts:
+        begin = 0
+        while (part := each()) is not None and (size := min(len(part) - begin, _AT_ONCE) // PAGE_BYTES * PAGE_BYTES):
+            num_refused += madvise(part.data_ptr() + begin, size, _COLLAPSE) != 0
+            num_calls += 1
+            begin += size
+            del part
+    _log.debug("large pages: %d calls, %d refused", num_calls, num_refused)

@@ -29,8 +29,8 @@ def mlp(
     """down(activation(gate) * up) of x, `[..., hidden]` in the weights' format, gate and up side by side in `gate_up`.
 
     The numbers are those of the three operators one after the other, of which only the last one's come to memory as
-    rows. None where there is no such operator: with int8, with tiles of AMX, or with an inner size that is not a
-    multiple of the panels' width.
+    rows. None where there is no such operator: with int8, or with an inner size that is not a multiple of the panels'
+    width.
     """
     rows = x.reshape(-1, gate_up.k)
     if x.dtype != down.dtype or rows.stride(1) != 1:

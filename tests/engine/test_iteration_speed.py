@@ -20,11 +20,11 @@ _SLOWER = 1.5
 """How many times the recorded ratio is still taken for the same speed: machines differ, and twice is a regression."""
 _MODEL = LlamaConfig(
     vocab_size=2048,
-    hidden_size=256,
-    intermediate_size=1024,
+    hidden_size=512,
+    intermediate_size=2048,
     num_hidden_layers=4,
-    num_attention_heads=4,
-    num_key_value_heads=2,
+    num_attention_heads=8,
+    num_key_value_heads=4,
     max_position_embeddings=512,
     attn_implementation="eager",
 )
@@ -79,7 +79,7 @@ def _ratio(iterate: Callable[[], object]) -> float:
     return iteration_s / product_s
 
 
-@pytest.mark.parametrize(("native", "recorded"), [(False, 1.8), (True, 1.1)], ids=["torch", "compiled"])
+@pytest.mark.parametrize(("native", "recorded"), [(False, 1.7), (True, 1.1)], ids=["torch", "compiled"])
 def test_an_iteration_in_units_of_a_product(native: bool, recorded: float) -> None:
     """Whoever makes it faster writes the new ratio down here: `pytest -s` shows it."""
     if native and (reason := why_unavailable()) is not None:

@@ -2,7 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -50,10 +50,10 @@ def same(
     return True
 
 
-def random_inputs(width: int, dtype: torch.dtype) -> Iterator[torch.Tensor]:
-    """Some rows of normal numbers, `[1, rows, width]`."""
+def random_inputs(width: int, dtype: torch.dtype, row_counts: Sequence[int] = CHECKED_ROWS) -> Iterator[torch.Tensor]:
+    """Some rows of normal numbers, `[1, rows, width]`, for each of the numbers of rows."""
     generator = torch.Generator().manual_seed(0)
-    for rows in CHECKED_ROWS:
+    for rows in row_counts:
         yield torch.randn(1, rows, width, generator=generator).to(dtype)
 
 

@@ -50,7 +50,7 @@ inline int64_t padded_depth(int32_t format, int64_t k) {
 // Distance of two panels in bytes.
 inline int64_t panel_bytes(int32_t format, int64_t k) { return padded_depth(format, k) / packing(format) * PANEL * 4; }
 
-// Memory that a team shares: rows of x as the kernels read them.
+// Memory that a team shares: rows of x as the kernels read them, but for those that each thread packs for itself (AMX).
 struct LinearWork {
     Scratch values;
     Scratch scales;

@@ -49,6 +49,17 @@ def test_what_is_in_it_stays_while_it_gets_into_large_pages() -> None:
     assert collapse(parts[2:]) is None
 
 
+def test_what_nobody_refers_to_any_more_is_given_back() -> None:
+    """However much of it is still to be put into large pages."""
+    memory = empty_bytes(64 * PAGE_BYTES)
+    address = memory.data_ptr()
+    thread = collapse([memory])
+    del memory
+    assert thread is not None
+    thread.join()
+    assert not _is_mapped(address)
+
+
 def _knows_collapse() -> bool:
     release = Path("/proc/sys/kernel/osrelease")
     folder = Path("/sys/kernel/mm/transparent_hugepage")
