@@ -28,8 +28,8 @@ _MODEL = LlamaConfig(
     max_position_embeddings=512,
     attn_implementation="eager",
 )
-"""Large enough that most of an iteration is arithmetic, and small enough that its weights stay in a cache: both depend
-on the machine as the product does."""
+"""Large enough that most of an iteration is arithmetic of its linear layers, which depends on the machine as the
+product does, with as many weights read from the same place."""
 
 
 def _engine(*, native: bool) -> OrcaEngine:

@@ -22,7 +22,10 @@ void linear_by_vectors(const Linear& linear, const Rows& x, const Rows& y, Linea
 
 void LinearWork::reserve(const Linear& linear, int64_t m) {
 #ifdef __AMX_BF16__
-    if (!by_vectors(linear)) values.get<char>(TiledRows::bytes(m, depth_steps(linear)));
+    if (!by_vectors(linear)) {
+        values.get<char>(TiledRows::bytes(m, depth_steps(linear)));
+        return;
+    }
 #endif
     if (linear.format == F32) return PackedRows<FloatDot>::reserve(linear, m, *this);
     if (linear.format == INT8) return PackedRows<ByteDot>::reserve(linear, m, *this);

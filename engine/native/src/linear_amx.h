@@ -48,6 +48,11 @@ class TiledRows {
         return (rows + GROUP_ROWS - 1) / GROUP_ROWS * steps * 2 * TILE;
     }
 
+    // From its rows of x, the first k of each, in BF16.
+    void pack(const Rows& x, int64_t k) {
+        pack(static_cast<const char*>(x.data) + range_.begin * x.stride * 2, x.stride * 2, k * 2);
+    }
+
     // From rows of `row_bytes`, with zeros behind them.
     void pack(const char* from, int64_t stride_bytes, int64_t row_bytes) {
         const int64_t whole = row_bytes / TILE_BYTES;
@@ -232,27 +237,33 @@ template <int32_t FORMAT> class TiledProduct {
     int64_t at_once_;
 };
 
+// A block of rows times a range of panels, into y. `x_scales`: of the block's rows, of INT8.
+template <int32_t FORMAT>
+void block_times_panels(
+    const Linear& linear, const TiledRows& x, const Rows& y, Range columns, [[maybe_unused]] const float* x_scales = nullptr) {
+    TiledProduct<FORMAT>(linear, x).compute(columns, -1, [&](int64_t group, int64_t panel, float* sums) {
+        const int64_t first = group * GROUP_ROWS;
+        for (int64_t row = first; row < first + x.rows_of(group); row++, sums += PANEL) {
+            if constexpr (FORMAT == INT8) scale_row<int32_t>(linear, panel, 0, x_scales[row], sums);
+            store_row(linear, y, x.range().begin + row, panel, sums);
+        }
+    });
+}
+
 // Each thread packs what it reads: what another one has packed would come from that one's cache.
 template <int32_t FORMAT>
 void block_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Range rows, Range columns) {
     static thread_local Scratch memory;
     const int64_t steps = depth_steps(linear), bytes = steps * TILE_BYTES;
     TiledRows packed(memory.get<char>(TiledRows::bytes(rows.end - rows.begin, steps)), rows, steps);
-    const float* scales = nullptr;
     if constexpr (FORMAT == INT8) {
         const Quantized rounded = quantize_rows(x, rows, bytes, 0, linear.k);
         packed.pack(reinterpret_cast<const char*>(rounded.values), bytes, bytes);
-        scales = rounded.scales;
+        block_times_panels<INT8>(linear, packed, y, columns, rounded.scales);
     } else {
-        packed.pack(static_cast<const char*>(x.data) + rows.begin * x.stride * 2, x.stride * 2, linear.k * 2);
+        packed.pack(x, linear.k);
+        block_times_panels<BF16>(linear, packed, y, columns);
     }
-    TiledProduct<FORMAT>(linear, packed).compute(columns, -1, [&](int64_t group, int64_t panel, float* sums) {
-        const int64_t first = group * GROUP_ROWS;
-        for (int64_t row = first; row < first + packed.rows_of(group); row++, sums += PANEL) {
-            if (scales != nullptr) scale_row<int32_t>(linear, panel, 0, scales[row], sums);
-            store_row(linear, y, rows.begin + row, panel, sums);
-        }
-    });
 }
 
 template <int32_t FORMAT>

@@ -30,17 +30,13 @@ class TiledMlp {
     void open() {
         if (opened_.empty()) return;
         const TileRegisters configured;
-        for (int64_t index = opened_.rows.begin; index < opened_.rows.end; index++) {
-            if (rows(index).begin < rows(index).end) open(rows(index));
-        }
+        for (int64_t index = opened_.rows.begin; index < opened_.rows.end; index++) open(rows(index));
     }
 
     void close() {
         if (closed_.empty()) return;
         const TileRegisters configured;
-        for (int64_t index = closed_.rows.begin; index < closed_.rows.end; index++) {
-            if (rows(index).begin < rows(index).end) close(rows(index));
-        }
+        for (int64_t index = closed_.rows.begin; index < closed_.rows.end; index++) close(rows(index));
     }
 
   private:
@@ -58,7 +54,7 @@ class TiledMlp {
         static thread_local Scratch x_memory, gate_memory;
         const int64_t steps = depth_steps(*mlp_.gate_up);
         TiledRows x(x_memory.get<char>(TiledRows::bytes(rows.end - rows.begin, steps)), rows, steps);
-        x.pack(static_cast<const char*>(x_.data) + rows.begin * x_.stride * 2, x_.stride * 2, mlp_.gate_up->k * 2);
+        x.pack(x_, mlp_.gate_up->k);
         TiledRows gated = this->gated(rows);
         if (opened_.columns.begin == 0) gated.clear();
         TiledProduct<BF16> product(*mlp_.gate_up, x);
@@ -85,16 +81,7 @@ class TiledMlp {
         }
     }
 
-    void close(Range rows) {
-        const TiledRows inner = gated(rows);
-        TiledProduct<BF16>(*mlp_.down, inner)
-            .compute(closed_.columns, -1, [&](int64_t group, int64_t panel, const float* sums) {
-                const int64_t first = rows.begin + group * GROUP_ROWS;
-                for (int64_t row = first; row < first + inner.rows_of(group); row++, sums += PANEL) {
-                    store_row(*mlp_.down, y_, row, panel, sums);
-                }
-            });
-    }
+    void close(Range rows) { block_times_panels<BF16>(*mlp_.down, gated(rows), y_, closed_.columns); }
 
     // [count][PANEL], rounded as in y.
     void store_rows(int64_t count, int64_t panel, const float* sums, bf16* to) const {
