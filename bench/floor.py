@@ -252,6 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prefix_cache=False,
         )
     )
+    engine.settle()
     shape = Shape.of(engine.model.config)
     print(f"{torch.get_num_threads()} threads, {options.dtype}, copy {copy_rate() / 1e9:.1f} GB/s; milliseconds")
     print(f"{'':<32} " + " ".join(f"{each:>9}" for each in HEADINGS) + "   ratio")

@@ -31,7 +31,7 @@ from orcastream.engine.model.passes.pack_linears import packed_memory
 from orcastream.engine.model.prepare import prepare_model
 from orcastream.engine.model.runner import ModelRunner, resolve_cache_dtype
 from orcastream.engine.model.support import refuse_unsupported
-from orcastream.engine.native.large_pages import collapse
+from orcastream.engine.native.large_pages import into_large_pages
 from orcastream.engine.offline import generate
 from orcastream.engine.operators import Operators
 from orcastream.engine.output import Completion, EngineStats, PromptEvent, TokenEvent
@@ -93,6 +93,9 @@ class OrcaEngine:
         """What the last `step` told of prompts, before its tokens."""
         self.last_iteration: IterationRecord | None = None
         """What the last iteration was made of; None before the first."""
+        requests = self._requests  # alone, so that the thread does not hold the engine
+        memory = [*packed_memory(model), *self._runner.cache_memory] if self.device.type == "cpu" else []
+        self._large_pages = into_large_pages(memory, is_busy=lambda: len(requests) > 0)
 
     @classmethod
     def load(cls, config: EngineConfig) -> "OrcaEngine":
@@ -104,9 +107,12 @@ class OrcaEngine:
         dtype = resolve_dtype(config.dtype, device, model_config)
         backend = choose_backend(config.attention_backend, device, dtype, resolve_cache_dtype(config.kv_cache_dtype))
         model = prepare_model(config, model_config, device, backend, max_model_len)
-        engine = cls(config, model)
-        collapse(packed_memory(model))
-        return engine
+        return cls(config, model)
+
+    def settle(self) -> None:
+        """Wait until its memory is as it will stay, which takes seconds while there is no work: for measurements."""
+        if self._large_pages is not None:
+            self._large_pages.join()
 
     @property
     def operators(self) -> Operators:

@@ -142,6 +142,7 @@ class OfflineBench:
 
     def _once(self, run: "_Run", requests: list[SampleRequest], tell: Callable[[int], None]) -> dict[str, Any]:
         engine = OrcaEngine(replace(run.config, self_check=False), self._model)  # it was checked when it was loaded
+        engine.settle()
         matcher = endless_matcher(engine.limits.vocab_size, engine.eos_token_ids) if run.follows_schema else None
         Drive(engine, _warm_up(requests, self._options.warmup), Objectives(), matcher).run()
         drive = Drive(engine, requests, self._objectives, matcher)

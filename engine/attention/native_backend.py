@@ -14,6 +14,7 @@ from orcastream.engine.batch.flat_batch import FlatBatch
 from orcastream.engine.kv.layout import LayerShape
 from orcastream.engine.kv.store import LayerCache
 from orcastream.engine.native.formats import FORMATS
+from orcastream.engine.native.large_pages import empty_bytes
 from orcastream.engine.native.library import library, why_unavailable
 
 _READ_BEHIND = 64
@@ -167,4 +168,6 @@ def _address(part: torch.Tensor | None) -> Any:
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Uninitialised, with room behind its end that may be read."""
     numbers = math.prod(shape)
-    return torch.empty(numbers + _READ_BEHIND, dtype=dtype, device=device)[:numbers].view(shape)
+    if device.type == "meta":
+        return torch.empty(shape, dtype=dtype, device=device)
+    return empty_bytes((numbers + _READ_BEHIND) * dtype.itemsize).view(dtype)[:numbers].view(shape)

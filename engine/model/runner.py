@@ -90,6 +90,11 @@ class ModelRunner:
         return self._context.caches
 
     @property
+    def cache_memory(self) -> list[torch.Tensor]:
+        """All tensors of the cache."""
+        return [part for layer in self.layers for part in layer.tensors]
+
+    @property
     def cache_dtype(self) -> torch.dtype:
         """What keys and values are kept in."""
         return self._cache_dtype

@@ -34,6 +34,7 @@ class Orcastream:
             kv_cache_memory=load.kv_tokens * kv_bytes_per_token(load.model, load.dtype),
         )
         self._engine = OrcaEngine.load(config)
+        self._engine.settle()
         self._runs = 0
         self._running: dict[str, int] = {}
 
