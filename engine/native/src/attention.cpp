@@ -15,8 +15,13 @@ namespace {
 
 constexpr int64_t kChunk = 512;     // token slots whose scores are computed before the values are weighted by them
 constexpr int64_t kStride = kChunk + 32;  // of rows of scores and weights: they fall into different sets of the caches
-constexpr int64_t kRows = 64;       // query vectors that one piece of work aims at
+constexpr int64_t kFewestRows = 64;  // query vectors of one piece of work, where there are too few pieces with more
+constexpr int64_t kMostRows = 256;
+constexpr int64_t kBand = 32;       // of them, that are computed together: what they do not see is passed over
 constexpr int64_t kRowsForTiles = 8;  // from so many on the tile unit is faster than products of vectors
+constexpr int kAhead = 4;           // tiles that are fetched from memory before they are computed
+constexpr int64_t kTakes = 16;      // how often a thread takes work, to be done no later than the others
+constexpr int64_t kPieces = 4;      // of work for each thread, at least, where there are so many
 constexpr int64_t kSplit = 512;     // fewest token slots of one part of a context
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
@@ -61,15 +66,23 @@ void add_parts(const OrcaAttention& call, int64_t span, Range tokens, int64_t pa
   }
 }
 
+int64_t count_pieces(const OrcaAttention& call, int64_t tokens) {
+  int64_t pieces = 0;
+  visit_pieces(call, tokens, [&](int64_t, Range) { pieces += call.num_kv_heads; });
+  return pieces;
+}
+
 // The longest work first, so that no thread is left with it alone.
 void divide(const OrcaAttention& call, int threads, AttentionWork& work) {
   work.pieces.clear();
   work.vectors = 0;
-  const int64_t tokens = std::max<int64_t>(1, kRows / (call.num_heads / call.num_kv_heads));
-  int64_t pieces = 0;
-  visit_pieces(call, tokens, [&](int64_t, Range) { pieces += call.num_kv_heads; });
+  const int64_t group = call.num_heads / call.num_kv_heads, enough = threads > 1 ? kPieces * threads : 1;
+  const int64_t fewest = std::max<int64_t>(1, kFewestRows / group);
+  int64_t tokens = std::max<int64_t>(1, kMostRows / group);
+  while (tokens > fewest && count_pieces(call, tokens) < enough) tokens = std::max(fewest, tokens / 2);
+  const int64_t pieces = count_pieces(call, tokens);
   if (pieces == 0) return;
-  const int64_t parts = threads > 1 ? (4 * threads + pieces - 1) / pieces : 1;
+  const int64_t parts = (enough + pieces - 1) / pieces;
   visit_pieces(call, tokens, [&](int64_t span, Range range) { add_parts(call, span, range, parts, work); });
   std::stable_sort(work.pieces.begin(), work.pieces.end(),
                    [](const Piece& a, const Piece& b) { return a.end - a.begin > b.end - b.begin; });
@@ -91,9 +104,16 @@ struct Tile {
   int64_t slots;     // that are in use
 };
 
+// A tile that will be read soon: lines of 64 bytes, `stride` apart.
+struct Ahead {
+  const char* at;
+  int64_t stride;
+};
+
 // What a thread computes in; it keeps its memory from call to call.
 struct Memory {
   std::vector<Tile> tiles;
+  std::vector<Ahead> ahead;
   Scratch query, scores, weights, most, sum, sums, wide;
   Scratch keys, values;  // bfloat16, for the tile unit
 };
@@ -128,7 +148,8 @@ class Attention {
     }
   }
 
-  void compute(const Piece& piece, int64_t head, float* partials) {
+  // `next` and `next_head`: what this thread computes then; null: that is not known.
+  void compute(const Piece& piece, int64_t head, float* partials, const Piece* next, int64_t next_head) {
     rows_ = (piece.last - piece.first) * group_;
     prepare(piece, head);
     Running running{most_, sum_, sums_};
@@ -138,9 +159,21 @@ class Attention {
     std::fill_n(running.values, rows_ * sum_stride_, 0.0f);
     for (int64_t position = piece.begin; position < piece.end;) {
       position = collect_tiles(piece, head, position);
-      score_all();
-      for (int64_t row = 0; row < rows_; ++row) weigh(piece, row, running);
-      add_all(running.values);
+      if (by_tiles()) {
+        widen_keys();
+        lay_values();
+      } else {
+        const bool more = position < piece.end;
+        collect_ahead(more ? &piece : next, more ? head : next_head, more ? position : next ? next->begin : 0);
+      }
+      for (int64_t begin = 0; begin < rows_; begin = band_.end) {
+        band_ = {begin, std::min(begin + kBand, rows_)};
+        count_ = visible_tiles(piece);
+        if (count_ == 0) continue;
+        score_band();
+        for (int64_t row = band_.begin; row < band_.end; ++row) weigh(piece, row, running);
+        add_band(running.values);
+      }
     }
     if (piece.parts == 1) finish(piece, head, running);
   }
@@ -249,8 +282,8 @@ class Attention {
   void prepare(const Piece& piece, int64_t head) {
     const int64_t rows = round_up(rows_, kLanes);  // whole tiles
     query_ = memory_.query.get<float>(rows * keys_.size);
-    scores_ = memory_.scores.get<float>(rows * kStride);
-    weights_ = memory_.weights.get<float>(rows * kStride);
+    scores_ = memory_.scores.get<float>(kBand * kStride);
+    weights_ = memory_.weights.get<float>(kBand * kStride);
     most_ = memory_.most.get<float>(rows_);
     sum_ = memory_.sum.get<float>(rows_);
     sums_ = memory_.sums.get<float>(rows * sum_stride_);
@@ -284,32 +317,51 @@ class Attention {
     }
   }
 
+  // Of a key head, that of the slot of `position`.
+  Tile tile_at(const Piece& piece, int64_t head, int64_t position) const {
+    const int32_t* table = call_.tables + piece.span * call_.table_width;
+    const int64_t block = head * call_.num_blocks + table[position / call_.block_size];
+    const int64_t slot = position % call_.block_size / kTile * kTile, scale = block * call_.block_size + slot;
+    const int64_t start = position - position % call_.block_size + slot;
+    const int64_t slots = std::min({kTile, call_.block_size - slot, piece.end - start});
+    return {static_cast<char*>(call_.keys) + block * keys_.block_bytes + slot * keys_.slot_bytes,
+            static_cast<char*>(call_.values) + block * values_.block_bytes + slot * values_.size * values_.bytes,
+            call_.key_scales + scale, call_.value_scales + scale, start, slots};
+  }
+
   // The tiles from `position` on, as many as a chunk holds; the position behind them.
   int64_t collect_tiles(const Piece& piece, int64_t head, int64_t position) {
     tiles_.clear();
-    const int32_t* table = call_.tables + piece.span * call_.table_width;
     while (position < piece.end && int64_t(tiles_.size()) < kChunk / kTile) {
-      const int64_t block = head * call_.num_blocks + table[position / call_.block_size];
-      const int64_t slot = position % call_.block_size / kTile * kTile, scale = block * call_.block_size + slot;
-      const int64_t start = position - position % call_.block_size + slot;
-      const int64_t slots = std::min({kTile, call_.block_size - slot, piece.end - start});
-      tiles_.push_back({static_cast<char*>(call_.keys) + block * keys_.block_bytes + slot * keys_.slot_bytes,
-                        static_cast<char*>(call_.values) + block * values_.block_bytes +
-                            slot * values_.size * values_.bytes,
-                        call_.key_scales + scale, call_.value_scales + scale, start, slots});
-      position = start + slots;
+      tiles_.push_back(tile_at(piece, head, position));
+      position = tiles_.back().position + tiles_.back().slots;
     }
     return position;
+  }
+
+  // What is read from memory, in that order: keys, values, and what begins behind them, if anything does.
+  void collect_ahead(const Piece* piece, int64_t head, int64_t position) {
+    ahead_.clear();
+    for (const Tile& tile : tiles_) ahead_.push_back({tile.keys, keys_.step_bytes});
+    for (const Tile& tile : tiles_) ahead_.push_back({tile.values, 64});
+    for (int tile = 0; tile < kAhead; ++tile) {
+      if (piece != nullptr && position < piece->end) {
+        const Tile next = tile_at(*piece, head, position);
+        ahead_.push_back({next.keys, keys_.step_bytes});
+        position = next.position + next.slots;
+      } else {
+        ahead_.push_back({tiles_.back().values, 64});
+      }
+    }
   }
 
 #if defined(__AMX_BF16__)
   bool by_tiles() const { return kDot && rows_ >= kRowsForTiles && keys_.size % kTileDepth == 0; }
 
   // Keys lie as the tile unit takes them, but for those that have to be widened.
-  void score_by_tiles() {
-    const int64_t tile_bytes = kTile * keys_.size * 2;
-    const int64_t row_bytes = kFormat == BF16 ? keys_.step_bytes : 64;
+  void widen_keys() {
     if constexpr (kFormat != BF16) {
+      const int64_t tile_bytes = kTile * keys_.size * 2;
       char* keys = memory_.keys.get<char>(tiles_.size() * tile_bytes);
       for (size_t index = 0; index < tiles_.size(); ++index) {
         char* wide = keys + index * tile_bytes;
@@ -319,66 +371,87 @@ class Attention {
         tiles_[index].keys = wide;
       }
     }
-    for (int64_t row = 0; row < rows_; row += 2 * kTileRows) {
-      const Blocks left{reinterpret_cast<const char*>(query_) + row * keys_.size * 2,
-                        kTileRows * keys_.size * 2, keys_.size * 2, row + kTileRows < rows_};
-      for (size_t index = 0; index < tiles_.size(); index += 2) {
-        const bool two = index + 1 < tiles_.size();
-        const Blocks right{tiles_[index].keys, two ? tiles_[index + 1].keys - tiles_[index].keys : 0, row_bytes, two};
-        const Blocks sums{reinterpret_cast<const char*>(&scores_[row * kStride + index * kTile]),
-                          kTileRows * kStride * 4, kStride * 4, left.two};
-        multiply_tiles(left, right, keys_.size / kTileDepth, row_bytes * kTileRows, sums, kTile * 4, true);
-      }
-    }
   }
 
-  // Values are laid side by side first: the tile unit wants 32 token slots at once.
-  void add_by_tiles(float* values) {
-    const int64_t pair_numbers = sum_stride_;  // of uint32_t
+  // Values are laid side by side: the tile unit wants 32 token slots at once.
+  void lay_values() {
     const int64_t slots = round_up(int64_t(tiles_.size()) * kTile, kTileDepth);
-    uint32_t* side_by_side = memory_.values.get<uint32_t>(slots / 2 * pair_numbers);
-    std::fill_n(side_by_side + (slots - kTile) / 2 * pair_numbers, kTile / 2 * pair_numbers, 0);
+    laid_ = memory_.values.get<uint32_t>(slots / 2 * sum_stride_);
+    std::fill_n(laid_ + (slots - kTile) / 2 * sum_stride_, kTile / 2 * sum_stride_, 0);
     for (size_t index = 0; index < tiles_.size(); ++index) {
-      uint32_t* to = side_by_side + index * kTile / 2 * pair_numbers;
+      uint32_t* to = laid_ + index * kTile / 2 * sum_stride_;
       for (int64_t pair = 0; pair < kTile / 2; ++pair) {
         const Tile& tile = tiles_[index];
         const uint32_t used = 2 * pair + 1 < tile.slots ? 0xffffffffu : 2 * pair < tile.slots ? 0x0000ffffu : 0;
         for (int64_t i = 0; i < values_.padded; i += kLanes) {
           const char* from = tile.values + (pair * values_.size + i) * 2 * values_.bytes;
-          store(to + pair * pair_numbers + i, load_pairs<kFormat>(from) & used);
+          store(to + pair * sum_stride_ + i, load_pairs<kFormat>(from) & used);
         }
       }
     }
-    for (int64_t row = 0; row < rows_; row += 2 * kTileRows) {
-      const Blocks left{reinterpret_cast<const char*>(weights_) + row * kStride * 2, kTileRows * kStride * 2,
-                        kStride * 2, row + kTileRows < rows_};
-      for (int64_t column = 0; column < values_.padded; column += 2 * kLanes) {
-        const Blocks right{reinterpret_cast<const char*>(side_by_side + column), kLanes * 4,
-                           pair_numbers * 4, column + kLanes < values_.padded};
-        const Blocks sums{reinterpret_cast<const char*>(values + row * sum_stride_ + column),
-                          kTileRows * sum_stride_ * 4, sum_stride_ * 4, left.two};
-        multiply_tiles(left, right, slots / kTileDepth, kTileRows * pair_numbers * 4, sums, kLanes * 4, false);
-      }
+  }
+
+  void score_by_tiles() {
+    const int64_t row_bytes = kFormat == BF16 ? keys_.step_bytes : 64;
+    const bool below = band_.begin + kTileRows < rows_;
+    const Blocks left{reinterpret_cast<const char*>(query_) + band_.begin * keys_.size * 2,
+                      kTileRows * keys_.size * 2, keys_.size * 2, below};
+    for (int64_t index = 0; index < count_; index += 2) {
+      const bool two = index + 1 < count_;
+      const Blocks right{tiles_[index].keys, two ? tiles_[index + 1].keys - tiles_[index].keys : 0, row_bytes, two};
+      const Blocks sums{reinterpret_cast<const char*>(scores_ + index * kTile), kTileRows * kStride * 4, kStride * 4,
+                        below};
+      multiply_tiles(left, right, keys_.size / kTileDepth, row_bytes * kTileRows, sums, kTile * 4, true);
+    }
+  }
+
+  void add_by_tiles(float* values) {
+    const bool below = band_.begin + kTileRows < rows_;
+    const Blocks left{reinterpret_cast<const char*>(weights_), kTileRows * kStride * 2, kStride * 2, below};
+    for (int64_t column = 0; column < values_.padded; column += 2 * kLanes) {
+      const Blocks right{reinterpret_cast<const char*>(laid_ + column), kLanes * 4, sum_stride_ * 4,
+                         column + kLanes < values_.padded};
+      const Blocks sums{reinterpret_cast<const char*>(values + band_.begin * sum_stride_ + column),
+                        kTileRows * sum_stride_ * 4, sum_stride_ * 4, below};
+      multiply_tiles(left, right, (count_ * kTile + kTileDepth - 1) / kTileDepth, kTileRows * sum_stride_ * 4, sums, kLanes * 4, false);
     }
   }
 #else
   static constexpr bool by_tiles() { return false; }
+  void widen_keys() {}
+  void lay_values() {}
   void score_by_tiles() {}
   void add_by_tiles(float*) {}
 #endif
 
-  void score_all() {
-    if (by_tiles()) return score_by_tiles();
-    for (int64_t row = 0; row < rows_;) row += score_rows(row);
+  // How many of the tiles the last row of the band sees any of.
+  int64_t visible_tiles(const Piece& piece) const {
+    const int64_t position = position_of(piece, band_.end - 1);
+    return std::partition_point(tiles_.begin(), tiles_.end(),
+                                [&](const Tile& tile) { return tile.position <= position; }) - tiles_.begin();
   }
 
-  void add_all(float* values) {
-    if (by_tiles()) return add_by_tiles(values);
-    for (int64_t row = 0; row < rows_;) row += add_values(row, values);
+  int64_t position_of(const Piece& piece, int64_t row) const {
+    return context_start(call_, piece.span) + piece.first + row / group_;
   }
+
+  void score_band() {
+    if (by_tiles()) return score_by_tiles();
+    for (int64_t row = band_.begin; row < band_.end;) row += score_rows(row);
+  }
+
+  void add_band(float* values) {
+    if (by_tiles()) return add_by_tiles(values);
+    for (int64_t row = band_.begin; row < band_.end;) row += add_values(row, values);
+  }
+
+  float* scores(int64_t row) const { return scores_ + (row - band_.begin) * kStride; }
+
+  // One for each slot of the chunk; with dot products half as wide.
+  float* weights(int64_t row) const { return weights_ + (row - band_.begin) * (kDot ? kStride / 2 : kStride); }
 
   int64_t score_rows(int64_t row) {
-    const int64_t left = rows_ - row;
+    const int64_t left = band_.end - row;
     if (left >= 8) return score<8, 1, 2>(row);
     if (left >= 4) return score<4, 2, 1>(row);
     if (left >= 2) return score<2, 4, 1>(row);
@@ -389,25 +462,23 @@ class Attention {
   // products' latency.
   template <int kCount, int kWays, int kTiles>
   int64_t score(int64_t row) {
-    size_t index = 0;
-    for (; index + kTiles <= tiles_.size(); index += kTiles) score_tiles<kCount, kWays, kTiles>(row, index);
-    for (; index < tiles_.size(); ++index) score_tiles<kCount, kWays, 1>(row, index);
+    int64_t index = 0;
+    for (; index + kTiles <= count_; index += kTiles) score_tiles<kCount, kWays, kTiles>(row, index);
+    for (; index < count_; ++index) score_tiles<kCount, kWays, 1>(row, index);
     return kCount;
   }
 
   template <int kCount, int kWays, int kTiles>
-  void score_tiles(int64_t row, size_t index) {
+  void score_tiles(int64_t row, int64_t index) {
     f32x16 sums[kWays][kCount][kTiles] = {};
-    const char *keys[kTiles], *next[kTiles];
-    for (int t = 0; t < kTiles; ++t) {
-      keys[t] = tiles_[index + t].keys;
-      next[t] = tiles_[std::min(index + kTiles + t, tiles_.size() - 1)].keys;
-    }
+    const char* keys[kTiles];
+    for (int t = 0; t < kTiles; ++t) keys[t] = tiles_[index + t].keys;
+    const Ahead* ahead = &ahead_[index + kAhead];
     int64_t step = 0;
     for (; step + kWays <= steps_; step += kWays) {
 #pragma GCC unroll 4
       for (int way = 0; way < kWays; ++way) {
-        for (int t = 0; t < kTiles; ++t) __builtin_prefetch(next[t] + (step + way) * keys_.step_bytes);
+        for (int t = 0; t < kTiles; ++t) __builtin_prefetch(ahead[t].at + (step + way) * ahead[t].stride, 0, 2);
         accumulate(sums[way], keys, row, step + way);
       }
     }
@@ -416,7 +487,7 @@ class Attention {
       for (int t = 0; t < kTiles; ++t) {
         f32x16 total = sums[0][r][t];
         for (int way = 1; way < kWays; ++way) total += sums[way][r][t];
-        store(&scores_[(row + r) * kStride + (index + t) * kTile], total);
+        store(scores(row + r) + (index + t) * kTile, total);
       }
     }
   }
@@ -454,9 +525,9 @@ class Attention {
   // Scores become weights, and what has been summed up is scaled to the new largest score.
   void weigh(const Piece& piece, int64_t row, Running& running) {
     const float most = std::max(running.most[row], finish_scores(piece, row));
-    const float* scores = &scores_[row * kStride];
+    const float* scores = this->scores(row);
     const float factor = is_plain() ? call_.scale : 1.0f, base = most == kNothing ? 0.0f : most;
-    const int64_t slots = tiles_.size() * kTile;
+    const int64_t slots = count_ * kTile;
     f32x16 total{};
 #pragma GCC unroll 4
     for (int64_t slot = 0; slot < slots; slot += kTile) {
@@ -486,9 +557,9 @@ class Attention {
 
   void put_weights(int64_t row, int64_t slot, f32x16 weights) {
     if constexpr (kDot) {
-      store_bf16(reinterpret_cast<uint16_t*>(weights_) + row * kStride + slot, weights);
+      store_bf16(reinterpret_cast<uint16_t*>(this->weights(row)) + slot, weights);
     } else {
-      store(&weights_[row * kStride + slot], weights);
+      store(this->weights(row) + slot, weights);
     }
   }
 
@@ -497,13 +568,11 @@ class Attention {
 
   // The final scores of a row, not scaled yet where they are plain, and the largest of them, scaled.
   float finish_scores(const Piece& piece, int64_t row) {
-    const int64_t position = context_start(call_, piece.span) + piece.first + row / group_;
-    const int64_t first = first_visible(call_, position);
-    float* scores = &scores_[row * kStride];
-    const int64_t count = tiles_.size();
+    const int64_t position = position_of(piece, row), first = first_visible(call_, position);
+    float* scores = this->scores(row);
     const bool plain = is_plain();
     f32x16 high = splat(kNothing);
-    for (int64_t index = 0; index < count; ++index) {
+    for (int64_t index = 0; index < count_; ++index) {
       const Tile& tile = tiles_[index];
       f32x16 score = load<f32x16>(scores + index * kTile);
       if (!plain) score = final_score(tile, score);
@@ -535,7 +604,7 @@ class Attention {
   }
 
   int64_t add_values(int64_t row, float* values) {
-    const int64_t left = rows_ - row;
+    const int64_t left = band_.end - row;
     if (left >= 6) return add_columns<6>(row, values);
     if (left >= 4) return add_columns<4>(row, values);
     if (left >= 2) return add_columns<2>(row, values);
@@ -561,7 +630,7 @@ class Attention {
         sums[r][v] = load<f32x16>(values + (row + r) * sum_stride_ + column + v * kLanes);
       }
     }
-    for (size_t index = 0; index < tiles_.size(); ++index) {
+    for (int64_t index = 0; index < count_; ++index) {
       if constexpr (kFormat == F32) {
         add_plain(sums, tiles_[index], row, index, column);
       } else {
@@ -581,24 +650,24 @@ class Attention {
       const char* from = tile.values + (slot * values_.size + column) * 4;
       for (int v = 0; v < kVectors; ++v) {
         const f32x16 value = load<f32x16>(from + v * kLanes * 4);
-        for (int r = 0; r < kCount; ++r) sums[r][v] += value * weights_[(row + r) * kStride + index * kTile + slot];
+        for (int r = 0; r < kCount; ++r) sums[r][v] += value * weights(row + r)[index * kTile + slot];
       }
     }
   }
 
   template <int kCount, int kVectors>
   void add_pairs(f32x16 (&sums)[kCount][kVectors], const Tile& tile, int64_t row, int64_t index, int64_t column) const {
-    const char* next = tiles_[std::min<size_t>(index + 1, tiles_.size() - 1)].values;
+    const Ahead ahead = ahead_[tiles_.size() + index + kAhead];
     for (int64_t pair = 0; 2 * pair < tile.slots; ++pair) {
       // The second slot of the last pair may never have been written.
       const uint32_t used = 2 * pair + 1 < tile.slots ? 0xffffffffu : 0x0000ffffu;
       const int64_t offset = (pair * values_.size + column) * 2 * values_.bytes;
       const char* from = tile.values + offset;
       for (int v = 0; v < kVectors; ++v) {
-        if (kCount <= 2) __builtin_prefetch(next + offset + v * kLanes * 2 * values_.bytes);
+        __builtin_prefetch(ahead.at + (offset / 64 + v) * ahead.stride, 0, 2);
         const u32x16 value = load_pairs<kFormat>(from + v * kLanes * 2 * values_.bytes) & used;
         for (int r = 0; r < kCount; ++r) {
-          multiply(sums[r][v], value, weights_, ((row + r) * kStride + index * kTile) / 2 + pair);
+          multiply(sums[r][v], value, weights(row + r), index * kTile / 2 + pair);
         }
       }
     }
@@ -637,6 +706,10 @@ class Attention {
   int64_t rows_ = 0;
   Memory& memory_ = memory();
   std::vector<Tile>& tiles_ = memory_.tiles;
+  std::vector<Ahead>& ahead_ = memory_.ahead;
+  Range band_{0, 0};  // of rows that are computed now
+  int64_t count_ = 0;    // of the tiles, that they see any of
+  uint32_t* laid_ = nullptr;  // pairs of values of the chunk, [slots / 2][sum_stride_]
   float *query_, *scores_, *weights_, *most_, *sum_, *sums_, *wide_;
 };
 
@@ -655,9 +728,14 @@ void attend_as(const OrcaAttention& call, AttentionWork& work, Team& team, int t
   const int64_t heads = call.num_kv_heads, total = int64_t(work.pieces.size()) * heads;
   const int64_t stride = attention.partial_floats(work.vectors);
   float* partials = work.partials.get<float>(0);
-  for (int64_t index = team.take(); index < total; index = team.take()) {
-    const int64_t head = index % heads;
-    attention.compute(work.pieces[index / heads], head, partials + head * stride);
+  const int64_t count = std::clamp<int64_t>(total / (team.size * kTakes), 1, heads);
+  for (int64_t first = team.take() * count; first < total; first = team.take() * count) {
+    const int64_t last = std::min(first + count, total);
+    for (int64_t index = first; index < last; ++index) {
+      const int64_t head = index % heads, next = index + 1;
+      attention.compute(work.pieces[index / heads], head, partials + head * stride,
+                        next < last ? &work.pieces[next / heads] : nullptr, next % heads);
+    }
   }
   team.barrier();
   if (!work.vectors) return;

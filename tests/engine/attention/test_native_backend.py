@@ -83,6 +83,19 @@ def test_long_contexts_are_split(dtype: torch.dtype, window: int | None) -> None
     layer.iterate({"a": 30, "b": 1})
 
 
+@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize("cache_dtype", [torch.bfloat16, *QUANTIZED], ids=str)
+def test_prompts_of_many_query_vectors(cache_dtype: torch.dtype, window: int | None) -> None:
+    """More than are computed together, some of which see little of what others see."""
+    layer = one_layer(
+        LayerShape(10, 2, 32, 48), window=window, block_size=16, dtype=torch.bfloat16, cache_dtype=cache_dtype,
+        tolerance=0.03, max_model_len=512,
+    )  # fmt: skip
+    layer.iterate({"a": 150, "b": 7})
+    layer.iterate({"b": 70, "a": 1})
+    layer.iterate({"a": 90, "b": 20, "c": 1})
+
+
 def test_a_poisoned_request_stays_alone() -> None:
     """What is not a number reaches those who see it, and nobody else."""
     layer = one_layer(block_size=4)
