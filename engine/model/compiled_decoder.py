@@ -25,6 +25,9 @@ if TYPE_CHECKING:  # sites are found by the classes of the passes, one of which 
 ATTRIBUTE = "orcastream_decoder"
 """Of a model: the DecoderModel that computes what it computes."""
 
+_APART_BYTES = 64
+"""Beyond their width rows of projections lie a line of the caches further apart, see native/src/decoder.h."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
@@ -111,7 +114,7 @@ class _Call(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("hidden", "cosines", "sines", "rows", "logits")),
         *((name, ctypes.c_void_p) for name in ("normed", "projected", "attended", "gate_up", "gated", "change")),
         *((name, ctypes.c_void_p) for name in ("gathered", "inner", "added", "attention", "adapters")),
-        *((name, ctypes.c_int64) for name in ("num_tokens", "num_rows", "num_adapters")),
+        *((name, ctypes.c_int64) for name in ("num_tokens", "num_rows", "num_adapters", "projected_stride")),
     ]
 
 
@@ -145,7 +148,7 @@ class CompiledDecoder:
         )
         self._widths = {
             "normed": model.hidden_size,
-            "projected": (model.num_heads + 2 * model.num_kv_heads) * model.head_size,
+            "projected": (model.num_heads + 2 * model.num_kv_heads) * model.head_size + _APART_BYTES // dtype.itemsize,
             "attended": model.num_heads * model.head_size,
             "gate_up": 2 * model.intermediate_size,
             "gated": model.intermediate_size,
@@ -196,6 +199,7 @@ class CompiledDecoder:
             num_tokens=num_tokens,
             num_rows=len(batch.logit_rows),
             num_adapters=len(adapters),
+            projected_stride=self._widths["projected"],
             **self._places(num_tokens, adapters),
         )
         decode, model_at, call_at = library().orca_decode, ctypes.byref(self._model), ctypes.byref(call)

@@ -55,21 +55,20 @@ class Decoder {
         work_(work),
         team_(team),
         thread_(thread),
-        width_((model.num_heads + 2 * model.num_kv_heads) * model.head_size),
         num_rows_(call.num_tokens) {}
 
   void compute() {
     for (int64_t index = 0; index < model_.num_layers; ++index) {
       const OrcaDecoderLayer& layer = model_.layers[index];
       norm_rows(layer.input_norm, index > 0);
-      linear(*layer.projections, call_.normed, call_.projected);
-      adapt(&OrcaAdapterLayer::projections, index, call_.normed, call_.projected);
+      linear(*layer.projections, call_.normed, call_.projected, num_rows_, call_.projected_stride);
+      adapt(&OrcaAdapterLayer::projections, index, call_.normed, call_.projected, call_.projected_stride);
       position_heads(layer);
       const bool is_last = index + 1 == model_.num_layers;
       attend_layer(call_.attention[index], is_last);
       if (is_last && !keep_wanted()) return;
       linear(*layer.output, call_.attended, call_.change);
-      adapt(&OrcaAdapterLayer::output, index, call_.attended, call_.change);
+      adapt(&OrcaAdapterLayer::output, index, call_.attended, call_.change, model_.hidden_size);
       norm_rows(layer.post_norm, true);
       compute_mlp(layer, index);
     }
@@ -80,16 +79,16 @@ class Decoder {
  private:
   static T* row(void* rows, int64_t index, int64_t width) { return static_cast<T*>(rows) + index * width; }
 
-  void linear(const Linear& layer, void* x, void* y) { linear(layer, x, y, num_rows_); }
+  void linear(const Linear& layer, void* x, void* y) { linear(layer, x, y, num_rows_, layer.n); }
 
-  void linear(const Linear& layer, void* x, void* y, int64_t rows) {
-    linear_team(layer, {x, rows, layer.k, model_.format}, {y, rows, layer.n, model_.format}, work_.linear, team_,
+  void linear(const Linear& layer, void* x, void* y, int64_t rows, int64_t stride) {
+    linear_team(layer, {x, rows, layer.k, model_.format}, {y, rows, stride, model_.format}, work_.linear, team_,
                 thread_);
     team_.barrier();
   }
 
-  // What adapters add to a linear layer's y, each for its rows.
-  void adapt(OrcaLowRank OrcaAdapterLayer::*place, int64_t index, void* x, void* y) {
+  // What adapters add to a linear layer's y, whose rows are `stride` numbers apart, each for its rows.
+  void adapt(OrcaLowRank OrcaAdapterLayer::*place, int64_t index, void* x, void* y, int64_t stride) {
     for (int64_t each = 0; each < call_.num_adapters; ++each) {
       const OrcaAdapter& adapter = call_.adapters[each];
       const OrcaLowRank& change = adapter.layers[index].*place;
@@ -99,9 +98,9 @@ class Decoder {
       if (change.down == nullptr || count == 0) continue;
       gather(rows, count, x, change.down->k);
       team_.barrier();
-      linear(*change.down, call_.gathered, call_.inner, count);
-      linear(*change.up, call_.inner, call_.added, count);
-      scatter(rows, count, y, change.up->n);
+      linear(*change.down, call_.gathered, call_.inner, count, change.down->n);
+      linear(*change.up, call_.inner, call_.added, count, change.up->n);
+      scatter(rows, count, change.up->n, y, stride);
       team_.barrier();
     }
   }
@@ -114,11 +113,11 @@ class Decoder {
   }
 
   // Threads share columns: few rows are wide.
-  void scatter(const int64_t* rows, int64_t count, void* y, int64_t width) {
+  void scatter(const int64_t* rows, int64_t count, int64_t width, void* y, int64_t stride) {
     const Range columns = columns_of(width);
     for (int64_t index = 0; index < count; ++index) {
       const T* from = row(call_.added, index, width);
-      T* to = row(y, rows[index], width);
+      T* to = row(y, rows[index], stride);
       for (int64_t column = columns.begin; column < columns.end; column += kLanes) {
         const int64_t lanes = std::min<int64_t>(columns.end - column, kLanes);
         put_numbers(to + column, take_numbers(to + column, lanes) + take_numbers(from + column, lanes), lanes);
@@ -160,7 +159,7 @@ class Decoder {
   // Heads number `first` ... of all tokens.
   Vectors heads(int64_t first, int64_t count) const {
     T* data = static_cast<T*>(call_.projected) + first * model_.head_size;
-    return {data, call_.num_tokens, width_, count, model_.head_size, model_.format};
+    return {data, call_.num_tokens, call_.projected_stride, count, model_.head_size, model_.format};
   }
 
   // What the last part of a layer computed is added to the stream, and the stream is normalized for the next one.
@@ -192,7 +191,7 @@ class Decoder {
     attention.rows = !is_last ? nullptr : call_.num_rows ? call_.rows : kNoRows;
     attention.num_rows = call_.num_rows;
     attention.query_head_stride = attention.key_head_stride = attention.value_head_stride = size;
-    attention.query_token_stride = attention.key_token_stride = attention.value_token_stride = width_;
+    attention.query_token_stride = attention.key_token_stride = attention.value_token_stride = call_.projected_stride;
     attend(attention, work_.attention, team_, thread_);
   }
 
@@ -205,10 +204,10 @@ class Decoder {
       return team_.barrier();
     }
     linear(*layer.gate_up, call_.normed, call_.gate_up);
-    adapt(&OrcaAdapterLayer::gate_up, index, call_.normed, call_.gate_up);
+    adapt(&OrcaAdapterLayer::gate_up, index, call_.normed, call_.gate_up, 2 * model_.intermediate_size);
     gate_rows();
     linear(*layer.down, call_.gated, call_.change);
-    adapt(&OrcaAdapterLayer::down, index, call_.gated, call_.change);
+    adapt(&OrcaAdapterLayer::down, index, call_.gated, call_.change, model_.hidden_size);
   }
 
   void gate_rows() {
@@ -224,7 +223,6 @@ class Decoder {
   DecoderWork& work_;
   Team& team_;
   const int thread_;
-  const int64_t width_;
   int64_t num_rows_;  // that are computed: all tokens, behind the last attention the wanted ones
 };
 

@@ -46,7 +46,8 @@ struct OrcaAdapter {
   int64_t num_rows, num_kept;
 };
 
-// One iteration. Rows are contiguous.
+// One iteration. Rows are contiguous but for those of `projected`, which are written column by column: many that are
+// powers of two apart would drive each other out of the caches.
 struct OrcaDecoderCall {
   void* hidden;         // [num_tokens, hidden_size]: the embeddings; overwritten
   const float* cosines;  // [num_tokens, rotary_size]
@@ -54,7 +55,7 @@ struct OrcaDecoderCall {
   const int64_t* rows;  // [num_rows] of the stream, rising, whose logits are wanted
   void* logits;         // [num_rows, head->n]
   void* normed;         // [num_tokens, hidden_size], like what follows only memory to compute in
-  void* projected;      // [num_tokens, (num_heads + 2 * num_kv_heads) * head_size]
+  void* projected;      // [num_tokens, (num_heads + 2 * num_kv_heads) * head_size], rows `projected_stride` numbers apart
   void* attended;       // [num_tokens, num_heads * head_size]
   void* gate_up;        // [num_tokens, 2 * intermediate_size]
   void* gated;          // [num_tokens, intermediate_size]
@@ -66,5 +67,5 @@ struct OrcaDecoderCall {
   // Of each layer, but for query, key, value and output with their strides, which are set here.
   const OrcaAttention* attention;
   const OrcaAdapter* adapters;  // [num_adapters]
-  int64_t num_tokens, num_rows, num_adapters;
+  int64_t num_tokens, num_rows, num_adapters, projected_stride;
 };

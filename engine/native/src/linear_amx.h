@@ -246,6 +246,7 @@ void block_times_panels(
         for (int64_t row = first; row < first + x.rows_of(group); row++, sums += PANEL) {
             if constexpr (FORMAT == INT8) scale_row<int32_t>(linear, panel, 0, x_scales[row], sums);
             store_row(linear, y, x.range().begin + row, panel, sums);
+            if (row + GROUP_ROWS < x.size()) __builtin_prefetch(place_of(y, x.range().begin + row + GROUP_ROWS, panel), 1);
         }
     });
 }

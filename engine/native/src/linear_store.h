@@ -44,10 +44,15 @@ inline void store_row(const Linear& linear, int64_t panel, const float* sums, in
     }
 }
 
+// Where those of one row and one panel have their place in y.
+inline char* place_of(const Rows& y, int64_t row, int64_t panel) {
+    const int64_t index = row * y.stride + panel * PANEL;
+    return static_cast<char*>(y.data) + index * (y.format == BF16 ? sizeof(bf16) : sizeof(float));
+}
+
 // The same in its place in y.
 inline void store_row(const Linear& linear, const Rows& y, int64_t row, int64_t panel, const float* sums) {
-    const int64_t place = (row * y.stride + panel * PANEL) * (y.format == BF16 ? sizeof(bf16) : sizeof(float));
-    store_row(linear, panel, sums, y.format, static_cast<char*>(y.data) + place);
+    store_row(linear, panel, sums, y.format, place_of(y, row, panel));
 }
 
 }  // namespace orca
