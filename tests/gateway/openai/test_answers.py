@@ -278,19 +278,30 @@ async def test_several_prompts_in_one_request(stage: Stage) -> None:
 
 
 async def test_where_one_of_several_prompts_fails_the_others_end(stage: Stage) -> None:
-    gate = Gate(0)
+    never, late = Gate(0), [Gate(0), Gate(0)]
     bad = tuple(stage.tokenizer.encode("bad"))
+    rounds = iter(late)
 
     def answer(request: GenerationRequest) -> Answer:
         if request.payload.prompt == bad:
-            return Answer([[5]], error=ErrorCode.ENGINE_ERROR)
-        return Answer([[5, 6, 7]], gate=gate)
+            return Answer([[5]], error=ErrorCode.ENGINE_ERROR, gate=next(rounds))
+        return Answer([[5, 6, 7]], gate=never)
 
     worker = await stage.worker(answer)
     served = await stage.gateway()
-    for stream in (False, True):
+
+    sent = []
+
+    async def all_have_come() -> bool:
+        return len(worker.requests) == 2 * len(sent)
+
+    for stream, gate in zip((False, True), late, strict=True):
+        sent.append(stream)
         body = {"model": MODEL, "prompt": ["good", "bad"], "stream": stream}
-        answered = await served.http().post("/v1/completions", json=body)
+        asked = asyncio.create_task(served.http().post("/v1/completions", json=body))
+        await eventually(all_have_come)
+        await gate.open()
+        answered = await asked
         told = json.loads(answered.text.rpartition("data: ")[2]) if stream else answered.json()
         assert told["error"]["code"] == "engine_error"
     cancelled = [stage.keys.cancel(request.id) for request in worker.requests if request.payload.prompt != bad]
