@@ -39,8 +39,8 @@ def into_large_pages(parts: Iterable[torch.Tensor], is_busy: Callable[[], bool])
     2 MiB instead of 4 KiB, and what nobody has written yet gets memory before somebody has to wait for it. To fill
     large pages in the first place would be simpler, but a virtual machine may take seconds for each gigabyte of them,
     and whoever loads would wait. Nor does whoever computes: while `is_busy`, there are ten pages a second. Whoever
-    reads or writes meanwhile finds the same, and a system that has no large pages leaves everything as it is. A part
-    that nobody refers to any more is passed over. None where no part is as large as a page.
+    reads or writes meanwhile finds the same; a system that has no large pages leaves them small. A part that nobody
+    refers to any more is passed over. None where no part is as large as a page.
     """
     large = [weakref.ref(part) for part in parts if part.nbytes >= PAGE_BYTES]
     if not large:

@@ -168,8 +168,8 @@ class Attention {
       }
       for (int64_t begin = 0; begin < rows_; begin = band_.end) {
         band_ = {begin, std::min(begin + kBand, rows_)};
-        count_ = visible_tiles(piece);
-        if (count_ == 0) continue;
+        seen_ = visible_tiles(piece);
+        if (seen_.begin >= seen_.end) continue;
         score_band();
         for (int64_t row = band_.begin; row < band_.end; ++row) weigh(piece, row, running);
         add_band(running.values);
@@ -385,7 +385,7 @@ class Attention {
         const uint32_t used = 2 * pair + 1 < tile.slots ? 0xffffffffu : 2 * pair < tile.slots ? 0x0000ffffu : 0;
         for (int64_t i = 0; i < values_.padded; i += kLanes) {
           const char* from = tile.values + (pair * values_.size + i) * 2 * values_.bytes;
-          store(to + pair * sum_stride_ + i, load_pairs<kFormat>(from) & used);
+          store(to + pair * sum_stride_ + i, used ? load_pairs<kFormat>(from) & used : u32x16{});
         }
       }
     }
@@ -396,8 +396,8 @@ class Attention {
     const bool below = band_.begin + kTileRows < rows_;
     const Blocks left{reinterpret_cast<const char*>(query_) + band_.begin * keys_.size * 2,
                       kTileRows * keys_.size * 2, keys_.size * 2, below};
-    for (int64_t index = 0; index < count_; index += 2) {
-      const bool two = index + 1 < count_;
+    for (int64_t index = seen_.begin; index < seen_.end; index += 2) {
+      const bool two = index + 1 < seen_.end;
       const Blocks right{tiles_[index].keys, two ? tiles_[index + 1].keys - tiles_[index].keys : 0, row_bytes, two};
       const Blocks sums{reinterpret_cast<const char*>(scores_ + index * kTile), kTileRows * kStride * 4, kStride * 4,
                         below};
@@ -407,13 +407,16 @@ class Attention {
 
   void add_by_tiles(float* values) {
     const bool below = band_.begin + kTileRows < rows_;
-    const Blocks left{reinterpret_cast<const char*>(weights_), kTileRows * kStride * 2, kStride * 2, below};
+    const int64_t depth = (seen_.end - seen_.begin + 1) / 2;
+    const Blocks left{reinterpret_cast<const char*>(weights_) + seen_.begin * kTile * 2, kTileRows * kStride * 2,
+                      kStride * 2, below};
+    const uint32_t* laid = laid_ + seen_.begin * kTile / 2 * sum_stride_;
     for (int64_t column = 0; column < values_.padded; column += 2 * kLanes) {
-      const Blocks right{reinterpret_cast<const char*>(laid_ + column), kLanes * 4, sum_stride_ * 4,
+      const Blocks right{reinterpret_cast<const char*>(laid + column), kLanes * 4, sum_stride_ * 4,
                          column + kLanes < values_.padded};
       const Blocks sums{reinterpret_cast<const char*>(values + band_.begin * sum_stride_ + column),
                         kTileRows * sum_stride_ * 4, sum_stride_ * 4, below};
-      multiply_tiles(left, right, (count_ * kTile + kTileDepth - 1) / kTileDepth, kTileRows * sum_stride_ * 4, sums, kLanes * 4, false);
+      multiply_tiles(left, right, depth, kTileRows * sum_stride_ * 4, sums, kLanes * 4, false);
     }
   }
 #else
@@ -424,11 +427,20 @@ class Attention {
   void add_by_tiles(float*) {}
 #endif
 
-  // How many of the tiles the last row of the band sees any of.
-  int64_t visible_tiles(const Piece& piece) const {
-    const int64_t position = position_of(piece, band_.end - 1);
-    return std::partition_point(tiles_.begin(), tiles_.end(),
-                                [&](const Tile& tile) { return tile.position <= position; }) - tiles_.begin();
+  // Of the tiles, from the first that the first row of the band sees to the last that its last row does; from an even one
+  // on, for values are laid in pairs of tiles.
+  Range visible_tiles(const Piece& piece) const {
+    const int64_t first = first_visible(call_, position_of(piece, band_.begin));
+    const int64_t last = position_of(piece, band_.end - 1);
+    const auto tile_from = [&](int64_t position) {
+      return std::partition_point(tiles_.begin(), tiles_.end(), [&](const Tile& tile) {
+        return tile.position + tile.slots <= position;
+      }) - tiles_.begin();
+    };
+    const int64_t end = std::partition_point(tiles_.begin(), tiles_.end(), [&](const Tile& tile) {
+      return tile.position <= last;
+    }) - tiles_.begin();
+    return {tile_from(first) / 2 * 2, end};
   }
 
   int64_t position_of(const Piece& piece, int64_t row) const {
@@ -462,9 +474,9 @@ class Attention {
   // products' latency.
   template <int kCount, int kWays, int kTiles>
   int64_t score(int64_t row) {
-    int64_t index = 0;
-    for (; index + kTiles <= count_; index += kTiles) score_tiles<kCount, kWays, kTiles>(row, index);
-    for (; index < count_; ++index) score_tiles<kCount, kWays, 1>(row, index);
+    int64_t index = seen_.begin;
+    for (; index + kTiles <= seen_.end; index += kTiles) score_tiles<kCount, kWays, kTiles>(row, index);
+    for (; index < seen_.end; ++index) score_tiles<kCount, kWays, 1>(row, index);
     return kCount;
   }
 
@@ -527,16 +539,16 @@ class Attention {
     const float most = std::max(running.most[row], finish_scores(piece, row));
     const float* scores = this->scores(row);
     const float factor = is_plain() ? call_.scale : 1.0f, base = most == kNothing ? 0.0f : most;
-    const int64_t slots = count_ * kTile;
+    const int64_t end = seen_.end * kTile;
     f32x16 total{};
 #pragma GCC unroll 4
-    for (int64_t slot = 0; slot < slots; slot += kTile) {
+    for (int64_t slot = seen_.begin * kTile; slot < end; slot += kTile) {
       f32x16 weight = weight_of(load<f32x16>(scores + slot), factor, base);
       total += weight;
       if constexpr (kScaled) weight = scaled(tiles_[slot / kTile], weight);
       put_weights(row, slot, weight);
     }
-    if (slots % (2 * kTile)) put_weights(row, slots, f32x16{});
+    if (end % (2 * kTile)) put_weights(row, end, f32x16{});
     const float shrink = most == kNothing ? 1.0f : std::exp(running.most[row] - most);
     running.most[row] = most;
     running.sum[row] = running.sum[row] * shrink + sum_of(total);
@@ -568,11 +580,13 @@ class Attention {
 
   // The final scores of a row, not scaled yet where they are plain, and the largest of them, scaled.
   float finish_scores(const Piece& piece, int64_t row) {
-    const int64_t position = position_of(piece, row), first = first_visible(call_, position);
+    const int64_t position = position_of(piece, row);
+    // A tile at the border of two parts of the context is read by both.
+    const int64_t first = std::max(first_visible(call_, position), piece.begin);
     float* scores = this->scores(row);
     const bool plain = is_plain();
     f32x16 high = splat(kNothing);
-    for (int64_t index = 0; index < count_; ++index) {
+    for (int64_t index = seen_.begin; index < seen_.end; ++index) {
       const Tile& tile = tiles_[index];
       f32x16 score = load<f32x16>(scores + index * kTile);
       if (!plain) score = final_score(tile, score);
@@ -630,7 +644,7 @@ class Attention {
         sums[r][v] = load<f32x16>(values + (row + r) * sum_stride_ + column + v * kLanes);
       }
     }
-    for (int64_t index = 0; index < count_; ++index) {
+    for (int64_t index = seen_.begin; index < seen_.end; ++index) {
       if constexpr (kFormat == F32) {
         add_plain(sums, tiles_[index], row, index, column);
       } else {
@@ -708,7 +722,7 @@ class Attention {
   std::vector<Tile>& tiles_ = memory_.tiles;
   std::vector<Ahead>& ahead_ = memory_.ahead;
   Range band_{0, 0};  // of rows that are computed now
-  int64_t count_ = 0;    // of the tiles, that they see any of
+  Range seen_{0, 0};  // of the tiles, that they see any of
   uint32_t* laid_ = nullptr;  // pairs of values of the chunk, [slots / 2][sum_stride_]
   float *query_, *scores_, *weights_, *most_, *sum_, *sums_, *wide_;
 };

@@ -1,6 +1,7 @@
 """The compiled operator against attention written out in float64, with every instruction set of this machine."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -41,6 +42,15 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """With one thread no context is split."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
 def one_layer(shape: LayerShape = SHAPES[0], *, window: int | None = None, **options: Any) -> OneLayer:
     sinks = torch.randn(shape.num_heads) if options.pop("sinks", False) else None
     call = AttentionCall(1 / math.sqrt(shape.key_size), softcap=options.pop("softcap", None), sinks=sinks)
@@ -71,14 +81,16 @@ def test_queries_in_bfloat16(shape: LayerShape, cache_dtype: torch.dtype) -> Non
     mixed_iterations(one_layer(shape, dtype=torch.bfloat16, cache_dtype=cache_dtype, tolerance=0.03))
 
 
-@pytest.mark.parametrize("window", [None, 200])
+@pytest.mark.parametrize(("window", "block_size"), [(None, 4), (200, 4), (1100, 16), (None, 24)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_long_contexts_are_split(dtype: torch.dtype, window: int | None) -> None:
+def test_long_contexts_are_split(dtype: torch.dtype, window: int | None, block_size: int, two_threads: None) -> None:
+    """A token at the border of two parts, which need not be that of a tile, counts once."""
     tolerance = 1e-5 if dtype is torch.float32 else 0.02
     layer = one_layer(
-        LayerShape(4, 1, 32, 32), window=window, dtype=dtype, cache_dtype=dtype, tolerance=tolerance, max_model_len=2048
-    )
-    layer.iterate({"a": 1700})
+        LayerShape(4, 1, 32, 32), window=window, dtype=dtype, cache_dtype=dtype, tolerance=tolerance, max_model_len=2048,
+        block_size=block_size,
+    )  # fmt: skip
+    layer.iterate({"a": 1300})
     layer.iterate({"a": 1})
     layer.iterate({"a": 30, "b": 1})
 
