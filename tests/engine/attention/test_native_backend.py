@@ -83,12 +83,13 @@ def test_queries_in_bfloat16(shape: LayerShape, cache_dtype: torch.dtype) -> Non
 
 @pytest.mark.parametrize(("window", "block_size"), [(None, 4), (200, 4), (1100, 16), (None, 24)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_long_contexts_are_split(dtype: torch.dtype, window: int | None, block_size: int, two_threads: None) -> None:
+@pytest.mark.usefixtures("two_threads")
+def test_long_contexts_are_split(dtype: torch.dtype, window: int | None, block_size: int) -> None:
     """A token at the border of two parts, which need not be that of a tile, counts once."""
     tolerance = 1e-5 if dtype is torch.float32 else 0.02
     layer = one_layer(
-        LayerShape(4, 1, 32, 32), window=window, dtype=dtype, cache_dtype=dtype, tolerance=tolerance, max_model_len=2048,
-        block_size=block_size,
+        LayerShape(4, 1, 32, 32), window=window, dtype=dtype, cache_dtype=dtype, tolerance=tolerance,
+        max_model_len=2048, block_size=block_size,
     )  # fmt: skip
     layer.iterate({"a": 1300})
     layer.iterate({"a": 1})
