@@ -20,6 +20,7 @@ from orcastream.gateway.http.url_secrets import WithoutSecrets
 from orcastream.gateway.listening import listening
 from orcastream.gateway.service import Gateway, new_gateway_name
 from orcastream.gateway.settings import GatewaySettings
+from orcastream.telemetry.leaving import leaving
 from orcastream.telemetry.logs import set_up_logging
 from orcastream.telemetry.setup import Telemetry, start_telemetry
 
@@ -45,7 +46,7 @@ async def serve(
     settings: GatewaySettings, name: str, telemetry: Telemetry, early: list[int], *, shares_port: bool
 ) -> None:
     """Serve until SIGTERM or SIGINT; not at all after one of the `early` ones, which came before the event loop ran."""
-    _on_stop(_leave)
+    _on_stop(leaving(telemetry))
     if early:
         return
     sockets = listening(settings.host, settings.port, "port", shared=shares_port)
@@ -87,7 +88,7 @@ def run(settings: GatewaySettings, *, shares_port: bool = False) -> None:
         access_log.setLevel(logging.INFO)
         access_log.addFilter(WithoutSecrets())
     allow_descriptors(settings.max_connections)
-    _on_stop(_leave)
+    _on_stop(leaving())
     name = new_gateway_name()
     telemetry = start_telemetry(
         "orcastream-gateway", name, prometheus=settings.metrics, log_content=settings.log_content
@@ -114,11 +115,6 @@ def _on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    """Before the server is there, nothing needs to be finished."""
-    raise SystemExit(0)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

@@ -1,0 +1,48 @@
+"""Signals that find Python where an exception cannot leave: in processes of their own, which they end."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.patience import PATIENCE_S
+
+ROOT = Path(__file__).parents[2]
+_IN_A_DESTRUCTOR = """
+import contextlib, os, signal, threading
+from orcastream.telemetry.leaving import leaving
+from orcastream.telemetry.setup import Telemetry
+
+telemetry = Telemetry()
+telemetry.closing(lambda: os.write(1, b"exported"))
+signal.signal(signal.SIGTERM, leaving(telemetry))
+
+class Loaded:
+    def __del__(self):
+        with LOCK:
+            os.kill(os.getpid(), signal.SIGTERM)
+            for _ in range(100):
+                pass
+
+Loaded()
+print("went on")
+"""
+
+
+def _run(lock: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_A_DESTRUCTOR.replace("LOCK", lock)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_what_was_recorded_is_exported_and_the_process_ends() -> None:
+    assert _run("contextlib.nullcontext()") == (0, "exported", "")
+
+
+def test_a_process_that_was_just_starting_a_thread_ends_too() -> None:
+    assert _run("threading._active_limbo_lock") == (0, "", "")
