@@ -33,6 +33,7 @@ class _Call(ctypes.Structure):
             for name in ("query", "key", "value")
             for what in ("head", "token")
         ),
+        ("output_token_stride", ctypes.c_int64),
         *((name, ctypes.c_int64) for name in ("table_width", "num_spans", "num_tokens", "num_heads", "num_kv_heads")),
         *((name, ctypes.c_int64) for name in ("key_size", "value_size", "num_blocks", "block_size")),
         *((name, ctypes.c_int64) for name in ("num_rows", "window")),
@@ -118,7 +119,7 @@ class NativeBackend(AttentionBackend):
         output = query.new_empty(num_tokens, num_heads, value.shape[2])
         args = plan.calls[call.group]
         kept = [_place(args, name, part) for name, part in (("query", query), ("key", key), ("value", value))]
-        args.output = output.data_ptr()
+        args.output, args.output_token_stride = output.data_ptr(), output.stride(0)
         _put_cache(args, cache)
         sinks = None if call.sinks is None else call.sinks.float().contiguous()
         args.sinks = _address(sinks)

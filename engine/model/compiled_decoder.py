@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # sites are found by the classes of the passes, one of which 
 ATTRIBUTE = "orcastream_decoder"
 """Of a model: the DecoderModel that computes what it computes."""
 
-_APART_BYTES = 64
-"""Beyond their width rows of projections lie a line of the caches further apart, see native/src/decoder.h."""
+_LINE_BYTES = 64
+"""Rows of the memory to compute in are an odd number of such lines of the caches apart, see native/src/decoder.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +109,16 @@ class _Model(ctypes.Structure):
     ]
 
 
+class _Buffer(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("stride", ctypes.c_int64)]
+
+
 class _Call(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("hidden", "cosines", "sines", "rows", "logits")),
-        *((name, ctypes.c_void_p) for name in ("normed", "projected", "attended", "gate_up", "gated", "change")),
+        *((name, _Buffer) for name in ("normed", "projected", "attended", "gate_up", "gated", "change")),
         *((name, ctypes.c_void_p) for name in ("gathered", "inner", "added", "attention", "adapters")),
-        *((name, ctypes.c_int64) for name in ("num_tokens", "num_rows", "num_adapters", "projected_stride")),
+        *((name, ctypes.c_int64) for name in ("num_tokens", "num_rows", "num_adapters")),
     ]
 
 
@@ -146,14 +150,15 @@ class CompiledDecoder:
             activation=model.activation,
             format=FORMATS[dtype],
         )
-        self._widths = {
+        widths = {
             "normed": model.hidden_size,
-            "projected": (model.num_heads + 2 * model.num_kv_heads) * model.head_size + _APART_BYTES // dtype.itemsize,
+            "projected": (model.num_heads + 2 * model.num_kv_heads) * model.head_size,
             "attended": model.num_heads * model.head_size,
             "gate_up": 2 * model.intermediate_size,
             "gated": model.intermediate_size,
             "change": model.hidden_size,
         }
+        self._strides = {name: _stride(width, dtype) for name, width in widths.items()}
         self._memory = torch.empty(0, dtype=dtype)
         self._of_adapters: WeakKeyDictionary[Adapter, ctypes.Array[ctypes.Array[_LowRank]]] = WeakKeyDictionary()
         self._cosines = self._sines = torch.empty(0, model.rotary_size)
@@ -199,7 +204,6 @@ class CompiledDecoder:
             num_tokens=num_tokens,
             num_rows=len(batch.logit_rows),
             num_adapters=len(adapters),
-            projected_stride=self._widths["projected"],
             **self._places(num_tokens, adapters),
         )
         decode, model_at, call_at = library().orca_decode, ctypes.byref(self._model), ctypes.byref(call)
@@ -225,21 +229,23 @@ class CompiledDecoder:
             num_kept=len(kept),
         )
 
-    def _places(self, num_tokens: int, adapters: "Sequence[AdapterRows]") -> dict[str, int]:
-        """Addresses of the memory to compute in."""
-        sizes = {name: num_tokens * width for name, width in self._widths.items()}
+    def _places(self, num_tokens: int, adapters: "Sequence[AdapterRows]") -> dict[str, int | _Buffer]:
+        """The memory to compute in."""
+        sizes = {name: num_tokens * stride for name, stride in self._strides.items()}
         if adapters:
             most = max(len(each.rows) for each in adapters)
             inputs = ("normed", "attended", "gated")
-            sizes["gathered"] = most * max(self._widths[name] for name in inputs)
+            sizes["gathered"] = most * max(self._strides[name] for name in inputs)
             sizes["inner"] = most * max(each.adapter.widest_rank for each in adapters)
-            sizes["added"] = most * max(self._widths[name] for name in ("projected", "gate_up", "change"))
+            sizes["added"] = most * max(self._strides[name] for name in ("projected", "gate_up", "change"))
         wanted = sum(sizes.values())
         if len(self._memory) < wanted:
             self._memory = torch.empty(wanted, dtype=self._memory.dtype)
-        places, at = {}, self._memory.data_ptr()
+        places: dict[str, int | _Buffer] = {}
+        at = self._memory.data_ptr()
         for name, size in sizes.items():
-            places[name] = at
+            stride = self._strides.get(name)
+            places[name] = at if stride is None else _Buffer(at, stride)
             at += size * self._memory.element_size()
         return places
 
@@ -251,6 +257,12 @@ class CompiledDecoder:
             self._cosines, self._sines = (part.float().contiguous() for part in self.model.rotary(positions))
         positions = batch.position_ids[0]
         return self._cosines[positions], self._sines[positions]
+
+
+def _stride(width: int, dtype: torch.dtype) -> int:
+    """Numbers from row to row of memory to compute in."""
+    lines = -(-width * dtype.itemsize // _LINE_BYTES) | 1
+    return lines * _LINE_BYTES // dtype.itemsize
 
 
 def _kept_rows(batch: FlatBatch, given: "AdapterRows") -> IntArray:

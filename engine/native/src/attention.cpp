@@ -699,7 +699,7 @@ class Attention {
       }
       const float factor = shrink / sum;
       const float* values = running.values + row * sum_stride_;
-      const int64_t place = (token * call_.num_heads + query_head) * call_.value_size;
+      const int64_t place = token * call_.output_token_stride + query_head * call_.value_size;
       if (call_.query_format == F32) {
         float* output = static_cast<float*>(call_.output) + place;
         for (int64_t i = 0; i < call_.value_size; ++i) output[i] = values[i] * factor;

@@ -19,7 +19,7 @@ struct OrcaAttention {
   const void* query;  // [num_heads, num_tokens, key_size] float32 or bfloat16
   const void* key;    // [num_kv_heads, num_tokens, key_size]
   const void* value;  // [num_kv_heads, num_tokens, value_size]
-  void* output;       // [num_tokens, num_heads, value_size], contiguous
+  void* output;       // [num_tokens, num_heads, value_size], heads side by side
   void* keys;
   void* values;
   uint16_t* key_scales;  // [num_kv_heads, num_blocks, block_size]
@@ -33,6 +33,7 @@ struct OrcaAttention {
   int64_t query_head_stride, query_token_stride;
   int64_t key_head_stride, key_token_stride;
   int64_t value_head_stride, value_token_stride;
+  int64_t output_token_stride;
   int64_t table_width, num_spans, num_tokens, num_heads, num_kv_heads, key_size, value_size;
   int64_t num_blocks, block_size, num_rows;
   int64_t window;  // 0: none

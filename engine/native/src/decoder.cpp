@@ -61,34 +61,35 @@ class Decoder {
     for (int64_t index = 0; index < model_.num_layers; ++index) {
       const OrcaDecoderLayer& layer = model_.layers[index];
       norm_rows(layer.input_norm, index > 0);
-      linear(*layer.projections, call_.normed, call_.projected, num_rows_, call_.projected_stride);
-      adapt(&OrcaAdapterLayer::projections, index, call_.normed, call_.projected, call_.projected_stride);
+      linear(*layer.projections, call_.normed, call_.projected);
+      adapt(&OrcaAdapterLayer::projections, index, call_.normed, call_.projected);
       position_heads(layer);
       const bool is_last = index + 1 == model_.num_layers;
       attend_layer(call_.attention[index], is_last);
       if (is_last && !keep_wanted()) return;
       linear(*layer.output, call_.attended, call_.change);
-      adapt(&OrcaAdapterLayer::output, index, call_.attended, call_.change, model_.hidden_size);
+      adapt(&OrcaAdapterLayer::output, index, call_.attended, call_.change);
       norm_rows(layer.post_norm, true);
       compute_mlp(layer, index);
     }
     norm_rows(model_.final_norm, true);
-    linear(*model_.head, call_.normed, call_.logits);
+    linear(*model_.head, call_.normed, {call_.logits, model_.head->n});
   }
 
  private:
-  static T* row(void* rows, int64_t index, int64_t width) { return static_cast<T*>(rows) + index * width; }
+  static T* row(const OrcaBuffer& buffer, int64_t index) { return static_cast<T*>(buffer.data) + index * buffer.stride; }
 
-  void linear(const Linear& layer, void* x, void* y) { linear(layer, x, y, num_rows_, layer.n); }
+  Rows rows_of(const OrcaBuffer& buffer, int64_t count) const { return {buffer.data, count, buffer.stride, model_.format}; }
 
-  void linear(const Linear& layer, void* x, void* y, int64_t rows, int64_t stride) {
-    linear_team(layer, {x, rows, layer.k, model_.format}, {y, rows, stride, model_.format}, work_.linear, team_,
-                thread_);
+  void linear(const Linear& layer, const OrcaBuffer& x, const OrcaBuffer& y) { linear(layer, x, y, num_rows_); }
+
+  void linear(const Linear& layer, const OrcaBuffer& x, const OrcaBuffer& y, int64_t count) {
+    linear_team(layer, rows_of(x, count), rows_of(y, count), work_.linear, team_, thread_);
     team_.barrier();
   }
 
-  // What adapters add to a linear layer's y, whose rows are `stride` numbers apart, each for its rows.
-  void adapt(OrcaLowRank OrcaAdapterLayer::*place, int64_t index, void* x, void* y, int64_t stride) {
+  // What adapters add to a linear layer's y, each for its rows.
+  void adapt(OrcaLowRank OrcaAdapterLayer::*place, int64_t index, const OrcaBuffer& x, const OrcaBuffer& y) {
     for (int64_t each = 0; each < call_.num_adapters; ++each) {
       const OrcaAdapter& adapter = call_.adapters[each];
       const OrcaLowRank& change = adapter.layers[index].*place;
@@ -96,28 +97,30 @@ class Decoder {
       const int64_t* rows = all ? adapter.rows : adapter.kept;
       const int64_t count = all ? adapter.num_rows : adapter.num_kept;
       if (change.down == nullptr || count == 0) continue;
-      gather(rows, count, x, change.down->k);
+      const OrcaBuffer gathered{call_.gathered, change.down->k}, inner{call_.inner, change.down->n};
+      const OrcaBuffer added{call_.added, change.up->n};
+      gather(rows, count, x, gathered);
       team_.barrier();
-      linear(*change.down, call_.gathered, call_.inner, count, change.down->n);
-      linear(*change.up, call_.inner, call_.added, count, change.up->n);
-      scatter(rows, count, change.up->n, y, stride);
+      linear(*change.down, gathered, inner, count);
+      linear(*change.up, inner, added, count);
+      scatter(rows, count, added, y);
       team_.barrier();
     }
   }
 
-  void gather(const int64_t* rows, int64_t count, void* x, int64_t width) {
+  void gather(const int64_t* rows, int64_t count, const OrcaBuffer& x, const OrcaBuffer& gathered) {
     const Range range = share(count, thread_, team_.size);
     for (int64_t index = range.begin; index < range.end; ++index) {
-      std::memcpy(row(call_.gathered, index, width), row(x, rows[index], width), width * sizeof(T));
+      std::memcpy(row(gathered, index), row(x, rows[index]), gathered.stride * sizeof(T));
     }
   }
 
   // Threads share columns: few rows are wide.
-  void scatter(const int64_t* rows, int64_t count, int64_t width, void* y, int64_t stride) {
-    const Range columns = columns_of(width);
+  void scatter(const int64_t* rows, int64_t count, const OrcaBuffer& added, const OrcaBuffer& y) {
+    const Range columns = columns_of(added.stride);
     for (int64_t index = 0; index < count; ++index) {
-      const T* from = row(call_.added, index, width);
-      T* to = row(y, rows[index], stride);
+      const T* from = row(added, index);
+      T* to = row(y, rows[index]);
       for (int64_t column = columns.begin; column < columns.end; column += kLanes) {
         const int64_t lanes = std::min<int64_t>(columns.end - column, kLanes);
         put_numbers(to + column, take_numbers(to + column, lanes) + take_numbers(from + column, lanes), lanes);
@@ -134,7 +137,7 @@ class Decoder {
   bool keep_wanted() {
     num_rows_ = call_.num_rows;
     if (num_rows_ < call_.num_tokens) {
-      keep_rows(call_.hidden, model_.hidden_size);
+      keep_rows(hidden(), model_.hidden_size);
       keep_rows(call_.attended, model_.num_heads * model_.head_size);
       team_.barrier();
     }
@@ -142,30 +145,32 @@ class Decoder {
   }
 
   // In place: threads share columns, and no row is written before it was read, for they rise.
-  void keep_rows(void* rows, int64_t width) {
+  void keep_rows(const OrcaBuffer& buffer, int64_t width) {
     const Range columns = columns_of(width);
     if (columns.begin >= columns.end) return;
     for (int64_t index = 0; index < num_rows_; ++index) {
-      const T* from = row(rows, call_.rows[index], width) + columns.begin;
-      T* to = row(rows, index, width) + columns.begin;
+      const T* from = row(buffer, call_.rows[index]) + columns.begin;
+      T* to = row(buffer, index) + columns.begin;
       if (to != from) std::memcpy(to, from, (columns.end - columns.begin) * sizeof(T));
     }
   }
 
-  Vectors stream(void* rows) const {
-    return {rows, num_rows_, model_.hidden_size, 1, model_.hidden_size, model_.format};
+  OrcaBuffer hidden() const { return {call_.hidden, model_.hidden_size}; }
+
+  Vectors stream(const OrcaBuffer& buffer) const {
+    return {buffer.data, num_rows_, buffer.stride, 1, model_.hidden_size, model_.format};
   }
 
   // Heads number `first` ... of all tokens.
   Vectors heads(int64_t first, int64_t count) const {
-    T* data = static_cast<T*>(call_.projected) + first * model_.head_size;
-    return {data, call_.num_tokens, call_.projected_stride, count, model_.head_size, model_.format};
+    T* data = row(call_.projected, 0) + first * model_.head_size;
+    return {data, call_.num_tokens, call_.projected.stride, count, model_.head_size, model_.format};
   }
 
   // What the last part of a layer computed is added to the stream, and the stream is normalized for the next one.
   void norm_rows(const float* weight, bool changed) {
-    const Vectors hidden = stream(call_.hidden), change = stream(call_.change);
-    rms_norm_team(changed ? change : hidden, changed ? &hidden : nullptr, stream(call_.normed), weight,
+    const Vectors residual = stream(hidden()), change = stream(call_.change);
+    rms_norm_team(changed ? change : residual, changed ? &residual : nullptr, stream(call_.normed), weight,
                   model_.hidden_size, model_.epsilon, thread_, team_.size);
     team_.barrier();
   }
@@ -183,38 +188,39 @@ class Decoder {
 
   void attend_layer(OrcaAttention attention, bool is_last) {
     const int64_t size = model_.head_size;
-    T* query = static_cast<T*>(call_.projected);
+    T* query = row(call_.projected, 0);
     attention.query = query;
     attention.key = query + model_.num_heads * size;
     attention.value = query + (model_.num_heads + model_.num_kv_heads) * size;
-    attention.output = call_.attended;
+    attention.output = call_.attended.data;
+    attention.output_token_stride = call_.attended.stride;
     attention.rows = !is_last ? nullptr : call_.num_rows ? call_.rows : kNoRows;
     attention.num_rows = call_.num_rows;
     attention.query_head_stride = attention.key_head_stride = attention.value_head_stride = size;
-    attention.query_token_stride = attention.key_token_stride = attention.value_token_stride = call_.projected_stride;
+    attention.query_token_stride = attention.key_token_stride = attention.value_token_stride = call_.projected.stride;
     attend(attention, work_.attention, team_, thread_);
   }
 
   void compute_mlp(const OrcaDecoderLayer& layer, int64_t index) {
     const Mlp mlp{layer.gate_up, layer.down, model_.activation};
     if (call_.num_adapters == 0 && mlp.fits(num_rows_)) {
-      const int64_t size = model_.hidden_size;
-      mlp_team(mlp, {call_.normed, num_rows_, size, model_.format}, {call_.change, num_rows_, size, model_.format},
-               work_.linear, work_.gated, team_, thread_);
+      mlp_team(mlp, rows_of(call_.normed, num_rows_), rows_of(call_.change, num_rows_), work_.linear, work_.gated, team_,
+               thread_);
       return team_.barrier();
     }
     linear(*layer.gate_up, call_.normed, call_.gate_up);
-    adapt(&OrcaAdapterLayer::gate_up, index, call_.normed, call_.gate_up, 2 * model_.intermediate_size);
+    adapt(&OrcaAdapterLayer::gate_up, index, call_.normed, call_.gate_up);
     gate_rows();
     linear(*layer.down, call_.gated, call_.change);
-    adapt(&OrcaAdapterLayer::down, index, call_.gated, call_.change, model_.hidden_size);
+    adapt(&OrcaAdapterLayer::down, index, call_.gated, call_.change);
   }
 
   void gate_rows() {
     const int64_t size = model_.intermediate_size;
-    T* gate = static_cast<T*>(call_.gate_up);
-    gated_team({gate, num_rows_, 2 * size, model_.format}, {gate + size, num_rows_, 2 * size, model_.format},
-               {call_.gated, num_rows_, size, model_.format}, size, model_.activation, thread_, team_.size);
+    const Rows gate = rows_of(call_.gate_up, num_rows_);
+    const OrcaBuffer behind{row(call_.gate_up, 0) + size, call_.gate_up.stride};
+    gated_team(gate, rows_of(behind, num_rows_), rows_of(call_.gated, num_rows_), size, model_.activation, thread_,
+               team_.size);
     team_.barrier();
   }
 

@@ -46,26 +46,32 @@ struct OrcaAdapter {
   int64_t num_rows, num_kept;
 };
 
-// One iteration. Rows are contiguous but for those of `projected`, which are written column by column: many that are
-// powers of two apart would drive each other out of the caches.
+// Memory to compute in: rows `stride` numbers apart. Many are read or written a few columns at a time, and would drive each
+// other out of the caches if they were powers of two apart.
+struct OrcaBuffer {
+  void* data;
+  int64_t stride;
+};
+
+// One iteration.
 struct OrcaDecoderCall {
   void* hidden;         // [num_tokens, hidden_size]: the embeddings; overwritten
   const float* cosines;  // [num_tokens, rotary_size]
   const float* sines;
   const int64_t* rows;  // [num_rows] of the stream, rising, whose logits are wanted
   void* logits;         // [num_rows, head->n]
-  void* normed;         // [num_tokens, hidden_size], like what follows only memory to compute in
-  void* projected;      // [num_tokens, (num_heads + 2 * num_kv_heads) * head_size], rows `projected_stride` numbers apart
-  void* attended;       // [num_tokens, num_heads * head_size]
-  void* gate_up;        // [num_tokens, 2 * intermediate_size]
-  void* gated;          // [num_tokens, intermediate_size]
-  void* change;         // [num_tokens, hidden_size]
-  // For the rows of one adapter at a time: the input of a linear layer, the result of `down`, that of `up`.
+  OrcaBuffer normed;     // [num_tokens, hidden_size]
+  OrcaBuffer projected;  // [num_tokens, (num_heads + 2 * num_kv_heads) * head_size]
+  OrcaBuffer attended;   // [num_tokens, num_heads * head_size]
+  OrcaBuffer gate_up;    // [num_tokens, 2 * intermediate_size]
+  OrcaBuffer gated;      // [num_tokens, intermediate_size]
+  OrcaBuffer change;     // [num_tokens, hidden_size]
+  // For the rows of one adapter at a time, contiguous: the input of a linear layer, the result of `down`, that of `up`.
   void* gathered;
   void* inner;
   void* added;
   // Of each layer, but for query, key, value and output with their strides, which are set here.
   const OrcaAttention* attention;
   const OrcaAdapter* adapters;  // [num_adapters]
-  int64_t num_tokens, num_rows, num_adapters, projected_stride;
+  int64_t num_tokens, num_rows, num_adapters;
 };

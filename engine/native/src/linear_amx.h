@@ -1,8 +1,9 @@
-// Linear layers by tiles (AMX): 32 rows times one panel, four tiles of sums.
+// Linear layers by tiles (AMX): 32 rows times one panel, or 16 rows times two, four tiles of sums.
 //
-// A tile that comes from the second-level cache takes longer than its products. So of each panel a part of the depth
-// stays in the first-level cache while all rows pass, and the sums go and come instead. Rows are packed in chunks of the
-// depth that stay in the second-level cache; each weight comes from memory once for `BLOCK_ROWS` of them.
+// Many rows: of each panel a part of the depth stays in the first-level cache while all rows pass, and the sums go and
+// come instead. Rows come from the second-level cache by loads that leave them no place in the first one. Each weight
+// comes from memory once for `BLOCK_ROWS` of them. Few rows: what counts is how fast weights come from memory, which two
+// panels at a time do, for the processor looks ahead in each of them.
 
 #pragma once
 
@@ -30,12 +31,22 @@ constexpr int64_t GROUP_LINES = 2 * TILE / 64;  // of a step of a group, or of a
 constexpr int64_t BLOCK_ROWS = 512;
 constexpr int64_t CHUNK_BYTES = 1 << 20;  // of packed rows
 constexpr int64_t SUMS_BYTES = 1 << 20;   // that wait for the next chunk
-constexpr int64_t NEAR_STEPS = 8;         // of a panel in the first-level cache
+constexpr int64_t NEAR_STEPS = 16;        // of a panel in the first-level cache
 constexpr int64_t MANY_GROUPS = 3;        // from so many on it pays
+constexpr int64_t AHEAD_LINES = 10;       // of each of two panels, that are fetched before they are computed
+constexpr int64_t FAR_LINES = 5;          // of the next two, for each step of rows that find theirs in the cache
 
 inline int64_t depth_steps(const Linear& linear) { return panel_bytes(linear.format, linear.k) / (kTileRows * PANEL * 4); }
 
-// A block of rows as the kernels read them: [chunk of the depth][group of rows][step][2] tiles.
+// Where a group of rows is, from some step on; distances in bytes.
+struct Group {
+    const char* rows;
+    int64_t stride;  // of two rows
+    int64_t step;    // to the next step
+    int64_t below;   // to the lower 16 rows
+};
+
+// A block of rows as the kernels read them: [chunk of the depth][group of rows][step][2] tiles, or where they are.
 class TiledRows {
   public:
     TiledRows(char* memory, Range rows, int64_t steps)
@@ -48,15 +59,24 @@ class TiledRows {
         return (rows + GROUP_ROWS - 1) / GROUP_ROWS * steps * 2 * TILE;
     }
 
-    // From its rows of x, the first k of each, in BF16.
+    // From its rows of x, the first k of each, in BF16. Whole groups of many rows stay where they are, if the tile unit can
+    // read them there, and if they do not drive each other out of the caches.
     void pack(const Rows& x, int64_t k) {
-        pack(static_cast<const char*>(x.data) + range_.begin * x.stride * 2, x.stride * 2, k * 2);
+        const char* from = static_cast<const char*>(x.data) + range_.begin * x.stride * 2;
+        const int64_t stride = x.stride * 2, row_bytes = k * 2;
+        const bool apart = stride % 64 != 0 || stride / 64 % 8 != 0;
+        if (groups_ < MANY_GROUPS || row_bytes % TILE_BYTES != 0 || !apart) return pack(from, stride, row_bytes);
+        direct_ = from;
+        direct_stride_ = stride;
+        direct_groups_ = size() / GROUP_ROWS;
+        pack(from, stride, row_bytes, direct_groups_ * GROUP_ROWS);
     }
 
-    // From rows of `row_bytes`, with zeros behind them.
-    void pack(const char* from, int64_t stride_bytes, int64_t row_bytes) {
+    // From rows of `row_bytes`, with zeros behind them; from the row `first` on.
+    void pack(const char* from, int64_t stride_bytes, int64_t row_bytes, int64_t first = 0) {
         const int64_t whole = row_bytes / TILE_BYTES;
-        for (int64_t row = 0; row < size(); row++, from += stride_bytes) {
+        from += first * stride_bytes;
+        for (int64_t row = first; row < size(); row++, from += stride_bytes) {
             for (int64_t begin = 0; begin < whole; begin += chunk_) {
                 const char* x = from + begin * TILE_BYTES;
                 char* to = line(row, begin);
@@ -85,10 +105,11 @@ class TiledRows {
         return at(row / GROUP_ROWS, step) + row % GROUP_ROWS * TILE_BYTES;
     }
 
-    // Steps of a group up to the end of a chunk are side by side.
-    char* at(int64_t group, int64_t step) const {
-        const int64_t begin = step / chunk_ * chunk_, length = std::min(chunk_, steps_ - begin);
-        return memory_ + (begin * groups_ + group * length + step - begin) * 2 * TILE;
+    // From a step on to the end of its chunk.
+    Group group(int64_t index, int64_t step) const {
+        if (index >= direct_groups_) return {at(index, step), TILE_BYTES, 2 * TILE, TILE};
+        const char* rows = direct_ + index * GROUP_ROWS * direct_stride_ + step * TILE_BYTES;
+        return {rows, direct_stride_, TILE_BYTES, kTileRows * direct_stride_};
     }
 
     Range range() const { return range_; }  // in x
@@ -99,10 +120,17 @@ class TiledRows {
     int64_t rows_of(int64_t group) const { return std::min(size() - group * GROUP_ROWS, GROUP_ROWS); }
 
   private:
+    char* at(int64_t group, int64_t step) const {
+        const int64_t begin = step / chunk_ * chunk_, length = std::min(chunk_, steps_ - begin);
+        return memory_ + (begin * groups_ + group * length + step - begin) * 2 * TILE;
+    }
+
     char* const memory_;
     const Range range_;
     const int64_t steps_, groups_;
     int64_t chunk_;
+    const char* direct_ = nullptr;
+    int64_t direct_stride_ = 0, direct_groups_ = 0;
 };
 
 #define ORCA_TILE_DOT(sum, a, b)          \
@@ -112,33 +140,30 @@ class TiledRows {
         _tile_dpbf16ps(sum, a, b);        \
     }
 
-// Some steps of 16 or 32 rows (`PAIR`) and of one panel, added to sums [32][PANEL], of INT8 as int32; `fresh`: to 0.
-// `AHEAD`: the rows come from the second-level cache, and are fetched from there.
-template <int32_t FORMAT, bool PAIR, bool AHEAD>
-void tiles_times_panel(const char* x, const char* panel, int64_t steps, bool fresh, Fetch& fetch, float* sums) {
-    constexpr int64_t ROW = PANEL * 4;
-    float* below = sums + kTileRows * PANEL;
-    if (fresh) {
+// Some steps of 16 or 32 rows (`PAIR`) and of one panel: sums `to` [32][PANEL], of INT8 as int32, which go on `from` such,
+// or from 0.
+template <int32_t FORMAT, bool PAIR>
+void tiles_times_panel(const Group& x, const char* panel, int64_t steps, const float* from, Fetch& fetch, float* to) {
+    constexpr int64_t ROW = PANEL * 4, LOWER = kTileRows * PANEL;
+    if (from == nullptr) {
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);
         _tile_zero(3);
     } else {
-        _tile_loadd(0, sums, ROW);
-        _tile_loadd(1, sums + 16, ROW);
+        _tile_stream_loadd(0, from, ROW);
+        _tile_stream_loadd(1, from + 16, ROW);
         if constexpr (PAIR) {
-            _tile_loadd(2, below, ROW);
-            _tile_loadd(3, below + 16, ROW);
+            _tile_stream_loadd(2, from + LOWER, ROW);
+            _tile_stream_loadd(3, from + LOWER + 16, ROW);
         }
     }
-    for (int64_t step = 0; step < steps; step++, x += 2 * TILE, panel += kTileRows * ROW) {
-        _tile_loadd(4, x, TILE_BYTES);
+    const char* rows = x.rows;
+    for (int64_t step = 0; step < steps; step++, rows += x.step, panel += kTileRows * ROW) {
+        _tile_stream_loadd(4, rows, x.stride);
         _tile_loadd(6, panel, ROW);
         _tile_loadd(7, panel + TILE_BYTES, ROW);
-        if constexpr (PAIR) _tile_loadd(5, x + TILE, TILE_BYTES);
-        if constexpr (AHEAD) {
-            for (int64_t line = 0; line < GROUP_LINES; line++) __builtin_prefetch(x + 4 * TILE + line * 64);
-        }
+        if constexpr (PAIR) _tile_stream_loadd(5, rows + x.below, x.stride);
         fetch.step();
         ORCA_TILE_DOT(0, 4, 6)
         ORCA_TILE_DOT(1, 4, 7)
@@ -147,11 +172,73 @@ void tiles_times_panel(const char* x, const char* panel, int64_t steps, bool fre
             ORCA_TILE_DOT(3, 5, 7)
         }
     }
+    _tile_stored(0, to, ROW);
+    _tile_stored(1, to + 16, ROW);
+    if constexpr (PAIR) {
+        _tile_stored(2, to + LOWER, ROW);
+        _tile_stored(3, to + LOWER + 16, ROW);
+    }
+}
+
+// One panel, or two that are `apart` bytes from each other, from some step on.
+struct PanelPair {
+    const char* first;
+    int64_t apart;
+
+    void fetch(int64_t begin, int64_t end) const {
+        for (int64_t line = begin; line < end; line++) {
+            __builtin_prefetch(first + line * 64, 0, 2);
+            __builtin_prefetch(first + apart + line * 64, 0, 2);
+        }
+    }
+};
+
+// Some steps of 16 rows and of one panel or two (`TWO`), added to sums [16][PANEL] of each, which are `sums_apart` numbers
+// from each other; `fresh`: to 0. `COLD`: the panels come from memory. From `then` on the next ones are fetched.
+template <int32_t FORMAT, bool TWO, bool COLD>
+void tile_times_panels(
+    const char* x, PanelPair panels, PanelPair then, int64_t steps, bool fresh, float* sums, int64_t sums_apart) {
+    constexpr int64_t ROW = PANEL * 4;
+    float* beside = sums + sums_apart;
+    if (fresh) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    } else {
+        _tile_loadd(0, sums, ROW);
+        _tile_loadd(1, sums + 16, ROW);
+        if constexpr (TWO) {
+            _tile_loadd(2, beside, ROW);
+            _tile_loadd(3, beside + 16, ROW);
+        }
+    }
+    for (int64_t step = 0; step < steps; step++, x += 2 * TILE, panels.first += kTileRows * ROW) {
+        const char* other = panels.first + panels.apart;
+        _tile_loadd(4, x, TILE_BYTES);
+        if constexpr (COLD) {
+            panels.fetch(AHEAD_LINES, GROUP_LINES);
+            const PanelPair next{panels.first + kTileRows * ROW, panels.apart};
+            (step + 1 < steps ? next : then).fetch(0, AHEAD_LINES);
+        } else {
+            then.fetch(step * FAR_LINES, (step + 1) * FAR_LINES);
+        }
+        _tile_loadd(6, panels.first, ROW);
+        ORCA_TILE_DOT(0, 4, 6)
+        _tile_loadd(7, panels.first + TILE_BYTES, ROW);
+        ORCA_TILE_DOT(1, 4, 7)
+        if constexpr (TWO) {
+            _tile_loadd(6, other, ROW);
+            ORCA_TILE_DOT(2, 4, 6)
+            _tile_loadd(7, other + TILE_BYTES, ROW);
+            ORCA_TILE_DOT(3, 4, 7)
+        }
+    }
     _tile_stored(0, sums, ROW);
     _tile_stored(1, sums + 16, ROW);
-    if constexpr (PAIR) {
-        _tile_stored(2, below, ROW);
-        _tile_stored(3, below + 16, ROW);
+    if constexpr (TWO) {
+        _tile_stored(2, beside, ROW);
+        _tile_stored(3, beside + 16, ROW);
     }
 }
 
@@ -164,29 +251,31 @@ template <int32_t FORMAT> class TiledProduct {
         : x_(x),
           weight_(static_cast<const char*>(linear.weight)),
           width_(panel_bytes(linear.format, linear.k)),
-          near_(x.groups() < MANY_GROUPS ? x.chunk() : NEAR_STEPS),
+          many_(x.groups() >= MANY_GROUPS),
           lines_((GROUP_LINES + x.groups() - 1) / x.groups()) {
         const int64_t fitting = SUMS_BYTES / (x.groups() * GROUP_SUMS * static_cast<int64_t>(sizeof(float)));
-        at_once_ = x.chunk() == x.steps() ? 1 : std::max<int64_t>(fitting, 1);
+        at_once_ = x.chunk() == x.steps() ? (many_ ? 1 : 2) : std::max<int64_t>(fitting, 2);
     }
 
     // How many panels it is best to compute together: their sums wait for the rest of the depth.
     int64_t at_once() const { return at_once_; }
 
-    // `store(group, panel, sums)` for each group and panel, sums [rows][PANEL]. Meanwhile the panel `then` is fetched, the
-    // next after these, if any (or -1).
+    // `store.expect(group, panel)`, then `store.put(group, panel, sums)`, for each group and panel, sums [rows][PANEL].
+    // Meanwhile the panel `then` is fetched, the next after these, if any (or -1).
     template <class Store> void compute(Range columns, int64_t then, Store store) {
         static thread_local Scratch memory;
-        const int64_t panel_sums = x_.groups() * GROUP_SUMS;
+        const int64_t panel_sums = x_.groups() * GROUP_SUMS, width = many_ ? 1 : 2;
         float* sums = memory.get<float>(at_once_ * panel_sums);
         for (int64_t first = columns.begin; first < columns.end; first += at_once_) {
             const Range panels{first, std::min(first + at_once_, columns.end)};
             const int64_t behind = panels.end < columns.end ? panels.end : then;
             for (int64_t begin = 0; begin < x_.steps(); begin += x_.chunk()) {
                 const Range chunk{begin, std::min(begin + x_.chunk(), x_.steps())};
-                for (int64_t panel = panels.begin; panel < panels.end; panel++) {
-                    Fetch fetch = next(panels, panel, chunk, behind);
-                    multiply(panel, chunk, fetch, sums + (panel - first) * panel_sums, store);
+                for (int64_t panel = panels.begin; panel < panels.end; panel += width) {
+                    const Range own{panel, std::min(panel + width, panels.end)};
+                    Fetch fetch = next(panels, own.end, chunk, behind);
+                    float* place = sums + (panel - first) * panel_sums;
+                    many_ ? multiply_many(panel, chunk, fetch, place, store) : multiply_few(own, chunk, fetch, place, store);
                 }
             }
         }
@@ -195,31 +284,73 @@ template <int32_t FORMAT> class TiledProduct {
   private:
     static constexpr int64_t STEP_BYTES = kTileRows * PANEL * 4;  // of a panel
 
-    template <class Store> void multiply(int64_t panel, Range chunk, Fetch& fetch, float* sums, Store& store) {
-        for (int64_t begin = chunk.begin; begin < chunk.end; begin += near_) {
-            const int64_t steps = std::min(near_, chunk.end - begin);
+    template <class Store> void multiply_many(int64_t panel, Range chunk, Fetch& fetch, float* sums, Store& store) {
+        alignas(64) float last[GROUP_SUMS];
+        for (int64_t begin = chunk.begin; begin < chunk.end; begin += NEAR_STEPS) {
+            const int64_t steps = std::min(NEAR_STEPS, chunk.end - begin);
+            const bool is_last = begin + steps == x_.steps();
             const char* weight = weight_ + panel * width_ + begin * STEP_BYTES;
             for (int64_t group = 0; group < x_.groups(); group++) {
                 float* own = sums + group * GROUP_SUMS;
-                multiply(group, x_.at(group, begin), weight, steps, begin == 0, fetch, own);
-                if (begin + steps == x_.steps()) store(group, panel, own);
+                if (is_last && group + 1 < x_.groups()) store.expect(group + 1, panel);
+                multiply(group, begin, weight, steps, begin == 0 ? nullptr : own, fetch, is_last ? last : own);
+                if (is_last) store.put(group, panel, last);
             }
         }
     }
 
-    void multiply(int64_t group, const char* x, const char* weight, int64_t steps, bool fresh, Fetch& fetch, float* sums) {
+    void multiply(
+        int64_t group, int64_t begin, const char* weight, int64_t steps, const float* from, Fetch& fetch, float* to) {
         if (x_.rows_of(group) <= kTileRows) {
-            tiles_times_panel<FORMAT, false, false>(x, weight, steps, fresh, fetch, sums);
-        } else if (x_.groups() < MANY_GROUPS) {
-            tiles_times_panel<FORMAT, true, false>(x, weight, steps, fresh, fetch, sums);
+            tiles_times_panel<FORMAT, false>(x_.group(group, begin), weight, steps, from, fetch, to);
         } else {
-            tiles_times_panel<FORMAT, true, true>(x, weight, steps, fresh, fetch, sums);
+            tiles_times_panel<FORMAT, true>(x_.group(group, begin), weight, steps, from, fetch, to);
         }
     }
 
-    // What is to be computed after that chunk of a panel.
+    // The first 16 rows bring the panels, the others find them in the second-level cache.
+    template <class Store> void multiply_few(Range panels, Range chunk, const Fetch& fetch, float* sums, Store& store) {
+        const int64_t panel_sums = x_.groups() * GROUP_SUMS, tiles = (x_.size() + kTileRows - 1) / kTileRows;
+        const bool two = panels.end - panels.begin == 2, is_last = chunk.end == x_.steps();
+        const PanelPair own{weight_ + panels.begin * width_ + chunk.begin * STEP_BYTES, two ? width_ : 0};
+        PanelPair then{fetch.at, fetch.end == fetch.at ? 0 : width_};
+        const auto visit = [&](auto what) {
+            for (int64_t panel = panels.begin; panel < panels.end; panel++) {
+                for (int64_t group = 0; group < x_.groups(); group++) what(group, panel);
+            }
+        };
+        if (is_last) visit([&](int64_t group, int64_t panel) { store.expect(group, panel); });
+        for (int64_t tile = 0; tile < tiles; tile++) {
+            const char* x = x_.group(tile / 2, chunk.begin).rows + tile % 2 * TILE;
+            float* to = sums + tile * kTileRows * PANEL;
+            const int64_t steps = chunk.end - chunk.begin;
+            if (tile == 0) {
+                multiply_tile<true>(two, x, own, then, steps, chunk.begin == 0, to, panel_sums);
+                then.first += AHEAD_LINES * 64;
+            } else {
+                multiply_tile<false>(two, x, own, then, steps, chunk.begin == 0, to, panel_sums);
+                then.first += steps * FAR_LINES * 64;
+            }
+        }
+        if (!is_last) return;
+        visit([&](int64_t group, int64_t panel) {
+            store.put(group, panel, sums + (panel - panels.begin) * panel_sums + group * GROUP_SUMS);
+        });
+    }
+
+    template <bool COLD>
+    static void multiply_tile(
+        bool two, const char* x, PanelPair own, PanelPair then, int64_t steps, bool fresh, float* to, int64_t apart) {
+        if (two) {
+            tile_times_panels<FORMAT, true, COLD>(x, own, then, steps, fresh, to, apart);
+        } else {
+            tile_times_panels<FORMAT, false, COLD>(x, own, then, steps, fresh, to, apart);
+        }
+    }
+
+    // What is to be computed after that chunk of the panels before `panel`.
     Fetch next(Range panels, int64_t panel, Range chunk, int64_t behind) const {
-        if (panel + 1 < panels.end) return part(panel + 1, chunk);
+        if (panel < panels.end) return part(panel, chunk);
         if (chunk.end < x_.steps()) {
             return part(panels.begin, {chunk.end, std::min(chunk.end + x_.chunk(), x_.steps())});
         }
@@ -233,22 +364,56 @@ template <int32_t FORMAT> class TiledProduct {
 
     const TiledRows& x_;
     const char* const weight_;
-    const int64_t width_, near_, lines_;
+    const int64_t width_;
+    const bool many_;
+    const int64_t lines_;
     int64_t at_once_;
 };
 
-// A block of rows times a range of panels, into y. `x_scales`: of the block's rows, of INT8.
+// Sums go where `put(group, panel, sums)` puts them, which is near.
+template <class Put> struct PutNear {
+    Put put;
+
+    void expect(int64_t, int64_t) const {}
+};
+
+template <class Put> PutNear<Put> put_near(Put put) { return {put}; }
+
+// A block of rows of sums into their places in y. `x_scales`: of the block's rows, of INT8.
+template <int32_t FORMAT> class StoredRows {
+  public:
+    StoredRows(const Linear& linear, const TiledRows& x, const Rows& y, const float* x_scales)
+        : linear_(linear), x_(x), y_(y), x_scales_(x_scales) {}
+
+    void expect(int64_t group, int64_t panel) const {
+        for (int64_t row = 0; row < x_.rows_of(group); row++) __builtin_prefetch(place(group, row, panel), 1);
+    }
+
+    void put(int64_t group, int64_t panel, float* sums) const {
+        for (int64_t row = 0; row < x_.rows_of(group); row++, sums += PANEL) {
+            if constexpr (FORMAT == INT8) {
+                scale_row<int32_t>(linear_, panel, 0, x_scales_[group * GROUP_ROWS + row], sums);
+            }
+            store_row(linear_, panel, sums, y_.format, place(group, row, panel));
+        }
+    }
+
+  private:
+    char* place(int64_t group, int64_t row, int64_t panel) const {
+        return place_of(y_, x_.range().begin + group * GROUP_ROWS + row, panel);
+    }
+
+    const Linear& linear_;
+    const TiledRows& x_;
+    const Rows& y_;
+    const float* const x_scales_;
+};
+
+// A block of rows times a range of panels, into y.
 template <int32_t FORMAT>
 void block_times_panels(
-    const Linear& linear, const TiledRows& x, const Rows& y, Range columns, [[maybe_unused]] const float* x_scales = nullptr) {
-    TiledProduct<FORMAT>(linear, x).compute(columns, -1, [&](int64_t group, int64_t panel, float* sums) {
-        const int64_t first = group * GROUP_ROWS;
-        for (int64_t row = first; row < first + x.rows_of(group); row++, sums += PANEL) {
-            if constexpr (FORMAT == INT8) scale_row<int32_t>(linear, panel, 0, x_scales[row], sums);
-            store_row(linear, y, x.range().begin + row, panel, sums);
-            if (row + GROUP_ROWS < x.size()) __builtin_prefetch(place_of(y, x.range().begin + row + GROUP_ROWS, panel), 1);
-        }
-    });
+    const Linear& linear, const TiledRows& x, const Rows& y, Range columns, const float* x_scales = nullptr) {
+    TiledProduct<FORMAT>(linear, x).compute(columns, -1, StoredRows<FORMAT>(linear, x, y, x_scales));
 }
 
 // Each thread packs what it reads: what another one has packed would come from that one's cache.

@@ -14,7 +14,10 @@ SHAPES = [
     (13, 320, 1024),
     (16, 64, 128),
     (33, 100, 96),
+    (34, 70, 8256),
+    (64, 96, 128),
     (70, 45, 257),
+    (110, 96, 256),
     (300, 160, 2080),
     (520, 1700, 1100),
 ]
@@ -64,10 +67,10 @@ def test_any_number_of_threads_computes_the_same(instruction_set: str, threads: 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_row_does_not_depend_on_the_others_but_for_rounding(instruction_set: str, dtype: torch.dtype) -> None:
     """Whichever kernel computes that many rows."""
-    x, weight, _ = operands(40, 64, 96, dtype)
+    x, weight, _ = operands(100, 96, 96, dtype)
     packed = PackedLinear.pack(weight, instruction_set=instruction_set)
     together = packed(x, torch.float32)
-    for rows in (1, 2, 7, 8, 15, 31):
+    for rows in (1, 2, 7, 8, 15, 31, 50, 64, 65):
         if instruction_set == "amx" and dtype is torch.bfloat16:  # one kernel, and one order, for all of them
             assert torch.equal(packed(x[:rows], torch.float32), together[:rows])
         torch.testing.assert_close(packed(x[:rows], torch.float32), together[:rows], rtol=1e-5, atol=1e-4)
