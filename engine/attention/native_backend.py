@@ -35,8 +35,7 @@ class _Call(ctypes.Structure):
         ),
         ("output_token_stride", ctypes.c_int64),
         *((name, ctypes.c_int64) for name in ("table_width", "num_spans", "num_tokens", "num_heads", "num_kv_heads")),
-        *((name, ctypes.c_int64) for name in ("key_size", "value_size", "num_blocks", "block_size")),
-        *((name, ctypes.c_int64) for name in ("num_rows", "window")),
+        *((name, ctypes.c_int64) for name in ("key_size", "value_size", "block_size", "num_rows", "window")),
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
         ("query_format", ctypes.c_int32),
@@ -69,15 +68,17 @@ class NativeBackend(AttentionBackend):
     def allocate(
         self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> LayerCache:
-        """See the base class; odd key and block sizes are rounded up to what the layout wants."""
-        blocks = (shape.num_kv_heads, num_blocks)
+        """See the base class; odd key and block sizes are rounded up to what the layout wants.
+
+        In memory the heads of a block are side by side: what is scattered in a pool that has been used for a while comes
+        in larger pieces.
+        """
+        blocks = (num_blocks, shape.num_kv_heads)
         pairs = dtype is not torch.float32
+        keys = _empty((*blocks, block_size, shape.key_size + shape.key_size % 2), dtype, device)
+        values = _empty((*blocks, block_size + pairs * (block_size % 2), shape.value_size), dtype, device)
         scales = [_empty((*blocks, block_size), SCALE_DTYPE, device) for _ in range(2)] if dtype in LARGEST else []
-        return LayerCache(
-            _empty((*blocks, block_size, shape.key_size + shape.key_size % 2), dtype, device),
-            _empty((*blocks, block_size + pairs * (block_size % 2), shape.value_size), dtype, device),
-            *scales,
-        )
+        return LayerCache(*(part.transpose(0, 1) for part in (keys, values, *scales)))
 
     def plan(self, batch: FlatBatch, dtype: torch.dtype) -> NativePlan:
         """See the base class."""
@@ -149,7 +150,7 @@ def _shared(batch: FlatBatch, index: int) -> _Call:
 def _put_cache(call: _Call, cache: LayerCache) -> None:
     call.keys, call.values = cache.keys.data_ptr(), cache.values.data_ptr()
     call.key_scales, call.value_scales = _address(cache.key_scales), _address(cache.value_scales)
-    call.num_blocks, call.cache_format = cache.keys.shape[1], FORMATS[cache.keys.dtype]
+    call.cache_format = FORMATS[cache.keys.dtype]
 
 
 def _place(call: _Call, name: str, part: torch.Tensor) -> torch.Tensor:

@@ -20,20 +20,25 @@ inline bool may_use_amx() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// While it lives, its thread's eight tiles have 16 rows of 64 bytes.
+// The rows of the eight tiles, and their bytes.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// While it lives, its thread has tiles, at first of 16 rows of 64 bytes.
 class TileRegisters {
  public:
-  TileRegisters() {
-    alignas(64) struct {
-      uint8_t palette = 1, start = 0, reserved[14] = {};
-      uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } shape;
-    _tile_loadconfig(&shape);
-  }
+  TileRegisters() { shape({}); }
   ~TileRegisters() { _tile_release(); }
   TileRegisters(const TileRegisters&) = delete;
   TileRegisters& operator=(const TileRegisters&) = delete;
+
+  static void shape(const TileShapes& shapes) {
+    asm volatile("" : : "r"(&shapes) : "memory");  // GCC 12 believes that the next one reads eight bytes
+    _tile_loadconfig(&shapes);
+  }
 };
 
 // One or two blocks of 16 rows of a matrix, `step` bytes apart; rows are `stride` bytes apart.

@@ -20,7 +20,7 @@ constexpr int64_t kMostRows = 256;
 constexpr int64_t kBand = 32;       // of them, that are computed together: what they do not see is passed over
 constexpr int64_t kRowsForTiles = 8;  // from so many on the tile unit is faster than products of vectors
 constexpr int kAhead = 4;           // tiles that are fetched from memory before they are computed
-constexpr int64_t kTakes = 16;      // how often a thread takes work, to be done no later than the others
+constexpr int64_t kTakes = 8;       // how often a thread takes work, to be done no later than the others
 constexpr int64_t kPieces = 4;      // of work for each thread, at least, where there are so many
 constexpr int64_t kSplit = 512;     // fewest token slots of one part of a context
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
@@ -148,42 +148,25 @@ class Attention {
     }
   }
 
-  // `next` and `next_head`: what this thread computes then; null: that is not known.
-  void compute(const Piece& piece, int64_t head, float* partials, const Piece* next, int64_t next_head) {
-    rows_ = (piece.last - piece.first) * group_;
-    prepare(piece, head);
-    Running running{most_, sum_, sums_};
-    if (piece.parts > 1) running = partial(partials, piece.partial, rows_);
-    std::fill_n(running.most, rows_, kNothing);
-    std::fill_n(running.sum, rows_, 0.0f);
-    std::fill_n(running.values, rows_ * sum_stride_, 0.0f);
-    for (int64_t position = piece.begin; position < piece.end;) {
-      position = collect_tiles(piece, head, position);
-      if (by_tiles()) {
-        widen_keys();
-        lay_values();
-      } else {
-        const bool more = position < piece.end;
-        collect_ahead(more ? &piece : next, more ? head : next_head, more ? position : next ? next->begin : 0);
-      }
-      for (int64_t begin = 0; begin < rows_; begin = band_.end) {
-        band_ = {begin, std::min(begin + kBand, rows_)};
-        seen_ = visible_tiles(piece);
-        if (seen_.begin >= seen_.end) continue;
-        score_band();
-        for (int64_t row = band_.begin; row < band_.end; ++row) weigh(piece, row, running);
-        add_band(running.values);
-      }
+  // Some key heads of a piece, side by side as their blocks are, or one after the other where each has many rows. `next` and
+  // `next_head`: what this thread computes then; null: nothing.
+  void compute(const Piece& piece, Range heads, float* partials, const Piece* next, int64_t next_head) {
+    const int64_t rows = (piece.last - piece.first) * group_, most = by_tiles(rows) ? 1 : std::max<int64_t>(kBand / rows, 1);
+    for (int64_t head = heads.begin; head < heads.end;) {
+      const Range together{head, std::min(head + most, heads.end)};
+      head = together.end;
+      const bool more = head < heads.end;
+      compute_together(piece, together, partials, more ? &piece : next, more ? head : next_head);
     }
-    if (piece.parts == 1) finish(piece, head, running);
   }
 
   // Put the parts of a context together; `piece` is the first of them.
   void combine(const Piece& piece, int64_t head, float* partials) {
+    heads_ = {head, head + 1};
     rows_ = (piece.last - piece.first) * group_;
-    Running whole = partial(partials, piece.partial, rows_);
+    Running whole = partial(partials, head, piece.partial);
     for (int64_t part = 1; part < piece.parts; ++part) {
-      const Running other = partial(partials, piece.partial + part * round_up(rows_, kLanes), rows_);
+      const Running other = partial(partials, head, piece.partial + part * round_up(rows_, kLanes));
       for (int64_t row = 0; row < rows_; ++row) {
         const float most = std::max(whole.most[row], other.most[row]);
         if (most == kNothing) continue;
@@ -196,20 +179,64 @@ class Attention {
         whole.most[row] = most;
       }
     }
-    finish(piece, head, whole);
+    finish(piece, whole);
   }
 
-  // Floats that the parts of one key head take.
-  int64_t partial_floats(int64_t vectors) const { return vectors * (sum_stride_ + 2); }
+  // Floats that the parts of all key heads take.
+  int64_t partial_floats(int64_t vectors) const { return call_.num_kv_heads * vectors * (sum_stride_ + 2); }
 
  private:
   static constexpr bool kScaled = kFormat >= INT8;
+
+  void compute_together(const Piece& piece, Range heads, float* partials, const Piece* next, int64_t next_head) {
+    heads_ = heads;
+    rows_ = (piece.last - piece.first) * group_;
+    const int64_t rows = all_rows();
+    shape_tiles(few_by_tiles() ? rows_ : 0);
+    prepare(piece);
+    const Running running{most_, sum_, sums_};
+    std::fill_n(running.most, rows, kNothing);
+    std::fill_n(running.sum, rows, 0.0f);
+    std::fill_n(running.values, rows * sum_stride_, 0.0f);
+    for (int64_t position = piece.begin; position < piece.end;) {
+      position = collect_tiles(piece, position);
+      if (by_tiles(rows_)) {
+        widen_keys();
+        lay_values();
+      } else {
+        const bool more = position < piece.end;
+        collect_ahead(more ? &piece : next, more ? heads.begin : next_head, more ? position : next ? next->begin : 0);
+      }
+      for (int64_t begin = 0; begin < rows; begin = band_.end) {
+        band_ = {begin, std::min(begin + kBand, rows)};
+        seen_ = visible_tiles(piece);
+        if (seen_.begin >= seen_.end) continue;
+        score_band();
+        for (int64_t row = band_.begin; row < band_.end; ++row) weigh(piece, row, running);
+        add_band(running.values);
+      }
+    }
+    piece.parts == 1 ? finish(piece, running) : keep(piece, running, partials);
+  }
+
+  // What was computed of a part of the context, until all parts are there.
+  void keep(const Piece& piece, const Running& running, float* partials) const {
+    for (int64_t head = heads_.begin; head < heads_.end; ++head) {
+      const Running place = partial(partials, head, piece.partial);
+      const int64_t first = (head - heads_.begin) * rows_;
+      std::copy_n(running.most + first, rows_, place.most);
+      std::copy_n(running.sum + first, rows_, place.sum);
+      std::copy_n(running.values + first * sum_stride_, rows_ * sum_stride_, place.values);
+    }
+  }
+
+  int64_t all_rows() const { return rows_ * (heads_.end - heads_.begin); }
 
   // Halves as they are: of one token, or of two that share a pair of slots.
   void copy_tokens(int64_t token, bool two) const {
     const int64_t block = call_.slots[token] / call_.block_size, slot = call_.slots[token] % call_.block_size;
     for (int64_t head = 0; head < call_.num_kv_heads; ++head) {
-      const int64_t index = head * call_.num_blocks + block;
+      const int64_t index = block * call_.num_kv_heads + head;
       char* keys = static_cast<char*>(call_.keys) + index * keys_.block_bytes + slot * 4;
       const uint16_t* key =
           static_cast<const uint16_t*>(call_.key) + head * call_.key_head_stride + token * call_.key_token_stride;
@@ -247,7 +274,7 @@ class Attention {
     const int64_t block = call_.slots[token] / call_.block_size, slot = call_.slots[token] % call_.block_size;
     float* wide = memory_.wide.get<float>(std::max(call_.key_size, call_.value_size));
     for (int64_t head = 0; head < call_.num_kv_heads; ++head) {
-      const int64_t index = head * call_.num_blocks + block, scale = index * call_.block_size + slot;
+      const int64_t index = block * call_.num_kv_heads + head, scale = index * call_.block_size + slot;
       widen(call_.key, head * call_.key_head_stride + token * call_.key_token_stride, call_.key_size, wide);
       write_vector<kFormat>(
           static_cast<char*>(call_.keys) + index * keys_.block_bytes, wide, call_.key_size, keys_.size,
@@ -272,27 +299,37 @@ class Attention {
     for (int64_t i = 0; i < size; ++i) to[i] = orca::widen(halves[i]);
   }
 
-  Running partial(float* partials, int64_t first, int64_t rows) const {
-    float* place = partials + partial_floats(first);
-    const int64_t vectors = round_up(rows, kLanes);  // so that sums begin with a line of the cache
+  // Of a key head, from the vector `first` on.
+  Running partial(float* partials, int64_t head, int64_t first) const {
+    const int64_t vectors = round_up(rows_, kLanes);  // so that sums begin with a line of the cache
+    float* place = partials + partial_floats(first) + head * vectors * (sum_stride_ + 2);
     return {place, place + vectors, place + 2 * vectors};
   }
 
-  // The query vectors of a piece, one per row: the heads of a token side by side.
-  void prepare(const Piece& piece, int64_t head) {
-    const int64_t rows = round_up(rows_, kLanes);  // whole tiles
+  // The query vectors of a piece, one per row: for each key head its heads of a token side by side.
+  void prepare(const Piece& piece) {
+    const int64_t rows = round_up(all_rows(), kLanes);  // whole tiles
     query_ = memory_.query.get<float>(rows * keys_.size);
     scores_ = memory_.scores.get<float>(kBand * kStride);
     weights_ = memory_.weights.get<float>(kBand * kStride);
-    most_ = memory_.most.get<float>(rows_);
-    sum_ = memory_.sum.get<float>(rows_);
+    most_ = memory_.most.get<float>(rows);
+    sum_ = memory_.sum.get<float>(rows);
     sums_ = memory_.sums.get<float>(rows * sum_stride_);
     wide_ = memory_.wide.get<float>(keys_.size);
     wide_[keys_.size - 1] = 0;
-    for (int64_t row = 0; row < rows_; ++row) {
-      const int64_t token = call_.offsets[piece.span] + piece.first + row / group_;
-      put_query(row, (head * group_ + row % group_) * call_.query_head_stride + token * call_.query_token_stride);
+    for (int64_t row = 0; row < all_rows(); ++row) {
+      put_query(row, query_head(row) * call_.query_head_stride + token_of(piece, row) * call_.query_token_stride);
     }
+  }
+
+  // Of a row: which of the key heads, its query head, its token in the stream and that token's position.
+  int64_t head_of(int64_t row) const { return row / rows_; }
+  int64_t query_head(int64_t row) const { return (heads_.begin + head_of(row)) * group_ + row % group_; }
+  int64_t token_of(const Piece& piece, int64_t row) const {
+    return call_.offsets[piece.span] + piece.first + row % rows_ / group_;
+  }
+  int64_t position_of(const Piece& piece, int64_t row) const {
+    return context_start(call_, piece.span) + piece.first + row % rows_ / group_;
   }
 
   void put_query(int64_t row, int64_t offset) {
@@ -320,7 +357,7 @@ class Attention {
   // Of a key head, that of the slot of `position`.
   Tile tile_at(const Piece& piece, int64_t head, int64_t position) const {
     const int32_t* table = call_.tables + piece.span * call_.table_width;
-    const int64_t block = head * call_.num_blocks + table[position / call_.block_size];
+    const int64_t block = table[position / call_.block_size] * call_.num_kv_heads + head;
     const int64_t slot = position % call_.block_size / kTile * kTile, scale = block * call_.block_size + slot;
     const int64_t start = position - position % call_.block_size + slot;
     const int64_t slots = std::min({kTile, call_.block_size - slot, piece.end - start});
@@ -329,11 +366,11 @@ class Attention {
             call_.key_scales + scale, call_.value_scales + scale, start, slots};
   }
 
-  // The tiles from `position` on, as many as a chunk holds; the position behind them.
-  int64_t collect_tiles(const Piece& piece, int64_t head, int64_t position) {
+  // The tiles of the first key head from `position` on, as many as a chunk holds; the position behind them.
+  int64_t collect_tiles(const Piece& piece, int64_t position) {
     tiles_.clear();
     while (position < piece.end && int64_t(tiles_.size()) < kChunk / kTile) {
-      tiles_.push_back(tile_at(piece, head, position));
+      tiles_.push_back(tile_at(piece, heads_.begin, position));
       position = tiles_.back().position + tiles_.back().slots;
     }
     return position;
@@ -342,8 +379,13 @@ class Attention {
   // What is read from memory, in that order: keys, values, and what begins behind them, if anything does.
   void collect_ahead(const Piece* piece, int64_t head, int64_t position) {
     ahead_.clear();
-    for (const Tile& tile : tiles_) ahead_.push_back({tile.keys, keys_.step_bytes});
-    for (const Tile& tile : tiles_) ahead_.push_back({tile.values, 64});
+    const int64_t heads = heads_.end - heads_.begin;
+    for (const Tile& tile : tiles_) {
+      for (int64_t each = 0; each < heads; ++each) ahead_.push_back({tile.keys + each * keys_.block_bytes, keys_.step_bytes});
+    }
+    for (const Tile& tile : tiles_) {
+      for (int64_t each = 0; each < heads; ++each) ahead_.push_back({tile.values + each * values_.block_bytes, 64});
+    }
     for (int tile = 0; tile < kAhead; ++tile) {
       if (piece != nullptr && position < piece->end) {
         const Tile next = tile_at(*piece, head, position);
@@ -356,7 +398,65 @@ class Attention {
   }
 
 #if defined(__AMX_BF16__)
-  bool by_tiles() const { return kDot && rows_ >= kRowsForTiles && keys_.size % kTileDepth == 0; }
+  // Whether the tile unit computes so many rows of a key head.
+  bool by_tiles(int64_t rows) const { return kDot && rows >= kRowsForTiles && keys_.size % kTileDepth == 0; }
+
+  // Whether it computes fewer of them, too: a product of few rows takes it less time than whole tiles do.
+  bool few_by_tiles() const {
+    return kDot && kFormat == BF16 && !by_tiles(rows_) && keys_.size % kTileDepth == 0 && values_.size % kLanes == 0;
+  }
+
+  // Tiles for that many rows of a key head: 0 of scores, 1 of queries, 2 of keys; 3 of weights, 4 of values, 5 of their sums.
+  // 0 rows: whole ones, for anything.
+  void shape_tiles(int64_t rows) {
+    if (rows == shaped_) return;
+    shaped_ = rows;
+    TileShapes shapes;
+    if (rows != 0) {
+      for (const int tile : {0, 1, 3, 5}) shapes.rows[tile] = uint8_t(rows);
+      shapes.row_bytes[3] = kTile * 2;
+      shapes.rows[4] = kTile / 2;
+    }
+    TileRegisters::shape(shapes);
+  }
+
+  void score_few(int64_t head, Range rows, Range tiles) const {
+    const char* query = reinterpret_cast<const char*>(query_) + rows.begin * keys_.size * 2;
+    for (int64_t index = tiles.begin; index < tiles.end; ++index) {
+      const char* keys = tiles_[index].keys + head * keys_.block_bytes;
+      const Ahead ahead = *ahead_of(head, index, false);
+      _tile_zero(0);
+      for (int64_t step = 0; step < steps_; step += kTileRows) {
+        for (int64_t line = step; line < step + kTileRows; ++line) __builtin_prefetch(ahead.at + line * ahead.stride, 0, 2);
+        _tile_loadd(1, query + step * 4, keys_.size * 2);
+        _tile_loadd(2, keys + step * keys_.step_bytes, keys_.step_bytes);
+        _tile_dpbf16ps(0, 1, 2);
+      }
+      _tile_stored(0, scores(rows.begin) + index * kTile, kStride * 4);
+    }
+  }
+
+  void add_few(int64_t head, Range rows, Range tiles, float* values) const {
+    const int64_t pair_bytes = values_.size * 4;
+    for (int64_t index = tiles.begin; index < tiles.end; ++index) {
+      if (tiles_[index].slots < kTile) {  // behind them there may be anything
+        for (Range left = rows; left.begin < left.end;) left.begin += add_values(head, left, {index, index + 1}, values);
+        continue;
+      }
+      const char* from = tiles_[index].values + head * values_.block_bytes;
+      const Ahead ahead = *ahead_of(head, index, true);
+      float* to = values + rows.begin * sum_stride_;
+      _tile_loadd(3, reinterpret_cast<const char*>(weights(rows.begin)) + index * kTile * 2, kStride * 2);
+      for (int64_t column = 0; column < values_.size; column += kLanes) {
+        const int64_t first = column / kLanes * (kTile / 2);
+        for (int64_t line = first; line < first + kTile / 2; ++line) __builtin_prefetch(ahead.at + line * ahead.stride, 0, 2);
+        _tile_loadd(5, to + column, sum_stride_ * 4);
+        _tile_loadd(4, from + column * 4, pair_bytes);
+        _tile_dpbf16ps(5, 3, 4);
+        _tile_stored(5, to + column, sum_stride_ * 4);
+      }
+    }
+  }
 
   // Keys lie as the tile unit takes them, but for those that have to be widened.
   void widen_keys() {
@@ -420,15 +520,19 @@ class Attention {
     }
   }
 #else
-  static constexpr bool by_tiles() { return false; }
+  static constexpr bool by_tiles(int64_t) { return false; }
+  static constexpr bool few_by_tiles() { return false; }
+  void shape_tiles(int64_t) {}
+  void score_few(int64_t, Range, Range) const {}
+  void add_few(int64_t, Range, Range, float*) const {}
   void widen_keys() {}
   void lay_values() {}
   void score_by_tiles() {}
   void add_by_tiles(float*) {}
 #endif
 
-  // Of the tiles, from the first that the first row of the band sees to the last that its last row does; from an even one
-  // on, for values are laid in pairs of tiles.
+  // Of the tiles, from the first that any row of the band sees to the last; from an even one on, for values are laid in
+  // pairs of tiles. A band of several key heads has all rows of each.
   Range visible_tiles(const Piece& piece) const {
     const int64_t first = first_visible(call_, position_of(piece, band_.begin));
     const int64_t last = position_of(piece, band_.end - 1);
@@ -443,18 +547,38 @@ class Attention {
     return {tile_from(first) / 2 * 2, end};
   }
 
-  int64_t position_of(const Piece& piece, int64_t row) const {
-    return context_start(call_, piece.span) + piece.first + row / group_;
+  // The band against all of its tiles. Several key heads: one tile of each after the other, in the order of memory.
+  template <class Visit>
+  void visit_heads(Visit visit) const {
+    const int64_t heads = heads_.end - heads_.begin;
+    if (heads == 1) return visit(0, band_, seen_);
+    for (int64_t index = seen_.begin; index < seen_.end; ++index) {
+      for (int64_t head = 0; head < heads; ++head) {
+        visit(head, Range{head * rows_, (head + 1) * rows_}, Range{index, index + 1});
+      }
+    }
   }
 
   void score_band() {
-    if (by_tiles()) return score_by_tiles();
-    for (int64_t row = band_.begin; row < band_.end;) row += score_rows(row);
+    if (by_tiles(rows_)) return score_by_tiles();
+    visit_heads([&](int64_t head, Range rows, Range tiles) {
+      if (few_by_tiles()) return score_few(head, rows, tiles);
+      while (rows.begin < rows.end) rows.begin += score_rows(head, rows, tiles);
+    });
   }
 
   void add_band(float* values) {
-    if (by_tiles()) return add_by_tiles(values);
-    for (int64_t row = band_.begin; row < band_.end;) row += add_values(row, values);
+    if (by_tiles(rows_)) return add_by_tiles(values);
+    visit_heads([&](int64_t head, Range rows, Range tiles) {
+      if (few_by_tiles()) return add_few(head, rows, tiles, values);
+      while (rows.begin < rows.end) rows.begin += add_values(head, rows, tiles, values);
+    });
+  }
+
+  // What is read some tiles after that of a key head: keys, or `values`.
+  const Ahead* ahead_of(int64_t head, int64_t index, bool values) const {
+    const int64_t heads = heads_.end - heads_.begin;
+    return &ahead_[((values ? int64_t(tiles_.size()) : 0) + index) * heads + head + kAhead];
   }
 
   float* scores(int64_t row) const { return scores_ + (row - band_.begin) * kStride; }
@@ -462,30 +586,31 @@ class Attention {
   // One for each slot of the chunk; with dot products half as wide.
   float* weights(int64_t row) const { return weights_ + (row - band_.begin) * (kDot ? kStride / 2 : kStride); }
 
-  int64_t score_rows(int64_t row) {
-    const int64_t left = band_.end - row;
-    if (left >= 8) return score<8, 1, 2>(row);
-    if (left >= 4) return score<4, 2, 1>(row);
-    if (left >= 2) return score<2, 4, 1>(row);
-    return score<1, 4, 1>(row);
+  // The first rows of a key head; how many.
+  int64_t score_rows(int64_t head, Range rows, Range tiles) {
+    const int64_t left = rows.end - rows.begin;
+    if (left >= 8) return score<8, 1, 2>(head, rows.begin, tiles);
+    if (left >= 4) return score<4, 2, 1>(head, rows.begin, tiles);
+    if (left >= 2) return score<2, 4, 1>(head, rows.begin, tiles);
+    return score<1, 4, 1>(head, rows.begin, tiles);
   }
 
-  // Products of `kCount` rows with all keys of the chunk, `kTiles` at a time. Sums are kept `kWays` apart, to hide the
+  // Products of `kCount` rows with the keys of tiles, `kTiles` at a time. Sums are kept `kWays` apart, to hide the
   // products' latency.
   template <int kCount, int kWays, int kTiles>
-  int64_t score(int64_t row) {
-    int64_t index = seen_.begin;
-    for (; index + kTiles <= seen_.end; index += kTiles) score_tiles<kCount, kWays, kTiles>(row, index);
-    for (; index < seen_.end; ++index) score_tiles<kCount, kWays, 1>(row, index);
+  int64_t score(int64_t head, int64_t row, Range tiles) {
+    int64_t index = tiles.begin;
+    for (; index + kTiles <= tiles.end; index += kTiles) score_tiles<kCount, kWays, kTiles>(head, row, index);
+    for (; index < tiles.end; ++index) score_tiles<kCount, kWays, 1>(head, row, index);
     return kCount;
   }
 
   template <int kCount, int kWays, int kTiles>
-  void score_tiles(int64_t row, int64_t index) {
+  void score_tiles(int64_t head, int64_t row, int64_t index) {
     f32x16 sums[kWays][kCount][kTiles] = {};
     const char* keys[kTiles];
-    for (int t = 0; t < kTiles; ++t) keys[t] = tiles_[index + t].keys;
-    const Ahead* ahead = &ahead_[index + kAhead];
+    for (int t = 0; t < kTiles; ++t) keys[t] = tiles_[index + t].keys + head * keys_.block_bytes;
+    const Ahead* ahead = ahead_of(head, index, false);
     int64_t step = 0;
     for (; step + kWays <= steps_; step += kWays) {
 #pragma GCC unroll 4
@@ -535,7 +660,7 @@ class Attention {
   }
 
   // Scores become weights, and what has been summed up is scaled to the new largest score.
-  void weigh(const Piece& piece, int64_t row, Running& running) {
+  void weigh(const Piece& piece, int64_t row, const Running& running) {
     const float most = std::max(running.most[row], finish_scores(piece, row));
     const float* scores = this->scores(row);
     const float factor = is_plain() ? call_.scale : 1.0f, base = most == kNothing ? 0.0f : most;
@@ -545,7 +670,7 @@ class Attention {
     for (int64_t slot = seen_.begin * kTile; slot < end; slot += kTile) {
       f32x16 weight = weight_of(load<f32x16>(scores + slot), factor, base);
       total += weight;
-      if constexpr (kScaled) weight = scaled(tiles_[slot / kTile], weight);
+      if constexpr (kScaled) weight = scaled(tiles_[slot / kTile], head_of(row), weight);
       put_weights(row, slot, weight);
     }
     if (end % (2 * kTile)) put_weights(row, end, f32x16{});
@@ -589,7 +714,7 @@ class Attention {
     for (int64_t index = seen_.begin; index < seen_.end; ++index) {
       const Tile& tile = tiles_[index];
       f32x16 score = load<f32x16>(scores + index * kTile);
-      if (!plain) score = final_score(tile, score);
+      if (!plain) score = final_score(tile, head_of(row), score);
       const bool whole = tile.slots == kTile && tile.position >= first && tile.position + kTile - 1 <= position;
       if (!whole) score = visible(tile, score, first, position);
       if (!plain || !whole) store(scores + index * kTile, score);
@@ -598,9 +723,9 @@ class Attention {
     return largest_of(high) * (plain ? call_.scale : 1.0f);
   }
 
-  f32x16 final_score(const Tile& tile, f32x16 score) const {
+  f32x16 final_score(const Tile& tile, int64_t head, f32x16 score) const {
     score *= call_.scale;
-    if constexpr (kScaled) score *= load_bf16(tile.key_scales);
+    if constexpr (kScaled) score *= load_bf16(tile.key_scales + head * call_.block_size);
     return call_.softcap == 0 ? score : tanh_of(score / call_.softcap) * call_.softcap;
   }
 
@@ -612,43 +737,45 @@ class Attention {
   }
 
   // The scales of slots that nobody wrote may be anything.
-  static f32x16 scaled(const Tile& tile, f32x16 weights) {
-    const f32x16 product = weights * load_bf16(tile.value_scales);
+  f32x16 scaled(const Tile& tile, int64_t head, f32x16 weights) const {
+    const f32x16 product = weights * load_bf16(tile.value_scales + head * call_.block_size);
     return tile.slots == kTile ? product : (lane_numbers() < int32_t(tile.slots) ? product : f32x16{});
   }
 
-  int64_t add_values(int64_t row, float* values) {
-    const int64_t left = band_.end - row;
-    if (left >= 6) return add_columns<6>(row, values);
-    if (left >= 4) return add_columns<4>(row, values);
-    if (left >= 2) return add_columns<2>(row, values);
-    return add_columns<1>(row, values);
+  // The first rows of a key head; how many.
+  int64_t add_values(int64_t head, Range rows, Range tiles, float* values) const {
+    const int64_t left = rows.end - rows.begin;
+    if (left >= 6) return add_columns<6>(head, rows.begin, tiles, values);
+    if (left >= 4) return add_columns<4>(head, rows.begin, tiles, values);
+    if (left >= 2) return add_columns<2>(head, rows.begin, tiles, values);
+    return add_columns<1>(head, rows.begin, tiles, values);
   }
 
   template <int kCount>
-  int64_t add_columns(int64_t row, float* values) {
+  int64_t add_columns(int64_t head, int64_t row, Range tiles, float* values) const {
+    const int64_t padded = values_.padded;
     int64_t column = 0;
     if constexpr (kCount <= 2) {  // little to compute: whole blocks are read in order
-      for (; column + 8 * kLanes <= values_.padded; column += 8 * kLanes) add<kCount, 8>(row, column, values);
+      for (; column + 8 * kLanes <= padded; column += 8 * kLanes) add<kCount, 8>(head, row, column, tiles, values);
     }
-    for (; column + 4 * kLanes <= values_.padded; column += 4 * kLanes) add<kCount, 4>(row, column, values);
-    for (; column < values_.padded; column += kLanes) add<kCount, 1>(row, column, values);
+    for (; column + 4 * kLanes <= padded; column += 4 * kLanes) add<kCount, 4>(head, row, column, tiles, values);
+    for (; column < padded; column += kLanes) add<kCount, 1>(head, row, column, tiles, values);
     return kCount;
   }
 
   template <int kCount, int kVectors>
-  void add(int64_t row, int64_t column, float* values) {
+  void add(int64_t head, int64_t row, int64_t column, Range tiles, float* values) const {
     f32x16 sums[kCount][kVectors];
     for (int r = 0; r < kCount; ++r) {
       for (int v = 0; v < kVectors; ++v) {
         sums[r][v] = load<f32x16>(values + (row + r) * sum_stride_ + column + v * kLanes);
       }
     }
-    for (int64_t index = seen_.begin; index < seen_.end; ++index) {
+    for (int64_t index = tiles.begin; index < tiles.end; ++index) {
       if constexpr (kFormat == F32) {
-        add_plain(sums, tiles_[index], row, index, column);
+        add_plain(sums, head, row, index, column);
       } else {
-        add_pairs(sums, tiles_[index], row, index, column);
+        add_pairs(sums, head, row, index, column);
       }
     }
     for (int r = 0; r < kCount; ++r) {
@@ -659,9 +786,10 @@ class Attention {
   }
 
   template <int kCount, int kVectors>
-  void add_plain(f32x16 (&sums)[kCount][kVectors], const Tile& tile, int64_t row, int64_t index, int64_t column) const {
+  void add_plain(f32x16 (&sums)[kCount][kVectors], int64_t head, int64_t row, int64_t index, int64_t column) const {
+    const Tile& tile = tiles_[index];
     for (int64_t slot = 0; slot < tile.slots; ++slot) {
-      const char* from = tile.values + (slot * values_.size + column) * 4;
+      const char* from = tile.values + head * values_.block_bytes + (slot * values_.size + column) * 4;
       for (int v = 0; v < kVectors; ++v) {
         const f32x16 value = load<f32x16>(from + v * kLanes * 4);
         for (int r = 0; r < kCount; ++r) sums[r][v] += value * weights(row + r)[index * kTile + slot];
@@ -670,13 +798,14 @@ class Attention {
   }
 
   template <int kCount, int kVectors>
-  void add_pairs(f32x16 (&sums)[kCount][kVectors], const Tile& tile, int64_t row, int64_t index, int64_t column) const {
-    const Ahead ahead = ahead_[tiles_.size() + index + kAhead];
+  void add_pairs(f32x16 (&sums)[kCount][kVectors], int64_t head, int64_t row, int64_t index, int64_t column) const {
+    const Tile& tile = tiles_[index];
+    const Ahead ahead = *ahead_of(head, index, true);
     for (int64_t pair = 0; 2 * pair < tile.slots; ++pair) {
       // The second slot of the last pair may never have been written.
       const uint32_t used = 2 * pair + 1 < tile.slots ? 0xffffffffu : 0x0000ffffu;
       const int64_t offset = (pair * values_.size + column) * 2 * values_.bytes;
-      const char* from = tile.values + offset;
+      const char* from = tile.values + head * values_.block_bytes + offset;
       for (int v = 0; v < kVectors; ++v) {
         __builtin_prefetch(ahead.at + (offset / 64 + v) * ahead.stride, 0, 2);
         const u32x16 value = load_pairs<kFormat>(from + v * kLanes * 2 * values_.bytes) & used;
@@ -687,10 +816,9 @@ class Attention {
     }
   }
 
-  void finish(const Piece& piece, int64_t head, const Running& running) const {
-    for (int64_t row = 0; row < rows_; ++row) {
-      const int64_t token = call_.offsets[piece.span] + piece.first + row / group_;
-      const int64_t query_head = head * group_ + row % group_;
+  void finish(const Piece& piece, const Running& running) const {
+    for (int64_t row = 0; row < all_rows(); ++row) {
+      const int64_t query_head = this->query_head(row);
       float sum = running.sum[row], shrink = 1.0f;
       if (call_.sinks) {
         const float most = std::max(running.most[row], call_.sinks[query_head]);
@@ -699,7 +827,7 @@ class Attention {
       }
       const float factor = shrink / sum;
       const float* values = running.values + row * sum_stride_;
-      const int64_t place = token * call_.output_token_stride + query_head * call_.value_size;
+      const int64_t place = token_of(piece, row) * call_.output_token_stride + query_head * call_.value_size;
       if (call_.query_format == F32) {
         float* output = static_cast<float*>(call_.output) + place;
         for (int64_t i = 0; i < call_.value_size; ++i) output[i] = values[i] * factor;
@@ -717,14 +845,34 @@ class Attention {
   const ValueShape values_;
   const int64_t group_, steps_;
   const int64_t sum_stride_;  // of rows of sums, see kStride
-  int64_t rows_ = 0;
+  Range heads_{0, 0};  // key heads that are computed now
+  int64_t rows_ = 0;   // query vectors of each
   Memory& memory_ = memory();
   std::vector<Tile>& tiles_ = memory_.tiles;
   std::vector<Ahead>& ahead_ = memory_.ahead;
   Range band_{0, 0};  // of rows that are computed now
   Range seen_{0, 0};  // of the tiles, that they see any of
+  int64_t shaped_ = 0;  // rows of a key head that the tile registers are for, see shape_tiles
   uint32_t* laid_ = nullptr;  // pairs of values of the chunk, [slots / 2][sum_stride_]
   float *query_, *scores_, *weights_, *most_, *sum_, *sums_, *wide_;
+};
+
+// What a thread takes at a time: some key heads of a piece, the more of them the more pieces there are.
+class Takes {
+ public:
+  Takes(const std::vector<Piece>& pieces, int64_t heads, int threads) : pieces_(pieces), heads_(heads) {
+    const int64_t most = int64_t(pieces.size()) * heads / (threads * kTakes);
+    shares_ = heads / std::clamp<int64_t>(most, 1, heads);
+  }
+
+  int64_t size() const { return int64_t(pieces_.size()) * shares_; }
+  const Piece& piece(int64_t index) const { return pieces_[index / shares_]; }
+  Range heads(int64_t index) const { return share(heads_, index % shares_, shares_); }
+
+ private:
+  const std::vector<Piece>& pieces_;
+  const int64_t heads_;
+  int64_t shares_;  // of a piece
 };
 
 template <int kFormat, bool kDot>
@@ -735,28 +883,24 @@ void attend_as(const OrcaAttention& call, AttentionWork& work, Team& team, int t
 #endif
   if (thread == 0) {
     divide(call, team.size, work);
-    work.partials.get<float>(attention.partial_floats(work.vectors) * call.num_kv_heads);
+    work.partials.get<float>(attention.partial_floats(work.vectors));
   }
   attention.write(call.num_tokens * thread / team.size, call.num_tokens * (thread + 1) / team.size);
   team.barrier();
-  const int64_t heads = call.num_kv_heads, total = int64_t(work.pieces.size()) * heads;
-  const int64_t stride = attention.partial_floats(work.vectors);
   float* partials = work.partials.get<float>(0);
-  const int64_t count = std::clamp<int64_t>(total / (team.size * kTakes), 1, heads);
-  for (int64_t first = team.take() * count; first < total; first = team.take() * count) {
-    const int64_t last = std::min(first + count, total);
-    for (int64_t index = first; index < last; ++index) {
-      const int64_t head = index % heads, next = index + 1;
-      attention.compute(work.pieces[index / heads], head, partials + head * stride,
-                        next < last ? &work.pieces[next / heads] : nullptr, next % heads);
-    }
+  const Takes takes(work.pieces, call.num_kv_heads, team.size);
+  for (int64_t index = team.take(), next = 0; index < takes.size(); index = next) {
+    next = team.take();  // now, for its first lines are fetched at the end of this one
+    const bool more = next < takes.size();
+    attention.compute(takes.piece(index), takes.heads(index), partials, more ? &takes.piece(next) : nullptr,
+                      more ? takes.heads(next).begin : 0);
   }
   team.barrier();
   if (!work.vectors) return;
+  const int64_t heads = call.num_kv_heads, total = int64_t(work.pieces.size()) * heads;
   for (int64_t index = team.take(); index < total; index = team.take()) {
-    const int64_t head = index % heads;
     const Piece& piece = work.pieces[index / heads];
-    if (piece.parts > 1 && piece.part == 0) attention.combine(piece, head, partials + head * stride);
+    if (piece.parts > 1 && piece.part == 0) attention.combine(piece, index % heads, partials);
   }
   team.barrier();
 }

@@ -11,7 +11,7 @@
 
 // One layer's attention in one iteration; strides count numbers, the last dimension is contiguous.
 //
-// The cache of a layer is [num_kv_heads, num_blocks] blocks. A block of keys is [size / 2][block_size][2], one of values
+// The cache of a layer is [num_blocks, num_kv_heads] blocks. A block of keys is [size / 2][block_size][2], one of values
 // [block_size / 2][size][2]: what a dot product of pairs, or the tile unit, reads in order. In float32 they are
 // [size][block_size] and [block_size][size]. Odd key and block sizes are rounded up. Behind the end of each array 64
 // more bytes may be read.
@@ -22,7 +22,7 @@ struct OrcaAttention {
   void* output;       // [num_tokens, num_heads, value_size], heads side by side
   void* keys;
   void* values;
-  uint16_t* key_scales;  // [num_kv_heads, num_blocks, block_size]
+  uint16_t* key_scales;  // [num_blocks, num_kv_heads, block_size]
   uint16_t* value_scales;
   const int32_t* tables;    // [num_spans, table_width]
   const int64_t* slots;     // [num_tokens]: block * block_size + offset
@@ -35,7 +35,7 @@ struct OrcaAttention {
   int64_t value_head_stride, value_token_stride;
   int64_t output_token_stride;
   int64_t table_width, num_spans, num_tokens, num_heads, num_kv_heads, key_size, value_size;
-  int64_t num_blocks, block_size, num_rows;
+  int64_t block_size, num_rows;
   int64_t window;  // 0: none
   float scale, softcap;  // softcap 0: none
   int32_t query_format, cache_format;  // orca::Format; 8-bit ones have a bfloat16 scale for each token and head
@@ -47,13 +47,13 @@ namespace orca {
 struct Piece {
   int64_t span, first, last, begin, end;
   int64_t part, parts;  // of the context
-  int64_t partial;      // where its part of the result goes, in vectors, for key head 0
+  int64_t partial;      // where its part of the result goes, in vectors of all key heads
 };
 
 // What the threads of a team share while they attend.
 struct AttentionWork {
   std::vector<Piece> pieces;
-  int64_t vectors = 0;  // of partial results, per key head
+  int64_t vectors = 0;  // of partial results, for each key head
   Scratch partials;
 };
 
