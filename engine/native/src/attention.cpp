@@ -674,7 +674,8 @@ class Attention {
       put_weights(row, slot, weight);
     }
     if (end % (2 * kTile)) put_weights(row, end, f32x16{});
-    const float shrink = most == kNothing ? 1.0f : std::exp(running.most[row] - most);
+    const bool is_first = running.most[row] == kNothing;  // nothing was summed up yet
+    const float shrink = most == kNothing || is_first ? 1.0f : std::exp(running.most[row] - most);
     running.most[row] = most;
     running.sum[row] = running.sum[row] * shrink + sum_of(total);
     if (shrink != 1.0f) {

@@ -33,6 +33,7 @@ constexpr int64_t CHUNK_BYTES = 1 << 20;  // of packed rows
 constexpr int64_t SUMS_BYTES = 1 << 20;   // that wait for the next chunk
 constexpr int64_t NEAR_STEPS = 16;        // of a panel in the first-level cache
 constexpr int64_t MANY_GROUPS = 3;        // from so many on it pays
+constexpr int64_t FEW_PANELS = 16;
 constexpr int64_t AHEAD_LINES = 10;       // of each of two panels, that are fetched before they are computed
 constexpr int64_t FAR_LINES = 5;          // of the next two, for each step of rows that find theirs in the cache
 
@@ -50,7 +51,11 @@ struct Group {
 class TiledRows {
   public:
     TiledRows(char* memory, Range rows, int64_t steps)
-        : memory_(memory), range_(rows), steps_(steps), groups_((size() + GROUP_ROWS - 1) / GROUP_ROWS) {
+        : memory_(memory),
+          range_(rows),
+          steps_(steps),
+          groups_((size() + GROUP_ROWS - 1) / GROUP_ROWS),
+          step_bytes_(size() <= kTileRows ? TILE : 2 * TILE) {
         const int64_t fitting = CHUNK_BYTES / (groups_ * 2 * TILE) / NEAR_STEPS * NEAR_STEPS;
         chunk_ = std::min(std::max(fitting, NEAR_STEPS), steps);
     }
@@ -80,7 +85,7 @@ class TiledRows {
             for (int64_t begin = 0; begin < whole; begin += chunk_) {
                 const char* x = from + begin * TILE_BYTES;
                 char* to = line(row, begin);
-                for (int64_t step = begin; step < std::min(begin + chunk_, whole); step++, x += TILE_BYTES, to += 2 * TILE) {
+                for (int64_t step = begin; step < std::min(begin + chunk_, whole); step++, x += TILE_BYTES, to += step_bytes_) {
                     _mm512_store_si512(to, _mm512_loadu_si512(x));
                 }
             }
@@ -107,7 +112,7 @@ class TiledRows {
 
     // From a step on to the end of its chunk.
     Group group(int64_t index, int64_t step) const {
-        if (index >= direct_groups_) return {at(index, step), TILE_BYTES, 2 * TILE, TILE};
+        if (index >= direct_groups_) return {at(index, step), TILE_BYTES, step_bytes_, TILE};
         const char* rows = direct_ + index * GROUP_ROWS * direct_stride_ + step * TILE_BYTES;
         return {rows, direct_stride_, TILE_BYTES, kTileRows * direct_stride_};
     }
@@ -122,12 +127,13 @@ class TiledRows {
   private:
     char* at(int64_t group, int64_t step) const {
         const int64_t begin = step / chunk_ * chunk_, length = std::min(chunk_, steps_ - begin);
-        return memory_ + (begin * groups_ + group * length + step - begin) * 2 * TILE;
+        return memory_ + (begin * groups_ + group * length + step - begin) * step_bytes_;
     }
 
     char* const memory_;
     const Range range_;
     const int64_t steps_, groups_;
+    const int64_t step_bytes_;  // one tile where there are no more rows: every second one would find half a cache
     int64_t chunk_;
     const char* direct_ = nullptr;
     int64_t direct_stride_ = 0, direct_groups_ = 0;
@@ -186,9 +192,13 @@ struct PanelPair {
     int64_t apart;
 
     void fetch(int64_t begin, int64_t end) const {
-        for (int64_t line = begin; line < end; line++) {
-            __builtin_prefetch(first + line * 64, 0, 2);
-            __builtin_prefetch(first + apart + line * 64, 0, 2);
+        const char* at = first + begin * 64;
+        const char* other = at + apart;
+#pragma GCC unroll 1
+        for (int64_t line = begin; line < end; line++, at += 64, other += 64) {
+            __builtin_prefetch(at, 0, 2);
+            asm volatile("" : "+r"(other));
+            __builtin_prefetch(other, 0, 2);
         }
     }
 };
@@ -197,7 +207,7 @@ struct PanelPair {
 // from each other; `fresh`: to 0. `COLD`: the panels come from memory. From `then` on the next ones are fetched.
 template <int32_t FORMAT, bool TWO, bool COLD>
 void tile_times_panels(
-    const char* x, PanelPair panels, PanelPair then, int64_t steps, bool fresh, float* sums, int64_t sums_apart) {
+    const Group& x, PanelPair panels, PanelPair then, int64_t steps, bool fresh, float* sums, int64_t sums_apart) {
     constexpr int64_t ROW = PANEL * 4;
     float* beside = sums + sums_apart;
     if (fresh) {
@@ -213,24 +223,25 @@ void tile_times_panels(
             _tile_loadd(3, beside + 16, ROW);
         }
     }
-    for (int64_t step = 0; step < steps; step++, x += 2 * TILE, panels.first += kTileRows * ROW) {
+    const char* rows = x.rows;
+    for (int64_t step = 0; step < steps; step++, rows += x.step, panels.first += kTileRows * ROW) {
         const char* other = panels.first + panels.apart;
-        _tile_loadd(4, x, TILE_BYTES);
+        _tile_loadd(4, rows, TILE_BYTES);
         if constexpr (COLD) {
-            panels.fetch(AHEAD_LINES, GROUP_LINES);
-            const PanelPair next{panels.first + kTileRows * ROW, panels.apart};
-            (step + 1 < steps ? next : then).fetch(0, AHEAD_LINES);
+            panels.fetch(AHEAD_LINES, AHEAD_LINES + GROUP_LINES);
         } else {
             then.fetch(step * FAR_LINES, (step + 1) * FAR_LINES);
         }
-        _tile_loadd(6, panels.first, ROW);
+        _tile_stream_loadd(6, panels.first, ROW);
         ORCA_TILE_DOT(0, 4, 6)
-        _tile_loadd(7, panels.first + TILE_BYTES, ROW);
-        ORCA_TILE_DOT(1, 4, 7)
         if constexpr (TWO) {
-            _tile_loadd(6, other, ROW);
-            ORCA_TILE_DOT(2, 4, 6)
-            _tile_loadd(7, other + TILE_BYTES, ROW);
+            _tile_stream_loadd(7, other, ROW);
+            ORCA_TILE_DOT(2, 4, 7)
+        }
+        _tile_stream_loadd(6, panels.first + TILE_BYTES, ROW);
+        ORCA_TILE_DOT(1, 4, 6)
+        if constexpr (TWO) {
+            _tile_stream_loadd(7, other + TILE_BYTES, ROW);
             ORCA_TILE_DOT(3, 4, 7)
         }
     }
@@ -257,17 +268,19 @@ template <int32_t FORMAT> class TiledProduct {
         at_once_ = x.chunk() == x.steps() ? (many_ ? 1 : 2) : std::max<int64_t>(fitting, 2);
     }
 
-    // How many panels it is best to compute together: their sums wait for the rest of the depth.
-    int64_t at_once() const { return at_once_; }
+    // How many panels it is best to compute before others.
+    int64_t at_once() const { return many_ ? at_once_ : std::max(at_once_, FEW_PANELS); }
 
     // `store.expect(group, panel)`, then `store.put(group, panel, sums)`, for each group and panel, sums [rows][PANEL].
     // Meanwhile the panel `then` is fetched, the next after these, if any (or -1).
     template <class Store> void compute(Range columns, int64_t then, Store store) {
         static thread_local Scratch memory;
         const int64_t panel_sums = x_.groups() * GROUP_SUMS, width = many_ ? 1 : 2;
-        float* sums = memory.get<float>(at_once_ * panel_sums);
+        float* both = memory.get<float>(2 * at_once_ * panel_sums);
+        waiting_ = {0, 0};
         for (int64_t first = columns.begin; first < columns.end; first += at_once_) {
             const Range panels{first, std::min(first + at_once_, columns.end)};
+            float* sums = both + (first - columns.begin) / at_once_ % 2 * at_once_ * panel_sums;
             const int64_t behind = panels.end < columns.end ? panels.end : then;
             for (int64_t begin = 0; begin < x_.steps(); begin += x_.chunk()) {
                 const Range chunk{begin, std::min(begin + x_.chunk(), x_.steps())};
@@ -279,6 +292,7 @@ template <int32_t FORMAT> class TiledProduct {
                 }
             }
         }
+        put_waiting(store);
     }
 
   private:
@@ -314,14 +328,12 @@ template <int32_t FORMAT> class TiledProduct {
         const bool two = panels.end - panels.begin == 2, is_last = chunk.end == x_.steps();
         const PanelPair own{weight_ + panels.begin * width_ + chunk.begin * STEP_BYTES, two ? width_ : 0};
         PanelPair then{fetch.at, fetch.end == fetch.at ? 0 : width_};
-        const auto visit = [&](auto what) {
-            for (int64_t panel = panels.begin; panel < panels.end; panel++) {
-                for (int64_t group = 0; group < x_.groups(); group++) what(group, panel);
-            }
-        };
-        if (is_last) visit([&](int64_t group, int64_t panel) { store.expect(group, panel); });
+        for (int64_t panel = panels.begin; is_last && panel < panels.end; panel++) {
+            for (int64_t group = 0; group < x_.groups(); group++) store.expect(group, panel);
+        }
         for (int64_t tile = 0; tile < tiles; tile++) {
-            const char* x = x_.group(tile / 2, chunk.begin).rows + tile % 2 * TILE;
+            Group x = x_.group(tile / 2, chunk.begin);
+            x.rows += tile % 2 * x.below;
             float* to = sums + tile * kTileRows * PANEL;
             const int64_t steps = chunk.end - chunk.begin;
             if (tile == 0) {
@@ -333,14 +345,25 @@ template <int32_t FORMAT> class TiledProduct {
             }
         }
         if (!is_last) return;
-        visit([&](int64_t group, int64_t panel) {
-            store.put(group, panel, sums + (panel - panels.begin) * panel_sums + group * GROUP_SUMS);
-        });
+        put_waiting(store);
+        waiting_ = panels;
+        waiting_sums_ = sums;
+    }
+
+    // Sums of few rows wait for the next ones: who reads what a tile was just stored to waits itself, and asks memory for
+    // nothing meanwhile.
+    template <class Store> void put_waiting(Store& store) {
+        for (int64_t panel = waiting_.begin; panel < waiting_.end; panel++) {
+            for (int64_t group = 0; group < x_.groups(); group++, waiting_sums_ += GROUP_SUMS) {
+                store.put(group, panel, waiting_sums_);
+            }
+        }
+        waiting_ = {0, 0};
     }
 
     template <bool COLD>
     static void multiply_tile(
-        bool two, const char* x, PanelPair own, PanelPair then, int64_t steps, bool fresh, float* to, int64_t apart) {
+        bool two, const Group& x, PanelPair own, PanelPair then, int64_t steps, bool fresh, float* to, int64_t apart) {
         if (two) {
             tile_times_panels<FORMAT, true, COLD>(x, own, then, steps, fresh, to, apart);
         } else {
@@ -368,6 +391,8 @@ template <int32_t FORMAT> class TiledProduct {
     const bool many_;
     const int64_t lines_;
     int64_t at_once_;
+    Range waiting_{0, 0};  // panels whose sums have not been put yet
+    float* waiting_sums_ = nullptr;
 };
 
 // Sums go where `put(group, panel, sums)` puts them, which is near.
