@@ -70,8 +70,8 @@ class NativeBackend(AttentionBackend):
     ) -> LayerCache:
         """See the base class; odd key and block sizes are rounded up to what the layout wants.
 
-        In memory the heads of a block are side by side: what is scattered in a pool that has been used for a while comes
-        in larger pieces.
+        In memory the heads of a block are side by side: what is scattered in a pool that has been used for a while
+        comes in larger pieces.
         """
         blocks = (num_blocks, shape.num_kv_heads)
         pairs = dtype is not torch.float32
