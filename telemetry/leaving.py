@@ -2,6 +2,7 @@
 
 import _thread
 import os
+import signal
 from collections.abc import Callable
 from types import FrameType
 
@@ -16,6 +17,8 @@ def leaving(telemetry: Telemetry | None = None) -> Callable[[int, FrameType | No
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):  # a second one must not cut the export short
+            signal.signal(each, signal.SIG_IGN)
         exported = _thread.allocate_lock()
         exported.acquire()
 
@@ -26,8 +29,10 @@ def leaving(telemetry: Telemetry | None = None) -> Callable[[int, FrameType | No
             finally:
                 exported.release()
 
-        _thread.start_new_thread(export, ())  # this thread may hold any lock, those of `threading` among them
-        exported.acquire(timeout=FLUSH_S)
-        os._exit(0)
+        try:
+            _thread.start_new_thread(export, ())  # this thread may hold any lock, those of `threading` among them
+            exported.acquire(timeout=FLUSH_S)
+        finally:
+            os._exit(0)
 
     return leave

@@ -20,7 +20,7 @@ constexpr int64_t kMostRows = 256;
 constexpr int64_t kBand = 32;       // of them, that are computed together: what they do not see is passed over
 constexpr int64_t kRowsForTiles = 8;  // from so many on the tile unit is faster than products of vectors
 constexpr int kAhead = 4;           // tiles that are fetched from memory before they are computed
-constexpr int64_t kTakes = 8;       // how often a thread takes work, to be done no later than the others
+constexpr int64_t kTakes = 8;       // how often a thread takes work, about, to be done no later than the others
 constexpr int64_t kPieces = 4;      // of work for each thread, at least, where there are so many
 constexpr int64_t kSplit = 512;     // fewest token slots of one part of a context
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
@@ -149,14 +149,14 @@ class Attention {
   }
 
   // Some key heads of a piece, side by side as their blocks are, or one after the other where each has many rows. `next` and
-  // `next_head`: what this thread computes then; null: nothing.
-  void compute(const Piece& piece, Range heads, float* partials, const Piece* next, int64_t next_head) {
-    const int64_t rows = (piece.last - piece.first) * group_, most = by_tiles(rows) ? 1 : std::max<int64_t>(kBand / rows, 1);
-    for (int64_t head = heads.begin; head < heads.end;) {
-      const Range together{head, std::min(head + most, heads.end)};
-      head = together.end;
-      const bool more = head < heads.end;
-      compute_together(piece, together, partials, more ? &piece : next, more ? head : next_head);
+  // its heads are what this thread is likely to compute then.
+  void compute(const Piece& piece, Range heads, float* partials, const Piece& next, Range next_heads) {
+    for (Range left = heads; left.begin < left.end;) {
+      const Range together = first_together(piece, left);
+      left.begin = together.end;
+      const bool more = left.begin < left.end;
+      const Piece& then = more ? piece : next;
+      compute_together(piece, together, partials, then, first_together(then, more ? left : next_heads));
     }
   }
 
@@ -188,7 +188,13 @@ class Attention {
  private:
   static constexpr bool kScaled = kFormat >= INT8;
 
-  void compute_together(const Piece& piece, Range heads, float* partials, const Piece* next, int64_t next_head) {
+  // Of some key heads of a piece those that are computed side by side.
+  Range first_together(const Piece& piece, Range heads) const {
+    const int64_t rows = (piece.last - piece.first) * group_, most = by_tiles(rows) ? 1 : std::max<int64_t>(kBand / rows, 1);
+    return {heads.begin, std::min(heads.begin + most, heads.end)};
+  }
+
+  void compute_together(const Piece& piece, Range heads, float* partials, const Piece& next, Range next_heads) {
     heads_ = heads;
     rows_ = (piece.last - piece.first) * group_;
     const int64_t rows = all_rows();
@@ -205,7 +211,7 @@ class Attention {
         lay_values();
       } else {
         const bool more = position < piece.end;
-        collect_ahead(more ? &piece : next, more ? heads.begin : next_head, more ? position : next ? next->begin : 0);
+        collect_ahead(more ? piece : next, more ? heads : next_heads, more ? position : next.begin);
       }
       for (int64_t begin = 0; begin < rows; begin = band_.end) {
         band_ = {begin, std::min(begin + kBand, rows)};
@@ -376,25 +382,24 @@ class Attention {
     return position;
   }
 
-  // What is read from memory, in that order: keys, values, and what begins behind them, if anything does.
-  void collect_ahead(const Piece* piece, int64_t head, int64_t position) {
+  // What is read from memory, in that order: keys, values, and the first keys of the piece that is next, from `position` on.
+  void collect_ahead(const Piece& next, Range next_heads, int64_t position) {
     ahead_.clear();
     const int64_t heads = heads_.end - heads_.begin;
-    for (const Tile& tile : tiles_) {
-      for (int64_t each = 0; each < heads; ++each) ahead_.push_back({tile.keys + each * keys_.block_bytes, keys_.step_bytes});
+    for (const Tile& tile : tiles_) push_ahead(tile.keys, keys_.block_bytes, keys_.step_bytes, heads);
+    for (const Tile& tile : tiles_) push_ahead(tile.values, values_.block_bytes, 64, heads);
+    const size_t wanted = ahead_.size() + kAhead;
+    while (ahead_.size() < wanted && position < next.end) {
+      const Tile tile = tile_at(next, next_heads.begin, position);
+      push_ahead(tile.keys, keys_.block_bytes, keys_.step_bytes, next_heads.end - next_heads.begin);
+      position = tile.position + tile.slots;
     }
-    for (const Tile& tile : tiles_) {
-      for (int64_t each = 0; each < heads; ++each) ahead_.push_back({tile.values + each * values_.block_bytes, 64});
-    }
-    for (int tile = 0; tile < kAhead; ++tile) {
-      if (piece != nullptr && position < piece->end) {
-        const Tile next = tile_at(*piece, head, position);
-        ahead_.push_back({next.keys, keys_.step_bytes});
-        position = next.position + next.slots;
-      } else {
-        ahead_.push_back({tiles_.back().values, 64});
-      }
-    }
+    ahead_.resize(std::max(wanted, ahead_.size()), {tiles_.back().values, 64});
+  }
+
+  // A tile of key heads side by side.
+  void push_ahead(const char* first, int64_t apart, int64_t stride, int64_t heads) {
+    for (int64_t head = 0; head < heads; ++head) ahead_.push_back({first + head * apart, stride});
   }
 
 #if defined(__AMX_BF16__)
@@ -890,11 +895,9 @@ void attend_as(const OrcaAttention& call, AttentionWork& work, Team& team, int t
   team.barrier();
   float* partials = work.partials.get<float>(0);
   const Takes takes(work.pieces, call.num_kv_heads, team.size);
-  for (int64_t index = team.take(), next = 0; index < takes.size(); index = next) {
-    next = team.take();  // now, for its first lines are fetched at the end of this one
-    const bool more = next < takes.size();
-    attention.compute(takes.piece(index), takes.heads(index), partials, more ? &takes.piece(next) : nullptr,
-                      more ? takes.heads(next).begin : 0);
+  for (int64_t index = team.take(); index < takes.size(); index = team.take()) {
+    const int64_t next = std::min(team.next(), takes.size() - 1);
+    attention.compute(takes.piece(index), takes.heads(index), partials, takes.piece(next), takes.heads(next));
   }
   team.barrier();
   if (!work.vectors) return;

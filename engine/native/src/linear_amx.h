@@ -271,8 +271,8 @@ template <int32_t FORMAT> class TiledProduct {
     // How many panels it is best to compute before others.
     int64_t at_once() const { return many_ ? at_once_ : std::max(at_once_, FEW_PANELS); }
 
-    // `store.expect(group, panel)`, then `store.put(group, panel, sums)`, for each group and panel, sums [rows][PANEL].
-    // Meanwhile the panel `then` is fetched, the next after these, if any (or -1).
+    // `store.put(group, panel, sums)` for each group and panel, sums [rows][PANEL]; before, for most, `store.expect(group,
+    // panel)`. Meanwhile the panel `then` is fetched, the next after these, if any (or -1).
     template <class Store> void compute(Range columns, int64_t then, Store store) {
         static thread_local Scratch memory;
         const int64_t panel_sums = x_.groups() * GROUP_SUMS, width = many_ ? 1 : 2;
@@ -327,7 +327,7 @@ template <int32_t FORMAT> class TiledProduct {
         const int64_t panel_sums = x_.groups() * GROUP_SUMS, tiles = (x_.size() + kTileRows - 1) / kTileRows;
         const bool two = panels.end - panels.begin == 2, is_last = chunk.end == x_.steps();
         const PanelPair own{weight_ + panels.begin * width_ + chunk.begin * STEP_BYTES, two ? width_ : 0};
-        PanelPair then{fetch.at, fetch.end == fetch.at ? 0 : width_};
+        PanelPair then = fetch.end == fetch.at ? own : PanelPair{fetch.at, width_};
         for (int64_t panel = panels.begin; is_last && panel < panels.end; panel++) {
             for (int64_t group = 0; group < x_.groups(); group++) store.expect(group, panel);
         }

@@ -39,6 +39,9 @@ class Team {
   // The next piece of work that nobody has taken; counts from 0 again after each barrier.
   int64_t take() { return next_.fetch_add(1, std::memory_order_relaxed); }
 
+  // What will be taken next, by whoever comes first.
+  int64_t next() const { return next_.load(std::memory_order_relaxed); }
+
   int size = 1;
 
  private:

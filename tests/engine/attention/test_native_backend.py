@@ -109,6 +109,26 @@ def test_prompts_of_many_query_vectors(cache_dtype: torch.dtype, window: int | N
     layer.iterate({"a": 90, "b": 20, "c": 1})
 
 
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("cache_dtype", [torch.float32, torch.bfloat16, *QUANTIZED], ids=str)
+@pytest.mark.parametrize("shape", [LayerShape(8, 4, 64, 32), LayerShape(15, 5, 32, 48)], ids=str)
+@pytest.mark.usefixtures("two_threads")
+def test_several_key_heads_of_a_decode_are_computed_together(
+    shape: LayerShape, cache_dtype: torch.dtype, window: int | None
+) -> None:
+    """So many requests that a thread takes two heads of one at once; one has more tokens than are computed together."""
+    dtype = torch.float32 if cache_dtype is torch.float32 else torch.bfloat16
+    layer = one_layer(
+        shape, window=window, block_size=16, dtype=dtype, cache_dtype=cache_dtype,
+        tolerance=1e-5 if dtype is torch.float32 else 0.03, max_model_len=1024,
+    )  # fmt: skip
+    names = "abcdefgh"
+    layer.iterate({name: 5 + 11 * number for number, name in enumerate(names)})
+    layer.iterate({names[3]: 550})
+    for tokens in (1, 2, 1):
+        layer.iterate(dict.fromkeys(names, tokens))
+
+
 def test_a_poisoned_request_stays_alone() -> None:
     """What is not a number reaches those who see it, and nobody else."""
     layer = one_layer(block_size=4)
