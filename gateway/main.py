@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import logging
-import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -20,7 +19,7 @@ from orcastream.gateway.http.url_secrets import WithoutSecrets
 from orcastream.gateway.listening import listening
 from orcastream.gateway.service import Gateway, new_gateway_name
 from orcastream.gateway.settings import GatewaySettings
-from orcastream.telemetry.leaving import leaving
+from orcastream.telemetry.leaving import leaving, on_stop
 from orcastream.telemetry.logs import set_up_logging
 from orcastream.telemetry.setup import Telemetry, start_telemetry
 
@@ -46,7 +45,7 @@ async def serve(
     settings: GatewaySettings, name: str, telemetry: Telemetry, early: list[int], *, shares_port: bool
 ) -> None:
     """Serve until SIGTERM or SIGINT; not at all after one of the `early` ones, which came before the event loop ran."""
-    _on_stop(leaving(telemetry))
+    on_stop(leaving(telemetry))
     if early:
         return
     sockets = listening(settings.host, settings.port, "port", shared=shares_port)
@@ -66,11 +65,11 @@ async def serve(
     config.load()
     _leave_to_itself()
     server = _Server(config, gateway.begin_stop)
-    _on_stop(server.handle_exit)
+    on_stop(server.handle_exit)  # uvicorn has its own while it serves, and raises the signal again when it is done
     try:
         await server.serve(sockets)
     finally:
-        _on_stop(_ignore)
+        on_stop(_ignore)
 
 
 _SWITCH_S: Final = 0.0005
@@ -88,14 +87,14 @@ def run(settings: GatewaySettings, *, shares_port: bool = False) -> None:
         access_log.setLevel(logging.INFO)
         access_log.addFilter(WithoutSecrets())
     allow_descriptors(settings.max_connections)
-    _on_stop(leaving())
+    on_stop(leaving())
     name = new_gateway_name()
     telemetry = start_telemetry(
         "orcastream-gateway", name, prometheus=settings.metrics, log_content=settings.log_content
     )
     sys.setswitchinterval(_SWITCH_S)
     early: list[int] = []
-    _on_stop(lambda number, frame: early.append(number))  # an event loop that is half made cannot be left in peace
+    on_stop(lambda number, frame: early.append(number))  # an event loop that is half made cannot be left in peace
     try:
         uvloop.run(serve(settings, name, telemetry, early, shares_port=shares_port))
     finally:
@@ -106,15 +105,6 @@ def _leave_to_itself() -> None:
     """Have the garbage collector pass over what was loaded: to look at it each time stops all streams for 0.1 s."""
     gc.collect()
     gc.freeze()
-
-
-def _on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
-    """Have SIGTERM and SIGINT handled: there is no moment at which one is lost.
-
-    uvicorn puts its own handlers in place while it serves, and raises the signal again, for this one, when it is done.
-    """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handler)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

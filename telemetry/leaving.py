@@ -8,8 +8,16 @@ from types import FrameType
 
 from orcastream.telemetry.setup import FLUSH_S, Telemetry
 
+Handler = Callable[[int, FrameType | None], None]
 
-def leaving(telemetry: Telemetry | None = None) -> Callable[[int, FrameType | None], None]:
+
+def on_stop(handler: Handler | signal.Handlers) -> None:
+    """Have SIGTERM and SIGINT handled: there is no moment at which one is lost."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
+
+
+def leaving(telemetry: Telemetry | None = None) -> Handler:
     """A handler that ends this process with status 0, `telemetry` exported first for as long as `FLUSH_S` allows.
 
     An exception would not do: where the signal finds Python in a `__del__` or in a callback from C, it is printed and
@@ -17,8 +25,7 @@ def leaving(telemetry: Telemetry | None = None) -> Callable[[int, FrameType | No
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
-        for each in (signal.SIGTERM, signal.SIGINT):  # a second one must not cut the export short
-            signal.signal(each, signal.SIG_IGN)
+        on_stop(signal.SIG_IGN)  # a second one must not cut the export short
         exported = _thread.allocate_lock()
         exported.acquire()
 

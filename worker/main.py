@@ -6,14 +6,12 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import uvloop
 
 from orcastream.broker.presence import new_process_name
-from orcastream.telemetry.leaving import leaving
+from orcastream.telemetry.leaving import leaving, on_stop
 from orcastream.telemetry.logs import set_up_logging
 from orcastream.telemetry.settings import UnusableTelemetry
 from orcastream.telemetry.setup import Telemetry, start_telemetry
@@ -38,7 +36,7 @@ SWITCH_INTERVAL_S = 0.0005
 def run(settings: WorkerSettings) -> int:
     """Load the model, serve until SIGTERM or SIGINT, drain. Returns the exit status."""
     set_up_logging(settings.log_level, settings.log_form, content=settings.log_content)
-    _on_stop(leaving())
+    on_stop(leaving())
     name = new_process_name()
     try:
         telemetry = start_telemetry(
@@ -47,7 +45,7 @@ def run(settings: WorkerSettings) -> int:
             prometheus=settings.admin_port is not None,
             log_content=settings.log_content,
         )
-        _on_stop(leaving(telemetry))  # nothing is claimed before the worker serves: there is nothing to drain
+        on_stop(leaving(telemetry))  # nothing is claimed before the worker serves: there is nothing to drain
         admin = _admin(settings, telemetry)
     except (UnusableTelemetry, AdminPortUnavailable) as error:
         return _unusable(str(error))
@@ -55,15 +53,10 @@ def run(settings: WorkerSettings) -> int:
         return _run(settings, name, telemetry, admin)
     finally:
         gc.enable()
-        _on_stop(signal.SIG_IGN)  # the end is bounded, and a second signal must not cut it short
+        on_stop(signal.SIG_IGN)  # the end is bounded, and a second signal must not cut it short
         if admin is not None:
             admin.close()
         telemetry.shut_down()
-
-
-def _on_stop(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handler)
 
 
 def _admin(settings: WorkerSettings, telemetry: Telemetry) -> Admin | None:

@@ -33,7 +33,7 @@ constexpr int64_t CHUNK_BYTES = 1 << 20;  // of packed rows
 constexpr int64_t SUMS_BYTES = 1 << 20;   // that wait for the next chunk
 constexpr int64_t NEAR_STEPS = 16;        // of a panel in the first-level cache
 constexpr int64_t MANY_GROUPS = 3;        // from so many on it pays
-constexpr int64_t FEW_PANELS = 16;
+constexpr int64_t FEW_PANELS = 16;        // of few rows, before those that belong to them
 constexpr int64_t AHEAD_LINES = 10;       // of each of two panels, that are fetched before they are computed
 constexpr int64_t FAR_LINES = 5;          // of the next two, for each step of rows that find theirs in the cache
 
@@ -146,24 +146,41 @@ class TiledRows {
         _tile_dpbf16ps(sum, a, b);        \
     }
 
+// The tiles 0 and 1 are sums [16][PANEL] that go on those at `first`, or from 0 (null); 2 and 3 (`FOUR`) are others, `apart`
+// numbers from them.
+template <bool FOUR> inline void load_sums(const float* first, int64_t apart) {
+    constexpr int64_t ROW = PANEL * 4;
+    if (first == nullptr) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        return;
+    }
+    _tile_stream_loadd(0, first, ROW);
+    _tile_stream_loadd(1, first + 16, ROW);
+    if constexpr (FOUR) {
+        _tile_stream_loadd(2, first + apart, ROW);
+        _tile_stream_loadd(3, first + apart + 16, ROW);
+    }
+}
+
+template <bool FOUR> inline void store_sums(float* first, int64_t apart) {
+    constexpr int64_t ROW = PANEL * 4;
+    _tile_stored(0, first, ROW);
+    _tile_stored(1, first + 16, ROW);
+    if constexpr (FOUR) {
+        _tile_stored(2, first + apart, ROW);
+        _tile_stored(3, first + apart + 16, ROW);
+    }
+}
+
 // Some steps of 16 or 32 rows (`PAIR`) and of one panel: sums `to` [32][PANEL], of INT8 as int32, which go on `from` such,
 // or from 0.
 template <int32_t FORMAT, bool PAIR>
 void tiles_times_panel(const Group& x, const char* panel, int64_t steps, const float* from, Fetch& fetch, float* to) {
     constexpr int64_t ROW = PANEL * 4, LOWER = kTileRows * PANEL;
-    if (from == nullptr) {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    } else {
-        _tile_stream_loadd(0, from, ROW);
-        _tile_stream_loadd(1, from + 16, ROW);
-        if constexpr (PAIR) {
-            _tile_stream_loadd(2, from + LOWER, ROW);
-            _tile_stream_loadd(3, from + LOWER + 16, ROW);
-        }
-    }
+    load_sums<PAIR>(from, LOWER);
     const char* rows = x.rows;
     for (int64_t step = 0; step < steps; step++, rows += x.step, panel += kTileRows * ROW) {
         _tile_stream_loadd(4, rows, x.stride);
@@ -178,12 +195,7 @@ void tiles_times_panel(const Group& x, const char* panel, int64_t steps, const f
             ORCA_TILE_DOT(3, 5, 7)
         }
     }
-    _tile_stored(0, to, ROW);
-    _tile_stored(1, to + 16, ROW);
-    if constexpr (PAIR) {
-        _tile_stored(2, to + LOWER, ROW);
-        _tile_stored(3, to + LOWER + 16, ROW);
-    }
+    store_sums<PAIR>(to, LOWER);
 }
 
 // One panel, or two that are `apart` bytes from each other, from some step on.
@@ -209,20 +221,7 @@ template <int32_t FORMAT, bool TWO, bool COLD>
 void tile_times_panels(
     const Group& x, PanelPair panels, PanelPair then, int64_t steps, bool fresh, float* sums, int64_t sums_apart) {
     constexpr int64_t ROW = PANEL * 4;
-    float* beside = sums + sums_apart;
-    if (fresh) {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    } else {
-        _tile_loadd(0, sums, ROW);
-        _tile_loadd(1, sums + 16, ROW);
-        if constexpr (TWO) {
-            _tile_loadd(2, beside, ROW);
-            _tile_loadd(3, beside + 16, ROW);
-        }
-    }
+    load_sums<TWO>(fresh ? nullptr : sums, sums_apart);
     const char* rows = x.rows;
     for (int64_t step = 0; step < steps; step++, rows += x.step, panels.first += kTileRows * ROW) {
         const char* other = panels.first + panels.apart;
@@ -245,12 +244,7 @@ void tile_times_panels(
             ORCA_TILE_DOT(3, 4, 7)
         }
     }
-    _tile_stored(0, sums, ROW);
-    _tile_stored(1, sums + 16, ROW);
-    if constexpr (TWO) {
-        _tile_stored(2, beside, ROW);
-        _tile_stored(3, beside + 16, ROW);
-    }
+    store_sums<TWO>(sums, sums_apart);
 }
 
 #undef ORCA_TILE_DOT

@@ -21,25 +21,21 @@ template <class T> inline void store_row(const float* sums, const float* bias, T
     }
 }
 
-#ifdef __AVX512BF16__
-// A whole panel.
-inline __m512i rounded(const float* sums, const float* bias) {
-    __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + 16);
-    if (bias != nullptr) {
-        low = _mm512_add_ps(low, _mm512_loadu_ps(bias));
-        high = _mm512_add_ps(high, _mm512_loadu_ps(bias + 16));
-    }
-    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
-}
-#endif
-
 // One row of one panel, from `to` on, in a format of rows; `sums` are PANEL values.
 inline void store_row(const Linear& linear, int64_t panel, const float* sums, int32_t format, void* to) {
     const int64_t column = panel * PANEL;
     const int64_t count = linear.n - column < PANEL ? linear.n - column : PANEL;
     const float* bias = linear.bias == nullptr ? nullptr : linear.bias + column;
 #ifdef __AVX512BF16__
-    if (format == BF16 && count == PANEL) return _mm512_storeu_si512(to, rounded(sums, bias));
+    if (format == BF16 && count == PANEL) {
+        __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + 16);
+        if (bias != nullptr) {
+            low = _mm512_add_ps(low, _mm512_loadu_ps(bias));
+            high = _mm512_add_ps(high, _mm512_loadu_ps(bias + 16));
+        }
+        _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+        return;
+    }
 #endif
     if (format == BF16) {
         store_row(sums, bias, static_cast<bf16*>(to), count);
