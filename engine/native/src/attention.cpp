@@ -20,7 +20,8 @@ constexpr int64_t kMostRows = 256;
 constexpr int64_t kBand = 32;       // of them, that are computed together: what they do not see is passed over
 constexpr int64_t kRowsForTiles = 8;  // from so many on the tile unit is faster than products of vectors
 constexpr int kAhead = 4;           // tiles that are fetched from memory before they are computed
-constexpr int64_t kTakes = 8;       // how often a thread takes work, about, to be done no later than the others
+constexpr int kPairAhead = 2;       // the same for the tile unit, which has two fetched in turn; even, at most kAhead - 1
+constexpr int64_t kTakes = 4;       // how often a thread takes work, about, to be done no later than the others
 constexpr int64_t kPieces = 4;      // of work for each thread, at least, where there are so many
 constexpr int64_t kSplit = 512;     // fewest token slots of one part of a context
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
@@ -110,11 +111,28 @@ struct Ahead {
   int64_t stride;
 };
 
+// Two such tiles, line by line in turn, which memory answers faster than one after the other; into the first-level cache,
+// since what the tile unit would have to bring from the second one holds up other lines on their way.
+struct PairAhead {
+  Ahead first, second;
+
+  void fetch(int64_t lines) {
+#pragma GCC unroll 1
+    for (int64_t line = 0; line < lines; ++line) {
+      __builtin_prefetch(first.at, 0, 3);
+      asm volatile("" : "+r"(second.at));  // side by side they come slower, as those of linear_amx.h do
+      __builtin_prefetch(second.at, 0, 3);
+      first.at += first.stride;
+      second.at += second.stride;
+    }
+  }
+};
+
 // What a thread computes in; it keeps its memory from call to call.
 struct Memory {
   std::vector<Tile> tiles;
   std::vector<Ahead> ahead;
-  Scratch query, scores, weights, most, sum, sums, wide;
+  Scratch query, scores, most, sum, sums, wide;
   Scratch keys, values;  // bfloat16, for the tile unit
 };
 
@@ -317,7 +335,6 @@ class Attention {
     const int64_t rows = round_up(all_rows(), kLanes);  // whole tiles
     query_ = memory_.query.get<float>(rows * keys_.size);
     scores_ = memory_.scores.get<float>(kBand * kStride);
-    weights_ = memory_.weights.get<float>(kBand * kStride);
     most_ = memory_.most.get<float>(rows);
     sum_ = memory_.sum.get<float>(rows);
     sums_ = memory_.sums.get<float>(rows * sum_stride_);
@@ -429,10 +446,10 @@ class Attention {
     const char* query = reinterpret_cast<const char*>(query_) + rows.begin * keys_.size * 2;
     for (int64_t index = tiles.begin; index < tiles.end; ++index) {
       const char* keys = tiles_[index].keys + head * keys_.block_bytes;
-      const Ahead ahead = *ahead_of(head, index, false);
+      PairAhead ahead = pair_ahead(head, index, false, steps_);
       _tile_zero(0);
       for (int64_t step = 0; step < steps_; step += kTileRows) {
-        for (int64_t line = step; line < step + kTileRows; ++line) __builtin_prefetch(ahead.at + line * ahead.stride, 0, 2);
+        ahead.fetch(kTileRows / 2);
         _tile_loadd(1, query + step * 4, keys_.size * 2);
         _tile_loadd(2, keys + step * keys_.step_bytes, keys_.step_bytes);
         _tile_dpbf16ps(0, 1, 2);
@@ -449,12 +466,11 @@ class Attention {
         continue;
       }
       const char* from = tiles_[index].values + head * values_.block_bytes;
-      const Ahead ahead = *ahead_of(head, index, true);
+      PairAhead ahead = pair_ahead(head, index, true, values_.size / 2);
       float* to = values + rows.begin * sum_stride_;
-      _tile_loadd(3, reinterpret_cast<const char*>(weights(rows.begin)) + index * kTile * 2, kStride * 2);
+      _tile_loadd(3, reinterpret_cast<const char*>(weights(rows.begin)) + index * kTile * 2, kStride * 4);
       for (int64_t column = 0; column < values_.size; column += kLanes) {
-        const int64_t first = column / kLanes * (kTile / 2);
-        for (int64_t line = first; line < first + kTile / 2; ++line) __builtin_prefetch(ahead.at + line * ahead.stride, 0, 2);
+        ahead.fetch(kTile / 4);
         _tile_loadd(5, to + column, sum_stride_ * 4);
         _tile_loadd(4, from + column * 4, pair_bytes);
         _tile_dpbf16ps(5, 3, 4);
@@ -513,8 +529,8 @@ class Attention {
   void add_by_tiles(float* values) {
     const bool below = band_.begin + kTileRows < rows_;
     const int64_t depth = (seen_.end - seen_.begin + 1) / 2;
-    const Blocks left{reinterpret_cast<const char*>(weights_) + seen_.begin * kTile * 2, kTileRows * kStride * 2,
-                      kStride * 2, below};
+    const Blocks left{reinterpret_cast<const char*>(scores_) + seen_.begin * kTile * 2, kTileRows * kStride * 4,
+                      kStride * 4, below};
     const uint32_t* laid = laid_ + seen_.begin * kTile / 2 * sum_stride_;
     for (int64_t column = 0; column < values_.padded; column += 2 * kLanes) {
       const Blocks right{reinterpret_cast<const char*>(laid + column), kLanes * 4, sum_stride_ * 4,
@@ -582,14 +598,27 @@ class Attention {
 
   // What is read some tiles after that of a key head: keys, or `values`.
   const Ahead* ahead_of(int64_t head, int64_t index, bool values) const {
-    const int64_t heads = heads_.end - heads_.begin;
-    return &ahead_[((values ? int64_t(tiles_.size()) : 0) + index) * heads + head + kAhead];
+    return &ahead_[entry_of(head, index, values) + kAhead];
+  }
+
+  // Of two such tiles of `lines` each one half, for the first of two that are computed, the other half for the second.
+  PairAhead pair_ahead(int64_t head, int64_t index, bool values, int64_t lines) const {
+    const int64_t entry = entry_of(head, index, values), done = entry % 2 * (lines / 2);
+    PairAhead pair{ahead_[entry / 2 * 2 + kPairAhead], ahead_[entry / 2 * 2 + kPairAhead + 1]};
+    pair.first.at += done * pair.first.stride;
+    pair.second.at += done * pair.second.stride;
+    return pair;
+  }
+
+  // In the order of collect_ahead.
+  int64_t entry_of(int64_t head, int64_t index, bool values) const {
+    return ((values ? int64_t(tiles_.size()) : 0) + index) * (heads_.end - heads_.begin) + head;
   }
 
   float* scores(int64_t row) const { return scores_ + (row - band_.begin) * kStride; }
 
-  // One for each slot of the chunk; with dot products half as wide.
-  float* weights(int64_t row) const { return weights_ + (row - band_.begin) * (kDot ? kStride / 2 : kStride); }
+  // One for each slot of the chunk; with dot products half as wide. They take the place of the scores.
+  float* weights(int64_t row) const { return scores(row); }
 
   // The first rows of a key head; how many.
   int64_t score_rows(int64_t head, Range rows, Range tiles) {
@@ -666,19 +695,10 @@ class Attention {
 
   // Scores become weights, and what has been summed up is scaled to the new largest score.
   void weigh(const Piece& piece, int64_t row, const Running& running) {
-    const float most = std::max(running.most[row], finish_scores(piece, row));
-    const float* scores = this->scores(row);
-    const float factor = is_plain() ? call_.scale : 1.0f, base = most == kNothing ? 0.0f : most;
-    const int64_t end = seen_.end * kTile;
-    f32x16 total{};
-#pragma GCC unroll 4
-    for (int64_t slot = seen_.begin * kTile; slot < end; slot += kTile) {
-      f32x16 weight = weight_of(load<f32x16>(scores + slot), factor, base);
-      total += weight;
-      if constexpr (kScaled) weight = scaled(tiles_[slot / kTile], head_of(row), weight);
-      put_weights(row, slot, weight);
-    }
-    if (end % (2 * kTile)) put_weights(row, end, f32x16{});
+    finish_scores(piece, row);
+    const float factor = is_plain() ? call_.scale : 1.0f;
+    const float most = std::max(running.most[row], largest_score(row) * factor);
+    const f32x16 total = put_weights(row, factor, most == kNothing ? 0.0f : most);
     const bool is_first = running.most[row] == kNothing;  // nothing was summed up yet
     const float shrink = most == kNothing || is_first ? 1.0f : std::exp(running.most[row] - most);
     running.most[row] = most;
@@ -686,6 +706,50 @@ class Attention {
     if (shrink != 1.0f) {
       float* values = running.values + row * sum_stride_;
       for (int64_t i = 0; i < values_.padded; i += kLanes) store(values + i, load<f32x16>(values + i) * shrink);
+    }
+  }
+
+  // Several sums at a time, for one alone would wait for itself.
+  float largest_score(int64_t row) const {
+    const float* scores = this->scores(row);
+    f32x16 high[4] = {splat(kNothing), splat(kNothing), splat(kNothing), splat(kNothing)};
+    int64_t index = seen_.begin;
+    for (; index + 4 <= seen_.end; index += 4) {
+      for (int way = 0; way < 4; ++way) high[way] = largest(high[way], load<f32x16>(scores + (index + way) * kTile));
+    }
+    for (; index < seen_.end; ++index) high[0] = largest(high[0], load<f32x16>(scores + index * kTile));
+    return largest_of(largest(largest(high[0], high[1]), largest(high[2], high[3])));
+  }
+
+  // e^(score * factor - most) of each slot; their sums.
+  f32x16 put_weights(int64_t row, float factor, float most) {
+    float* scores = this->scores(row);
+    f32x16 even{}, odd{};
+    int64_t index = seen_.begin;
+    for (; index + 2 <= seen_.end; index += 2) {
+      f32x16 first = weight_of(load<f32x16>(scores + index * kTile), factor, most);
+      f32x16 second = weight_of(load<f32x16>(scores + (index + 1) * kTile), factor, most);
+      even += first;
+      odd += second;
+      put_weights(row, index, scaled(row, index, first), scaled(row, index + 1, second));
+    }
+    if (index < seen_.end) {
+      const f32x16 last = weight_of(load<f32x16>(scores + index * kTile), factor, most);
+      even += last;
+      put_weights(row, index, scaled(row, index, last), f32x16{});
+    }
+    return even + odd;
+  }
+
+  // Of two tiles, in the place of scores that have been read.
+  void put_weights(int64_t row, int64_t index, f32x16 first, f32x16 second) {
+    if constexpr (kDot) {
+#if defined(__AVX512BF16__)
+      store(reinterpret_cast<uint16_t*>(weights(row)) + index * kTile, _mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+#endif
+    } else {
+      store(weights(row) + index * kTile, first);
+      store(weights(row) + (index + 1) * kTile, second);
     }
   }
 
@@ -698,35 +762,32 @@ class Attention {
     return exp_of(score * factor - base);
   }
 
-  void put_weights(int64_t row, int64_t slot, f32x16 weights) {
-    if constexpr (kDot) {
-      store_bf16(reinterpret_cast<uint16_t*>(this->weights(row)) + slot, weights);
-    } else {
-      store(this->weights(row) + slot, weights);
-    }
-  }
-
   // Whether nothing is to be done to the products but to scale them, which can wait.
   bool is_plain() const { return !kScaled && call_.softcap == 0 && call_.scale > 0; }
 
-  // The final scores of a row, not scaled yet where they are plain, and the largest of them, scaled.
-  float finish_scores(const Piece& piece, int64_t row) {
+  // The final scores of a row, not scaled yet where they are plain; what it does not see has none.
+  void finish_scores(const Piece& piece, int64_t row) {
     const int64_t position = position_of(piece, row);
     // A tile at the border of two parts of the context is read by both.
     const int64_t first = std::max(first_visible(call_, position), piece.begin);
     float* scores = this->scores(row);
-    const bool plain = is_plain();
-    f32x16 high = splat(kNothing);
-    for (int64_t index = seen_.begin; index < seen_.end; ++index) {
+    const auto is_whole = [&](int64_t index) {
+      const Tile& tile = tiles_[index];
+      return tile.slots == kTile && tile.position >= first && tile.position + kTile - 1 <= position;
+    };
+    const auto finish = [&](int64_t index) {
       const Tile& tile = tiles_[index];
       f32x16 score = load<f32x16>(scores + index * kTile);
-      if (!plain) score = final_score(tile, head_of(row), score);
-      const bool whole = tile.slots == kTile && tile.position >= first && tile.position + kTile - 1 <= position;
-      if (!whole) score = visible(tile, score, first, position);
-      if (!plain || !whole) store(scores + index * kTile, score);
-      high = largest(high, score);
+      if (!is_plain()) score = final_score(tile, head_of(row), score);
+      store(scores + index * kTile, is_whole(index) ? score : visible(tile, score, first, position));
+    };
+    if (!is_plain() || call_.block_size % kTile != 0) {
+      for (int64_t index = seen_.begin; index < seen_.end; ++index) finish(index);
+      return;
     }
-    return largest_of(high) * (plain ? call_.scale : 1.0f);
+    int64_t begin = seen_.begin, end = seen_.end;
+    for (; begin < end && !is_whole(begin); ++begin) finish(begin);
+    for (; begin < end && !is_whole(end - 1); --end) finish(end - 1);
   }
 
   f32x16 final_score(const Tile& tile, int64_t head, f32x16 score) const {
@@ -743,8 +804,10 @@ class Attention {
   }
 
   // The scales of slots that nobody wrote may be anything.
-  f32x16 scaled(const Tile& tile, int64_t head, f32x16 weights) const {
-    const f32x16 product = weights * load_bf16(tile.value_scales + head * call_.block_size);
+  f32x16 scaled(int64_t row, int64_t index, f32x16 weights) const {
+    if constexpr (!kScaled) return weights;
+    const Tile& tile = tiles_[index];
+    const f32x16 product = weights * load_bf16(tile.value_scales + head_of(row) * call_.block_size);
     return tile.slots == kTile ? product : (lane_numbers() < int32_t(tile.slots) ? product : f32x16{});
   }
 
@@ -860,7 +923,7 @@ class Attention {
   Range seen_{0, 0};  // of the tiles, that they see any of
   int64_t shaped_ = 0;  // rows of a key head that the tile registers are for, see shape_tiles
   uint32_t* laid_ = nullptr;  // pairs of values of the chunk, [slots / 2][sum_stride_]
-  float *query_, *scores_, *weights_, *most_, *sum_, *sums_, *wide_;
+  float *query_, *scores_, *most_, *sum_, *sums_, *wide_;
 };
 
 // What a thread takes at a time: some key heads of a piece, the more of them the more pieces there are.

@@ -198,7 +198,8 @@ void tiles_times_panel(const Group& x, const char* panel, int64_t steps, const f
     store_sums<PAIR>(to, LOWER);
 }
 
-// One panel, or two that are `apart` bytes from each other, from some step on.
+// One panel, or two that are `apart` bytes from each other, from some step on. They are fetched into the first-level cache:
+// what the tile unit brings from the second one holds up other lines on their way from memory.
 struct PanelPair {
     const char* first;
     int64_t apart;
@@ -208,9 +209,9 @@ struct PanelPair {
         const char* other = at + apart;
 #pragma GCC unroll 1
         for (int64_t line = begin; line < end; line++, at += 64, other += 64) {
-            __builtin_prefetch(at, 0, 2);
+            __builtin_prefetch(at, 0, 3);
             asm volatile("" : "+r"(other));
-            __builtin_prefetch(other, 0, 2);
+            __builtin_prefetch(other, 0, 3);
         }
     }
 };
@@ -265,8 +266,8 @@ template <int32_t FORMAT> class TiledProduct {
     // How many panels it is best to compute before others.
     int64_t at_once() const { return many_ ? at_once_ : std::max(at_once_, FEW_PANELS); }
 
-    // `store.put(group, panel, sums)` for each group and panel, sums [rows][PANEL]; before, for most, `store.expect(group,
-    // panel)`. Meanwhile the panel `then` is fetched, the next after these, if any (or -1).
+    // `store.put(group, panel, sums)` for each group and panel, sums [rows][PANEL], panels in their order; before, for most of
+    // many rows, `store.expect(group, panel)`. Meanwhile the panel `then` is fetched, the next after these, if any (or -1).
     template <class Store> void compute(Range columns, int64_t then, Store store) {
         static thread_local Scratch memory;
         const int64_t panel_sums = x_.groups() * GROUP_SUMS, width = many_ ? 1 : 2;
@@ -322,9 +323,6 @@ template <int32_t FORMAT> class TiledProduct {
         const bool two = panels.end - panels.begin == 2, is_last = chunk.end == x_.steps();
         const PanelPair own{weight_ + panels.begin * width_ + chunk.begin * STEP_BYTES, two ? width_ : 0};
         PanelPair then = fetch.end == fetch.at ? own : PanelPair{fetch.at, width_};
-        for (int64_t panel = panels.begin; is_last && panel < panels.end; panel++) {
-            for (int64_t group = 0; group < x_.groups(); group++) store.expect(group, panel);
-        }
         for (int64_t tile = 0; tile < tiles; tile++) {
             Group x = x_.group(tile / 2, chunk.begin);
             x.rows += tile % 2 * x.below;
@@ -428,11 +426,67 @@ template <int32_t FORMAT> class StoredRows {
     const float* const x_scales_;
 };
 
+// The same for few rows, by way of memory that is near: lines that go to many places one after the other hold up the weights
+// that come meanwhile. Each row gets its part of some panels in one piece.
+template <int32_t FORMAT> class GatheredRows {
+  public:
+    GatheredRows(const Linear& linear, const TiledRows& x, const Rows& y, Range columns, const float* x_scales)
+        : linear_(linear),
+          x_(x),
+          y_(y),
+          columns_(columns),
+          x_scales_(x_scales),
+          line_(PANEL * (y.format == BF16 ? sizeof(bf16) : sizeof(float))) {
+        static thread_local Scratch memory;
+        lines_ = memory.get<char>(MOST_PANELS * x.size() * line_);
+    }
+
+    void expect(int64_t, int64_t) const {}
+
+    void put(int64_t group, int64_t panel, float* sums) const {
+        const int64_t first = group * GROUP_ROWS, index = (panel - columns_.begin) % MOST_PANELS;
+        for (int64_t row = first; row < first + x_.rows_of(group); row++, sums += PANEL) {
+            if constexpr (FORMAT == INT8) scale_row<int32_t>(linear_, panel, 0, x_scales_[row], sums);
+            store_row(linear_, panel, sums, y_.format, lines_ + (index * x_.size() + row) * line_);
+        }
+        const bool is_last = index + 1 == MOST_PANELS || panel + 1 == columns_.end;
+        if (is_last && group + 1 == x_.groups()) write({panel - index, panel + 1});
+    }
+
+  private:
+    static constexpr int64_t MOST_PANELS = 64;
+
+    void write(Range panels) const {
+        const int64_t whole = std::min(panels.end, linear_.n / PANEL) - panels.begin;
+        for (int64_t row = 0; row < x_.size(); row++) {
+            const char* from = lines_ + row * line_;
+            char* to = place_of(y_, x_.range().begin + row, panels.begin);
+            for (int64_t panel = 0; panel < whole; panel++, from += x_.size() * line_, to += line_) {
+                for (int64_t at = 0; at < line_; at += 64) std::memcpy(to + at, from + at, 64);
+            }
+            if (whole < panels.end - panels.begin) std::memcpy(to, from, linear_.n % PANEL * line_ / PANEL);
+        }
+    }
+
+    const Linear& linear_;
+    const TiledRows& x_;
+    const Rows& y_;
+    const Range columns_;
+    const float* const x_scales_;
+    const int64_t line_;  // bytes of a row of a panel
+    char* lines_;         // [MOST_PANELS][rows] of them
+};
+
 // A block of rows times a range of panels, into y.
 template <int32_t FORMAT>
 void block_times_panels(
     const Linear& linear, const TiledRows& x, const Rows& y, Range columns, const float* x_scales = nullptr) {
-    TiledProduct<FORMAT>(linear, x).compute(columns, -1, StoredRows<FORMAT>(linear, x, y, x_scales));
+    TiledProduct<FORMAT> product(linear, x);
+    if (x.groups() < MANY_GROUPS) {
+        product.compute(columns, -1, GatheredRows<FORMAT>(linear, x, y, columns, x_scales));
+    } else {
+        product.compute(columns, -1, StoredRows<FORMAT>(linear, x, y, x_scales));
+    }
 }
 
 // Each thread packs what it reads: what another one has packed would come from that one's cache.
