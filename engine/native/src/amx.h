@@ -27,10 +27,10 @@ struct alignas(64) TileShapes {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// While it lives, its thread has tiles, at first of 16 rows of 64 bytes.
+// While it lives, its thread has tiles, at first of 16 rows of 64 bytes if nothing else is said.
 class TileRegisters {
  public:
-  TileRegisters() { shape({}); }
+  explicit TileRegisters(const TileShapes& shapes = {}) { shape(shapes); }
   ~TileRegisters() { _tile_release(); }
   TileRegisters(const TileRegisters&) = delete;
   TileRegisters& operator=(const TileRegisters&) = delete;

@@ -47,7 +47,8 @@ struct Group {
     int64_t below;   // to the lower 16 rows
 };
 
-// A block of rows as the kernels read them: [chunk of the depth][group of rows][step][2] tiles, or where they are.
+// A block of rows as the kernels read them: [chunk of the depth][group of rows][step][2] tiles, or where they are. Up to 16
+// rows are tiles of so many.
 class TiledRows {
   public:
     TiledRows(char* memory, Range rows, int64_t steps)
@@ -55,7 +56,7 @@ class TiledRows {
           range_(rows),
           steps_(steps),
           groups_((size() + GROUP_ROWS - 1) / GROUP_ROWS),
-          step_bytes_(size() <= kTileRows ? TILE : 2 * TILE) {
+          step_bytes_(size() <= kTileRows ? size() * TILE_BYTES : 2 * TILE) {
         const int64_t fitting = CHUNK_BYTES / (groups_ * 2 * TILE) / NEAR_STEPS * NEAR_STEPS;
         chunk_ = std::min(std::max(fitting, NEAR_STEPS), steps);
     }
@@ -99,6 +100,7 @@ class TiledRows {
 
     // What is beyond the last row, in its tiles.
     void clear() {
+        if (size() <= kTileRows) return;
         const int64_t end = (size() + kTileRows - 1) / kTileRows * kTileRows;
         for (int64_t row = size(); row < end; row++) {
             for (int64_t step = 0; step < steps_; step++) std::memset(line(row, step), 0, TILE_BYTES);
@@ -133,11 +135,18 @@ class TiledRows {
     char* const memory_;
     const Range range_;
     const int64_t steps_, groups_;
-    const int64_t step_bytes_;  // one tile where there are no more rows: every second one would find half a cache
+    const int64_t step_bytes_;  // of few rows no more than they are, for they are to stay in the first-level cache
     int64_t chunk_;
     const char* direct_ = nullptr;
     int64_t direct_stride_ = 0, direct_groups_ = 0;
 };
+
+// The tiles that products of so many rows need.
+inline TileShapes shapes_of(int64_t rows) {
+    TileShapes shapes;
+    if (rows < kTileRows) std::fill_n(shapes.rows, 5, static_cast<uint8_t>(rows));  // four of sums and one of rows
+    return shapes;
+}
 
 #define ORCA_TILE_DOT(sum, a, b)          \
     if constexpr (FORMAT == INT8) {       \
@@ -493,6 +502,7 @@ void block_times_panels(
 template <int32_t FORMAT>
 void block_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Range rows, Range columns) {
     static thread_local Scratch memory;
+    const TileRegisters configured(shapes_of(rows.end - rows.begin));
     const int64_t steps = depth_steps(linear), bytes = steps * TILE_BYTES;
     TiledRows packed(memory.get<char>(TiledRows::bytes(rows.end - rows.begin, steps)), rows, steps);
     if constexpr (FORMAT == INT8) {
@@ -507,7 +517,6 @@ void block_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Range ro
 
 template <int32_t FORMAT>
 void linear_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Range rows, Range columns) {
-    const TileRegisters configured;
     const int64_t size = rows.end - rows.begin, blocks = (size + BLOCK_ROWS - 1) / BLOCK_ROWS;
     for (int64_t index = 0; index < blocks; index++) {
         const Range part = share(size, index, blocks);

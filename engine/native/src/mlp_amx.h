@@ -29,13 +29,11 @@ class TiledMlp {
     // The share of one thread of the first layer; all of it has to be there before the second.
     void open() {
         if (opened_.empty()) return;
-        const TileRegisters configured;
         for (int64_t index = opened_.rows.begin; index < opened_.rows.end; index++) open(rows(index));
     }
 
     void close() {
         if (closed_.empty()) return;
-        const TileRegisters configured;
         for (int64_t index = closed_.rows.begin; index < closed_.rows.end; index++) close(rows(index));
     }
 
@@ -52,6 +50,7 @@ class TiledMlp {
 
     void open(Range rows) {
         static thread_local Scratch x_memory, gate_memory;
+        const TileRegisters configured(shapes_of(rows.end - rows.begin));
         const int64_t steps = depth_steps(*mlp_.gate_up);
         TiledRows x(x_memory.get<char>(TiledRows::bytes(rows.end - rows.begin, steps)), rows, steps);
         x.pack(x_, mlp_.gate_up->k);
@@ -81,7 +80,10 @@ class TiledMlp {
         }
     }
 
-    void close(Range rows) { block_times_panels<BF16>(*mlp_.down, gated(rows), y_, closed_.columns); }
+    void close(Range rows) {
+        const TileRegisters configured(shapes_of(rows.end - rows.begin));
+        block_times_panels<BF16>(*mlp_.down, gated(rows), y_, closed_.columns);
+    }
 
     // [count][PANEL], rounded as in y.
     void store_rows(int64_t count, int64_t panel, const float* sums, bf16* to) const {
