@@ -15,13 +15,16 @@ SHAPES = [
     (16, 64, 128),
     (33, 100, 96),
     (34, 70, 8256),
+    (7, 4500, 70),
+    (40, 4500, 70),
     (64, 96, 128),
     (70, 45, 257),
     (110, 96, 256),
     (300, 160, 2080),
     (520, 1700, 1100),
 ]
-"""m, n, k; the last ones need several blocks of rows and parts of the depth, and the very last of columns, too."""
+"""m, n, k; the last ones need several blocks of rows and parts of the depth, and the very last of columns, too. Of 4,500
+columns few rows are written in several pieces."""
 
 
 def operands(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
