@@ -20,7 +20,7 @@ constexpr int64_t kMostRows = 256;
 constexpr int64_t kBand = 32;       // of them, that are computed together: what they do not see is passed over
 constexpr int64_t kRowsForTiles = 8;  // from so many on the tile unit is faster than products of vectors
 constexpr int kAhead = 4;           // tiles that are fetched from memory before they are computed
-constexpr int kPairAhead = 2;       // the same for the tile unit, which has two fetched in turn; even, at most kAhead - 1
+constexpr int kPairAhead = 2;       // the same for the tile unit, which has two fetched in turn; at most kAhead
 constexpr int64_t kTakes = 4;       // how often a thread takes work, about, to be done no later than the others
 constexpr int64_t kPieces = 4;      // of work for each thread, at least, where there are so many
 constexpr int64_t kSplit = 512;     // fewest token slots of one part of a context
@@ -461,12 +461,13 @@ class Attention {
   void add_few(int64_t head, Range rows, Range tiles, float* values) const {
     const int64_t pair_bytes = values_.size * 4;
     for (int64_t index = tiles.begin; index < tiles.end; ++index) {
+      PairAhead ahead = pair_ahead(head, index, true, values_.size / 2);
       if (tiles_[index].slots < kTile) {  // behind them there may be anything
+        ahead.fetch(values_.size / 4);
         for (Range left = rows; left.begin < left.end;) left.begin += add_values(head, left, {index, index + 1}, values);
         continue;
       }
       const char* from = tiles_[index].values + head * values_.block_bytes;
-      PairAhead ahead = pair_ahead(head, index, true, values_.size / 2);
       float* to = values + rows.begin * sum_stride_;
       _tile_loadd(3, reinterpret_cast<const char*>(weights(rows.begin)) + index * kTile * 2, kStride * 4);
       for (int64_t column = 0; column < values_.size; column += kLanes) {
@@ -601,7 +602,7 @@ class Attention {
     return &ahead_[entry_of(head, index, values) + kAhead];
   }
 
-  // Of two such tiles of `lines` each one half, for the first of two that are computed, the other half for the second.
+  // Of two such tiles of `lines` lines each one half, for the first of two that are computed, the other half for the second.
   PairAhead pair_ahead(int64_t head, int64_t index, bool values, int64_t lines) const {
     const int64_t entry = entry_of(head, index, values), done = entry % 2 * (lines / 2);
     PairAhead pair{ahead_[entry / 2 * 2 + kPairAhead], ahead_[entry / 2 * 2 + kPairAhead + 1]};
@@ -698,7 +699,7 @@ class Attention {
     finish_scores(piece, row);
     const float factor = is_plain() ? call_.scale : 1.0f;
     const float most = std::max(running.most[row], largest_score(row) * factor);
-    const f32x16 total = put_weights(row, factor, most == kNothing ? 0.0f : most);
+    const f32x16 total = weigh_scores(row, factor, most == kNothing ? 0.0f : most);
     const bool is_first = running.most[row] == kNothing;  // nothing was summed up yet
     const float shrink = most == kNothing || is_first ? 1.0f : std::exp(running.most[row] - most);
     running.most[row] = most;
@@ -709,7 +710,7 @@ class Attention {
     }
   }
 
-  // Several sums at a time, for one alone would wait for itself.
+  // Several at a time, here and in the sums below, for one alone would wait for itself.
   float largest_score(int64_t row) const {
     const float* scores = this->scores(row);
     f32x16 high[4] = {splat(kNothing), splat(kNothing), splat(kNothing), splat(kNothing)};
@@ -722,7 +723,7 @@ class Attention {
   }
 
   // e^(score * factor - most) of each slot; their sums.
-  f32x16 put_weights(int64_t row, float factor, float most) {
+  f32x16 weigh_scores(int64_t row, float factor, float most) {
     float* scores = this->scores(row);
     f32x16 even{}, odd{};
     int64_t index = seen_.begin;

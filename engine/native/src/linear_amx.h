@@ -1,4 +1,4 @@
-// Linear layers by tiles (AMX): 32 rows times one panel, or 16 rows times two, four tiles of sums.
+// Linear layers by tiles (AMX): 32 rows times one panel, or up to 16 rows times two, four tiles of sums.
 //
 // Many rows: of each panel a part of the depth stays in the first-level cache while all rows pass, and the sums go and
 // come instead. Rows come from the second-level cache by loads that leave them no place in the first one. Each weight
@@ -57,7 +57,7 @@ class TiledRows {
           steps_(steps),
           groups_((size() + GROUP_ROWS - 1) / GROUP_ROWS),
           step_bytes_(size() <= kTileRows ? size() * TILE_BYTES : 2 * TILE) {
-        const int64_t fitting = CHUNK_BYTES / (groups_ * 2 * TILE) / NEAR_STEPS * NEAR_STEPS;
+        const int64_t fitting = CHUNK_BYTES / (groups_ * step_bytes_) / NEAR_STEPS * NEAR_STEPS;
         chunk_ = std::min(std::max(fitting, NEAR_STEPS), steps);
     }
 
@@ -141,7 +141,7 @@ class TiledRows {
     int64_t direct_stride_ = 0, direct_groups_ = 0;
 };
 
-// The tiles that products of so many rows need.
+// The tiles that products of so many rows need: whole ones from 16 on.
 inline TileShapes shapes_of(int64_t rows) {
     TileShapes shapes;
     if (rows < kTileRows) std::fill_n(shapes.rows, 5, static_cast<uint8_t>(rows));  // four of sums and one of rows
@@ -155,8 +155,8 @@ inline TileShapes shapes_of(int64_t rows) {
         _tile_dpbf16ps(sum, a, b);        \
     }
 
-// The tiles 0 and 1 are sums [16][PANEL] that go on those at `first`, or from 0 (null); 2 and 3 (`FOUR`) are others, `apart`
-// numbers from them.
+// The tiles 0 and 1 are sums [up to 16][PANEL] that go on those at `first`, or from 0 (null); 2 and 3 (`FOUR`) are others,
+// `apart` numbers from them.
 template <bool FOUR> inline void load_sums(const float* first, int64_t apart) {
     constexpr int64_t ROW = PANEL * 4;
     if (first == nullptr) {
@@ -225,8 +225,8 @@ struct PanelPair {
     }
 };
 
-// Some steps of 16 rows and of one panel or two (`TWO`), added to sums [16][PANEL] of each, which are `sums_apart` numbers
-// from each other; `fresh`: to 0. `COLD`: the panels come from memory. From `then` on the next ones are fetched.
+// Some steps of up to 16 rows and of one panel or two (`TWO`), added to sums [rows][PANEL] of each, which are `sums_apart`
+// numbers from each other; `fresh`: to 0. `COLD`: the panels come from memory. From `then` on the next ones are fetched.
 template <int32_t FORMAT, bool TWO, bool COLD>
 void tile_times_panels(
     const Group& x, PanelPair panels, PanelPair then, int64_t steps, bool fresh, float* sums, int64_t sums_apart) {

@@ -23,8 +23,8 @@ SHAPES = [
     (300, 160, 2080),
     (520, 1700, 1100),
 ]
-"""m, n, k; the last ones need several blocks of rows and parts of the depth, and the very last of columns, too. Of 4,500
-columns few rows are written in several pieces."""
+"""m, n, k; the last ones need several blocks of rows and parts of the depth, and the very last of columns, too. Of
+4,500 columns few rows are written in several pieces."""
 
 
 def operands(m: int, n: int, k: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
