@@ -1,6 +1,7 @@
 """A small cluster on this machine: Redis, a gateway, and as many worker processes as are wanted."""
 
 import asyncio
+import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -21,6 +22,9 @@ from orcastream.schemas.keys import Keys
 
 _STOP_MARGIN_S = 30.0
 _PATIENCE_S = 300.0
+_REST_S = 1.0
+_RESTS_BELOW = 0.05
+"""What idle processes take of a core, together, is less than that."""
 _HOST = "127.0.0.1"
 
 
@@ -96,6 +100,24 @@ class Site:
         """The processes by name, Redis among them; those that run."""
         found = {name: self._supervisor.pid(name) for name in ("redis", "gateway", *self._workers)}
         return {name: pid for name, pid in found.items() if pid is not None}
+
+    async def rest(self) -> None:
+        """Wait until none of them computes any more: a worker that has become ready still tidies its memory."""
+        before_s = self._cpu_s()
+        while True:
+            await asyncio.sleep(_REST_S)
+            now_s = self._cpu_s()
+            if now_s - before_s < _RESTS_BELOW * _REST_S:
+                return
+            before_s = now_s
+
+    def _cpu_s(self) -> float:
+        """Seconds for which its processes have computed: fields 14 and 15 of /proc/PID/stat, in ticks."""
+        ticks = 0
+        for pid in self.pids().values():
+            behind_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(behind_name[11]) + int(behind_name[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     async def queue_length(self) -> int:
         """Requests waiting and running: the sum of XLEN of the request streams."""

@@ -68,9 +68,9 @@ async def through(*, model: str, workload: str, rate: float | None, threads: int
     The engine rests while the site is asked, and the worker while the engine runs. Each round has other token ids, so
     that no prefix cache has seen them, and the sides begin in turn.
     """
-    torch.set_num_threads(threads)
     config = EngineConfig(model=model, device="cpu", self_check=False, max_batch_size=batch)
     engine = await asyncio.to_thread(OrcaEngine.load, config)
+    await asyncio.to_thread(engine.settle)
     found = Through(model, workload, threads)
     vocab_size = engine.limits.vocab_size
     drawn_from = WORKLOADS[workload]
@@ -82,12 +82,13 @@ async def through(*, model: str, workload: str, rate: float | None, threads: int
         ready_site(model, worker=worker, gateway=gateway) as (site, served),
         Client(site.url, served) as client,
     ):
+        await site.rest()
         for number in range(rounds + 1):
             asked = list(with_other_ids(requests, vocab_size, fresh))
             if number == 0:  # warms everything up
                 asked = [replace(one, max_tokens=_WARM_UP_TOKENS, arrival_s=0.0) for one in asked]
             sides: list[tuple[list[Round], Callable[[], Awaitable[Round]]]] = [
-                (found.alone, partial(_alone, engine, asked)),
+                (found.alone, partial(_alone, engine, asked, threads)),
                 (found.served, partial(_served, client, asked)),
             ]
             for rounds_of, side in sides if number % 2 else reversed(sides):
@@ -97,9 +98,14 @@ async def through(*, model: str, workload: str, rate: float | None, threads: int
     return found
 
 
-async def _alone(engine: OrcaEngine, requests: Sequence[SampleRequest]) -> Round:
+async def _alone(engine: OrcaEngine, requests: Sequence[SampleRequest], threads: int) -> Round:
+    return await asyncio.to_thread(_driven, engine, requests, threads)
+
+
+def _driven(engine: OrcaEngine, requests: Sequence[SampleRequest], threads: int) -> Round:
+    torch.set_num_threads(threads)  # each thread has a number of its own
     drive = Drive(engine, requests, Objectives())
-    await asyncio.to_thread(drive.run)
+    drive.run()
     return _round(drive.outcomes, drive.until_s - drive.begun_s)
 
 

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <atomic>
+#include <climits>
 #include <cstdint>
+#include <linux/futex.h>
 #include <omp.h>
-#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace orca {
 
@@ -18,22 +21,24 @@ inline void pause() {
 // What the threads of one parallel region share.
 class Team {
  public:
-  // All threads arrive before any goes on. Short waits spin; where cores are scarce the others get their turn.
+  // All threads arrive before any goes on. Short waits spin. Who waits longer sleeps, for somebody may have been put off
+  // the core of one who computes: a core that falls idle takes that one over, which a core that waits does not.
   void barrier() {
     const uint32_t now = phase_.load(std::memory_order_relaxed);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
       arrived_.store(0, std::memory_order_relaxed);
       next_.store(0, std::memory_order_relaxed);
-      phase_.store(now + 1, std::memory_order_release);
+      phase_.store(now + 1);
+      if (asleep_.load() > 0) syscall(SYS_futex, &phase_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
       return;
     }
-    for (int spins = 0; phase_.load(std::memory_order_acquire) == now; ++spins) {
-      if (spins < 4096) {
-        pause();
-      } else {
-        sched_yield();
-      }
+    for (int spins = 0; spins < kSpins; ++spins) {
+      if (phase_.load(std::memory_order_acquire) != now) return;
+      pause();
     }
+    asleep_.fetch_add(1);
+    while (phase_.load() == now) syscall(SYS_futex, &phase_, FUTEX_WAIT_PRIVATE, now, nullptr, nullptr, 0);
+    asleep_.fetch_sub(1);
   }
 
   // The next piece of work that nobody has taken; counts from 0 again after each barrier.
@@ -45,8 +50,11 @@ class Team {
   int size = 1;
 
  private:
+  static constexpr int kSpins = 16384;
+
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<uint32_t> phase_{0};
+  std::atomic<int> asleep_{0};
   alignas(64) std::atomic<int64_t> next_{0};
 };
 
