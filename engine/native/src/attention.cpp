@@ -19,6 +19,7 @@ constexpr int64_t kFewestRows = 64;  // query vectors of one piece of work, wher
 constexpr int64_t kMostRows = 256;
 constexpr int64_t kBand = 32;       // of them, that are computed together: what they do not see is passed over
 constexpr int64_t kRowsForTiles = 8;  // from so many on the tile unit is faster than products of vectors
+constexpr int64_t kWrites = 8;      // tokens whose places are fetched before keys and values are written there
 constexpr int kAhead = 4;           // tiles that are fetched from memory before they are computed
 constexpr int kPairAhead = 2;       // the same for the tile unit, which has two fetched in turn; at most kAhead
 constexpr int64_t kTakes = 4;       // how often a thread takes work, about, to be done no later than the others
@@ -158,7 +159,8 @@ class Attention {
       for (int64_t token = first; token < last; ++token) write_token(token);
       return;
     }
-    while (first < last) {
+    for (int64_t expected = first, begin = first; first < last;) {
+      for (; expected < std::min(first + kWrites, last); ++expected) expect(expected, expected > begin);
       const bool two = first + 1 < last && call_.slots[first] % 2 == 0 && call_.slots[first + 1] == call_.slots[first] + 1 &&
                        call_.block_size % 2 == 0;
       copy_tokens(first, two);
@@ -287,6 +289,23 @@ class Attention {
     }
   }
 
+  // Bring where a token's keys and values go, but for what the one before it, if any, has brought: a key goes to as many lines
+  // as it has pairs of numbers, and stores that miss the caches come one behind the other. Always inline, for GCC takes a
+  // function that does nothing but that for one that does nothing.
+  __attribute__((always_inline)) inline void expect(int64_t token, bool any_before) const {
+    const int64_t slot = call_.slots[token] % call_.block_size, block = call_.slots[token] / call_.block_size;
+    const bool goes_on = any_before && call_.slots[token] == call_.slots[token - 1] + 1;
+    const char* keys = static_cast<char*>(call_.keys) + block * call_.num_kv_heads * keys_.block_bytes + slot * 4;
+    const char* values = static_cast<char*>(call_.values) + block * call_.num_kv_heads * values_.block_bytes +
+                         slot / 2 * values_.size * 4;
+    for (int64_t head = 0; head < call_.num_kv_heads; ++head, keys += keys_.block_bytes, values += values_.block_bytes) {
+      for (int64_t step = 0; step < steps_ && !(goes_on && slot % kTile); ++step) {
+        __builtin_prefetch(keys + step * keys_.step_bytes, 0, 2);
+      }
+      for (int64_t at = 0; at < values_.size * 4 && !(goes_on && slot % 2); at += 64) __builtin_prefetch(values + at, 0, 2);
+    }
+  }
+
   static void interleave(const uint16_t* even, const uint16_t* odd, int64_t size, uint16_t* to) {
     for (int64_t i = 0; i < size; ++i) {
       const uint32_t pair = uint32_t{even[i]} | uint32_t{odd[i]} << 16;
@@ -402,21 +421,22 @@ class Attention {
   // What is read from memory, in that order: keys, values, and the first keys of the piece that is next, from `position` on.
   void collect_ahead(const Piece& next, Range next_heads, int64_t position) {
     ahead_.clear();
-    const int64_t heads = heads_.end - heads_.begin;
-    for (const Tile& tile : tiles_) push_ahead(tile.keys, keys_.block_bytes, keys_.step_bytes, heads);
-    for (const Tile& tile : tiles_) push_ahead(tile.values, values_.block_bytes, 64, heads);
+    const Range all{0, int64_t(tiles_.size())};
+    visit_tiles(heads_, all, [&](int64_t head, int64_t index) {
+      ahead_.push_back({tiles_[index].keys + head * keys_.block_bytes, keys_.step_bytes});
+    });
+    visit_tiles(heads_, all, [&](int64_t head, int64_t index) {
+      ahead_.push_back({tiles_[index].values + head * values_.block_bytes, 64});
+    });
     const size_t wanted = ahead_.size() + kAhead;
     while (ahead_.size() < wanted && position < next.end) {
       const Tile tile = tile_at(next, next_heads.begin, position);
-      push_ahead(tile.keys, keys_.block_bytes, keys_.step_bytes, next_heads.end - next_heads.begin);
+      for (int64_t head = 0; head < next_heads.end - next_heads.begin; ++head) {
+        ahead_.push_back({tile.keys + head * keys_.block_bytes, keys_.step_bytes});
+      }
       position = tile.position + tile.slots;
     }
     ahead_.resize(std::max(wanted, ahead_.size()), {tiles_.back().values, 64});
-  }
-
-  // A tile of key heads side by side.
-  void push_ahead(const char* first, int64_t apart, int64_t stride, int64_t heads) {
-    for (int64_t head = 0; head < heads; ++head) ahead_.push_back({first + head * apart, stride});
   }
 
 #if defined(__AMX_BF16__)
@@ -569,14 +589,22 @@ class Attention {
     return {tile_from(first) / 2 * 2, end};
   }
 
-  // The band against all of its tiles. Several key heads: one tile of each after the other, in the order of memory.
+  // The band against all of its tiles.
   template <class Visit>
   void visit_heads(Visit visit) const {
-    const int64_t heads = heads_.end - heads_.begin;
-    if (heads == 1) return visit(0, band_, seen_);
-    for (int64_t index = seen_.begin; index < seen_.end; ++index) {
-      for (int64_t head = 0; head < heads; ++head) {
-        visit(head, Range{head * rows_, (head + 1) * rows_}, Range{index, index + 1});
+    if (heads_.end - heads_.begin == 1) return visit(0, band_, seen_);
+    visit_tiles(heads_, seen_, [&](int64_t head, int64_t index) {
+      visit(head, Range{head * rows_, (head + 1) * rows_}, Range{index, index + 1});
+    });
+  }
+
+  // Tiles of several key heads, those of two blocks in turn: each block is read in the order of memory, and two such streams
+  // come faster than one.
+  template <class Visit>
+  static void visit_tiles(Range heads, Range tiles, Visit visit) {
+    for (int64_t index = tiles.begin; index < tiles.end; index += 2) {
+      for (int64_t head = 0; head < heads.end - heads.begin; ++head) {
+        for (int64_t each = index; each < std::min(index + 2, tiles.end); ++each) visit(head, each);
       }
     }
   }
@@ -611,9 +639,10 @@ class Attention {
     return pair;
   }
 
-  // In the order of collect_ahead.
+  // In the order of visit_tiles.
   int64_t entry_of(int64_t head, int64_t index, bool values) const {
-    return ((values ? int64_t(tiles_.size()) : 0) + index) * (heads_.end - heads_.begin) + head;
+    const int64_t heads = heads_.end - heads_.begin, tiles = tiles_.size(), first = index / 2 * 2;
+    return ((values ? tiles : 0) + first) * heads + head * std::min<int64_t>(2, tiles - first) + index - first;
   }
 
   float* scores(int64_t row) const { return scores_ + (row - band_.begin) * kStride; }

@@ -275,8 +275,8 @@ template <int32_t FORMAT> class TiledProduct {
     // How many panels it is best to compute before others.
     int64_t at_once() const { return many_ ? at_once_ : std::max(at_once_, FEW_PANELS); }
 
-    // `store.put(group, panel, sums)` for each group and panel, sums [rows][PANEL], panels in their order; before, for most of
-    // many rows, `store.expect(group, panel)`. Meanwhile the panel `then` is fetched, the next after these, if any (or -1).
+    // `store(group, panel, sums)` for each group and panel, sums [rows][PANEL], panels in their order. Meanwhile the panel
+    // `then` is fetched, the next after these, if any (or -1).
     template <class Store> void compute(Range columns, int64_t then, Store store) {
         static thread_local Scratch memory;
         const int64_t panel_sums = x_.groups() * GROUP_SUMS, width = many_ ? 1 : 2;
@@ -310,9 +310,8 @@ template <int32_t FORMAT> class TiledProduct {
             const char* weight = weight_ + panel * width_ + begin * STEP_BYTES;
             for (int64_t group = 0; group < x_.groups(); group++) {
                 float* own = sums + group * GROUP_SUMS;
-                if (is_last && group + 1 < x_.groups()) store.expect(group + 1, panel);
                 multiply(group, begin, weight, steps, begin == 0 ? nullptr : own, fetch, is_last ? last : own);
-                if (is_last) store.put(group, panel, last);
+                if (is_last) store(group, panel, last);
             }
         }
     }
@@ -356,7 +355,7 @@ template <int32_t FORMAT> class TiledProduct {
     template <class Store> void put_waiting(Store& store) {
         for (int64_t panel = waiting_.begin; panel < waiting_.end; panel++) {
             for (int64_t group = 0; group < x_.groups(); group++, waiting_sums_ += GROUP_SUMS) {
-                store.put(group, panel, waiting_sums_);
+                store(group, panel, waiting_sums_);
             }
         }
         waiting_ = {0, 0};
@@ -396,39 +395,22 @@ template <int32_t FORMAT> class TiledProduct {
     float* waiting_sums_ = nullptr;
 };
 
-// Sums go where `put(group, panel, sums)` puts them, which is near.
-template <class Put> struct PutNear {
-    Put put;
-
-    void expect(int64_t, int64_t) const {}
-};
-
-template <class Put> PutNear<Put> put_near(Put put) { return {put}; }
-
 // A block of rows of sums into their places in y. `x_scales`: of the block's rows, of INT8.
 template <int32_t FORMAT> class StoredRows {
   public:
     StoredRows(const Linear& linear, const TiledRows& x, const Rows& y, const float* x_scales)
         : linear_(linear), x_(x), y_(y), x_scales_(x_scales) {}
 
-    void expect(int64_t group, int64_t panel) const {
-        for (int64_t row = 0; row < x_.rows_of(group); row++) __builtin_prefetch(place(group, row, panel), 1);
-    }
-
-    void put(int64_t group, int64_t panel, float* sums) const {
+    void operator()(int64_t group, int64_t panel, float* sums) const {
         for (int64_t row = 0; row < x_.rows_of(group); row++, sums += PANEL) {
             if constexpr (FORMAT == INT8) {
                 scale_row<int32_t>(linear_, panel, 0, x_scales_[group * GROUP_ROWS + row], sums);
             }
-            store_row(linear_, panel, sums, y_.format, place(group, row, panel));
+            store_row(linear_, panel, sums, y_.format, place_of(y_, x_.range().begin + group * GROUP_ROWS + row, panel));
         }
     }
 
   private:
-    char* place(int64_t group, int64_t row, int64_t panel) const {
-        return place_of(y_, x_.range().begin + group * GROUP_ROWS + row, panel);
-    }
-
     const Linear& linear_;
     const TiledRows& x_;
     const Rows& y_;
@@ -450,9 +432,7 @@ template <int32_t FORMAT> class GatheredRows {
         lines_ = memory.get<char>(MOST_PANELS * x.size() * line_);
     }
 
-    void expect(int64_t, int64_t) const {}
-
-    void put(int64_t group, int64_t panel, float* sums) const {
+    void operator()(int64_t group, int64_t panel, float* sums) const {
         const int64_t first = group * GROUP_ROWS, index = (panel - columns_.begin) % MOST_PANELS;
         for (int64_t row = first; row < first + x_.rows_of(group); row++, sums += PANEL) {
             if constexpr (FORMAT == INT8) scale_row<int32_t>(linear_, panel, 0, x_scales_[row], sums);

@@ -65,18 +65,18 @@ class TiledMlp {
             const auto place = [&](int64_t group, int64_t panel) {
                 return gates + (panel - first) * panel_values + group * GROUP_SUMS;
             };
-            product.compute(gate, up.begin, put_near([&](int64_t group, int64_t panel, const float* sums) {
+            product.compute(gate, up.begin, [&](int64_t group, int64_t panel, const float* sums) {
                 store_rows(x.rows_of(group), panel, sums, place(group, panel));
-            }));
+            });
             const int64_t then = gate.end < opened_.columns.end ? gate.end : -1;
-            product.compute(up, then, put_near([&](int64_t group, int64_t panel, const float* sums) {
+            product.compute(up, then, [&](int64_t group, int64_t panel, const float* sums) {
                 bf16 values[GROUP_SUMS];
                 const int64_t count = x.rows_of(group);
                 store_rows(count, panel, sums, values);
                 // A row of a panel is a row of a tile.
                 bf16* to = reinterpret_cast<bf16*>(gated.line(group * GROUP_ROWS, panel - half_));
                 gated_row(place(group, panel - half_), values, to, count * PANEL, mlp_.activation);
-            }));
+            });
         }
     }
 
