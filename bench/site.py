@@ -23,8 +23,9 @@ from orcastream.schemas.keys import Keys
 _STOP_MARGIN_S = 30.0
 _PATIENCE_S = 300.0
 _REST_S = 1.0
-_RESTS_BELOW = 0.05
+_RESTS_BELOW = 0.2
 """What idle processes take of a core, together, is less than that."""
+_MOST_RESTS = 60
 _HOST = "127.0.0.1"
 
 
@@ -102,9 +103,12 @@ class Site:
         return {name: pid for name, pid in found.items() if pid is not None}
 
     async def rest(self) -> None:
-        """Wait until none of them computes any more: a worker that has become ready still tidies its memory."""
+        """Wait until none of them computes any more: a worker that has become ready still puts its memory into large pages.
+
+        Not for ever: on a machine that has other work they may take longer for what they do in idleness.
+        """
         before_s = self._cpu_s()
-        while True:
+        for _ in range(_MOST_RESTS):
             await asyncio.sleep(_REST_S)
             now_s = self._cpu_s()
             if now_s - before_s < _RESTS_BELOW * _REST_S:
