@@ -103,7 +103,7 @@ class Site:
         return {name: pid for name, pid in found.items() if pid is not None}
 
     async def rest(self) -> None:
-        """Wait until none of them computes any more: a worker that has become ready still puts its memory into large pages.
+        """Wait until none of them computes any more: a worker that is ready still puts its memory into large pages.
 
         Not for ever: on a machine that has other work they may take longer for what they do in idleness.
         """
