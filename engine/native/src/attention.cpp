@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "amx.h"
+#include "attention_pieces.h"
 #include "cache_tile.h"
+#include "cache_write.h"
 #include "team.h"
 #include "vector.h"
 
@@ -15,80 +17,11 @@ namespace {
 
 constexpr int64_t kChunk = 512;     // token slots whose scores are computed before the values are weighted by them
 constexpr int64_t kStride = kChunk + 32;  // of rows of scores and weights: they fall into different sets of the caches
-constexpr int64_t kFewestRows = 64;  // query vectors of one piece of work, where there are too few pieces with more
-constexpr int64_t kMostRows = 256;
 constexpr int64_t kBand = 32;       // of them, that are computed together: what they do not see is passed over
 constexpr int64_t kRowsForTiles = 8;  // from so many on the tile unit is faster than products of vectors
-constexpr int64_t kWrites = 8;      // tokens whose places are fetched before keys and values are written there
 constexpr int kAhead = 4;           // tiles that are fetched from memory before they are computed
 constexpr int kPairAhead = 2;       // the same for the tile unit, which has two fetched in turn; at most kAhead
-constexpr int64_t kTakes = 4;       // how often a thread takes work, about, to be done no later than the others
-constexpr int64_t kPieces = 4;      // of work for each thread, at least, where there are so many
-constexpr int64_t kSplit = 512;     // fewest token slots of one part of a context
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
-
-int64_t context_start(const OrcaAttention& call, int64_t span) {
-  return call.contexts[span] - (call.offsets[span + 1] - call.offsets[span]);
-}
-
-int64_t first_visible(const OrcaAttention& call, int64_t position) {
-  return call.window ? std::max<int64_t>(0, position - call.window + 1) : 0;
-}
-
-// Of the tokens `first` ... `last - 1` of a span, those from the first to the last whose output is wanted.
-Range wanted(const OrcaAttention& call, int64_t span, int64_t first, int64_t last) {
-  if (call.rows == nullptr) return {first, last};
-  const int64_t offset = call.offsets[span], *end = call.rows + call.num_rows;
-  const int64_t* begin = std::lower_bound(call.rows, end, offset + first);
-  end = std::lower_bound(begin, end, offset + last);
-  return begin == end ? Range{first, first} : Range{*begin - offset, end[-1] + 1 - offset};
-}
-
-// One piece for each `tokens` tokens of a span, as far as their output is wanted.
-template <class Visit>
-void visit_pieces(const OrcaAttention& call, int64_t tokens, Visit visit) {
-  for (int64_t span = 0; span < call.num_spans; ++span) {
-    const int64_t length = call.offsets[span + 1] - call.offsets[span];
-    for (int64_t first = 0; first < length; first += tokens) {
-      const Range range = wanted(call, span, first, std::min(first + tokens, length));
-      if (range.begin < range.end) visit(span, range);
-    }
-  }
-}
-
-void add_parts(const OrcaAttention& call, int64_t span, Range tokens, int64_t parts_wanted, AttentionWork& work) {
-  const int64_t group = call.num_heads / call.num_kv_heads, start = context_start(call, span);
-  const int64_t begin = first_visible(call, start + tokens.begin), end = start + tokens.end;
-  const int64_t parts = std::max<int64_t>(1, std::min(parts_wanted, (end - begin) / kSplit));
-  const int64_t share = round_up((end - begin + parts - 1) / parts, kTile);
-  for (int64_t part = 0; part < parts; ++part) {
-    const int64_t from = std::min(begin + part * share, end), to = std::min(from + share, end);
-    work.pieces.push_back({span, tokens.begin, tokens.end, from, to, part, parts, work.vectors});
-    if (parts > 1) work.vectors += round_up((tokens.end - tokens.begin) * group, kLanes);
-  }
-}
-
-int64_t count_pieces(const OrcaAttention& call, int64_t tokens) {
-  int64_t pieces = 0;
-  visit_pieces(call, tokens, [&](int64_t, Range) { pieces += call.num_kv_heads; });
-  return pieces;
-}
-
-// The longest work first, so that no thread is left with it alone.
-void divide(const OrcaAttention& call, int threads, AttentionWork& work) {
-  work.pieces.clear();
-  work.vectors = 0;
-  const int64_t group = call.num_heads / call.num_kv_heads, enough = threads > 1 ? kPieces * threads : 1;
-  const int64_t fewest = std::max<int64_t>(1, kFewestRows / group);
-  int64_t tokens = std::max<int64_t>(1, kMostRows / group);
-  while (tokens > fewest && count_pieces(call, tokens) < enough) tokens = std::max(fewest, tokens / 2);
-  const int64_t pieces = count_pieces(call, tokens);
-  if (pieces == 0) return;
-  const int64_t parts = (enough + pieces - 1) / pieces;
-  visit_pieces(call, tokens, [&](int64_t span, Range range) { add_parts(call, span, range, parts, work); });
-  std::stable_sort(work.pieces.begin(), work.pieces.end(),
-                   [](const Piece& a, const Piece& b) { return a.end - a.begin > b.end - b.begin; });
-}
 
 // A running softmax: the largest score, the sum of the weights, and the weighted sum of the values.
 struct Running {
@@ -152,21 +85,6 @@ class Attention {
         group_(call.num_heads / call.num_kv_heads),
         steps_(kFormat == F32 ? keys_.size : keys_.size / 2),
         sum_stride_(values_.padded + kLanes) {}
-
-  // Keys and values of the tokens `first` ... `last - 1` into the cache.
-  void write(int64_t first, int64_t last) const {
-    if (kFormat != BF16 || call_.query_format != BF16) {
-      for (int64_t token = first; token < last; ++token) write_token(token);
-      return;
-    }
-    for (int64_t expected = first, begin = first; first < last;) {
-      for (; expected < std::min(first + kWrites, last); ++expected) expect(expected, expected > begin);
-      const bool two = first + 1 < last && call_.slots[first] % 2 == 0 && call_.slots[first + 1] == call_.slots[first] + 1 &&
-                       call_.block_size % 2 == 0;
-      copy_tokens(first, two);
-      first += two ? 2 : 1;
-    }
-  }
 
   // Some key heads of a piece, side by side as their blocks are, or one after the other where each has many rows. `next` and
   // its heads are what this thread is likely to compute then.
@@ -258,90 +176,6 @@ class Attention {
 
   int64_t all_rows() const { return rows_ * (heads_.end - heads_.begin); }
 
-  // Halves as they are: of one token, or of two that share a pair of slots.
-  void copy_tokens(int64_t token, bool two) const {
-    const int64_t block = call_.slots[token] / call_.block_size, slot = call_.slots[token] % call_.block_size;
-    for (int64_t head = 0; head < call_.num_kv_heads; ++head) {
-      const int64_t index = block * call_.num_kv_heads + head;
-      char* keys = static_cast<char*>(call_.keys) + index * keys_.block_bytes + slot * 4;
-      const uint16_t* key =
-          static_cast<const uint16_t*>(call_.key) + head * call_.key_head_stride + token * call_.key_token_stride;
-      copy_key(key, keys);
-      if (two) copy_key(key + call_.key_token_stride, keys + 4);
-      uint16_t* values = reinterpret_cast<uint16_t*>(static_cast<char*>(call_.values) + index * values_.block_bytes) +
-                         slot / 2 * values_.size * 2;
-      const uint16_t* value =
-          static_cast<const uint16_t*>(call_.value) + head * call_.value_head_stride + token * call_.value_token_stride;
-      if (two) {
-        interleave(value, value + call_.value_token_stride, values_.size, values);
-      } else {
-        for (int64_t i = 0; i < values_.size; ++i) values[2 * i + slot % 2] = value[i];
-      }
-    }
-  }
-
-  void copy_key(const uint16_t* key, char* to) const {
-    const int64_t whole = call_.key_size / 2;
-    for (int64_t step = 0; step < whole; ++step) std::memcpy(to + step * keys_.step_bytes, key + 2 * step, 4);
-    if (call_.key_size % 2) {
-      const uint32_t last = key[2 * whole];
-      std::memcpy(to + whole * keys_.step_bytes, &last, 4);
-    }
-  }
-
-  // Bring where a token's keys and values go, but for what the one before it, if any, has brought: a key goes to as many lines
-  // as it has pairs of numbers, and stores that miss the caches come one behind the other. Always inline, for GCC takes a
-  // function that does nothing but that for one that does nothing.
-  __attribute__((always_inline)) inline void expect(int64_t token, bool any_before) const {
-    const int64_t slot = call_.slots[token] % call_.block_size, block = call_.slots[token] / call_.block_size;
-    const bool goes_on = any_before && call_.slots[token] == call_.slots[token - 1] + 1;
-    const char* keys = static_cast<char*>(call_.keys) + block * call_.num_kv_heads * keys_.block_bytes + slot * 4;
-    const char* values = static_cast<char*>(call_.values) + block * call_.num_kv_heads * values_.block_bytes +
-                         slot / 2 * values_.size * 4;
-    for (int64_t head = 0; head < call_.num_kv_heads; ++head, keys += keys_.block_bytes, values += values_.block_bytes) {
-      for (int64_t step = 0; step < steps_ && !(goes_on && slot % kTile); ++step) {
-        __builtin_prefetch(keys + step * keys_.step_bytes, 0, 2);
-      }
-      for (int64_t at = 0; at < values_.size * 4 && !(goes_on && slot % 2); at += 64) __builtin_prefetch(values + at, 0, 2);
-    }
-  }
-
-  static void interleave(const uint16_t* even, const uint16_t* odd, int64_t size, uint16_t* to) {
-    for (int64_t i = 0; i < size; ++i) {
-      const uint32_t pair = uint32_t{even[i]} | uint32_t{odd[i]} << 16;
-      std::memcpy(to + 2 * i, &pair, 4);
-    }
-  }
-
-  void write_token(int64_t token) const {
-    const int64_t block = call_.slots[token] / call_.block_size, slot = call_.slots[token] % call_.block_size;
-    float* wide = memory_.wide.get<float>(std::max(call_.key_size, call_.value_size));
-    for (int64_t head = 0; head < call_.num_kv_heads; ++head) {
-      const int64_t index = block * call_.num_kv_heads + head, scale = index * call_.block_size + slot;
-      widen(call_.key, head * call_.key_head_stride + token * call_.key_token_stride, call_.key_size, wide);
-      write_vector<kFormat>(
-          static_cast<char*>(call_.keys) + index * keys_.block_bytes, wide, call_.key_size, keys_.size,
-          call_.key_scales + scale, [&](int64_t i) {
-            return kFormat == F32 ? i * call_.block_size + slot : (i / 2 * call_.block_size + slot) * 2 + i % 2;
-          });
-      widen(call_.value, head * call_.value_head_stride + token * call_.value_token_stride, values_.size, wide);
-      write_vector<kFormat>(static_cast<char*>(call_.values) + index * values_.block_bytes, wide, values_.size,
-                            values_.size, call_.value_scales + scale, [&](int64_t i) {
-                              return kFormat == F32 ? slot * values_.size + i
-                                                         : (slot / 2 * values_.size + i) * 2 + slot % 2;
-                            });
-    }
-  }
-
-  void widen(const void* from, int64_t offset, int64_t size, float* to) const {
-    if (call_.query_format == F32) {
-      std::memcpy(to, static_cast<const float*>(from) + offset, size * sizeof(float));
-      return;
-    }
-    const uint16_t* halves = static_cast<const uint16_t*>(from) + offset;
-    for (int64_t i = 0; i < size; ++i) to[i] = orca::widen(halves[i]);
-  }
-
   // Of a key head, from the vector `first` on.
   Running partial(float* partials, int64_t head, int64_t first) const {
     const int64_t vectors = round_up(rows_, kLanes);  // so that sums begin with a line of the cache
@@ -380,7 +214,7 @@ class Attention {
                   static_cast<const uint16_t*>(call_.query) + offset, keys_.size * sizeof(uint16_t));
       return;
     }
-    widen(call_.query, offset, call_.key_size, wide_);
+    widen(call_, call_.query, offset, call_.key_size, wide_);
     put_row(query_, row, keys_.size, wide_);
   }
 
@@ -956,24 +790,6 @@ class Attention {
   float *query_, *scores_, *most_, *sum_, *sums_, *wide_;
 };
 
-// What a thread takes at a time: some key heads of a piece, the more of them the more pieces there are.
-class Takes {
- public:
-  Takes(const std::vector<Piece>& pieces, int64_t heads, int threads) : pieces_(pieces), heads_(heads) {
-    const int64_t most = int64_t(pieces.size()) * heads / (threads * kTakes);
-    shares_ = heads / std::clamp<int64_t>(most, 1, heads);
-  }
-
-  int64_t size() const { return int64_t(pieces_.size()) * shares_; }
-  const Piece& piece(int64_t index) const { return pieces_[index / shares_]; }
-  Range heads(int64_t index) const { return share(heads_, index % shares_, shares_); }
-
- private:
-  const std::vector<Piece>& pieces_;
-  const int64_t heads_;
-  int64_t shares_;  // of a piece
-};
-
 template <int kFormat, bool kDot>
 void attend_as(const OrcaAttention& call, AttentionWork& work, Team& team, int thread) {
   Attention<kFormat, kDot> attention(call);
@@ -984,7 +800,8 @@ void attend_as(const OrcaAttention& call, AttentionWork& work, Team& team, int t
     divide(call, team.size, work);
     work.partials.get<float>(attention.partial_floats(work.vectors));
   }
-  attention.write(call.num_tokens * thread / team.size, call.num_tokens * (thread + 1) / team.size);
+  const Range written = share(call.num_tokens, thread, team.size);
+  CacheWriter<kFormat>(call, memory().wide).write(written.begin, written.end);
   team.barrier();
   float* partials = work.partials.get<float>(0);
   const Takes takes(work.pieces, call.num_kv_heads, team.size);
