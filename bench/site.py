@@ -1,7 +1,6 @@
 """A small cluster on this machine: Redis, a gateway, and as many worker processes as are wanted."""
 
 import asyncio
-import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -9,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from orcastream.bench.cpu_time import cpu_s
 from orcastream.bench.serve.gateway import served_model
 from orcastream.broker.link import Link
 from orcastream.broker.presence import list_workers
@@ -116,12 +116,7 @@ class Site:
             before_s = now_s
 
     def _cpu_s(self) -> float:
-        """Seconds for which its processes have computed: fields 14 and 15 of /proc/PID/stat, in ticks."""
-        ticks = 0
-        for pid in self.pids().values():
-            behind_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(behind_name[11]) + int(behind_name[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return sum(map(cpu_s, self.pids().values()))
 
     async def queue_length(self) -> int:
         """Requests waiting and running: the sum of XLEN of the request streams."""

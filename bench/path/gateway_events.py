@@ -2,16 +2,15 @@
 
 import asyncio
 import gc
-import os
 import statistics
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
+from orcastream.bench.cpu_time import cpu_s
 from orcastream.bench.redis.replies import Replies
 from orcastream.bench.serve.gateway import served_model
 from orcastream.bench.serve.questions import DEMO_MODEL
@@ -23,7 +22,6 @@ from orcastream.schemas.keys import Keys
 
 _KEYS = Keys(DEMO_MODEL)
 _HOST = "127.0.0.1"
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _SETTLE_S = 1.0
 
 
@@ -80,13 +78,13 @@ async def gateway_events(
         await asyncio.sleep(_SETTLE_S)
         gc.collect()
         gc.freeze()  # a collection of all that is loaded here would be taken for the gateway's delay
-        cpu_s, own_s, begun_s = _cpu_s(pid), time.process_time(), time.monotonic()
+        used_s, own_s, begun_s = cpu_s(pid), time.process_time(), time.monotonic()
         for number in range(max(1, int(seconds / interval_s))):
             await asyncio.sleep(begun_s + number * interval_s - time.monotonic())
             written_s.append(time.monotonic())
             await replies.advance(1)
         await _until(lambda: all(client.num_events > len(written_s) for client in clients))
-        cpu_s = _cpu_s(pid) - cpu_s
+        used_s = cpu_s(pid) - used_s
         load_busy = (time.process_time() - own_s) / (time.monotonic() - begun_s)
         gc.unfreeze()
         await replies.end()
@@ -100,7 +98,7 @@ async def gateway_events(
     events = streams * len(written_s)
     cuts = statistics.quantiles(delays, n=100)
     return GatewayEvents(
-        streams, events, events / (written_s[-1] - written_s[0] + interval_s), cpu_s / events * 1e6,
+        streams, events, events / (written_s[-1] - written_s[0] + interval_s), used_s / events * 1e6,
         (cuts[49] * 1000, cuts[98] * 1000), load_busy,
     )  # fmt: skip
 
@@ -149,11 +147,6 @@ def _letters() -> Sequence[int]:
 
     tokenizer = Tokenizer.load(str(demo.MODEL_DIR))
     return [ids[0] for ids in map(tokenizer.encode, "abcdefghijklmnop") if len(ids) == 1]
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 async def _until(reached: Callable[[], bool]) -> None:
