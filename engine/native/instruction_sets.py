@@ -6,11 +6,13 @@ from pathlib import Path
 _CPU_INFO = Path("/proc/cpuinfo")
 _AVX2 = ("avx2", "fma", "f16c")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
-_AVX512_BF16 = (*_AVX512, "avx512_bf16", "avx512_vnni")
+_AVX512_VNNI = (*_AVX512, "avx512_vnni")
+_AVX512_BF16 = (*_AVX512_VNNI, "avx512_bf16")
 
 _X86: dict[str, tuple[str, ...]] = {
     "amx": (*_AVX512_BF16, "amx_tile", "amx_bf16", "amx_int8"),
     "avx512_bf16": _AVX512_BF16,
+    "avx512_vnni": _AVX512_VNNI,
     "avx512": _AVX512,
     "avx2": _AVX2,
 }

@@ -19,7 +19,7 @@ class LibraryUnavailable(RuntimeError):
 
 @cache
 def library(instruction_set: str | None = None) -> ctypes.CDLL:
-    """The operators for `instruction_set`, by default the best that runs here; LibraryUnavailable if there is none."""
+    """The operators for `instruction_set`, by default the fastest that run here; LibraryUnavailable if there are none."""
     return _best()[1] if instruction_set is None else _load(library_path(instruction_set))
 
 
@@ -43,13 +43,19 @@ def _best() -> tuple[str, ctypes.CDLL]:
     names = supported()
     if not names:
         raise LibraryUnavailable("they are compiled for x86-64 processors with AVX2")
-    refused = None
+    refused = outpaced = None
     for name in names:
         try:
-            return name, _load(library_path(name))
+            found = name, _load(library_path(name))
         except LibraryUnavailable as error:
             refused = refused or error
-    raise LibraryUnavailable(str(refused))
+            continue
+        if not found[1].orca_outpaced():
+            return found
+        outpaced = outpaced or found
+    if outpaced is None:
+        raise LibraryUnavailable(str(refused))
+    return outpaced
 
 
 def _load(path: Path) -> ctypes.CDLL:
