@@ -19,7 +19,7 @@ class LibraryUnavailable(RuntimeError):
 
 @cache
 def library(instruction_set: str | None = None) -> ctypes.CDLL:
-    """The operators for `instruction_set`, by default the fastest that run here; LibraryUnavailable if there are none."""
+    """The operators for `instruction_set`, by default the fastest here; LibraryUnavailable if there are none."""
     return _best()[1] if instruction_set is None else _load(library_path(instruction_set))
 
 

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="about x8
 
 AVX2 = "fpu sse4_2 avx avx2 fma f16c"
 AVX512 = f"{AVX2} avx512f avx512bw avx512dq avx512vl"
-BF16 = f"{AVX512} avx512_vnni avx512_bf16"
+VNNI = f"{AVX512} avx512_vnni"
+BF16 = f"{VNNI} avx512_bf16"
 AMX = f"{BF16} amx_tile amx_int8 amx_bf16"
 
 
@@ -22,9 +23,10 @@ AMX = f"{BF16} amx_tile amx_int8 amx_bf16"
         ("fpu sse4_2", [], False),
         (AVX2, ["avx2"], False),
         (AVX512, ["avx512", "avx2"], False),
-        (BF16, ["avx512_bf16", "avx512", "avx2"], True),
-        (AMX, ["amx", "avx512_bf16", "avx512", "avx2"], True),
-        (AMX.replace("avx512_bf16", ""), ["avx512", "avx2"], False),
+        (VNNI, ["avx512_vnni", "avx512", "avx2"], False),
+        (BF16, ["avx512_bf16", "avx512_vnni", "avx512", "avx2"], True),
+        (AMX, ["amx", "avx512_bf16", "avx512_vnni", "avx512", "avx2"], True),
+        (AMX.replace("avx512_bf16", ""), ["avx512_vnni", "avx512", "avx2"], False),
     ],
 )
 def test_the_best_comes_first(

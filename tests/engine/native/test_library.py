@@ -21,6 +21,16 @@ needs_operators = pytest.mark.skipif(
 )
 
 
+MACROS = {
+    "amx": "__AMX_TILE__",
+    "avx512_bf16": "__AVX512BF16__",
+    "avx512_vnni": "__AVX512VNNI__",
+    "avx512": "__AVX512F__",
+}
+"""What a compiler defines for an instruction set, and not for those behind it."""
+SAYS = 'extern "C" int orca_outpaced() { return %d; }'
+
+
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where libraries are looked for, of one short source; no library is there yet."""
@@ -36,6 +46,13 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget()
 
 
+def outpaced(condition: str) -> None:
+    """Have the library say so of itself where the preprocessor finds that `condition` holds."""
+    path = build_module.SOURCES / "machine.cpp"
+    said = path.read_text().replace("orca_outpaced", "measured_outpaced")
+    path.write_text(f"{said}\n#if {condition}\n{SAYS % 1}\n#else\n{SAYS % 0}\n#endif\n")
+
+
 def forget() -> None:
     library.cache_clear()
     library_module._best.cache_clear()
@@ -46,7 +63,7 @@ def forget() -> None:
 def test_the_best_that_was_built_is_loaded(built: Path) -> None:
     build(built, built / "objects")
     assert why_unavailable() is None
-    assert instruction_set() == supported()[0]
+    assert instruction_set() == next(name for name in supported() if not library(name).orca_outpaced())
     assert library().orca_fingerprint().decode() == fingerprint()
     assert library(supported()[-1]).orca_fingerprint().decode() == fingerprint()
 
@@ -54,9 +71,31 @@ def test_the_best_that_was_built_is_loaded(built: Path) -> None:
 @needs_operators
 @pytest.mark.skipif(len(supported()) < 2, reason="needs a processor with a choice")
 def test_the_next_best_serves_where_the_best_was_not_built(built: Path) -> None:
+    outpaced("0")
     build(built, built / "objects")
     library_path(supported()[0], built).unlink()
     assert instruction_set() == supported()[1]
+
+
+@needs_operators
+@pytest.mark.skipif(len(supported()) < 2, reason="needs a processor with a choice")
+def test_the_next_best_serves_where_the_best_is_slower(built: Path) -> None:
+    outpaced(f"defined({MACROS[supported()[0]]})")
+    build(built, built / "objects")
+    assert instruction_set() == supported()[1]
+
+
+@needs_operators
+def test_one_that_is_said_to_be_slower_serves_where_there_is_no_other(built: Path) -> None:
+    outpaced("1")
+    build(built, built / "objects")
+    assert instruction_set() == supported()[0]
+
+
+@pytest.mark.skipif("avx512_bf16" not in supported(), reason="needs a processor that multiplies pairs of bfloat16")
+def test_one_processor_is_told_the_same_each_time() -> None:
+    found = library("avx512_bf16")
+    assert len({found.orca_outpaced() for _ in range(20)}) == 1
 
 
 @pytest.mark.skipif(not supported(), reason="needs a processor that the operators are compiled for")
