@@ -25,6 +25,7 @@ from orcastream.bench.peers.runners.w8a8 import write_w8a8
 from orcastream.bench.peers.systems import ENVIRONMENTS, SYSTEMS
 from orcastream.cli.errors import UserError
 from orcastream.engine.model.passes import passes_unavailable
+from orcastream.engine.native.library import instruction_set, why_unavailable
 
 MODEL = str(demo.MODEL_DIR)
 ROOT = Path(__file__).parents[2]
@@ -141,6 +142,8 @@ def test_systems_take_turns_and_who_is_absent_is_named(
         assert 0 < row["ttft_ms"]["p50"] <= row["ttft_ms"]["p99"]
         assert row["tbt_ms"]["p50"] > 0
         assert row["ratio"] > 0
+    served_by = "no compiled operators" if why_unavailable() else instruction_set()
+    assert rows["orcastream", "equal_size", "bfloat16"]["version"].endswith(f", {served_by}")
     assert saved["absent"] == [{"system": "openvino", "dtype": "bfloat16", "why": "not installed"}]
     assert saved["machine"]["cores"] >= 1
     assert "absent: openvino bfloat16: not installed" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from orcastream.engine import EngineConfig, OrcaEngine, Request
+from orcastream.engine.operators import Operators
 from orcastream.schemas.sampling import SamplingParams
 from orcastream.telemetry.version import own_version
 
@@ -22,7 +23,6 @@ class Orcastream:
     """One engine."""
 
     def __init__(self, load: Load) -> None:
-        self.version = own_version()
         int8 = load.dtype == "int8"
         config = EngineConfig(
             model=load.model,
@@ -35,6 +35,7 @@ class Orcastream:
         )
         self._engine = OrcaEngine.load(config)
         self._engine.settle()
+        self.version = f"{own_version()}, {_served_by(self._engine.operators)}"
         self._runs = 0
         self._running: dict[str, int] = {}
 
@@ -63,3 +64,10 @@ class Orcastream:
             if event.finish_reason is not None:
                 del self._running[event.request_id]
         return pieces
+
+
+def _served_by(operators: Operators) -> str:
+    """What the figures stand for: those of operators that were not built would be read as this engine's."""
+    if operators.device != "cpu":
+        return operators.attention_backend
+    return "no compiled operators" if operators.compiled.startswith("none") else operators.compiled
