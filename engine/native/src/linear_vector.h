@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #ifdef __AVX512F__
 #include <immintrin.h>
@@ -34,13 +35,16 @@ typedef int32_t LooseInts __attribute__((vector_size(4 * WIDTH), aligned(4)));
 
 constexpr int64_t PREFETCH_BYTES = 4096;
 
-// How each format of weights multiplies. `Input` is what a `Row` of x is packed as, STEP of them per step; a step of the
-// panel is PANEL times 4 bytes.
+constexpr int64_t STEP_BYTES = PANEL * 4;  // of a panel
+
+// How each format of weights multiplies. `Input` is what a `Row` of x is packed as, STEP of them per step; a step of
+// the panel is WIDER times STEP_BYTES. `Widened`, if not void, does the same with a panel that was prepared for it.
 struct FloatDot {
     using Row = float;
     using Input = float;
     using Sum = Floats;
-    static constexpr int STEP = 1;
+    using Widened = void;
+    static constexpr int STEP = 1, WIDER = 1;
     struct Weight {
         Floats value;
         Weight() = default;
@@ -54,7 +58,8 @@ struct BfloatDot {
     using Row = bf16;
     using Input = bf16;
     using Sum = __m512;
-    static constexpr int STEP = 2;
+    using Widened = void;
+    static constexpr int STEP = 2, WIDER = 1;
     struct Weight {
         __m512i value;
         Weight() = default;
@@ -67,24 +72,53 @@ struct BfloatDot {
     }
 };
 #else
+struct WidePairs {
+    Floats even;
+    Floats odd;
+};
+
+inline WidePairs widen_pairs(const char* at) {
+    const Ints pairs = *reinterpret_cast<const LooseInts*>(at);
+    return {(Floats)(pairs << 16), (Floats)(pairs & static_cast<int32_t>(0xffff0000))};
+}
+
+// Of a panel in float32: in a step the even numbers of each pair, and behind them the odd ones.
+struct WideDot {
+    using Input = float;
+    using Sum = Floats;
+    static constexpr int STEP = 2, WIDER = 2;
+    struct Weight : WidePairs {
+        Weight() = default;
+        explicit Weight(const char* at)
+            : WidePairs{*reinterpret_cast<const LooseFloats*>(at),
+                        *reinterpret_cast<const LooseFloats*>(at + STEP_BYTES)} {}
+    };
+    static Sum add(Sum sum, const WidePairs& weight, const Input* x) {
+        return (sum + weight.even * x[0]) + weight.odd * x[1];
+    }
+
+    static void prepare(const char* panel, int64_t steps, char* to) {
+        for (int64_t step = 0; step < steps; step++, panel += STEP_BYTES, to += WIDER * STEP_BYTES) {
+            for (int64_t at = 0; at < STEP_BYTES; at += WIDTH * 4) {
+                const WidePairs wide = widen_pairs(panel + at);
+                std::memcpy(to + at, &wide.even, sizeof wide.even);
+                std::memcpy(to + STEP_BYTES + at, &wide.odd, sizeof wide.odd);
+            }
+        }
+    }
+};
+
 struct BfloatDot {
     using Row = bf16;
     using Input = float;
     using Sum = Floats;
-    static constexpr int STEP = 2;
-    struct Weight {
-        Floats even;
-        Floats odd;
+    using Widened = WideDot;
+    static constexpr int STEP = 2, WIDER = 1;
+    struct Weight : WidePairs {
         Weight() = default;
-        explicit Weight(const char* at) {
-            const Ints pairs = *reinterpret_cast<const LooseInts*>(at);
-            even = (Floats)(pairs << 16);
-            odd = (Floats)(pairs & static_cast<int32_t>(0xffff0000));
-        }
+        explicit Weight(const char* at) : WidePairs(widen_pairs(at)) {}
     };
-    static Sum add(Sum sum, const Weight& weight, const Input* x) {
-        return (sum + weight.even * x[0]) + weight.odd * x[1];
-    }
+    static Sum add(Sum sum, const Weight& weight, const Input* x) { return WideDot::add(sum, weight, x); }
 };
 #endif
 
@@ -94,7 +128,8 @@ struct ByteDot {
     using Input = uint8_t;
     using Sum = Ints;
     using Product = int32_t;
-    static constexpr int STEP = 4;
+    using Widened = void;
+    static constexpr int STEP = 4, WIDER = 1;
     static constexpr int32_t OFFSET = 128;
     struct Weight {
         __m512i value;
@@ -112,7 +147,8 @@ struct ByteDot {
     using Input = float;
     using Sum = Floats;
     using Product = float;
-    static constexpr int STEP = 4;
+    using Widened = void;
+    static constexpr int STEP = 4, WIDER = 1;
     static constexpr int32_t OFFSET = 0;
     struct Weight {
         Floats value[4];
@@ -154,7 +190,7 @@ inline void sum_up(const char* panel, const typename Dot::Input* x, int64_t step
     for (; step + CHAINS <= steps; step += CHAINS) {
 #pragma GCC unroll 4
         for (int chain = 0; chain < CHAINS; chain++) {
-            const char* at = panel + (step + chain) * PANEL * 4;
+            const char* at = panel + (step + chain) * Dot::WIDER * STEP_BYTES;
             if constexpr (FETCH) {
                 ahead.step();
             } else {
@@ -163,7 +199,9 @@ inline void sum_up(const char* panel, const typename Dot::Input* x, int64_t step
             add_step<Dot, R, C>(at, x + (step + chain) * R * Dot::STEP, total[chain]);
         }
     }
-    for (; step < steps; step++) add_step<Dot, R, C>(panel + step * PANEL * 4, x + step * R * Dot::STEP, total[0]);
+    for (; step < steps; step++) {
+        add_step<Dot, R, C>(panel + step * Dot::WIDER * STEP_BYTES, x + step * R * Dot::STEP, total[0]);
+    }
     fetch = ahead;
 #pragma GCC unroll 24
     for (int r = 0; r < R; r++) {
@@ -324,6 +362,30 @@ template <class Dot> class PackedRows {
     float* const scales_;
 };
 
+// Blocks of rows, packed for `Dot` or for what is widened to `Kernel`, times the panel that `at` has.
+template <class Kernel, class Dot, class Store>
+inline void blocks_times(
+    const Linear& linear, const PackedRows<Dot>& x, Range blocks, int64_t panel, const char* at, Fetch& fetch,
+    Store& store) {
+    alignas(64) float sums[MOST_ROWS * PANEL];
+    for (int64_t block = blocks.begin; block < blocks.end; block++) {
+        const Range rows = x.rows(block);
+        const int64_t m = rows.end - rows.begin;
+        const bool alone = blocks.end - blocks.begin == 1;
+        block_times_panel<Kernel>(static_cast<int>(m), alone, at, x.values(rows), x.steps(), fetch, sums);
+        if constexpr (Dot::STEP == 4) {
+            for (int64_t r = 0; r < m; r++) {
+                scale_row<typename Dot::Product>(linear, panel, Dot::OFFSET, x.scale(rows.begin + r), sums + r * PANEL);
+            }
+        }
+        store(rows, sums);
+    }
+}
+
+// From so many blocks of rows on it pays to widen a panel once for all of them, if what comes of it stays near.
+constexpr int64_t BLOCKS_TO_WIDEN = 6;
+constexpr int64_t MOST_WIDENED = 1 << 19;  // bytes
+
 // A range of blocks of packed rows times one panel: `store(rows, sums)` for each of them, sums [rows][PANEL]. Meanwhile
 // the panel `next` is fetched, if any (or -1).
 template <class Dot, class Store>
@@ -332,21 +394,20 @@ void blocks_times_panel(
     const int64_t width = panel_bytes(linear.format, linear.k), count = blocks.end - blocks.begin;
     const char* weight = static_cast<const char*>(linear.weight);
     const char* fetched = weight + std::max<int64_t>(next, 0) * width;
-    alignas(64) float sums[MOST_ROWS * PANEL];
     // The first block would wait for memory while the others have nothing to fetch: they share it.
-    Fetch fetch{fetched, next < 0 ? fetched : fetched + width, (PANEL * 4 / 64 + count - 1) / count};
-    for (int64_t block = blocks.begin; block < blocks.end; block++) {
-        const Range rows = x.rows(block);
-        const int64_t m = rows.end - rows.begin;
-        block_times_panel<Dot>(
-            static_cast<int>(m), count == 1, weight + panel * width, x.values(rows), x.steps(), fetch, sums);
-        if constexpr (Dot::STEP == 4) {
-            for (int64_t r = 0; r < m; r++) {
-                scale_row<typename Dot::Product>(linear, panel, Dot::OFFSET, x.scale(rows.begin + r), sums + r * PANEL);
-            }
+    Fetch fetch{fetched, next < 0 ? fetched : fetched + width, (STEP_BYTES / 64 + count - 1) / count};
+    const char* at = weight + panel * width;
+    if constexpr (!std::is_void_v<typename Dot::Widened>) {
+        using Widened = typename Dot::Widened;
+        const int64_t bytes = x.steps() * Widened::WIDER * STEP_BYTES;
+        if (count >= BLOCKS_TO_WIDEN && bytes <= MOST_WIDENED) {
+            static thread_local Scratch memory;
+            char* wide = memory.get<char>(bytes);
+            Widened::prepare(at, x.steps(), wide);
+            return blocks_times<Widened>(linear, x, blocks, panel, wide, fetch, store);
         }
-        store(rows, sums);
     }
+    blocks_times<Dot>(linear, x, blocks, panel, at, fetch, store);
 }
 
 // The same with a range of panels, into y.
