@@ -1,4 +1,4 @@
-"""The compiled operators of this machine's best instruction set."""
+"""The compiled operators of the instruction set that is fastest on this machine."""
 
 import ctypes
 from functools import cache

@@ -1,6 +1,5 @@
 """What a worker does with requests posted straight into its stream."""
 
-import importlib.util
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +8,6 @@ from typing import Any
 
 import msgpack
 import pytest
-import torch
 
 from orcastream.schemas.codec import Form
 from orcastream.schemas.errors import ErrorCode
@@ -321,12 +319,3 @@ def test_msgpack_with_binary_prompt(producer: Producer, count_prompt: list[int],
 def test_log_path_is_quiet(worker: WorkerProcess) -> None:
     assert isinstance(worker.log_path, Path)
     assert "Traceback" not in worker.log
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None or torch.cuda.is_available(), reason="needs Triton, and no use for it"
-)
-def test_a_worker_on_a_cpu_leaves_triton_out(worker: WorkerProcess) -> None:
-    mapped = Path(f"/proc/{worker.pid}/maps").read_text()
-    assert "libtorch_cpu" in mapped
-    assert "libtriton" not in mapped

@@ -382,9 +382,16 @@ inline void blocks_times(
     }
 }
 
-// From so many blocks of rows on it pays to widen a panel once for all of them, if what comes of it stays near.
+// From so many blocks of rows on it pays to widen a panel once for all of them, if what comes of it stays near: blocks of
+// fewer rows read it more often, by processors that mostly have less of a second-level cache.
 constexpr int64_t BLOCKS_TO_WIDEN = 6;
-constexpr int64_t MOST_WIDENED = 1 << 19;  // bytes
+constexpr int64_t MOST_WIDENED = WIDTH == 16 ? 1 << 19 : 1 << 17;  // bytes
+
+// Of this thread, until its next call.
+inline char* widened_memory(int64_t bytes) {
+    static thread_local Scratch memory;
+    return memory.get<char>(bytes);
+}
 
 // A range of blocks of packed rows times one panel: `store(rows, sums)` for each of them, sums [rows][PANEL]. Meanwhile
 // the panel `next` is fetched, if any (or -1).
@@ -401,8 +408,7 @@ void blocks_times_panel(
         using Widened = typename Dot::Widened;
         const int64_t bytes = x.steps() * Widened::WIDER * STEP_BYTES;
         if (count >= BLOCKS_TO_WIDEN && bytes <= MOST_WIDENED) {
-            static thread_local Scratch memory;
-            char* wide = memory.get<char>(bytes);
+            char* wide = widened_memory(bytes);
             Widened::prepare(at, x.steps(), wide);
             return blocks_times<Widened>(linear, x, blocks, panel, wide, fetch, store);
         }

@@ -92,8 +92,10 @@ def test_one_that_is_said_to_be_slower_serves_where_there_is_no_other(built: Pat
     assert instruction_set() == supported()[0]
 
 
+@needs_operators
 @pytest.mark.skipif("avx512_bf16" not in supported(), reason="needs a processor that multiplies pairs of bfloat16")
-def test_one_processor_is_told_the_same_each_time() -> None:
+def test_one_processor_is_told_the_same_each_time(built: Path) -> None:
+    build(built, built / "objects")
     found = library("avx512_bf16")
     assert len({found.orca_outpaced() for _ in range(20)}) == 1
 

@@ -79,6 +79,19 @@ def test_a_row_does_not_depend_on_the_others_but_for_rounding(instruction_set: s
         torch.testing.assert_close(packed(x[:rows], torch.float32), together[:rows], rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize(("few", "many"), [(20, 24), (60, 72)])
+def test_weights_that_are_widened_for_many_rows_give_the_same(instruction_set: str, few: int, many: int) -> None:
+    """Bit by bit: whole blocks of rows, of 4 or 12, five without and six with it."""
+    x, weight, _ = operands(many, 70, 257, torch.bfloat16)
+    packed = PackedLinear.pack(weight, instruction_set=instruction_set)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert torch.equal(packed(x[:few], torch.float32), packed(x, torch.float32)[:few])
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_gather_returns_rows_of_the_weight(instruction_set: str, dtype: torch.dtype) -> None:
     """Bit by bit, in the shape of the ids; ids that are not there are refused."""
