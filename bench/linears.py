@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="numbers of rows")
     parser.add_argument("--shapes", nargs="+", help="NxK, columns by depth", default=[f"{n}x{k}" for n, k in SHAPES])
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
-    parser.add_argument("--instruction-sets", nargs="+", choices=supported(), default=[None], help="default: the fastest")
+    parser.add_argument("--instruction-sets", nargs="+", choices=supported(), default=[None], help="(the fastest)")
     parser.add_argument("--seconds", type=float, default=0.3, help="per case and system (default: 0.3)")
     options = parser.parse_args(arguments)
     dtype: torch.dtype = getattr(torch, options.dtype)
