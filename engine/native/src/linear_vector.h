@@ -39,12 +39,16 @@ constexpr int64_t STEP_BYTES = PANEL * 4;  // of a panel
 
 // How each format of weights multiplies. `Input` is what a `Row` of x is packed as, STEP of them per step; a step of
 // the panel is WIDER times STEP_BYTES. `Widened`, if not void, does the same with a panel that was prepared for it.
-struct FloatDot {
+struct AsPacked {
+    using Widened = void;
+    static constexpr int WIDER = 1;
+};
+
+struct FloatDot : AsPacked {
     using Row = float;
     using Input = float;
     using Sum = Floats;
-    using Widened = void;
-    static constexpr int STEP = 1, WIDER = 1;
+    static constexpr int STEP = 1;
     struct Weight {
         Floats value;
         Weight() = default;
@@ -54,12 +58,11 @@ struct FloatDot {
 };
 
 #ifdef __AVX512BF16__
-struct BfloatDot {
+struct BfloatDot : AsPacked {
     using Row = bf16;
     using Input = bf16;
     using Sum = __m512;
-    using Widened = void;
-    static constexpr int STEP = 2, WIDER = 1;
+    static constexpr int STEP = 2;
     struct Weight {
         __m512i value;
         Weight() = default;
@@ -108,12 +111,12 @@ struct WideDot {
     }
 };
 
-struct BfloatDot {
+struct BfloatDot : AsPacked {
     using Row = bf16;
     using Input = float;
     using Sum = Floats;
     using Widened = WideDot;
-    static constexpr int STEP = 2, WIDER = 1;
+    static constexpr int STEP = 2;
     struct Weight : WidePairs {
         Weight() = default;
         explicit Weight(const char* at) : WidePairs(widen_pairs(at)) {}
@@ -124,12 +127,11 @@ struct BfloatDot {
 
 #ifdef __AVX512VNNI__
 // x with 128 added: the instruction multiplies unsigned by signed.
-struct ByteDot {
+struct ByteDot : AsPacked {
     using Input = uint8_t;
     using Sum = Ints;
     using Product = int32_t;
-    using Widened = void;
-    static constexpr int STEP = 4, WIDER = 1;
+    static constexpr int STEP = 4;
     static constexpr int32_t OFFSET = 128;
     struct Weight {
         __m512i value;
@@ -143,12 +145,11 @@ struct ByteDot {
     }
 };
 #else
-struct ByteDot {
+struct ByteDot : AsPacked {
     using Input = float;
     using Sum = Floats;
     using Product = float;
-    using Widened = void;
-    static constexpr int STEP = 4, WIDER = 1;
+    static constexpr int STEP = 4;
     static constexpr int32_t OFFSET = 0;
     struct Weight {
         Floats value[4];
