@@ -78,6 +78,7 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
     from orcastream.text.tokenizer import Tokenizer
     from orcastream.worker.adapter_shelf import AdapterShelf
 
+    gc.freeze()  # so that the collection below looks at what is loaded from here on
     _set_up_threads(settings.torch_threads)
     try:
         folders = adapter_folders(settings.adapters)

@@ -11,7 +11,7 @@ from orcastream.engine.config import EngineConfig
 from orcastream.engine.errors import UnsupportedModel
 from orcastream.engine.model.compiled_decoder import ATTRIBUTE
 from orcastream.engine.model.load import load_model
-from orcastream.engine.model.passes import apply_passes, passes_unavailable
+from orcastream.engine.model.passes import fuse_modules, pack_linears, passes_unavailable
 from orcastream.engine.model.passes.compile_decoder import KNOWN_TYPES
 from orcastream.engine.model.passes.pack_linears import PackLinears
 from orcastream.engine.model.self_check import Reference, check_loaded, check_small_copy
@@ -29,58 +29,78 @@ def prepare_model(
     """
     model = load_model(config, model_config, device)
     if not config.self_check:
-        _run_passes(config, model)
+        if _takes_passes(config, model):
+            _report(_pack(config, model) | fuse_modules(model))
         if model.config.model_type not in KNOWN_TYPES and hasattr(model, ATTRIBUTE):
             delattr(model, ATTRIBUTE)  # nothing would tell whether it only looks like one of the kind
         return model
     check_small_copy(model, backend, max_model_len)
-    reference = Reference.of(model, max_model_len)
-    if not _run_passes(config, model):
-        check_loaded(model, backend, reference)
-        return model
-    for give_up in (_without_decoder, _loaded_anew):
-        try:
-            check_loaded(model, backend, reference, rounded=config.weight_dtype == "int8")
-        except UnsupportedModel as error:
-            model = give_up(config, model_config, device, model, error)
-        else:
+    if _takes_passes(config, model):
+        why = _make_faster(config, model, backend, max_model_len)
+        if why is None:
             return model
-    check_loaded(model, backend, reference)
+        _log.warning("the model passes do not fit this model, which is computed without them: %s", why)
+        del model
+        model = load_model(config, model_config, device)
+    check_loaded(model, backend, Reference.of(model, max_model_len))
     return model
 
 
-def _without_decoder(
-    config: EngineConfig, model_config: Any, device: torch.device, model: PreTrainedModel, error: UnsupportedModel
-) -> PreTrainedModel:
-    if hasattr(model, ATTRIBUTE):
+def _make_faster(
+    config: EngineConfig, model: PreTrainedModel, backend: AttentionBackend, max_model_len: int
+) -> str | None:
+    """Run the passes and the self-check; why the model has to do without them, if it has to."""
+    int8 = config.weight_dtype == "int8"
+    reference = Reference.of(model, max_model_len) if int8 else None
+    replaced = _pack(config, model)
+    try:
+        if reference is None:  # several times as fast as before, and each layer has been compared with the model's own
+            reference = Reference.of(model, max_model_len)
+        _report(replaced | fuse_modules(model))
+        _check_replaced(model, backend, reference, rounded=int8)
+    except UnsupportedModel as error:
+        if int8:
+            raise UnsupportedModel(
+                f"weight_dtype: got 'int8', allowed for this model: auto ({error.reason})"
+            ) from error
+        return error.reason
+    return None
+
+
+def _check_replaced(model: PreTrainedModel, backend: AttentionBackend, reference: Reference, *, rounded: bool) -> None:
+    """Leave the compiled decoder out where it is what differs; UnsupportedModel where it is not."""
+    try:
+        check_loaded(model, backend, reference, rounded=rounded)
+    except UnsupportedModel as error:
+        if not hasattr(model, ATTRIBUTE):
+            raise
         delattr(model, ATTRIBUTE)
         _log.warning("the compiled decoder does not fit this model, which is computed by its modules: %s", error.reason)
-    return model
+        check_loaded(model, backend, reference, rounded=rounded)
 
 
-def _loaded_anew(
-    config: EngineConfig, model_config: Any, device: torch.device, model: PreTrainedModel, error: UnsupportedModel
-) -> PreTrainedModel:
-    if config.weight_dtype == "int8":
-        raise UnsupportedModel(f"weight_dtype: got 'int8', allowed for this model: auto ({error.reason})") from error
-    _log.warning("the model passes do not fit this model, which is computed without them: %s", error.reason)
-    del model
-    return load_model(config, model_config, device)
-
-
-def _run_passes(config: EngineConfig, model: PreTrainedModel) -> bool:
-    """Whether there is any module that they replaced."""
+def _takes_passes(config: EngineConfig, model: PreTrainedModel) -> bool:
+    """Whether they are wanted, and can run; ValueError where int8 weights are wanted and they cannot."""
     if config.model_passes == "off":
         return False
     reason = passes_unavailable(model.device)
-    if reason is not None:
-        if config.weight_dtype == "int8":
-            raise ValueError(f"weight_dtype: got 'int8', allowed: auto (no compiled operators: {reason})")
-        if model.device.type == "cpu":
-            _log.warning("model passes left out: no compiled operators: %s", reason)
-        return False
-    replaced = apply_passes(model, config.weight_dtype == "int8")
-    if config.weight_dtype == "int8" and not replaced.get(PackLinears.name):
+    if reason is None:
+        return True
+    if config.weight_dtype == "int8":
+        raise ValueError(f"weight_dtype: got 'int8', allowed: auto (no compiled operators: {reason})")
+    if model.device.type == "cpu":
+        _log.warning("model passes left out: no compiled operators: %s", reason)
+    return False
+
+
+def _pack(config: EngineConfig, model: PreTrainedModel) -> dict[str, int]:
+    """The first pass; UnsupportedModel where int8 weights are wanted and there are none."""
+    int8 = config.weight_dtype == "int8"
+    replaced = pack_linears(model, int8)
+    if int8 and not replaced.get(PackLinears.name):
         raise UnsupportedModel("weight_dtype: got 'int8', allowed for this model: auto (no linear layer took 8 bits)")
+    return replaced
+
+
+def _report(replaced: dict[str, int]) -> None:
     _log.info("model passes: %s", ", ".join(f"{name} {count}" for name, count in replaced.items()))
-    return any(replaced.values())

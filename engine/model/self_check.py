@@ -22,17 +22,24 @@ from orcastream.engine.model.tiny_copy import POSITIONS, thresholds, tiny_copy
 _BLOCK_SIZE = 4
 _Schedule = tuple[tuple[int, tuple[int, ...]], ...]
 _SHORT: _Schedule = (
+    (0, (6, 5, 7, 1, 1)),
+    (1, (5, 1, 1, 1)),
+    (2, (18, 1, 1)),
+    (2, (3, 9, 1, 2)),
+)
+"""Per request the iteration in which it joins, and how many tokens it brings in each. The first iteration holds one
+chunk alone and asks for no logits, as a chunk that does not finish its prompt. Each token of it makes a start longer.
+"""
+
+_LONG: _Schedule = (
     (0, (13, 9, 12, 1, 1, 1, 1)),
     (1, (7, 1, 1, 1, 1, 1)),
     (2, (30, 1, 1, 1, 1)),
     (2, (3, 14, 1, 5, 2)),
+    (1, (60, 75, 1, 1, 20)),
 )
-"""Per request the iteration in which it joins, and how many tokens it brings in each. The first iteration holds one
-chunk alone and asks for no logits, as a chunk that does not finish its prompt."""
-
-_LONG: _Schedule = (*_SHORT, (1, (60, 75, 1, 1, 20)))
-"""The same and a request beyond 128 tokens: what an architecture does from there on by no threshold that has a known
-name. The small copy can afford it."""
+"""What the small copy can afford, one request of it beyond 128 tokens: what an architecture does from there on by no
+threshold that has a known name."""
 
 _PROBE_TOKENS = 1024
 """Tokens of the probe of the small copy. Some architectures keep one more key for every 128 tokens of the stream."""

@@ -23,13 +23,26 @@ def passes_unavailable(device: torch.device) -> str | None:
     return why_unavailable()
 
 
-@torch.inference_mode()
 def apply_passes(model: PreTrainedModel, int8: bool = False) -> dict[str, int]:
     """Run all of them; how many modules each replaced. A pass that fails is left out with a log line.
 
     With `int8` linear layers are rounded to 8 bits.
     """
-    passes: tuple[Pass, ...] = (PackLinears(int8), MergeProjections(), CompileDecoder(), FuseGatedMLP(), FuseNorm())
+    return pack_linears(model, int8) | fuse_modules(model)
+
+
+def pack_linears(model: PreTrainedModel, int8: bool = False) -> dict[str, int]:
+    """Run the one that all others stand on: its layers compute, each by itself, what those of the model did."""
+    return _apply(model, PackLinears(int8))
+
+
+def fuse_modules(model: PreTrainedModel) -> dict[str, int]:
+    """Run those that make one of several modules."""
+    return _apply(model, MergeProjections(), CompileDecoder(), FuseGatedMLP(), FuseNorm())
+
+
+@torch.inference_mode()
+def _apply(model: PreTrainedModel, *passes: Pass) -> dict[str, int]:
     replaced = {}
     for each in passes:
         try:

@@ -4,7 +4,15 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from orcastream.engine.model.passes.base import ROUNDED_TOLERANCE, Pass, plain, random_inputs, replace, same
+from orcastream.engine.model.passes.base import (
+    ROUNDED_TOLERANCE,
+    Pass,
+    RowsToCheck,
+    plain,
+    random_inputs,
+    replace,
+    same,
+)
 from orcastream.engine.model.passes.merge_projections import MergedLinear, MergedLinearLayer
 from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
 from orcastream.engine.native.elementwise import ACTIVATIONS, ActivationName, gated
@@ -40,17 +48,19 @@ class FuseGatedMLP(Pass):
 
     def apply(self, model: PreTrainedModel) -> int:
         """Replace those that compute what a fused one does."""
-        return sum(_fuse(model, name, module) for name, module in list(model.named_modules()))
+        rows = RowsToCheck()
+        return sum(_fuse(model, name, module, rows) for name, module in list(model.named_modules()))
 
 
-def _fuse(model: PreTrainedModel, name: str, module: nn.Module) -> bool:
+def _fuse(model: PreTrainedModel, name: str, module: nn.Module, rows: RowsToCheck) -> bool:
     gate_up = _gate_up(module)
     down = getattr(module, "down_proj", None)
     if gate_up is None or not isinstance(down, PackedLinearLayer) or not plain(module):
         return False
     if gate_up.packed.n != 2 * down.in_features:
         return False
-    inputs = list(random_inputs(gate_up.packed.k, model.dtype))
+    kind = (type(module), gate_up.packed.n, gate_up.packed.k)
+    inputs = list(random_inputs(gate_up.packed.k, model.dtype, rows.of(kind)))
     expected = module(inputs[0]).float()
     errors = {}
     for activation in ACTIVATIONS:
@@ -59,8 +69,9 @@ def _fuse(model: PreTrainedModel, name: str, module: nn.Module) -> bool:
     fused = FusedGatedMLP(gate_up, down, min(errors, key=lambda each: errors[each]))
     # What lies between is not rounded to the model's dtype here, after which 8 bits may be others.
     tolerance = ROUNDED_TOLERANCE if down.packed.dtype == torch.int8 else None
-    if not same(name, module, fused, iter(inputs), tolerance):
+    if not same(name, module, fused, inputs, tolerance):
         return False
+    rows.passed(kind)
     replace(model, name, fused)
     return True
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from orcastream.engine.model.passes.base import Pass, plain, random_inputs, replace, same
+from orcastream.engine.model.passes.base import Pass, RowsToCheck, plain, random_inputs, replace, same
 from orcastream.engine.native.elementwise import rms_norm
 
 _EPSILONS = ("variance_epsilon", "eps", "epsilon", "norm_eps")
@@ -31,23 +31,26 @@ class FuseNorm(Pass):
 
     def apply(self, model: PreTrainedModel) -> int:
         """Replace those that compute what a fused one does."""
-        return sum(_fuse(model, name, module) for name, module in list(model.named_modules()))
+        rows = RowsToCheck()
+        return sum(_fuse(model, name, module, rows) for name, module in list(model.named_modules()))
 
 
-def _fuse(model: PreTrainedModel, name: str, module: nn.Module) -> bool:
+def _fuse(model: PreTrainedModel, name: str, module: nn.Module, rows: RowsToCheck) -> bool:
     weight = getattr(module, "weight", None)
     eps = next((value for at in _EPSILONS if isinstance(value := getattr(module, at, None), float)), None)
     if "RMSNorm" not in type(module).__name__ or not plain(module) or eps is None:
         return False
     if weight is None or weight.dim() != 1 or weight.device.type != "cpu" or weight.dtype not in _DTYPES:
         return False
-    width = weight.shape[0]
+    kind = (type(module), weight.shape, weight.dtype, eps)
+    inputs = list(random_inputs(weight.shape[0], weight.dtype, rows.of(kind)))
+    expected = module(inputs[0]).float()
     for factor in (weight.float().clone(), 1 + weight.float()):
         fused = FusedRMSNorm(weight, factor, eps)
-        x = next(random_inputs(width, weight.dtype))
-        if torch.allclose(module(x).float(), fused(x).float(), rtol=0.02, atol=1e-3):
-            if not same(name, module, fused, random_inputs(width, weight.dtype)):
+        if torch.allclose(expected, fused(inputs[0]).float(), rtol=0.02, atol=1e-3):
+            if not same(name, module, fused, inputs):
                 return False
+            rows.passed(kind)
             replace(model, name, fused)
             return True
     return False

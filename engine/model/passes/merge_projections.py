@@ -6,12 +6,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from orcastream.engine.model.passes.base import Pass, random_inputs, replace, same
+from orcastream.engine.model.passes.base import ROWS_OF_COPY, Pass, random_inputs, replace, same
 from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
 from orcastream.engine.native.linear import PANEL, PackedLinear
-
-_CHECKED_ROWS = 5
-"""The kernels are those of the parts, which were checked; what can be wrong is where a part's columns are."""
 
 
 class MergedLinear(nn.Module):
@@ -94,9 +91,9 @@ def _merge(model: PreTrainedModel, names: list[str]) -> int:
     if any(part.n % PANEL for part in parts[:-1]) or len({(part.k, part.dtype) for part in parts}) > 1:
         return 0
     merged = MergedLinear(PackedLinear.merge(parts), names, [part.n for part in parts])
+    inputs = list(random_inputs(merged.packed.k, model.dtype, [ROWS_OF_COPY]))  # the same, so that it computes once
     for index, (name, part) in enumerate(zip(names, parts, strict=True)):
-        layer = MergedLinearLayer(merged, index)
-        if not same(name, part, layer, random_inputs(part.k, model.dtype, [_CHECKED_ROWS])):
+        if not same(name, part, MergedLinearLayer(merged, index), inputs):
             return 0
     for index, name in enumerate(names):
         replace(model, name, MergedLinearLayer(merged, index))

@@ -5,7 +5,15 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from orcastream.engine.model.passes.base import ROUNDED_TOLERANCE, Pass, plain, random_inputs, replace, same
+from orcastream.engine.model.passes.base import (
+    ROUNDED_TOLERANCE,
+    Pass,
+    RowsToCheck,
+    plain,
+    random_inputs,
+    replace,
+    same,
+)
 from orcastream.engine.native.linear import PackedLinear
 
 _SAMPLED_IDS = 64
@@ -55,13 +63,16 @@ class PackLinears(Pass):
     def apply(self, model: PreTrainedModel) -> int:
         """Replace them one after another, so that at most one is held twice."""
         count = 0
+        rows = RowsToCheck()
         embeddings = {module.weight: name for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
         for name, module in list(model.named_modules()):
             if not _fits(module):
                 continue
             weight = module.weight.T if isinstance(module, Conv1D) else module.weight
             packed = self._pack(weight, module.bias)
-            if same(name, module, packed, random_inputs(packed.k, weight.dtype), self._tolerance):
+            kind = (type(module), packed.n, packed.k, weight.dtype, module.bias is None)
+            if same(name, module, packed, random_inputs(packed.k, weight.dtype, rows.of(kind)), self._tolerance):
+                rows.passed(kind)
                 replace(model, name, PackedLinearLayer(packed, name))
                 _share(model, embeddings.get(module.weight), packed)
                 count += 1

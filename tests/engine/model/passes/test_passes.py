@@ -13,8 +13,9 @@ from orcastream import demo
 from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.engine.errors import UnsupportedModel
 from orcastream.engine.model import prepare
-from orcastream.engine.model.passes import apply_passes, passes_unavailable
+from orcastream.engine.model.passes import apply_passes, pack_linears, passes_unavailable
 from orcastream.engine.model.passes.pack_linears import PackedEmbedding
+from orcastream.engine.native.linear import PackedLinear
 from orcastream.schemas.sampling import SamplingParams
 
 pytestmark = pytest.mark.skipif(
@@ -104,14 +105,54 @@ def test_passes_that_do_not_fit_are_left_out(monkeypatch: pytest.MonkeyPatch, ca
     """A replacement that computes something else is found by the self-check, and the model loaded anew."""
     expected = generated(model_passes="off")
 
-    def spoil(model: PreTrainedModel, int8: bool) -> dict[str, int]:
-        with torch.no_grad():
-            model.lm_head.weight.mul_(torch.rand(model.lm_head.weight.shape))
+    def spoil(model: PreTrainedModel) -> dict[str, int]:
+        factor = torch.rand(model.config.vocab_size)
+        model.lm_head.register_forward_hook(lambda module, args, logits: logits * factor)
         return {"spoil": 1}
 
-    monkeypatch.setattr(prepare, "apply_passes", spoil)
+    monkeypatch.setattr(prepare, "fuse_modules", spoil)
     assert generated() == expected
     assert "computed without them" in caplog.text
+
+
+def test_layers_that_a_model_cannot_run_with_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that looks into its layers, say: the model is loaded anew and goes without passes."""
+    expected = generated(model_passes="off")
+
+    def unfit(model: PreTrainedModel, int8: bool) -> dict[str, int]:
+        model.lm_head.register_forward_pre_hook(lambda layer, args: layer.no_such_attribute)
+        return {"unfit": 1}
+
+    monkeypatch.setattr(prepare, "pack_linears", unfit)
+    assert generated() == expected
+    assert "computed without them" in caplog.text
+
+
+def test_weights_that_do_not_take_8_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name, whether it is checked or not."""
+    monkeypatch.setattr(prepare, "pack_linears", lambda model, int8: {"pack_linears": 0})
+    for self_check in (True, False):
+        with pytest.raises(UnsupportedModel, match=r"weight_dtype: got .int8., allowed .*: auto \(no linear"):
+            generated(weight_dtype="int8", self_check=self_check)
+
+
+def test_a_copy_that_went_wrong_is_found_in_a_layer_like_others(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first of a shape is checked more thoroughly, and each for its values."""
+    model = make_model("qwen3").to("cpu")
+    broken = model.model.layers[-1].mlp.up_proj
+    pack = PackedLinear.pack
+
+    def pack_wrongly(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
+        return pack(weight.flip(0) if weight is broken.weight else weight, bias)
+
+    monkeypatch.setattr(PackedLinear, "pack", pack_wrongly)
+    assert pack_linears(model) == {"pack_linears": 7 * model.config.num_hidden_layers}
+    assert model.model.layers[-1].mlp.up_proj is broken
+    assert f"layers.{len(model.model.layers) - 1}.mlp.up_proj stays as it is" in caplog.text
 
 
 def test_a_model_from_outside_stays_as_it_is(make_model: MakeModel, make_engine: Callable[..., OrcaEngine]) -> None:
@@ -130,7 +171,7 @@ def test_an_engine_generates_in_int8() -> None:
 
 def test_the_settings_are_checked() -> None:
     """By name."""
-    with pytest.raises(ValueError, match="weight_dtype: got 'int8', allowed with model_passes off: auto"):
+    with pytest.raises(ValueError, match=r"weight_dtype: got 'int8', allowed with model_passes off: auto"):
         EngineConfig("x", model_passes="off", weight_dtype="int8")
     with pytest.raises(ValueError, match="model_passes: got 'on', allowed: auto, off"):
         EngineConfig("x", model_passes="on")  # type: ignore[arg-type]
