@@ -34,6 +34,7 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it when it is loaded, here and in every process that a test starts
+os.environ["OMP_WAIT_POLICY"] = "passive"  # tests that want several threads run beside others: none may spin
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"  # decided when triton is imported, and no engine takes it by itself
 

@@ -83,6 +83,7 @@ async def _measure(options: argparse.Namespace) -> tuple[list[Row], dict[str, An
     async with own_redis(options.redis_url) as (url, link):
         for part in PARTS:
             if part in options.only:
+                print(f"{part} ...", file=sys.stderr, flush=True)
                 if part in _IN_A_WORKER:
                     found, figures[part] = await asyncio.to_thread(_as_in_a_worker, _RUN[part], options, url)
                 else:
@@ -127,7 +128,7 @@ async def _publish(options: argparse.Namespace, url: str, link: Link) -> tuple[l
 async def _share(options: argparse.Namespace, url: str, link: Link) -> tuple[list[Row], Any]:
     from orcastream.bench.path.sharing import sharing
 
-    found = await sharing(url, link, model=options.model, running=options.running, tokens=100, rounds=options.rounds)
+    found = await sharing(url, link, model=options.model, running=options.running, rounds=options.rounds)
     load = f"{found.running} running, alone {found.alone_ms:.2f} ms"
     return [("iteration while publishing", load, f"{found.longer:+.1%}", "+3 %")], asdict(found)
 

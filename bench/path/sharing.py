@@ -15,6 +15,10 @@ from orcastream.engine import EngineConfig, OrcaEngine, Request, TokenEvent
 from orcastream.schemas.sampling import SamplingParams
 
 _PROMPT = tuple(range(20, 52))
+_MOST_TOKENS = 100
+_FEWEST_TOKENS = 8
+_SIDE_MS = 6000.0
+"""About how long either side of a round takes, with a model that computes few iterations meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,8 @@ class Sharing:
         return self.published_ms / self.alone_ms - 1
 
 
-async def sharing(url: str, link: Link, *, model: str, running: int, tokens: int, rounds: int) -> Sharing:
-    """Both take turns, so that whatever else the machine does meets both."""
+async def sharing(url: str, link: Link, *, model: str, running: int, rounds: int) -> Sharing:
+    """Both take turns, so that whatever else the machine does meets both. A large model gives shorter answers."""
     torch.set_num_threads(1)
     config = EngineConfig(
         model=model or str(demo.MODEL_DIR), device="cpu", self_check=False, prefix_cache=False,
@@ -42,6 +46,7 @@ async def sharing(url: str, link: Link, *, model: str, running: int, tokens: int
     engine = _Recording(OrcaEngine.load(config))
     alone_ms: list[float] = []
     published_ms: list[float] = []
+    tokens = _FEWEST_TOKENS  # the first round warms everything up
     for number in range(rounds + 1):
         engine.begin(running)
         await asyncio.to_thread(_run_alone, engine, running, tokens)
@@ -51,9 +56,11 @@ async def sharing(url: str, link: Link, *, model: str, running: int, tokens: int
             await post(link, running, max_tokens=tokens, prompt=_PROMPT)
             await all_ended(link)
         await link.call("FLUSHDB")
-        if number:  # the first round warms everything up
+        if number:
             alone_ms += alone
             published_ms += engine.intervals_ms()
+        else:
+            tokens = round(min(max(_SIDE_MS / statistics.median(alone), _FEWEST_TOKENS), _MOST_TOKENS))
     return Sharing(model or "demo", running, statistics.median(alone_ms), statistics.median(published_ms))
 
 

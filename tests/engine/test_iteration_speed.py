@@ -1,7 +1,5 @@
 """An iteration takes no more than it has to, in units of a matrix product on the same machine at the same time."""
 
-import statistics
-import time
 from collections.abc import Callable
 
 import pytest
@@ -12,12 +10,9 @@ from orcastream.engine import EngineConfig, OrcaEngine, Request
 from orcastream.engine.model.passes import apply_passes
 from orcastream.engine.native.library import why_unavailable
 from orcastream.schemas.sampling import SamplingParams
+from tests.engine.speed_ratio import check_ratio
 
 _RUNNING = 64
-_ROUNDS = 31
-_ATTEMPTS = 4
-_SLOWER = 1.5
-"""How many times the recorded ratio is still taken for the same speed: machines differ, and twice is a regression."""
 _MODEL = LlamaConfig(
     vocab_size=2048,
     hidden_size=512,
@@ -66,30 +61,10 @@ def _product() -> Callable[[], object]:
     return lambda: torch.mm(rows, weight, out=into)
 
 
-def _ratio(iterate: Callable[[], object]) -> float:
-    """CPU time of an iteration over that of the product, which take turns: what disturbs one disturbs the other."""
-    product = _product()
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(_ROUNDS):
-        for work, taken_s in zip((product, iterate), times, strict=True):
-            begun_s = time.thread_time()
-            work()
-            taken_s.append(time.thread_time() - begun_s)
-    product_s, iteration_s = map(statistics.median, times)
-    return iteration_s / product_s
-
-
 @pytest.mark.parametrize(("native", "recorded"), [(False, 1.7), (True, 1.1)], ids=["torch", "compiled"])
 def test_an_iteration_in_units_of_a_product(native: bool, recorded: float) -> None:
-    """Whoever makes it faster writes the new ratio down here: `pytest -s` shows it."""
+    """All requests decode."""
     if native and (reason := why_unavailable()) is not None:
         pytest.skip(reason)
     engine = _engine(native=native)
-    limit = _SLOWER * recorded
-    found = [_ratio(engine.step)]
-    while found[-1] > limit and len(found) < _ATTEMPTS:
-        found.append(_ratio(engine.step))
-    print(f"ratios {found}, recorded {recorded}")
-    assert found[-1] <= limit
-    twice = _ratio(lambda: (engine.step(), engine.step()))
-    assert twice > _SLOWER * found[-1], f"an iteration twice as long measures {twice}, one {found[-1]}"
+    check_ratio(engine.step, _product(), recorded)

@@ -7,6 +7,7 @@
 
 #include "amx.h"
 #include "attention_pieces.h"
+#include "attention_products.h"
 #include "cache_tile.h"
 #include "cache_write.h"
 #include "team.h"
@@ -15,8 +16,6 @@
 namespace orca {
 namespace {
 
-constexpr int64_t kChunk = 512;     // token slots whose scores are computed before the values are weighted by them
-constexpr int64_t kStride = kChunk + 32;  // of rows of scores and weights: they fall into different sets of the caches
 constexpr int64_t kBand = 32;       // of them, that are computed together: what they do not see is passed over
 constexpr int64_t kRowsForTiles = 8;  // from so many on the tile unit is faster than products of vectors
 constexpr int kAhead = 4;           // tiles that are fetched from memory before they are computed
@@ -66,7 +65,7 @@ struct PairAhead {
 struct Memory {
   std::vector<Tile> tiles;
   std::vector<Ahead> ahead;
-  Scratch query, scores, most, sum, sums, wide;
+  Scratch query, group, scores, most, sum, sums, wide;
   Scratch keys, values;  // bfloat16, for the tile unit
 };
 
@@ -125,6 +124,9 @@ class Attention {
 
  private:
   static constexpr bool kScaled = kFormat >= INT8;
+  using Products = AttentionProducts<kFormat, kDot>;
+  static constexpr int kUnit = Products::kUnit;
+  static constexpr int kTogether = Products::kTogether;
 
   // Of some key heads of a piece those that are computed side by side.
   Range first_together(const Piece& piece, Range heads) const {
@@ -195,6 +197,23 @@ class Attention {
     wide_[keys_.size - 1] = 0;
     for (int64_t row = 0; row < all_rows(); ++row) {
       put_query(row, query_head(row) * call_.query_head_stride + token_of(piece, row) * call_.query_token_stride);
+    }
+    if (kManyRegisters && !by_tiles(rows_) && !few_by_tiles()) {
+      for (int64_t head = 0; head < heads_.end - heads_.begin; ++head) {
+        for (int64_t row = 0; row + kTogether <= rows_; row += kTogether) interleave(head * rows_ + row);
+      }
+    }
+  }
+
+  // Of so many rows that are computed together step by step: one pointer leads to all of them.
+  void interleave(int64_t row) {
+    float* group = query_ + row * steps_ * kUnit;
+    float* rows = memory_.group.get<float>(kTogether * steps_ * kUnit);
+    std::copy_n(group, kTogether * steps_ * kUnit, rows);
+    for (int64_t each = 0; each < kTogether; ++each) {
+      for (int64_t step = 0; step < steps_; ++step) {
+        std::memcpy(group + (step * kTogether + each) * kUnit, rows + (each * steps_ + step) * kUnit, kUnit * sizeof(float));
+      }
     }
   }
 
@@ -318,7 +337,7 @@ class Attention {
       PairAhead ahead = pair_ahead(head, index, true, values_.size / 2);
       if (tiles_[index].slots < kTile) {  // behind them there may be anything
         ahead.fetch(values_.size / 4);
-        for (Range left = rows; left.begin < left.end;) left.begin += add_values(head, left, {index, index + 1}, values);
+        for (Range left = rows; left.begin < left.end;) left.begin += add_values(head, left, {index, index + 1}, values, false);
         continue;
       }
       const char* from = tiles_[index].values + head * values_.block_bytes;
@@ -447,7 +466,9 @@ class Attention {
     if (by_tiles(rows_)) return score_by_tiles();
     visit_heads([&](int64_t head, Range rows, Range tiles) {
       if (few_by_tiles()) return score_few(head, rows, tiles);
-      while (rows.begin < rows.end) rows.begin += score_rows(head, rows, tiles);
+      for (Range left = rows; left.begin < left.end;) {
+        left.begin += score_rows(head, left, tiles, left.begin == rows.begin);
+      }
     });
   }
 
@@ -455,7 +476,9 @@ class Attention {
     if (by_tiles(rows_)) return add_by_tiles(values);
     visit_heads([&](int64_t head, Range rows, Range tiles) {
       if (few_by_tiles()) return add_few(head, rows, tiles, values);
-      while (rows.begin < rows.end) rows.begin += add_values(head, rows, tiles, values);
+      for (Range left = rows; left.begin < left.end;) {
+        left.begin += add_values(head, left, tiles, values, left.begin == rows.begin);
+      }
     });
   }
 
@@ -484,77 +507,67 @@ class Attention {
   // One for each slot of the chunk; with dot products half as wide. They take the place of the scores.
   float* weights(int64_t row) const { return scores(row); }
 
-  // The first rows of a key head; how many.
-  int64_t score_rows(int64_t head, Range rows, Range tiles) {
+  // The first rows of a key head; how many. The first of them `fetch` what is read next.
+  int64_t score_rows(int64_t head, Range rows, Range tiles, bool fetch) {
     const int64_t left = rows.end - rows.begin;
-    if (left >= 8) return score<8, 1, 2>(head, rows.begin, tiles);
-    if (left >= 4) return score<4, 2, 1>(head, rows.begin, tiles);
-    if (left >= 2) return score<2, 4, 1>(head, rows.begin, tiles);
-    return score<1, 4, 1>(head, rows.begin, tiles);
+    if (left >= kTogether && kManyRegisters) return score<kTogether, 1, 2>(head, rows.begin, tiles, fetch);
+    if (left >= 4) return score<4, kManyRegisters ? 2 : 1, 1>(head, rows.begin, tiles, fetch);
+    if (left >= 2) return score<2, kManyRegisters ? 4 : 2, 1>(head, rows.begin, tiles, fetch);
+    return score<1, 4, 1>(head, rows.begin, tiles, fetch);
   }
 
   // Products of `kCount` rows with the keys of tiles, `kTiles` at a time. Sums are kept `kWays` apart, to hide the
   // products' latency.
   template <int kCount, int kWays, int kTiles>
-  int64_t score(int64_t head, int64_t row, Range tiles) {
+  int64_t score(int64_t head, int64_t row, Range tiles, bool fetch) {
     int64_t index = tiles.begin;
-    for (; index + kTiles <= tiles.end; index += kTiles) score_tiles<kCount, kWays, kTiles>(head, row, index);
-    for (; index < tiles.end; ++index) score_tiles<kCount, kWays, 1>(head, row, index);
+    for (; index + kTiles <= tiles.end; index += kTiles) score_tiles<kCount, kWays, kTiles>(head, row, index, fetch);
+    for (; index < tiles.end; ++index) score_tiles<kCount, kWays, 1>(head, row, index, fetch);
     return kCount;
   }
 
   template <int kCount, int kWays, int kTiles>
-  void score_tiles(int64_t head, int64_t row, int64_t index) {
-    f32x16 sums[kWays][kCount][kTiles] = {};
+  void score_tiles(int64_t head, int64_t row, int64_t index, bool fetch) {
+    InRegisters<float> sums[kWays][kCount][kTiles] = {};
     const char* keys[kTiles];
-    for (int t = 0; t < kTiles; ++t) keys[t] = tiles_[index + t].keys + head * keys_.block_bytes;
-    const Ahead* ahead = ahead_of(head, index, false);
+    Ahead ahead[kTiles];
+    for (int t = 0; t < kTiles; ++t) {
+      keys[t] = tiles_[index + t].keys + head * keys_.block_bytes;
+      ahead[t] = ahead_of(head, index, false)[t];
+    }
+    const int64_t step_bytes = keys_.step_bytes;
+    const float* factors = query_ + row * steps_ * kUnit;
+    constexpr int64_t kNext = kCount == kTogether ? kTogether * kUnit : kUnit;
+    const int64_t next_row = kCount == kTogether ? kUnit : steps_ * kUnit;
     int64_t step = 0;
     for (; step + kWays <= steps_; step += kWays) {
 #pragma GCC unroll 4
       for (int way = 0; way < kWays; ++way) {
-        for (int t = 0; t < kTiles; ++t) __builtin_prefetch(ahead[t].at + (step + way) * ahead[t].stride, 0, 2);
-        accumulate(sums[way], keys, row, step + way);
+        if (fetch) {
+          for (int t = 0; t < kTiles; ++t) {
+            __builtin_prefetch(ahead[t].at, 0, 2);
+            ahead[t].at += ahead[t].stride;
+          }
+        }
+        Products::add_step(sums[way], keys, factors, next_row);
+        for (int t = 0; t < kTiles; ++t) keys[t] += step_bytes;
+        factors += kNext;
       }
     }
-    for (; step < steps_; ++step) accumulate(sums[0], keys, row, step);
+    for (; step < steps_; ++step) {
+      Products::add_step(sums[0], keys, factors, next_row);
+      for (int t = 0; t < kTiles; ++t) keys[t] += step_bytes;
+      factors += kNext;
+    }
+#pragma GCC unroll 8
     for (int r = 0; r < kCount; ++r) {
       for (int t = 0; t < kTiles; ++t) {
-        f32x16 total = sums[0][r][t];
-        for (int way = 1; way < kWays; ++way) total += sums[way][r][t];
-        store(scores(row + r) + (index + t) * kTile, total);
+        InRegisters<float> total = sums[0][r][t];
+#pragma GCC unroll 4
+        for (int way = 1; way < kWays; ++way) add_product(total, sums[way][r][t], 1.0f);
+        store_parts(scores(row + r) + (index + t) * kTile, total);
       }
     }
-  }
-
-  template <int kCount, int kTiles>
-  inline void accumulate(f32x16 (&sums)[kCount][kTiles], const char* const (&keys)[kTiles], int64_t row,
-                         int64_t step) const {
-    if constexpr (kFormat == F32) {
-      f32x16 key[kTiles];
-      for (int t = 0; t < kTiles; ++t) key[t] = load<f32x16>(keys[t] + step * keys_.step_bytes);
-      for (int r = 0; r < kCount; ++r) {
-        for (int t = 0; t < kTiles; ++t) sums[r][t] += key[t] * query_[(row + r) * steps_ + step];
-      }
-    } else {
-      u32x16 pairs[kTiles];
-      for (int t = 0; t < kTiles; ++t) pairs[t] = load_pairs<kFormat>(keys[t] + step * keys_.step_bytes);
-      for (int r = 0; r < kCount; ++r) {
-        for (int t = 0; t < kTiles; ++t) multiply(sums[r][t], pairs[t], query_, (row + r) * steps_ + step);
-      }
-    }
-  }
-
-  // sum += the products of pairs with the pair of factors at `index`, lane by lane.
-  static inline void multiply(f32x16& sum, u32x16 pairs, const float* factors, int64_t index) {
-#if defined(__AVX512BF16__)
-    if constexpr (kDot) {
-      const __m512 factor = _mm512_set1_ps(factors[index]);
-      sum = (f32x16)_mm512_dpbf16_ps((__m512)sum, (__m512bh)pairs, (__m512bh)factor);
-      return;
-    }
-#endif
-    sum += even_half(pairs) * factors[2 * index] + odd_half(pairs) * factors[2 * index + 1];
   }
 
   // Scores become weights, and what has been summed up is scaled to the new largest score.
@@ -675,78 +688,85 @@ class Attention {
     return tile.slots == kTile ? product : (lane_numbers() < int32_t(tile.slots) ? product : f32x16{});
   }
 
-  // The first rows of a key head; how many.
-  int64_t add_values(int64_t head, Range rows, Range tiles, float* values) const {
+  // The first rows of a key head; how many. The first of them `fetch` what is read next.
+  int64_t add_values(int64_t head, Range rows, Range tiles, float* values, bool fetch) const {
     const int64_t left = rows.end - rows.begin;
-    if (left >= 6) return add_columns<6>(head, rows.begin, tiles, values);
-    if (left >= 4) return add_columns<4>(head, rows.begin, tiles, values);
-    if (left >= 2) return add_columns<2>(head, rows.begin, tiles, values);
-    return add_columns<1>(head, rows.begin, tiles, values);
+    if (left >= kTogether && kManyRegisters) return add_columns<kTogether, 2>(head, rows.begin, tiles, values, fetch);
+    if (left >= 4) return add_columns<4, kManyRegisters ? 4 : 1>(head, rows.begin, tiles, values, fetch);
+    // Where there is little to compute, whole blocks are read in order.
+    if (left >= 2) return add_columns<2, kManyRegisters ? 8 : 2>(head, rows.begin, tiles, values, fetch);
+    return add_columns<1, kManyRegisters ? 8 : 4>(head, rows.begin, tiles, values, fetch);
   }
 
-  template <int kCount>
-  int64_t add_columns(int64_t head, int64_t row, Range tiles, float* values) const {
+  // `kVectors` columns at a time, and what is left half as many.
+  template <int kCount, int kVectors>
+  int64_t add_columns(int64_t head, int64_t row, Range tiles, float* values, bool fetch, int64_t column = 0) const {
     const int64_t padded = values_.padded;
-    int64_t column = 0;
-    if constexpr (kCount <= 2) {  // little to compute: whole blocks are read in order
-      for (; column + 8 * kLanes <= padded; column += 8 * kLanes) add<kCount, 8>(head, row, column, tiles, values);
+    for (; column + kVectors * kLanes <= padded; column += kVectors * kLanes) {
+      add<kCount, kVectors>(head, row, column, tiles, values, fetch);
     }
-    for (; column + 4 * kLanes <= padded; column += 4 * kLanes) add<kCount, 4>(head, row, column, tiles, values);
-    for (; column < padded; column += kLanes) add<kCount, 1>(head, row, column, tiles, values);
+    if constexpr (kVectors > 1) add_columns<kCount, kVectors / 2>(head, row, tiles, values, fetch, column);
     return kCount;
   }
 
   template <int kCount, int kVectors>
-  void add(int64_t head, int64_t row, int64_t column, Range tiles, float* values) const {
-    f32x16 sums[kCount][kVectors];
+  void add(int64_t head, int64_t row, int64_t column, Range tiles, float* values, bool fetch) const {
+    InRegisters<float> sums[kCount][kVectors];
+#pragma GCC unroll 8
     for (int r = 0; r < kCount; ++r) {
+#pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        sums[r][v] = load<f32x16>(values + (row + r) * sum_stride_ + column + v * kLanes);
+        sums[r][v] = load_parts<float>(values + (row + r) * sum_stride_ + column + v * kLanes);
       }
     }
     for (int64_t index = tiles.begin; index < tiles.end; ++index) {
       if constexpr (kFormat == F32) {
         add_plain(sums, head, row, index, column);
       } else {
-        add_pairs(sums, head, row, index, column);
+        add_pairs(sums, head, row, index, column, fetch);
       }
     }
+#pragma GCC unroll 8
     for (int r = 0; r < kCount; ++r) {
+#pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        store(values + (row + r) * sum_stride_ + column + v * kLanes, sums[r][v]);
+        store_parts(values + (row + r) * sum_stride_ + column + v * kLanes, sums[r][v]);
       }
     }
   }
 
   template <int kCount, int kVectors>
-  void add_plain(f32x16 (&sums)[kCount][kVectors], int64_t head, int64_t row, int64_t index, int64_t column) const {
+  ORCA_INLINE void add_plain(InRegisters<float> (&sums)[kCount][kVectors], int64_t head, int64_t row, int64_t index,
+                             int64_t column) const {
     const Tile& tile = tiles_[index];
-    for (int64_t slot = 0; slot < tile.slots; ++slot) {
-      const char* from = tile.values + head * values_.block_bytes + (slot * values_.size + column) * 4;
-      for (int v = 0; v < kVectors; ++v) {
-        const f32x16 value = load<f32x16>(from + v * kLanes * 4);
-        for (int r = 0; r < kCount; ++r) sums[r][v] += value * weights(row + r)[index * kTile + slot];
-      }
+    const char* from = tile.values + head * values_.block_bytes + column * 4;
+    const float* factors = weights(row) + index * kTile;
+    for (int64_t slot = 0; slot < tile.slots; ++slot, from += values_.size * 4, ++factors) {
+      InRegisters<float> value[kVectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) value[v] = load_parts<float>(from + v * kLanes * 4);
+      Products::add_slot(sums, value, factors);
     }
   }
 
   template <int kCount, int kVectors>
-  void add_pairs(f32x16 (&sums)[kCount][kVectors], int64_t head, int64_t row, int64_t index, int64_t column) const {
+  ORCA_INLINE void add_pairs(InRegisters<float> (&sums)[kCount][kVectors], int64_t head, int64_t row, int64_t index,
+                             int64_t column, bool fetch) const {
     const Tile& tile = tiles_[index];
     const Ahead ahead = *ahead_of(head, index, true);
-    for (int64_t pair = 0; 2 * pair < tile.slots; ++pair) {
-      // The second slot of the last pair may never have been written.
-      const uint32_t used = 2 * pair + 1 < tile.slots ? 0xffffffffu : 0x0000ffffu;
+    const float* factors = weights(row) + index * kTile / 2 * kUnit;
+    const char* from = tile.values + head * values_.block_bytes + column * 2 * values_.bytes;
+    const int64_t pair_bytes = values_.size * 2 * values_.bytes;
+    const auto fetch_lines = [&](int64_t pair) {
       const int64_t offset = (pair * values_.size + column) * 2 * values_.bytes;
-      const char* from = tile.values + head * values_.block_bytes + offset;
-      for (int v = 0; v < kVectors; ++v) {
-        __builtin_prefetch(ahead.at + (offset / 64 + v) * ahead.stride, 0, 2);
-        const u32x16 value = load_pairs<kFormat>(from + v * kLanes * 2 * values_.bytes) & used;
-        for (int r = 0; r < kCount; ++r) {
-          multiply(sums[r][v], value, weights(row + r), index * kTile / 2 + pair);
-        }
-      }
+      for (int v = 0; v < kVectors; ++v) __builtin_prefetch(ahead.at + (offset / 64 + v) * ahead.stride, 0, 2);
+    };
+    for (int64_t pair = 0; pair < tile.slots / 2; ++pair, from += pair_bytes, factors += kUnit) {
+      if (fetch) fetch_lines(pair);
+      Products::template add_pair<true>(sums, from, factors);
     }
+    // The second slot of the last pair may never have been written.
+    if (tile.slots % 2 != 0) Products::template add_pair<false>(sums, from, factors);
   }
 
   void finish(const Piece& piece, const Running& running) const {

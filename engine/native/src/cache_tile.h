@@ -64,6 +64,13 @@ inline u32x16 load_pairs(const char* from) {
   }
 }
 
+template <int kFormat>
+inline InRegisters<uint32_t> pairs_in_registers(const char* from) {
+  if constexpr (kFormat == BF16) return load_parts<uint32_t>(from);
+  const u32x16 pairs = load_pairs<kFormat>(from);
+  return load_parts<uint32_t>(&pairs);
+}
+
 // Put one vector of `size` numbers where `place` says; the padding up to `padded` becomes 0.
 template <int kFormat, class Place>
 inline void write_vector(void* tile, const float* vector, int64_t size, int64_t padded, uint16_t* scale, Place place) {

@@ -10,6 +10,8 @@
 #include <immintrin.h>
 #endif
 
+#define ORCA_INLINE __attribute__((always_inline)) inline
+
 namespace orca {
 
 typedef float f32x16 __attribute__((vector_size(64)));
@@ -20,6 +22,15 @@ typedef uint8_t u8x16 __attribute__((vector_size(16)));
 typedef uint16_t u16x16 __attribute__((vector_size(32)));
 
 constexpr int kLanes = 16;
+
+#if defined(__AVX512F__)
+constexpr int kRegisterLanes = 16;
+constexpr bool kManyRegisters = true;  // 32 of a whole vector, where AVX2 has 16 of half a one
+#else
+constexpr int kRegisterLanes = 8;
+constexpr bool kManyRegisters = false;
+#endif
+constexpr int kParts = kLanes / kRegisterLanes;
 
 template <class Vector>
 inline Vector load(const void* from) {
@@ -41,13 +52,70 @@ inline To bits(From from) {
   return to;
 }
 
+// Vectors as registers hold them. Of those that are wider than a register the compiler keeps arrays in memory, sums of a
+// loop among them.
+template <class Number>
+struct InRegisters {
+  typedef Number Part __attribute__((vector_size(4 * kRegisterLanes)));
+  Part parts[kParts];
+};
+
+template <class Number>
+inline InRegisters<Number> load_parts(const void* from) {
+  InRegisters<Number> loaded;
+#pragma GCC unroll 2
+  for (int part = 0; part < kParts; ++part) {
+    loaded.parts[part] =
+        load<typename InRegisters<Number>::Part>(static_cast<const char*>(from) + part * 4 * kRegisterLanes);
+  }
+  return loaded;
+}
+
+template <class Number>
+inline void store_parts(void* to, const InRegisters<Number>& vector) {
+#pragma GCC unroll 2
+  for (int part = 0; part < kParts; ++part) store(static_cast<char*>(to) + part * 4 * kRegisterLanes, vector.parts[part]);
+}
+
+// What `compute` makes of each register of `vectors`. Comparisons of wider vectors are done number by number.
+template <class Compute, class... Vectors>
+inline f32x16 by_registers(Compute compute, Vectors... vectors) {
+  InRegisters<float> made;
+#pragma GCC unroll 2
+  for (int part = 0; part < kParts; ++part) made.parts[part] = compute(load_parts<float>(&vectors).parts[part]...);
+  f32x16 whole;
+  store_parts(&whole, made);
+  return whole;
+}
+
+// sum += values * factor.
+inline void add_product(InRegisters<float>& sum, const InRegisters<float>& values, float factor) {
+#pragma GCC unroll 2
+  for (int part = 0; part < kParts; ++part) sum.parts[part] += values.parts[part] * factor;
+}
+
 inline f32x16 splat(float value) { return f32x16{} + value; }
 
 inline i32x16 lane_numbers() { return i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 
-// Halves of a pair of bfloat16: the even one is the lower.
-inline f32x16 even_half(u32x16 pairs) { return bits<f32x16>(pairs << 16); }
-inline f32x16 odd_half(u32x16 pairs) { return bits<f32x16>(pairs & 0xffff0000u); }
+// Halves of pairs of bfloat16: the even one is the lower.
+inline InRegisters<float> even_half(const InRegisters<uint32_t>& pairs) {
+  InRegisters<float> half;
+#pragma GCC unroll 2
+  for (int part = 0; part < kParts; ++part) {
+    half.parts[part] = bits<InRegisters<float>::Part>(pairs.parts[part] << 16);
+  }
+  return half;
+}
+
+inline InRegisters<float> odd_half(const InRegisters<uint32_t>& pairs) {
+  InRegisters<float> half;
+#pragma GCC unroll 2
+  for (int part = 0; part < kParts; ++part) {
+    half.parts[part] = bits<InRegisters<float>::Part>(pairs.parts[part] & 0xffff0000u);
+  }
+  return half;
+}
 
 // To the nearest, ties to even; what is not a number stays that.
 inline u32x16 to_bf16(f32x16 values) {
@@ -102,7 +170,9 @@ inline f32x16 from_f16(u16x16 halves) {
 #endif
 }
 
-inline f32x16 largest(f32x16 a, f32x16 b) { return a > b ? a : b; }
+inline f32x16 largest(f32x16 a, f32x16 b) {
+  return by_registers([](auto one, auto other) { return one > other ? one : other; }, a, b);
+}
 
 inline float largest_of(f32x16 values) {
 #if defined(__AVX512F__)
@@ -122,6 +192,26 @@ inline float sum_of(f32x16 values) {
   return total;
 }
 
+inline InRegisters<float>::Part exp_of_part(InRegisters<float>::Part x) {
+  using Floats = InRegisters<float>::Part;
+  using Integers = InRegisters<int32_t>::Part;
+  const Floats low = Floats{} - 87.0f, high = Floats{} + 88.0f;
+  Floats inside = x < low ? low : x;
+  inside = inside > high ? high : inside;
+  const float kRound = 12582912.0f;  // adding it leaves the nearest integer in the low bits
+  const Floats shifted = inside * 1.44269504088896341f + kRound;
+  const Floats whole = shifted - kRound;
+  const Floats rest = inside - whole * 0.693359375f + whole * 2.12194440e-4f;
+  Floats series = Floats{} + 1.9875691500e-4f;
+  for (float factor : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f}) {
+    series = series * rest + factor;
+  }
+  series = series * rest * rest + rest + 1.0f;
+  const Integers exponent = bits<Integers>(shifted) - bits<int32_t>(kRound);
+  const Floats scaled = series * bits<Floats>((exponent + 127) << 23);
+  return x < low ? Floats{} : scaled;
+}
+
 // e^x to about one unit in the last place; 0 below -87, and no larger than e^88.
 inline f32x16 exp_of(f32x16 x) {
 #if defined(__AVX512F__)
@@ -136,23 +226,7 @@ inline f32x16 exp_of(f32x16 x) {
   }
   return (f32x16)_mm512_scalef_ps(power, whole);
 #else
-  const f32x16 low = splat(-87.0f), high = splat(88.0f);
-  f32x16 inside = x < low ? low : x;
-  inside = inside > high ? high : inside;
-  const float kRound = 12582912.0f;  // adding it leaves the nearest integer in the low bits
-  f32x16 shifted = inside * 1.44269504088896341f + kRound;
-  f32x16 whole = shifted - kRound;
-  f32x16 rest = inside - whole * 0.693359375f + whole * 2.12194440e-4f;
-  f32x16 series = splat(1.9875691500e-4f);
-  series = series * rest + 1.3981999507e-3f;
-  series = series * rest + 8.3334519073e-3f;
-  series = series * rest + 4.1665795894e-2f;
-  series = series * rest + 1.6666665459e-1f;
-  series = series * rest + 5.0000001201e-1f;
-  series = series * rest * rest + rest + 1.0f;
-  i32x16 exponent = bits<i32x16>(shifted) - bits<int32_t>(kRound);
-  f32x16 scaled = series * bits<f32x16>((exponent + 127) << 23);
-  return x < low ? f32x16{} : scaled;
+  return by_registers([](InRegisters<float>::Part part) { return exp_of_part(part); }, x);
 #endif
 }
 

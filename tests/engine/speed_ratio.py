@@ -1,0 +1,36 @@
+"""How long something takes in units of a matrix product, for tests that a machine's speed must not decide."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+_ROUNDS = 31
+_ATTEMPTS = 4
+SLOWER = 1.5
+"""How many times a recorded ratio is still taken for the same speed: machines differ, and twice is a regression."""
+
+
+def ratio(work: Callable[[], object], product: Callable[[], object], rounds: int = _ROUNDS) -> float:
+    """CPU time of `work` over that of `product`, which take turns: what disturbs one disturbs the other."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        for each, taken_s in zip((product, work), times, strict=True):
+            begun_s = time.thread_time()
+            each()
+            taken_s.append(time.thread_time() - begun_s)
+    product_s, work_s = map(statistics.median, times)
+    return work_s / product_s
+
+
+def check_ratio(work: Callable[[], object], product: Callable[[], object], recorded: float) -> None:
+    """Fail where `work` takes much longer than was recorded, and where twice of it would not be seen.
+
+    Whoever makes it faster writes the new ratio down: `pytest -s` shows it.
+    """
+    found = [ratio(work, product)]
+    while found[-1] > SLOWER * recorded and len(found) < _ATTEMPTS:
+        found.append(ratio(work, product))
+    print(f"ratios {found}, recorded {recorded}")
+    assert found[-1] <= SLOWER * recorded
+    twice = ratio(lambda: (work(), work()), product)
+    assert twice > SLOWER * found[-1], f"twice the work measures {twice}, once {found[-1]}"
