@@ -721,7 +721,7 @@ class Attention {
     }
     for (int64_t index = tiles.begin; index < tiles.end; ++index) {
       if constexpr (kFormat == F32) {
-        add_plain(sums, head, row, index, column);
+        add_plain(sums, head, row, index, column, fetch);
       } else {
         add_pairs(sums, head, row, index, column, fetch);
       }
@@ -737,11 +737,14 @@ class Attention {
 
   template <int kCount, int kVectors>
   ORCA_INLINE void add_plain(InRegisters<float> (&sums)[kCount][kVectors], int64_t head, int64_t row, int64_t index,
-                             int64_t column) const {
+                             int64_t column, bool fetch) const {
     const Tile& tile = tiles_[index];
+    const Ahead ahead = *ahead_of(head, index, true);
     const char* from = tile.values + head * values_.block_bytes + column * 4;
     const float* factors = weights(row) + index * kTile;
-    for (int64_t slot = 0; slot < tile.slots; ++slot, from += values_.size * 4, ++factors) {
+    const int64_t slot_bytes = values_.size * 4;
+    for (int64_t slot = 0; slot < tile.slots; ++slot, from += slot_bytes, ++factors) {
+      if (fetch) fetch_lines<kVectors>(ahead, slot * slot_bytes + column * 4);
       InRegisters<float> value[kVectors];
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) value[v] = load_parts<float>(from + v * kLanes * 4);
@@ -757,16 +760,18 @@ class Attention {
     const float* factors = weights(row) + index * kTile / 2 * kUnit;
     const char* from = tile.values + head * values_.block_bytes + column * 2 * values_.bytes;
     const int64_t pair_bytes = values_.size * 2 * values_.bytes;
-    const auto fetch_lines = [&](int64_t pair) {
-      const int64_t offset = (pair * values_.size + column) * 2 * values_.bytes;
-      for (int v = 0; v < kVectors; ++v) __builtin_prefetch(ahead.at + (offset / 64 + v) * ahead.stride, 0, 2);
-    };
     for (int64_t pair = 0; pair < tile.slots / 2; ++pair, from += pair_bytes, factors += kUnit) {
-      if (fetch) fetch_lines(pair);
+      if (fetch) fetch_lines<kVectors>(ahead, pair * pair_bytes + column * 2 * values_.bytes);
       Products::template add_pair<true>(sums, from, factors);
     }
     // The second slot of the last pair may never have been written.
     if (tile.slots % 2 != 0) Products::template add_pair<false>(sums, from, factors);
+  }
+
+  template <int kLines>
+  ORCA_INLINE static void fetch_lines(const Ahead& ahead, int64_t offset) {
+    const char* at = ahead.at + offset / 64 * ahead.stride;
+    for (int line = 0; line < kLines; ++line, at += ahead.stride) __builtin_prefetch(at, 0, 2);
   }
 
   void finish(const Piece& piece, const Running& running) const {

@@ -21,7 +21,13 @@ struct AttentionProducts {
   ORCA_INLINE static void add_step(InRegisters<float> (&sums)[kCount][kTiles], const char* const (&keys)[kTiles],
                                    const float* factors, int64_t next_row) {
     if (kCount == kTogether) next_row = kUnit;  // known to the compiler
-    if constexpr (kFormat == F32) {
+    if constexpr (kDot) {
+      for (int t = 0; t < kTiles; ++t) {
+        const u32x16 pairs = load_pairs<kFormat>(keys[t]);
+#pragma GCC unroll 8
+        for (int r = 0; r < kCount; ++r) add_dot(sums[r][t], pairs, factors + r * next_row);
+      }
+    } else if constexpr (kFormat == F32) {
       InRegisters<float> key[kTiles];
       for (int t = 0; t < kTiles; ++t) key[t] = load_parts<float>(keys[t]);
 #pragma GCC unroll 8
@@ -29,53 +35,52 @@ struct AttentionProducts {
         for (int t = 0; t < kTiles; ++t) add_product(sums[r][t], key[t], factors[r * next_row]);
       }
     } else {
-      InRegisters<uint32_t> pairs[kTiles];
-      for (int t = 0; t < kTiles; ++t) pairs[t] = pairs_in_registers<kFormat>(keys[t]);
+      InRegisters<float> even[kTiles], odd[kTiles];
+      for (int t = 0; t < kTiles; ++t) {
+        even[t] = load_half<kFormat, kEven>(keys[t]);
+        odd[t] = load_half<kFormat, kOdd>(keys[t]);
+      }
 #pragma GCC unroll 8
       for (int r = 0; r < kCount; ++r) {
-        for (int t = 0; t < kTiles; ++t) multiply(sums[r][t], pairs[t], factors + r * next_row);
+        for (int t = 0; t < kTiles; ++t) {  // one after the other: a sum of both products were a third instruction
+          add_product(sums[r][t], even[t], factors[r * next_row]);
+          add_product(sums[r][t], odd[t], factors[r * next_row + 1]);
+        }
       }
     }
   }
 
   // sum += the products of pairs with a pair of factors, lane by lane.
-  ORCA_INLINE static void multiply(InRegisters<float>& sum, const InRegisters<uint32_t>& pairs, const float* factors) {
+  ORCA_INLINE static void add_dot(InRegisters<float>& sum, u32x16 pairs, const float* factors) {
 #if defined(__AVX512BF16__)
-    if constexpr (kDot) {
-      auto& all = sum.parts[0];
-      all = (f32x16)_mm512_dpbf16_ps((__m512)all, (__m512bh)pairs.parts[0], (__m512bh)_mm512_set1_ps(*factors));
-      return;
-    }
+    const __m512bh both = (__m512bh)_mm512_set1_ps(*factors);
+    sum.parts[0] = (f32x16)_mm512_dpbf16_ps((__m512)sum.parts[0], (__m512bh)pairs, both);
 #endif
-    add_product(sum, even_half(pairs), factors[0]);  // one after the other: a sum of both were a third instruction
-    add_product(sum, odd_half(pairs), factors[1]);
   }
 
   // A pair of slots, or the first of it. The factors of a row are kStride behind those of the one before.
   template <bool kBoth, int kCount, int kVectors>
   ORCA_INLINE static void add_pair(InRegisters<float> (&sums)[kCount][kVectors], const char* from, const float* factors) {
     constexpr int64_t kVectorBytes = kLanes * 2 * (kFormat == BF16 ? 2 : 1);
-#if defined(__AVX512BF16__)
     if constexpr (kDot) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        auto pairs = pairs_in_registers<kFormat>(from + v * kVectorBytes);
-        if (!kBoth) pairs.parts[0] &= 0xffffu;
+        u32x16 pairs = load_pairs<kFormat>(from + v * kVectorBytes);
+        if (!kBoth) pairs &= 0xffffu;
 #pragma GCC unroll 8
-        for (int r = 0; r < kCount; ++r) multiply(sums[r][v], pairs, factors + r * kStride);
+        for (int r = 0; r < kCount; ++r) add_dot(sums[r][v], pairs, factors + r * kStride);
       }
-      return;
+    } else {
+      InRegisters<float> value[kVectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) value[v] = load_half<kFormat, kEven>(from + v * kVectorBytes);
+      add_slot(sums, value, factors);
+      if (!kBoth) return;
+      asm volatile("" : "+r"(from));  // both halves' values would not fit into the registers beside the sums
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) value[v] = load_half<kFormat, kOdd>(from + v * kVectorBytes);
+      add_slot(sums, value, factors + 1);
     }
-#endif
-    InRegisters<float> value[kVectors];
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) value[v] = even_half(pairs_in_registers<kFormat>(from + v * kVectorBytes));
-    add_slot(sums, value, factors);
-    if (!kBoth) return;
-    asm volatile("" : "+r"(from));  // both halves' values would not fit into the registers beside the sums
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) value[v] = odd_half(pairs_in_registers<kFormat>(from + v * kVectorBytes));
-    add_slot(sums, value, factors + 1);
   }
 
   // The values of one slot, times the factor of each row.

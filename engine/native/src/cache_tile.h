@@ -64,11 +64,31 @@ inline u32x16 load_pairs(const char* from) {
   }
 }
 
-template <int kFormat>
-inline InRegisters<uint32_t> pairs_in_registers(const char* from) {
-  if constexpr (kFormat == BF16) return load_parts<uint32_t>(from);
-  const u32x16 pairs = load_pairs<kFormat>(from);
-  return load_parts<uint32_t>(&pairs);
+// The first and the second numbers of such pairs, as floats.
+enum Half { kEven = 0, kOdd = 1 };
+
+template <int kFormat, Half kHalf>
+inline InRegisters<float> load_half(const char* from) {
+  using Floats = InRegisters<float>::Part;
+  InRegisters<float> half;
+#pragma GCC unroll 2
+  for (int part = 0; part < kParts; ++part) {
+    if constexpr (kFormat == BF16) {
+      const auto pairs = load<InRegisters<uint32_t>::Part>(from + part * kRegisterLanes * 4);
+      half.parts[part] = bits<Floats>(kHalf == kEven ? pairs << 16 : pairs & 0xffff0000u);
+    } else if constexpr (kFormat == INT8) {
+      typedef uint16_t Pairs __attribute__((vector_size(2 * kRegisterLanes)));
+      const auto both = __builtin_convertvector(load<Pairs>(from + part * kRegisterLanes * 2), InRegisters<int32_t>::Part);
+      half.parts[part] = __builtin_convertvector(both << (kHalf == kEven ? 24 : 16) >> 24, Floats);
+    }
+  }
+  if constexpr (kFormat == FP8) {
+    const u16x16 both = load<u16x16>(from);
+    const f32x16 values = from_f16(kHalf == kEven ? (both & 0x7f) << 7 | (both & 0x80) << 8
+                                                  : (both & 0x7f00) >> 1 | (both & 0x8000)) * 256.0f;
+    half = load_parts<float>(&values);
+  }
+  return half;
 }
 
 // Put one vector of `size` numbers where `place` says; the padding up to `padded` becomes 0.

@@ -98,25 +98,6 @@ inline f32x16 splat(float value) { return f32x16{} + value; }
 
 inline i32x16 lane_numbers() { return i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 
-// Halves of pairs of bfloat16: the even one is the lower.
-inline InRegisters<float> even_half(const InRegisters<uint32_t>& pairs) {
-  InRegisters<float> half;
-#pragma GCC unroll 2
-  for (int part = 0; part < kParts; ++part) {
-    half.parts[part] = bits<InRegisters<float>::Part>(pairs.parts[part] << 16);
-  }
-  return half;
-}
-
-inline InRegisters<float> odd_half(const InRegisters<uint32_t>& pairs) {
-  InRegisters<float> half;
-#pragma GCC unroll 2
-  for (int part = 0; part < kParts; ++part) {
-    half.parts[part] = bits<InRegisters<float>::Part>(pairs.parts[part] & 0xffff0000u);
-  }
-  return half;
-}
-
 // To the nearest, ties to even; what is not a number stays that.
 inline u32x16 to_bf16(f32x16 values) {
   u32x16 raw = bits<u32x16>(values);
