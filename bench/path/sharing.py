@@ -18,7 +18,7 @@ _PROMPT = tuple(range(20, 52))
 _MOST_TOKENS = 100
 _FEWEST_TOKENS = 8
 _SIDE_MS = 6000.0
-"""About how long either side of a round takes, with a model that computes few iterations meanwhile."""
+"""About how long all decode on either side of a round, with a model that computes few iterations meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ async def sharing(url: str, link: Link, *, model: str, running: int, rounds: int
     engine = _Recording(OrcaEngine.load(config))
     alone_ms: list[float] = []
     published_ms: list[float] = []
-    tokens = _FEWEST_TOKENS  # the first round warms everything up
+    fewest = _FEWEST_TOKENS + running // 16  # so that all decode for a while, whose prompts are computed in turn
+    tokens = fewest  # of the first round, which warms everything up
     for number in range(rounds + 1):
         engine.begin(running)
         await asyncio.to_thread(_run_alone, engine, running, tokens)
@@ -60,7 +61,7 @@ async def sharing(url: str, link: Link, *, model: str, running: int, rounds: int
             alone_ms += alone
             published_ms += engine.intervals_ms()
         else:
-            tokens = round(min(max(_SIDE_MS / statistics.median(alone), _FEWEST_TOKENS), _MOST_TOKENS))
+            tokens = max(round(min(_SIDE_MS / statistics.median(alone), _MOST_TOKENS)), fewest)
     return Sharing(model or "demo", running, statistics.median(alone_ms), statistics.median(published_ms))
 
 

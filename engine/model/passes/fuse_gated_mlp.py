@@ -59,7 +59,7 @@ def _fuse(model: PreTrainedModel, name: str, module: nn.Module, rows: RowsToChec
         return False
     if gate_up.packed.n != 2 * down.in_features:
         return False
-    kind = (type(module), gate_up.packed.n, gate_up.packed.k)
+    kind = (type(module), type(gate_up), gate_up.packed.n, gate_up.packed.k, gate_up.packed.dtype, down.packed.dtype)
     inputs = list(random_inputs(gate_up.packed.k, model.dtype, rows.of(kind)))
     expected = module(inputs[0]).float()
     errors = {}

@@ -16,7 +16,7 @@ from orcastream.engine.model.passes.base import (
 )
 from orcastream.engine.native.linear import PackedLinear
 
-_SAMPLED_IDS = 64
+_SAMPLED_IDS = 4096
 
 
 class PackedLinearLayer(nn.Module):
