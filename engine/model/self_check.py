@@ -22,10 +22,10 @@ from orcastream.engine.model.tiny_copy import POSITIONS, thresholds, tiny_copy
 _BLOCK_SIZE = 4
 _Schedule = tuple[tuple[int, tuple[int, ...]], ...]
 _SHORT: _Schedule = (
-    (0, (6, 5, 7, 1, 1, 1, 1)),
-    (1, (5, 1, 1, 1, 1, 1)),
-    (2, (30, 1, 1, 1)),
-    (2, (3, 9, 1, 1, 2)),
+    (0, (6, 5, 7, 1, 1)),
+    (1, (5, 1, 1, 1, 1)),
+    (2, (22, 1, 1, 1)),
+    (2, (3, 9, 1, 1)),
 )
 """Per request the iteration in which it joins, and how many tokens it brings in each. The first iteration holds one
 chunk alone and asks for no logits, as a chunk that does not finish its prompt. One has more than 32 rows, which some

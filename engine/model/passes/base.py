@@ -25,9 +25,9 @@ ROWS_OF_COPY = 5
 class RowsToCheck:
     """With how many rows at once replacements are compared.
 
-    What is computed how follows from a module's kind: its class, its shape, and what else a pass says of it. The first of a kind
-    is checked with all numbers of rows, and the others only for where their values are, which a few rows show: the
-    checks of a large model are half of its start.
+    What is computed how follows from a module's kind: its class, its shape, and what else a pass says of it. The first
+    of a kind is checked with all numbers of rows, and the others only for where their values are, which a few rows
+    show: the checks of a large model are half of its start.
     """
 
     def __init__(self) -> None:
