@@ -61,13 +61,17 @@ class Losses:
         return False
 
     def as_answered(self, seen: Seen, log: Log) -> Log:
-        """The log that the client's end is to be compared with: as it was watched, where its terminal was lost."""
+        """The log that the client's end is to be compared with: as it was watched, where its terminal was lost, unless
+        the client saw another end, which was written then: a cancel may be lost together with the end that it brought.
+        """
         final = {one.id for one in log.final}
         seen_at = list(zip(log.watched, log.times, strict=True))
         lost = [(one, at) for one, at in seen_at if one.is_terminal and one.id not in final]
         if not (lost and self.concern(seen)):
             return log
         end, end_at = lost[0]
+        if end.outcome != seen.ended and any(one.is_terminal and one.outcome == seen.ended for one in log.final):
+            return log
         forgotten_at = max((loss.end for loss in self.all if loss.is_whole and loss.end < end_at), default=_NEVER)
         answered = list(_up_to([one for one, at in seen_at if at > forgotten_at], end))
         return replace(log, final=_without_replaced(answered, final))

@@ -157,6 +157,22 @@ def test_what_redis_lost_and_a_worker_wrote_again_is_no_violation() -> None:
     }
 
 
+def test_a_cancel_may_be_lost_with_the_end_that_it_brought() -> None:
+    """The answer goes on and finishes, which is what its client sees; who had seen the other end is told of no second."""
+    watched = [*WHOLE[:2], failed("1-2", 2, "cancelled")]
+    final = [*WHOLE[:2], entry("2-0", "started"), finished("2-1", 4, (2, [7, 8]))]
+    for ended, tokens, found in (
+        ("finished", ANSWER, set()),
+        ("cancelled", [5, 6], set()),
+        ("finished", [5, 6], {"lost"}),
+    ):
+        seen = Seen("r", "redis-cancel", {}, frozenset({"finished", "cancelled"}), posted_at=0.0, accepted_at=0.0)
+        seen.ended, seen.ended_at, seen.cancelled_at, seen.tokens = ended, 9.0, 1.8, {0: list(tokens)}
+        checker = Checker(Undisturbed([ANSWER], str), [], losses=[LOSS])
+        checker.check(seen, Log(watched, [0.0, 1.0, 2.0], final))
+        assert kinds(checker.findings) == found
+
+
 def test_of_two_losses_the_second_may_take_the_end_of_what_was_written_again() -> None:
     again = [entry("2-0", "started"), finished("2-1", 4, (1, [6, 7, 8]))]
     watched = [STARTED, entry("1-1", "tokens", (0, [5])), entry("1-2", "tokens", (1, [6])), *again]
