@@ -158,7 +158,7 @@ def test_what_redis_lost_and_a_worker_wrote_again_is_no_violation() -> None:
 
 
 def test_a_cancel_may_be_lost_with_the_end_that_it_brought() -> None:
-    """The answer goes on and finishes, which is what its client sees; who had seen the other end is told of no second."""
+    """The answer goes on and finishes, which is what its client sees, unless it saw the end that was lost."""
     watched = [*WHOLE[:2], failed("1-2", 2, "cancelled")]
     final = [*WHOLE[:2], entry("2-0", "started"), finished("2-1", 4, (2, [7, 8]))]
     for ended, tokens, found in (
