@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 _ROUNDS = 31
 _ATTEMPTS = 4
-SLOWER = 1.5
+_SLOWER = 1.5
 """How many times a recorded ratio is still taken for the same speed: machines differ, and twice is a regression."""
 
 
-def ratio(work: Callable[[], object], product: Callable[[], object], rounds: int = _ROUNDS) -> float:
+def ratio(work: Callable[[], object], product: Callable[[], object]) -> float:
     """CPU time of `work` over that of `product`, which take turns: what disturbs one disturbs the other."""
     times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         for each, taken_s in zip((product, work), times, strict=True):
             begun_s = time.thread_time()
             each()
@@ -28,9 +28,9 @@ def check_ratio(work: Callable[[], object], product: Callable[[], object], recor
     Whoever makes it faster writes the new ratio down: `pytest -s` shows it.
     """
     found = [ratio(work, product)]
-    while found[-1] > SLOWER * recorded and len(found) < _ATTEMPTS:
+    while found[-1] > _SLOWER * recorded and len(found) < _ATTEMPTS:
         found.append(ratio(work, product))
     print(f"ratios {found}, recorded {recorded}")
-    assert found[-1] <= SLOWER * recorded
+    assert found[-1] <= _SLOWER * recorded
     twice = ratio(lambda: (work(), work()), product)
-    assert twice > SLOWER * found[-1], f"twice the work measures {twice}, once {found[-1]}"
+    assert twice > _SLOWER * found[-1], f"twice the work measures {twice}, once {found[-1]}"

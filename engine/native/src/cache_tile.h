@@ -46,25 +46,7 @@ inline uint8_t to_f8(float value) {
   return sign | uint8_t((raw >> 20) - (120 << 3));
 }
 
-// Pairs of numbers of a tile as pairs of bfloat16, which hold all of these formats exactly.
-template <int kFormat>
-inline u32x16 load_pairs(const char* from) {
-  if constexpr (kFormat == BF16) {
-    return load<u32x16>(from);
-  } else if constexpr (kFormat == INT8) {
-    i32x16 both = __builtin_convertvector(load<u16x16>(from), i32x16);
-    f32x16 even = __builtin_convertvector(both << 24 >> 24, f32x16);
-    f32x16 odd = __builtin_convertvector(both << 16 >> 24, f32x16);
-    return bits<u32x16>(even) >> 16 | bits<u32x16>(odd);
-  } else {
-    const u16x16 both = load<u16x16>(from);
-    const f32x16 even = from_f16((both & 0x7f) << 7 | (both & 0x80) << 8) * 256.0f;
-    const f32x16 odd = from_f16((both & 0x7f00) >> 1 | (both & 0x8000)) * 256.0f;
-    return bits<u32x16>(even) >> 16 | bits<u32x16>(odd);
-  }
-}
-
-// The first and the second numbers of such pairs, as floats.
+// Of sixteen pairs of numbers of a tile the first or the second ones, as floats.
 enum Half { kEven = 0, kOdd = 1 };
 
 template <int kFormat, Half kHalf>
@@ -89,6 +71,14 @@ inline InRegisters<float> load_half(const char* from) {
     half = load_parts<float>(&values);
   }
   return half;
+}
+
+// Such pairs as pairs of bfloat16, which hold all of these formats exactly.
+template <int kFormat>
+inline u32x16 load_pairs(const char* from) {
+  if constexpr (kFormat == BF16) return load<u32x16>(from);
+  const auto even = load_half<kFormat, kEven>(from), odd = load_half<kFormat, kOdd>(from);
+  return bits<u32x16>(even) >> 16 | bits<u32x16>(odd);
 }
 
 // Put one vector of `size` numbers where `place` says; the padding up to `padded` becomes 0.

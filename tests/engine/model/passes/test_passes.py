@@ -171,7 +171,7 @@ def test_an_engine_generates_in_int8() -> None:
 
 def test_the_settings_are_checked() -> None:
     """By name."""
-    with pytest.raises(ValueError, match=r"weight_dtype: got 'int8', allowed with model_passes off: auto"):
+    with pytest.raises(ValueError, match="weight_dtype: got 'int8', allowed with model_passes off: auto"):
         EngineConfig("x", model_passes="off", weight_dtype="int8")
     with pytest.raises(ValueError, match="model_passes: got 'on', allowed: auto, off"):
         EngineConfig("x", model_passes="on")  # type: ignore[arg-type]
