@@ -121,7 +121,7 @@ class Intake:
             arrived = await self._wait_for_work(room)
             self._nothing_came = not arrived
             if arrived:
-                self.queue_was_empty, self.saturated = False, len(arrived) >= room
+                self.saturated = len(arrived) >= room
             await self._admit(arrived)
             await self._next_iteration()
 
@@ -160,6 +160,8 @@ class Intake:
 
     async def _admit(self, claims: Sequence[Claimed]) -> None:
         """Begin with what was claimed; what came when a drain or a stall had begun goes to other workers at once."""
+        if claims:
+            self.queue_was_empty = False  # whatever came behind a look at it: with no place free no other look follows
         if self._draining.is_set() or self._parts.engine_loop.hesitates:
             await self._session.leases.hand_over(Given(claimed.ref, suspect=claimed.suspect) for claimed in claims)
             return

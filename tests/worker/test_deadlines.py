@@ -1,5 +1,6 @@
 """A deadline ends a request wherever it is: in the queue, at its claim, while its prompt or its answer is computed."""
 
+import asyncio
 import time
 from functools import partial
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from orcastream.broker.fold import Fold
 from orcastream.schemas.errors import ErrorCode
-from orcastream.schemas.events import Output, Started
+from orcastream.schemas.events import Output, Started, decode_event
 from tests.chaos.patches import pace
 from tests.patience import PATIENCE_S
 from tests.worker.conftest import StartWorker
@@ -46,6 +47,34 @@ def test_in_the_queue(producer: Producer, start_worker: StartWorker, count_promp
     waits = producer.post(count_prompt, timeout_s=1)
     assert expired(producer.read(waits)) == 0
     wait_for_length(producer, 1)  # the other one still runs
+
+
+def posted_behind_the_look() -> None:
+    """A worker that finds the queue empty goes on once something has been posted."""
+    from orcastream.broker.queue import RequestQueue
+
+    is_empty = RequestQueue.is_empty
+
+    async def seen_empty(self: RequestQueue) -> bool:
+        was_empty = await is_empty(self)
+        while was_empty and await is_empty(self):
+            await asyncio.sleep(0.01)
+        return was_empty
+
+    RequestQueue.is_empty = seen_empty  # type: ignore[method-assign]
+    pace(PAUSE_S)
+
+
+def test_behind_one_that_came_between_look_and_claim(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int]
+) -> None:
+    """The last look at the queue found nothing, and with no place free the worker looks no more."""
+    start_worker(max_batch_size=1, patch=posted_behind_the_look).wait_serving()
+    runs = producer.post(count_prompt, **LONG)
+    waits = producer.post(count_prompt, timeout_s=1)
+    assert expired(producer.read(waits)) == 0
+    ((_, newest),) = producer.redis.xrevrange(producer.keys.reply(runs), count=1)
+    assert isinstance(decode_event(newest), Output), "it still runs"
 
 
 def test_at_the_claim(producer: Producer, start_worker: StartWorker, count_prompt: list[int]) -> None:
