@@ -13,7 +13,7 @@ from orcastream.broker.errors import Fenced, Unusable, Unwritable, refusal, requ
 from orcastream.broker.fold import Fold, fold_log
 from orcastream.broker.queue import EntryState, entry_state, entry_state_call
 from orcastream.broker.reply_log import REFUSED, ReplyLog
-from orcastream.broker.scripts import Command, ScriptCall
+from orcastream.broker.scripts import BEGIN, FORGET_LOG, Command, ScriptCall
 from orcastream.schemas.codec import Form
 from orcastream.schemas.events import EventId, Started, encode_event
 from orcastream.schemas.keys import Keys
@@ -71,15 +71,20 @@ async def attach(
     retention_ms: int,
     owned: bool = True,
     above_epoch: int = 0,
+    is_new: bool = False,
 ) -> Attachment:
-    """Fence, read, and decide; two round trips.
+    """Fence, read, and decide; two round trips, and one for a request that `is_new` where nothing is in its way.
 
     `ref` is the queue entry served; with `owned` it must be pending under `worker`. `log_expire_at_ms` is deadline +
     retention, `retention_ms` what a log that has ended gets. `above_epoch` is the newest epoch this process used for
-    the request. Raises LinkLost (start again on a new link), Unwritable, Fenced (rivals kept attaching: later), and
-    Unusable where no attempt can ever succeed.
+    the request, `is_new` says that it was claimed just now, as the first one ever. Raises LinkLost (start again on a
+    new link), Unwritable, Fenced (rivals kept attaching: later), and Unusable where no attempt can ever succeed.
     """
     task = _Attach(link, keys, request_id, worker if owned else None, started, ref, form, retention_ms)
+    if is_new:
+        attachment = await task.begin(log_expire_at_ms)
+        if attachment is not None:
+            return attachment
     for _ in range(ATTEMPTS):
         attachment = await task.attempt(log_expire_at_ms, above_epoch)
         if attachment is not None:
@@ -103,6 +108,24 @@ class _Attach:
     @property
     def log_key(self) -> str:
         return self.keys.reply(self.request_id)
+
+    async def begin(self, log_expire_at_ms: int) -> Attachment | None:
+        """Begin a log that nobody has begun; None where somebody has, or the server refuses: `attempt` tells which."""
+        entry = encode_event(self.started, self.form)
+        batch: list[Command | ScriptCall] = [
+            BEGIN.call([self.log_key], [log_expire_at_ms, self.retention_ms, *entry]),
+            ("EXISTS", self.keys.cancel(self.request_id)),
+        ]
+        epoch, cancelled, *state = replies = await self.link.call_in_order(self._with_state(batch))
+        if not epoch or any(isinstance(reply, ResponseError) for reply in replies):
+            return None
+        first = EventId(epoch, 0)
+        if not self._is_mine(state):  # this process was stopped for so long that all was over, and the log had expired
+            await self.link.run(FORGET_LOG, [self.log_key], [str(first)])
+            return NotMine()
+        fold = Fold()
+        fold.feed(first, self.started)
+        return Attached(await self._log(epoch), fold, bool(cancelled))
 
     async def attempt(self, log_expire_at_ms: int, above_epoch: int) -> Attachment | None:
         """One attempt; None when a rival's epoch came in between."""
@@ -186,9 +209,7 @@ class _Attach:
 
         Where the log is written, the state is that after the write.
         """
-        batch: list[Command | ScriptCall] = list(commands)
-        if self.owner is not None and self.ref is not None:
-            batch.append(entry_state_call(self.keys, self.ref))
+        batch = self._with_state(commands)
         replies = await (self.link.call_in_order(batch) if may_refuse else self.link.call_many(batch))
         about_log = replies[0]
         if not isinstance(about_log, ResponseError):
@@ -198,6 +219,12 @@ class _Attach:
         else:
             raise refusal(about_log)
         return replies
+
+    def _with_state(self, commands: Sequence[Command | ScriptCall]) -> list[Command | ScriptCall]:
+        """`commands`, and with an owner the question for the state of the entry."""
+        if self.owner is None or self.ref is None:
+            return list(commands)
+        return [*commands, entry_state_call(self.keys, self.ref)]
 
     async def _call_one(self, *command: str) -> Any:
         (reply,) = await self.link.call_many([command])

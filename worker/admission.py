@@ -75,13 +75,14 @@ class Admission:
         self._roster.add(running)
         return running
 
-    async def attach(self, session: Session, running: Running) -> bool:
+    async def attach(self, session: Session, running: Running, *, is_new: bool) -> bool:
         """Open an epoch and read the log; True when the engine has to start (again) on `running`.
 
-        A request that is somebody else's, or already ended, leaves the roster.
+        `is_new`: as the broker's `attach` has it. A request that is somebody else's, or already ended, leaves the
+        roster.
         """
         self._lifecycle.attaching(running)
-        outcome = await session.attach(running)
+        outcome = await session.attach(running, is_new=is_new)
         if not isinstance(outcome, Attached):
             self._lifecycle.not_attached(running, outcome)
             self._roster.remove(running)

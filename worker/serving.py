@@ -105,11 +105,12 @@ class Serving:
             if running.closed or self._has_drained:
                 self._parts.isolation.look()
                 return
-            if running.is_new(self._session.now_ms):  # Redis is asked twice, and the engine need not wait for that
+            is_new = running.is_new(self._session.now_ms)
+            if is_new:  # the engine need not wait for Redis
                 running.begin(self._parts.engine.eos_token_ids)
                 self._parts.submit(running)
                 before = running.engine_ids()
-            restart = await self._parts.admission.attach(self._session, running)
+            restart = await self._parts.admission.attach(self._session, running, is_new=is_new)
         except LinkLost:
             raise
         except Exception as error:

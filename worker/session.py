@@ -91,7 +91,7 @@ class Session:
             await asyncio.gather(*(one.close() for one in opened), return_exceptions=True)
             raise
 
-    async def attach(self, running: Running, *, owned: bool = True) -> Attachment:
+    async def attach(self, running: Running, *, owned: bool = True, is_new: bool = False) -> Attachment:
         """Open an epoch of `running` and read its log, as `orcastream.broker.attach.attach` does."""
         request = running.request
         return await attach(
@@ -106,6 +106,7 @@ class Session:
             retention_ms=self._retention_ms,
             owned=owned,
             above_epoch=running.last_epoch,
+            is_new=is_new,
         )
 
     async def has_log(self, running: Running) -> bool:

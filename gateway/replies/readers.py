@@ -16,6 +16,8 @@ TELLING_AGAIN_S = 0.5
 """At most so long after Redis takes writes again, what it refused is written."""
 BEAT_S = 2.0
 """How often all marks are renewed."""
+_GATHER_S = 0.02
+"""So long is gathered what changes, before it is written: in a reply's first moments its first token has the cores."""
 _LATE_S = 1.0
 """A renewal that comes later than this was held up."""
 
@@ -23,7 +25,7 @@ _LATE_S = 1.0
 class Readers:
     """Counts the readers of each reply, and keeps the marks in Redis alike.
 
-    Nobody waits for a mark: one task writes what has changed, at once, and everything again every few seconds. So what
+    Nobody waits for a mark: one task writes what has changed, soon, and everything again every few seconds. So what
     a broken connection swallowed, or what Redis lost, is made good by the next write.
     """
 
@@ -92,6 +94,7 @@ class Readers:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(self._told_at + BEAT_S):
                     await self._news.wait()
+                    await asyncio.sleep(_GATHER_S)
 
     async def tell_last(self) -> None:
         """Write what is left, as far as Redis can be asked."""

@@ -95,8 +95,11 @@ class ScriptedWorker:
         now_ms = int(time.time() * 1000)
         return GenerationRequest.from_fields(claimed.fields, stream_class=claimed.ref.priority_class, now_ms=now_ms)
 
-    async def attach(self, claimed: Claimed) -> Attachment:
+    async def attach(self, claimed: Claimed, *, is_new: bool | None = None) -> Attachment:
+        """As a worker does; `is_new` False: it has forgotten that the request is."""
         request = self.parse(claimed)
+        if is_new is None:
+            is_new = not (claimed.taken_over or claimed.suspect or request.id in self.epochs)
         started = Started(
             worker=self.name,
             model=self.keys.model,
@@ -118,6 +121,7 @@ class ScriptedWorker:
             log_expire_at_ms=request.deadline_ms + RETENTION_MS,
             retention_ms=RETENTION_MS,
             above_epoch=self.epochs.get(request.id, 0),
+            is_new=is_new,
         )
         if isinstance(attachment, Attached):
             self.epochs[request.id] = attachment.log.epoch

@@ -6,10 +6,12 @@ from typing import Any, cast
 import pytest
 
 from orcastream.broker.attach import Attached, Ended, NotMine
-from orcastream.broker.errors import Fenced, LinkLost
+from orcastream.broker.errors import Fenced, LinkLost, Unusable
+from orcastream.broker.fold import fold_log
 from orcastream.broker.link import Link
 from orcastream.broker.queue import entry_state
-from orcastream.broker.scripts import Command, ScriptCall
+from orcastream.broker.scripts import BEGIN, Command, ScriptCall
+from orcastream.schemas.events import EventId
 from orcastream.schemas.keys import Keys
 from tests.broker.conftest import Begin, MakeWorker
 from tests.broker.following import expected
@@ -48,8 +50,9 @@ class Interposed:
 async def test_a_takeover_between_the_look_and_the_fence(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:
-    """The lease moved after the first look: the check behind the fence says so, whichever command it falls before."""
-    for position in range(1, 8):
+    """The lease moved after the first look, or after none: the check behind the fence says so, whichever command it
+    falls before."""
+    for is_new, position in [*((False, number) for number in range(1, 8)), *((True, number) for number in range(3))]:
         await link.call("FLUSHALL")
         await enqueue(link, keys, make_request())
         slow, heir = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
@@ -59,7 +62,7 @@ async def test_a_takeover_between_the_look_and_the_fence(
             await heir.open(await take_over(heir))
 
         real, slow.link = slow.link, cast(Link, Interposed(slow.link, {position: move}))
-        assert await slow.attach(claimed) == NotMine(), position
+        assert await slow.attach(claimed, is_new=is_new) == NotMine(), (is_new, position)
         slow.link = real
 
 
@@ -199,10 +202,14 @@ class _Writes:
         pass
 
 
-async def test_two_round_trips_after_the_claim(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+@pytest.mark.parametrize(("is_new", "round_trips"), [(True, 1), (False, 2)])
+async def test_round_trips_after_the_claim(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, is_new: bool, round_trips: int
 ) -> None:
-    """The look, and the fence with all that is to be known before the engine begins, a cancel included."""
+    """The look, and the fence with all that is to be known before the engine begins, a cancel included. A log that has
+    not been begun needs no look.
+    """
+    await link.run(BEGIN, ["known to the server from now on"], [0, 0, "type", "started"])
     await enqueue(link, keys, make_request())
     worker = await make_worker(redis_server.url, "w1")
     claimed = (await worker.claimer.new(1))[0]
@@ -212,10 +219,48 @@ async def test_two_round_trips_after_the_claim(
     counted = await Link.open(redis_server.url, observer=writes)
     real, worker.link, writes.count = worker.link, counted, 0
     try:
-        attached = await worker.attach(claimed)
+        attached = await worker.attach(claimed, is_new=is_new)
     finally:
         worker.link = real
         await counted.close()
     assert isinstance(attached, Attached)
     assert attached.cancelled
-    assert writes.count == 2
+    assert writes.count == round_trips
+    assert attached.fold.started is not None
+    assert attached.fold.last_id == EventId(attached.log.epoch, 0)
+    (entry,) = await link.call("XRANGE", keys.reply(make_request().id), "-", "+")
+    assert fold_log([entry]).started == attached.fold.started
+    assert fold_log([entry]).last_id == attached.fold.last_id
+    assert await link.call("PTTL", keys.reply(make_request().id)) > 110_000
+
+
+async def test_who_slept_until_all_was_over_leaves_no_log(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """Between the claim and the first write the request was ended by another worker, and its log has expired."""
+    await enqueue(link, keys, make_request())
+    slow, heir = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
+    claimed = (await slow.claimer.new(1))[0]
+    await heir.end(await heir.open(await take_over(heir)))
+    await link.call("DEL", keys.reply(make_request().id))
+    assert await slow.attach(claimed, is_new=True) == NotMine()
+    assert await link.call("EXISTS", keys.reply(make_request().id)) == 0
+
+
+async def test_what_stands_where_a_new_log_is_to_begin(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """Somebody else's key ends the attach; behind a terminal nothing is written."""
+    request = make_request()
+    await enqueue(link, keys, request)
+    worker = await make_worker(redis_server.url, "w1")
+    claimed = (await worker.claimer.new(1))[0]
+    await link.call("SET", keys.reply(request.id), "something else")
+    with pytest.raises(Unusable):
+        await worker.attach(claimed, is_new=True)
+    await link.call("DEL", keys.reply(request.id))
+    job = await worker.open(claimed)
+    await job.log.end(worker.terminal(job))
+    entries = await link.call("XRANGE", keys.reply(request.id), "-", "+")
+    assert isinstance(await worker.attach(claimed, is_new=True), Ended)
+    assert await link.call("XRANGE", keys.reply(request.id), "-", "+") == entries

@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from orcastream.broker.scripts import BEGIN
 from orcastream.schemas.events import Event, Output, Run, Started, encode_event
+from orcastream.schemas.request import GenerationRequest
 from tests.broker.proxy import LossyProxy
 from tests.redis_server import RedisServer, one_server
 from tests.worker.conftest import StartWorker
@@ -14,17 +17,29 @@ from tests.worker.worker_process import MODEL
 
 pytestmark = one_server("system")
 
-IS_IT_CANCELLED = b"*2\r\n$6\r\nEXISTS\r\n"
-READ_NEWEST_ENTRY = b"*6\r\n$9\r\nXREVRANGE\r\n"
 UNSURE = list(range(20, 60))
 """A prompt without sense: the model's answers to it depend on the seed."""
+BEGIN_LOG = b"*10\r\n$7\r\nEVALSHA\r\n$40\r\n" + BEGIN.sha.encode()
+READ_NEWEST_ENTRY = b"*6\r\n$9\r\nXREVRANGE\r\n"
 OPEN_EPOCH = b"*7\r\n$4\r\nXADD\r\n"
+IS_IT_CANCELLED = b"*2\r\n$6\r\nEXISTS\r\n"
+
+
+def fields_of(event: Event, request: GenerationRequest) -> dict[Any, Any]:
+    """Those of an entry of the request's log."""
+    written = encode_event(event, request.form)
+    return dict(zip(written[::2], written[1::2], strict=True))
 
 
 @pytest.mark.parametrize(
-    "command",
-    [READ_NEWEST_ENTRY, OPEN_EPOCH, IS_IT_CANCELLED],
-    ids=["before the fence", "at the fence", "between the fence and the engine"],
+    ("has_log", "command"),
+    [
+        pytest.param(False, BEGIN_LOG, id="at the beginning of the log"),
+        pytest.param(False, IS_IT_CANCELLED, id="between the beginning and the engine"),
+        pytest.param(True, READ_NEWEST_ENTRY, id="before the fence"),
+        pytest.param(True, OPEN_EPOCH, id="at the fence"),
+        pytest.param(True, IS_IT_CANCELLED, id="between the fence and the engine"),
+    ],
 )
 async def test_connection_lost_in_the_middle_of_an_attach(
     producer: Producer,
@@ -32,15 +47,20 @@ async def test_connection_lost_in_the_middle_of_an_attach(
     start_worker: StartWorker,
     undisturbed: Callable,
     count_prompt: list[int],
+    has_log: bool,
     command: bytes,
 ) -> None:
     proxy = LossyProxy(redis_server.port)
     await proxy.listen()
     worker = start_worker(proxy.url)
     await asyncio.to_thread(worker.wait_serving)
+    request = producer.request(count_prompt, max_tokens=20)
+    if has_log:
+        begun = Started("another", MODEL, "default", "normal", "normal 1-0", seed=7, prompt_tokens=len(count_prompt))
+        producer.redis.xadd(producer.keys.reply(request.id), fields_of(begun, request), id="1000-0")
     proxy.lose_command(command)
-    request_id = producer.post(count_prompt, max_tokens=20)
-    fold = await asyncio.to_thread(producer.read, request_id)
+    producer.add(request.fields())
+    fold = await asyncio.to_thread(producer.read, request.id)
     assert proxy.lost.is_set()
     assert fold.terminal is not None
     assert fold.terminal.error is None
@@ -63,8 +83,7 @@ def test_a_first_delivery_goes_on_from_the_log_that_is_there(
     if num_logged:
         events.append(Output((Run(0, 0, tuple(answer[:num_logged])),)))
     for number, event in enumerate(events):
-        written = encode_event(event, request.form)
-        producer.redis.execute_command("XADD", producer.keys.reply(request.id), f"1000-{number}", *written)
+        producer.redis.xadd(producer.keys.reply(request.id), fields_of(event, request), id=f"1000-{number}")
     producer.add(request.fields())
     start_worker()
     fold = producer.read(request.id)
