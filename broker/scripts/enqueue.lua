@@ -53,9 +53,13 @@ local function tokens_of(i)
   return tokens + math.max(lengths[i] - requests, 0) * tokens / requests
 end
 
--- What all workers serve together: tokens per ms, ms per token of one answer, tokens done of what runs, weight of a class
+-- What all workers serve together: tokens per ms, ms per token of one answer, tokens done of what runs, weight of a class.
+-- There may be many of them, and mostly nobody has to know.
+local service
 local function served()
+  if service then return service end
   local sum, reports = {per_ms = 0, token_ms = 0, done = 0, class_weight = 1}, redis.pcall('HVALS', KEYS[7])
+  service = sum
   if reports.err then return sum end
   local workers = 0
   for _, text in ipairs(reports) do
@@ -75,10 +79,10 @@ end
 
 -- How long a new request of the class is expected to wait. Of what is less urgent only the oldest go before it, a share
 -- that is the ratio of the weights.
-local function expected_wait_ms(service)
+local function expected_wait_ms()
   local ahead = 0
-  for i = 1, 4 do ahead = ahead + tokens_of(i) * math.min(service.class_weight ^ (own - i), 1) end
-  return math.max(ahead - service.done, 0) / service.per_ms
+  for i = 1, 4 do ahead = ahead + tokens_of(i) * math.min(served().class_weight ^ (own - i), 1) end
+  return math.max(ahead - served().done, 0) / served().per_ms
 end
 
 -- Whether anything waits that no worker was given. While nothing does, workers have places, or all are just taken.
@@ -103,13 +107,12 @@ local function refusal()
     local late_ms = bucket_full_ms() - now_ms - MINUTE_MS
     if late_ms > 0.5 then return {'rate', asked.requests_per_minute, asked.requests_per_minute, late_ms} end
   end
-  local service = served()
-  local function time_for(tokens) return service.per_ms > 0 and tokens / service.per_ms or 1000 end
-  local own_ms = asked.length * service.token_ms
+  local function time_for(tokens) return served().per_ms > 0 and tokens / served().per_ms or 1000 end
+  local function own_ms() return asked.length * served().token_ms end
   if asked.max_concurrency then
     local running = counted('tenant ' .. asked.tenant)
     if running >= asked.max_concurrency then
-      return {'concurrency', running, asked.max_concurrency, own_ms / math.max(running, 1)}
+      return {'concurrency', running, asked.max_concurrency, own_ms() / math.max(running, 1)}
     end
   end
   if asked.tenant_requests or asked.tenant_tokens then
@@ -128,9 +131,9 @@ local function refusal()
   if asked.max_tokens and lengths[own] > 0 and tokens + asked.tokens > asked.max_tokens then
     return {'tokens', tokens + asked.tokens, asked.max_tokens, time_for(tokens + asked.tokens - asked.max_tokens)}
   end
-  if not (asked.max_wait_ms or asked.max_wait_share) or service.per_ms <= 0 or not anything_waits() then return nil end
-  local left_ms, wait_ms = asked.deadline - now_ms, expected_wait_ms(service)
-  local allowed_ms = math.min(left_ms * (asked.max_wait_share or 1), left_ms * END_SHARE - own_ms)
+  if not (asked.max_wait_ms or asked.max_wait_share) or not anything_waits() or served().per_ms <= 0 then return nil end
+  local left_ms, wait_ms = asked.deadline - now_ms, expected_wait_ms()
+  local allowed_ms = math.min(left_ms * (asked.max_wait_share or 1), left_ms * END_SHARE - own_ms())
   if asked.max_wait_ms then allowed_ms = math.min(allowed_ms, asked.max_wait_ms) end
   allowed_ms = math.max(allowed_ms, 0)
   if wait_ms > allowed_ms + 0.5 then return {'wait', wait_ms, allowed_ms, wait_ms - allowed_ms} end

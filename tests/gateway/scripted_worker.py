@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from redis.exceptions import ResponseError
+
 from orcastream.broker.attach import Attached, attach
 from orcastream.broker.cancel import ControlReader, cancelled
 from orcastream.broker.claim import Claimer
@@ -146,7 +148,9 @@ class ScriptedWorker:
                 for _ in range(2):
                     links.append(await Link.open(self._url, name=self.name))
                 await self._session(*links, ready)
-            except LinkLost:
+            except (BrokerError, ResponseError) as error:
+                if not isinstance(error, LinkLost) and "LOADING" not in str(error):
+                    raise
                 await asyncio.sleep(0.02)
             finally:
                 for link in links:
