@@ -24,6 +24,7 @@ COMMANDS = {
     "workloads": Command("the workloads and what they are", "orcastream.bench.workloads.command"),
     "make-model": Command("a model of a given shape with random weights", "orcastream.bench.make_model", "worker"),
     "kv-memory": Command("the KV cache that a model needs per token", "orcastream.bench.kv_memory", "worker"),
+    "redis-enqueue": Command("what it costs Redis to take a request in", "orcastream.bench.redis.enqueuing", "gateway"),
     "redis-memory": Command("what requests and replies take in Redis", "orcastream.bench.redis.memory", "gateway"),
     "redis-rate": Command("how many tokens one Redis carries", "orcastream.bench.redis.rate", "gateway"),
     "path": Command(

@@ -6,8 +6,8 @@ import pytest
 import redis
 
 from orcastream.bench.main import main
-from orcastream.bench.redis import memory, rate
-from orcastream.bench.redis.own_redis import own_redis
+from orcastream.bench.redis import enqueuing, memory, rate
+from orcastream.bench.redis.own_redis import info, own_redis
 from orcastream.broker.link import Link
 from tests.redis_server import RedisServer, one_server
 
@@ -41,6 +41,14 @@ async def test_every_token_that_is_written_is_read(link: Link, redis_server: Red
     assert found.events % 3 == 0
     assert found.events_per_s > 0
     assert found.server_cpu_s > 0
+
+
+async def test_what_workers_serve_is_added_up_only_where_a_request_waits(link: Link) -> None:
+    for something_waits in (False, True):
+        found = await enqueuing.enqueuing(link, 16, 20, something_waits=something_waits)
+        assert found.us_per_call > 0
+        assert ("cmdstat_hvals" in await info(link, "commandstats")) is something_waits
+        assert await link.call("DBSIZE") == 0, "nothing is left behind"
 
 
 def test_a_database_that_is_in_use_is_left_alone(redis_server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,88 @@
+"""Measure what it costs Redis to take a request in, by the number of workers that tell it what they serve.
+
+Requests are enqueued by the code of gateways, with bounds for the queue and for the expected wait. Where nothing waits
+a worker is given each at once; otherwise one waits before all others. The figure is INFO commandstats' time per call of
+the script, which holds up everybody else.
+"""
+
+import argparse
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from orcastream.bench.flags import Parser, at_least
+from orcastream.bench.redis.own_redis import info, own_redis, server_version
+from orcastream.broker.link import Link
+from orcastream.broker.queue import RequestQueue
+from orcastream.broker.terms import Terms
+from orcastream.broker.throughput import Throughput, ThroughputReports
+from orcastream.schemas.keys import GROUP, Keys
+from orcastream.schemas.request import GenerationRequest, Payload
+
+_KEYS = Keys("bench-model")
+_STREAM = _KEYS.requests("normal")
+_RETENTION_MS = 600_000
+_TERMS = Terms(max_requests=10_000_000, max_wait_ms=_RETENTION_MS, max_wait_share=0.5)
+_SERVED = Throughput(tokens_per_s=1e9, token_ms=0.5, done=500, class_weight=4.0)
+
+
+@dataclass(frozen=True)
+class Enqueuing:
+    """Microseconds of the server per request, beside so many `workers`."""
+
+    workers: int
+    something_waits: bool
+    us_per_call: float
+
+
+async def enqueuing(link: Link, workers: int, count: int, *, something_waits: bool) -> Enqueuing:
+    """Enqueue `count` requests, of 32 prompt tokens each."""
+    queue = RequestQueue(link, _KEYS)
+    await queue.ensure_groups()
+    for number in range(workers):
+        await ThroughputReports(link, _KEYS, f"worker-{number}").tell(_SERVED, ttl_ms=_RETENTION_MS)
+    deadline_ms = await link.server_time_ms() + _RETENTION_MS
+    payload = Payload(prompt=tuple(range(32)), max_tokens=300)
+    for number in range(count + 1):
+        if number == 1:  # the server knows the script by now
+            await link.call("CONFIG", "RESETSTAT")
+        request = GenerationRequest(f"request-{number}", payload, deadline_ms)
+        await queue.enqueue(request, terms=_TERMS, retention_ms=_RETENTION_MS)
+        if number or not something_waits:
+            await link.call("XREADGROUP", "GROUP", GROUP, "worker", "COUNT", 1, "STREAMS", _STREAM, ">")
+    told = (await info(link, "commandstats"))["cmdstat_evalsha"]
+    await link.call("FLUSHDB")
+    found = re.search(r"usec_per_call=([\d.]+)", told)
+    assert found is not None
+    return Enqueuing(workers, something_waits, float(found[1]))
+
+
+async def _measure_all(options: argparse.Namespace) -> tuple[str, list[Enqueuing]]:
+    async with own_redis(options.redis_url) as (_, link):
+        found = [
+            await enqueuing(link, workers, options.count, something_waits=something_waits)
+            for workers in options.workers
+            for something_waits in (False, True)
+        ]
+        return await server_version(link), found
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print; returns the exit status."""
+    parser = Parser("redis-enqueue", __doc__)
+    parser.add_argument("--redis-url", help="an empty database (an embedded server with an append-only file)")
+    parser.add_argument("--workers", type=at_least(0), nargs="+", default=[1, 16, 128], help="(%(default)s)")
+    parser.add_argument("--count", type=at_least(1), default=2000, help="requests per figure (%(default)s)")
+    version, found = asyncio.run(_measure_all(parser.parse_args(list(arguments))))
+    table = Table(box=box.SIMPLE, pad_edge=False, title=version, title_justify="left")
+    for heading in ("workers", "something waits", "server µs per request"):
+        table.add_column(heading, justify="right")
+    for one in found:
+        table.add_row(str(one.workers), "yes" if one.something_waits else "no", f"{one.us_per_call:.1f}")
+    Console(width=110, highlight=False).print(table)
+    return 0
