@@ -13,7 +13,7 @@ from orcastream.broker.errors import Fenced, Unusable, Unwritable, refusal, requ
 from orcastream.broker.fold import Fold, fold_log
 from orcastream.broker.queue import EntryState, entry_state, entry_state_call
 from orcastream.broker.reply_log import REFUSED, ReplyLog
-from orcastream.broker.scripts import BEGIN, FORGET_LOG, Command, ScriptCall
+from orcastream.broker.scripts import BEGIN, Command, ScriptCall
 from orcastream.schemas.codec import Form
 from orcastream.schemas.events import EventId, Started, encode_event
 from orcastream.schemas.keys import Keys
@@ -71,18 +71,19 @@ async def attach(
     retention_ms: int,
     owned: bool = True,
     above_epoch: int = 0,
-    is_new: bool = False,
+    first_claim_until_ms: int | None = None,
 ) -> Attachment:
-    """Fence, read, and decide; two round trips, and one for a request that `is_new` where nothing is in its way.
+    """Fence, read, and decide; two round trips, and one where there is no log and the first claim surely holds.
 
     `ref` is the queue entry served; with `owned` it must be pending under `worker`. `log_expire_at_ms` is deadline +
     retention, `retention_ms` what a log that has ended gets. `above_epoch` is the newest epoch this process used for
-    the request, `is_new` says that it was claimed just now, as the first one ever. Raises LinkLost (start again on a
-    new link), Unwritable, Fenced (rivals kept attaching: later), and Unusable where no attempt can ever succeed.
+    the request. `first_claim_until_ms` is for an entry that nobody had before, and for the first attach to it: the
+    server's time until which nobody else can have it. Raises LinkLost (start again on a new link), Unwritable, Fenced
+    (rivals kept attaching: later), and Unusable where no attempt can ever succeed.
     """
     task = _Attach(link, keys, request_id, worker if owned else None, started, ref, form, retention_ms)
-    if is_new:
-        attachment = await task.begin(log_expire_at_ms)
+    if first_claim_until_ms is not None and ref is not None:
+        attachment = await task.begin(ref.order[0], first_claim_until_ms, log_expire_at_ms)
         if attachment is not None:
             return attachment
     for _ in range(ATTEMPTS):
@@ -109,22 +110,20 @@ class _Attach:
     def log_key(self) -> str:
         return self.keys.reply(self.request_id)
 
-    async def begin(self, log_expire_at_ms: int) -> Attachment | None:
-        """Begin a log that nobody has begun; None where somebody has, or the server refuses: `attempt` tells which."""
-        entry = encode_event(self.started, self.form)
+    async def begin(self, arrived_ms: int, claimed_until_ms: int, log_expire_at_ms: int) -> Attachment | None:
+        """Begin a log that nobody has begun; None where that cannot be done so simply, and `attempt` tells why."""
+        times_ms = (arrived_ms, claimed_until_ms, log_expire_at_ms, self.retention_ms)
         batch: list[Command | ScriptCall] = [
-            BEGIN.call([self.log_key], [log_expire_at_ms, self.retention_ms, *entry]),
+            BEGIN.call([self.log_key], [*times_ms, *encode_event(self.started, self.form)]),
             ("EXISTS", self.keys.cancel(self.request_id)),
         ]
         epoch, cancelled, *state = replies = await self.link.call_in_order(self._with_state(batch))
         if not epoch or any(isinstance(reply, ResponseError) for reply in replies):
             return None
-        first = EventId(epoch, 0)
-        if not self._is_mine(state):  # this process was stopped for so long that all was over, and the log had expired
-            await self.link.run(FORGET_LOG, [self.log_key], [str(first)])
+        if not self._is_mine(state):
             return NotMine()
         fold = Fold()
-        fold.feed(first, self.started)
+        fold.feed(EventId(epoch, 0), self.started)
         return Attached(await self._log(epoch), fold, bool(cancelled))
 
     async def attempt(self, log_expire_at_ms: int, above_epoch: int) -> Attachment | None:

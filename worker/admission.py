@@ -78,8 +78,7 @@ class Admission:
     async def attach(self, session: Session, running: Running, *, is_new: bool) -> bool:
         """Open an epoch and read the log; True when the engine has to start (again) on `running`.
 
-        `is_new`: as the broker's `attach` has it. A request that is somebody else's, or already ended, leaves the
-        roster.
+        `is_new`: nobody has begun it yet. A request that is somebody else's, or already ended, leaves the roster.
         """
         self._lifecycle.attaching(running)
         outcome = await session.attach(running, is_new=is_new)

@@ -37,9 +37,11 @@ class Session:
         worker: str,
         claimer: Claimer,
         *,
+        lease_ms: int,
         retention_ms: int,
     ) -> None:
         self._worker = worker
+        self._lease_ms = lease_ms
         self._retention_ms = retention_ms
         self.link = link
         self.waits = waits
@@ -82,7 +84,8 @@ class Session:
                 class_weight=settings.class_weight,
             )
             waits = LaneWaits(link, keys, f"{worker}:claim")
-            session = cls(link, waits, control_link, keys, worker, claimer, retention_ms=settings.retention_ms)
+            lasting_ms = {"lease_ms": settings.lease_ms, "retention_ms": settings.retention_ms}
+            session = cls(link, waits, control_link, keys, worker, claimer, **lasting_ms)
             session._set_clock(server_ms)
             await session.queue.ensure_groups()
             await session.control.begin()
@@ -92,7 +95,10 @@ class Session:
             raise
 
     async def attach(self, running: Running, *, owned: bool = True, is_new: bool = False) -> Attachment:
-        """Open an epoch of `running` and read its log, as `orcastream.broker.attach.attach` does."""
+        """Open an epoch of `running` and read its log, as `orcastream.broker.attach.attach` does.
+
+        `is_new`: nobody has begun it. A claim is no older than its entry; half a lease is left for clocks that differ.
+        """
         request = running.request
         return await attach(
             self.link,
@@ -106,7 +112,7 @@ class Session:
             retention_ms=self._retention_ms,
             owned=owned,
             above_epoch=running.last_epoch,
-            is_new=is_new,
+            first_claim_until_ms=running.ref.order[0] + self._lease_ms // 2 if is_new else None,
         )
 
     async def has_log(self, running: Running) -> bool:

@@ -45,6 +45,7 @@ async def test_every_token_that_is_written_is_read(link: Link, redis_server: Red
 
 async def test_what_workers_serve_is_added_up_only_where_a_request_waits(link: Link) -> None:
     for something_waits in (False, True):
+        await link.call("CONFIG", "RESETSTAT")
         found = await enqueuing.enqueuing(link, 16, 20, something_waits=something_waits)
         assert found.us_per_call > 0
         assert ("cmdstat_hvals" in await info(link, "commandstats")) is something_waits

@@ -7,12 +7,15 @@ from tests.tcp_proxy import TcpProxy
 
 class LossyProxy(TcpProxy):
     """`lose_next_reply()` cuts a connection when the server's next bytes arrive, `lose_command()` when a client sends
-    these bytes, which never arrive."""
+    these bytes, which never arrive, `lose_reply_to()` when they have been answered."""
 
     def __init__(self, target_port: int) -> None:
         super().__init__(target_port)
         self._losing_reply = False
         self._losing_command: bytes | None = None
+        self._losing_reply_to: bytes | None = None
+        self._answering: int | None = None
+        """The connection that waits for that reply."""
         self.lost = asyncio.Event()
 
     @property
@@ -30,9 +33,19 @@ class LossyProxy(TcpProxy):
         self._losing_command = packed
         self.lost.clear()
 
+    def lose_reply_to(self, packed: bytes) -> None:
+        """Let the next `packed` arrive, swallow the server's next bytes to its sender, then cut that connection."""
+        self._losing_reply_to = packed
+        self.lost.clear()
+
     def let_through(self, data: bytes, connection: int, *, reply: bool) -> tuple[bytes, bool]:
         """All but what it was told to lose."""
-        if reply and self._losing_reply:
+        if not reply and self._losing_reply_to is not None and self._losing_reply_to in data:
+            self._losing_reply_to, self._answering = None, connection
+            return data, False
+        if reply and self._answering == connection:
+            self._answering = None
+        elif reply and self._losing_reply:
             self._losing_reply = False
         elif not reply and self._losing_command is not None and self._losing_command in data:
             self._losing_command = None

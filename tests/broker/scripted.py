@@ -96,7 +96,7 @@ class ScriptedWorker:
         return GenerationRequest.from_fields(claimed.fields, stream_class=claimed.ref.priority_class, now_ms=now_ms)
 
     async def attach(self, claimed: Claimed, *, is_new: bool | None = None) -> Attachment:
-        """As a worker does; `is_new` False: it has forgotten that the request is."""
+        """As a worker does; `is_new` False: it does not know whether anybody has begun the request."""
         request = self.parse(claimed)
         if is_new is None:
             is_new = not (claimed.taken_over or claimed.suspect or request.id in self.epochs)
@@ -121,7 +121,7 @@ class ScriptedWorker:
             log_expire_at_ms=request.deadline_ms + RETENTION_MS,
             retention_ms=RETENTION_MS,
             above_epoch=self.epochs.get(request.id, 0),
-            is_new=is_new,
+            first_claim_until_ms=claimed.ref.order[0] + self.lease_ms if is_new else None,
         )
         if isinstance(attachment, Attached):
             self.epochs[request.id] = attachment.log.epoch

@@ -209,7 +209,7 @@ async def test_round_trips_after_the_claim(
     """The look, and the fence with all that is to be known before the engine begins, a cancel included. A log that has
     not been begun needs no look.
     """
-    await link.run(BEGIN, ["known to the server from now on"], [0, 0, "type", "started"])
+    await link.run(BEGIN, ["known to the server from now on"], [0, 2**50, 0, 0, "type", "started"])
     await enqueue(link, keys, make_request())
     worker = await make_worker(redis_server.url, "w1")
     claimed = (await worker.claimer.new(1))[0]
@@ -239,12 +239,30 @@ async def test_who_slept_until_all_was_over_leaves_no_log(
 ) -> None:
     """Between the claim and the first write the request was ended by another worker, and its log has expired."""
     await enqueue(link, keys, make_request())
-    slow, heir = await make_worker(redis_server.url, "w1"), await make_worker(redis_server.url, "w2", lease_ms=1)
+    slow, heir = (
+        await make_worker(redis_server.url, "w1", lease_ms=1),
+        await make_worker(redis_server.url, "w2", lease_ms=1),
+    )
     claimed = (await slow.claimer.new(1))[0]
     await heir.end(await heir.open(await take_over(heir)))
     await link.call("DEL", keys.reply(make_request().id))
     assert await slow.attach(claimed, is_new=True) == NotMine()
     assert await link.call("EXISTS", keys.reply(make_request().id)) == 0
+
+
+@pytest.mark.parametrize(
+    ("since_ms", "until_ms", "begins"), [(-10, 10_000, True), (-10, -1, False), (10_000, 20_000, False)]
+)
+async def test_a_log_is_begun_without_a_look_only_while_the_first_claim_holds(
+    link: Link, keys: Keys, since_ms: int, until_ms: int, begins: bool
+) -> None:
+    """By the clock of the server that writes: neither behind that time, nor where the entry comes from the future."""
+    now_ms = await link.server_time_ms()
+    log = keys.reply("r1")
+    epoch = await link.run(BEGIN, [log], [now_ms + since_ms, now_ms + until_ms, 0, 60_000, "type", "started"])
+    entries = await link.call("XRANGE", log, "-", "+")
+    assert entries == ([[b"%d-0" % epoch, [b"type", b"started"]]] if begins else [])
+    assert bool(epoch) is begins
 
 
 async def test_what_stands_where_a_new_log_is_to_begin(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orcastream.broker.scripts import BEGIN
-from orcastream.schemas.events import Event, Output, Run, Started, encode_event
+from orcastream.schemas.events import Event, EventId, Output, Run, Started, encode_event
 from orcastream.schemas.request import GenerationRequest
 from tests.broker.proxy import LossyProxy
 from tests.redis_server import RedisServer, one_server
@@ -19,10 +19,9 @@ pytestmark = one_server("system")
 
 UNSURE = list(range(20, 60))
 """A prompt without sense: the model's answers to it depend on the seed."""
-BEGIN_LOG = b"*10\r\n$7\r\nEVALSHA\r\n$40\r\n" + BEGIN.sha.encode()
+BEGIN_LOG = b"*12\r\n$7\r\nEVALSHA\r\n$40\r\n" + BEGIN.sha.encode()
 READ_NEWEST_ENTRY = b"*6\r\n$9\r\nXREVRANGE\r\n"
 OPEN_EPOCH = b"*7\r\n$4\r\nXADD\r\n"
-IS_IT_CANCELLED = b"*2\r\n$6\r\nEXISTS\r\n"
 
 
 def fields_of(event: Event, request: GenerationRequest) -> dict[Any, Any]:
@@ -32,13 +31,13 @@ def fields_of(event: Event, request: GenerationRequest) -> dict[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ("has_log", "command"),
+    ("has_log", "command", "arrives"),
     [
-        pytest.param(False, BEGIN_LOG, id="at the beginning of the log"),
-        pytest.param(False, IS_IT_CANCELLED, id="between the beginning and the engine"),
-        pytest.param(True, READ_NEWEST_ENTRY, id="before the fence"),
-        pytest.param(True, OPEN_EPOCH, id="at the fence"),
-        pytest.param(True, IS_IT_CANCELLED, id="between the fence and the engine"),
+        pytest.param(False, BEGIN_LOG, False, id="before a log"),
+        pytest.param(False, BEGIN_LOG, True, id="between a log's beginning and the engine"),
+        pytest.param(True, READ_NEWEST_ENTRY, False, id="before the fence"),
+        pytest.param(True, OPEN_EPOCH, False, id="at the fence"),
+        pytest.param(True, OPEN_EPOCH, True, id="between the fence and the engine"),
     ],
 )
 async def test_connection_lost_in_the_middle_of_an_attach(
@@ -49,7 +48,9 @@ async def test_connection_lost_in_the_middle_of_an_attach(
     count_prompt: list[int],
     has_log: bool,
     command: bytes,
+    arrives: bool,
 ) -> None:
+    producer.redis.script_load(BEGIN.text)
     proxy = LossyProxy(redis_server.port)
     await proxy.listen()
     worker = start_worker(proxy.url)
@@ -58,13 +59,16 @@ async def test_connection_lost_in_the_middle_of_an_attach(
     if has_log:
         begun = Started("another", MODEL, "default", "normal", "normal 1-0", seed=7, prompt_tokens=len(count_prompt))
         producer.redis.xadd(producer.keys.reply(request.id), fields_of(begun, request), id="1000-0")
-    proxy.lose_command(command)
+    lose = proxy.lose_reply_to if arrives else proxy.lose_command
+    lose(command)
     producer.add(request.fields())
     fold = await asyncio.to_thread(producer.read, request.id)
     assert proxy.lost.is_set()
     assert fold.terminal is not None
     assert fold.terminal.error is None
     assert fold.tokens[0] == undisturbed(count_prompt, max_tokens=20)
+    epochs = {EventId.parse(entry_id).epoch for entry_id, _ in producer.redis.xrange(producer.keys.reply(request.id))}
+    assert len(epochs) == 1 + has_log + arrives
     await asyncio.to_thread(producer.wait_empty)
     await proxy.refuse()
 
