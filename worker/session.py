@@ -84,8 +84,11 @@ class Session:
                 class_weight=settings.class_weight,
             )
             waits = LaneWaits(link, keys, f"{worker}:claim")
-            lasting_ms = {"lease_ms": settings.lease_ms, "retention_ms": settings.retention_ms}
-            session = cls(link, waits, control_link, keys, worker, claimer, **lasting_ms)
+            session = cls(
+                *(link, waits, control_link, keys, worker, claimer),
+                lease_ms=settings.lease_ms,
+                retention_ms=settings.retention_ms,
+            )
             session._set_clock(server_ms)
             await session.queue.ensure_groups()
             await session.control.begin()

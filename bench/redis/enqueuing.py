@@ -28,6 +28,7 @@ _KEYS = Keys("bench-model")
 _STREAM = _KEYS.requests("normal")
 _RETENTION_MS = 600_000
 _TERMS = Terms(max_requests=10_000_000, max_wait_ms=_RETENTION_MS, max_wait_share=0.5)
+_PAYLOAD = Payload(prompt=tuple(range(32)), max_tokens=300)
 _SERVED = Throughput(tokens_per_s=1e9, token_ms=0.5, done=500, class_weight=4.0)
 
 
@@ -46,15 +47,18 @@ async def enqueuing(link: Link, workers: int, count: int, *, something_waits: bo
     await queue.ensure_groups()
     for number in range(workers):
         await ThroughputReports(link, _KEYS, f"worker-{number}").tell(_SERVED, ttl_ms=_RETENTION_MS)
-    deadline_ms, before = await link.server_time_ms() + _RETENTION_MS, (0, 0)
-    payload = Payload(prompt=tuple(range(32)), max_tokens=300)
-    for number in range(count + 1):
-        if number == 1:  # the server knows the script by now
-            before = await _script_calls(link)
-        request = GenerationRequest(f"request-{number}", payload, deadline_ms)
+    deadline_ms = await link.server_time_ms() + _RETENTION_MS
+
+    async def enqueue(number: int, *, waits: bool) -> None:
+        request = GenerationRequest(f"request-{number}", _PAYLOAD, deadline_ms)
         await queue.enqueue(request, terms=_TERMS, retention_ms=_RETENTION_MS)
-        if number or not something_waits:
+        if not waits:
             await link.call("XREADGROUP", "GROUP", GROUP, "worker", "COUNT", 1, "STREAMS", _STREAM, ">")
+
+    await enqueue(0, waits=something_waits)  # the server knows the script from now on
+    before = await _script_calls(link)
+    for number in range(count):
+        await enqueue(number + 1, waits=False)
     calls, us = (now - then for now, then in zip(await _script_calls(link), before, strict=True))
     await link.call("FLUSHDB")
     return Enqueuing(workers, something_waits, us / calls)

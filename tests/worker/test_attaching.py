@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -24,10 +23,16 @@ READ_NEWEST_ENTRY = b"*6\r\n$9\r\nXREVRANGE\r\n"
 OPEN_EPOCH = b"*7\r\n$4\r\nXADD\r\n"
 
 
-def fields_of(event: Event, request: GenerationRequest) -> dict[Any, Any]:
-    """Those of an entry of the request's log."""
-    written = encode_event(event, request.form)
-    return dict(zip(written[::2], written[1::2], strict=True))
+def begun(prompt: list[int]) -> Started:
+    """What another worker wrote first."""
+    return Started("another", MODEL, "default", "normal", "normal 1-0", seed=7, prompt_tokens=len(prompt))
+
+
+def write_log(producer: Producer, request: GenerationRequest, events: list[Event]) -> None:
+    """An epoch of long ago."""
+    for number, event in enumerate(events):
+        written = encode_event(event, request.form)
+        producer.redis.execute_command("XADD", producer.keys.reply(request.id), f"1000-{number}", *written)
 
 
 @pytest.mark.parametrize(
@@ -57,8 +62,7 @@ async def test_connection_lost_in_the_middle_of_an_attach(
     await asyncio.to_thread(worker.wait_serving)
     request = producer.request(count_prompt, max_tokens=20)
     if has_log:
-        begun = Started("another", MODEL, "default", "normal", "normal 1-0", seed=7, prompt_tokens=len(count_prompt))
-        producer.redis.xadd(producer.keys.reply(request.id), fields_of(begun, request), id="1000-0")
+        write_log(producer, request, [begun(count_prompt)])
     lose = proxy.lose_reply_to if arrives else proxy.lose_command
     lose(command)
     producer.add(request.fields())
@@ -82,12 +86,10 @@ def test_a_first_delivery_goes_on_from_the_log_that_is_there(
     answer = undisturbed(UNSURE, **drawn, seed=7)
     assert answer != undisturbed(UNSURE, **drawn, seed=8)
     request = producer.request(UNSURE, **drawn)
-    begun = Started("another", MODEL, "default", "normal", "normal 1-0", seed=7, prompt_tokens=len(UNSURE))
-    events: list[Event] = [begun]
+    events: list[Event] = [begun(UNSURE)]
     if num_logged:
         events.append(Output((Run(0, 0, tuple(answer[:num_logged])),)))
-    for number, event in enumerate(events):
-        producer.redis.xadd(producer.keys.reply(request.id), fields_of(event, request), id=f"1000-{number}")
+    write_log(producer, request, events)
     producer.add(request.fields())
     start_worker()
     fold = producer.read(request.id)

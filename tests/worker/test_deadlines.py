@@ -55,13 +55,13 @@ def posted_behind_the_look() -> None:
 
     is_empty = RequestQueue.is_empty
 
-    async def seen_empty(self: RequestQueue) -> bool:
+    async def seen_empty(self: Any) -> Any:
         was_empty = await is_empty(self)
         while was_empty and await is_empty(self):  # noqa: ASYNC110 (Redis knows)
             await asyncio.sleep(0.01)
         return was_empty
 
-    RequestQueue.is_empty = seen_empty  # type: ignore[method-assign]
+    RequestQueue.is_empty = seen_empty
     pace(PAUSE_S)
 
 
