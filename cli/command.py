@@ -13,13 +13,16 @@ _OWN = "orcastream"
 class Command(NamedTuple):
     """A command: what it does, and the module whose `main(arguments) -> exit code` does it.
 
-    `settings` is the class of its flags, as `module:Class`. The module of one with sub-commands has them as `COMMANDS`.
+    `settings` is the class of its flags, as `module:Class`. The module of one that `has_commands` has these as
+    `COMMANDS`. One that `reads_text` loads transformers for tokenizers and configurations alone.
     """
 
     summary: str
     module: str
     extra: str | None = None
     settings: str | None = None
+    has_commands: bool = False
+    reads_text: bool = False
 
 
 def run_command(program: str, commands: Mapping[str, Command], name: str, arguments: Sequence[str]) -> int:

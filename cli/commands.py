@@ -14,6 +14,7 @@ COMMANDS = {
         "orcastream.cli.gateway",
         "gateway",
         "orcastream.gateway.settings:GatewaySettings",
+        reads_text=True,
     ),
     "worker": Command(
         "one worker: a model behind the queue",
@@ -37,21 +38,33 @@ COMMANDS = {
         "orcastream.cli.jobs.submit",
         "gateway",
         "orcastream.cli.jobs.settings:SubmitSettings",
+        reads_text=True,
     ),
     "results": Command(
         "what `submit` has brought so far, and which jobs there are",
         "orcastream.cli.jobs.results",
         settings="orcastream.cli.jobs.settings:ResultsSettings",
+        reads_text=True,
     ),
-    "requests": Command("what waits and runs: look at it, cancel it", "orcastream.cli.requests.command"),
+    "requests": Command(
+        "what waits and runs: look at it, cancel it", "orcastream.cli.requests.command", has_commands=True
+    ),
     "dead-letters": Command(
-        "requests that were set aside: look, run again, delete", "orcastream.cli.dead_letters.command"
+        "requests that were set aside: look, run again, delete",
+        "orcastream.cli.dead_letters.command",
+        has_commands=True,
     ),
-    "keys": Command("API keys: make one, list, take one back", "orcastream.cli.keys.command", "gateway"),
+    "keys": Command(
+        "API keys: make one, list, take one back", "orcastream.cli.keys.command", "gateway", has_commands=True
+    ),
     "tokenize": Command(
-        "the token ids of a text", "orcastream.cli.tokenize", "gateway", "orcastream.cli.settings:TokenizeSettings"
+        "the token ids of a text",
+        "orcastream.cli.tokenize",
+        "gateway",
+        "orcastream.cli.settings:TokenizeSettings",
+        reads_text=True,
     ),
-    "bench": Command("measure the engine, a gateway, or Redis", "orcastream.bench.main"),
+    "bench": Command("measure the engine, a gateway, or Redis", "orcastream.bench.main", has_commands=True),
     "completion": Command(
         "a script with which bash, zsh or fish completes all this",
         "orcastream.cli.completion.command",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from orcastream.cli.command import Command, run_command
 from orcastream.cli.gateway import serve_one
 from orcastream.cli.parse import load_settings
+from orcastream.cli.torchless import leave_out_torch
 from orcastream.gateway.settings import GatewaySettings
 
 
@@ -15,6 +16,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    leave_out_torch()
     sys.exit(
         run_command(
             "orcastream", {"gateway": Command("one of several", "orcastream.cli.gateway_process")}, "gateway", ()

@@ -5,11 +5,16 @@ from collections.abc import Sequence
 
 from orcastream.cli.command import overview, run_command
 from orcastream.cli.commands import COMMANDS
+from orcastream.cli.torchless import leave_out_torch
 from orcastream.telemetry.version import own_version
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `orcastream arguments`; returns the exit code, 2 where the command line or the settings cannot be used."""
+    """Run `orcastream arguments`; returns the exit code, 2 where the command line or the settings cannot be used.
+
+    None: the arguments of this process, which is the command's own.
+    """
+    own_process = arguments is None
     name, *rest = (list(sys.argv[1:]) if arguments is None else list(arguments)) or ["--help"]
     if name in ("-h", "--help", "help"):
         print(_overview())
@@ -17,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name in ("version", "--version", "-V"):
         print(f"orcastream {own_version()}")
         return 0
+    if own_process and name in COMMANDS and COMMANDS[name].reads_text:
+        leave_out_torch()
     return run_command("orcastream", COMMANDS, name, rest)
 
 

@@ -62,10 +62,10 @@ def _commands(path: str, table: Mapping[str, Command]) -> Iterator[tuple[str, Co
 
 
 def _subcommands(command: Command) -> Mapping[str, Command]:
-    if command.settings is not None:
+    if not command.has_commands:
         return {}
     table: Mapping[str, Command] = getattr(_module(command.module), "COMMANDS", {})
-    return {} if table is COMMANDS else table
+    return table
 
 
 def _settings_of(command: Command) -> type[BaseSettings] | None:
