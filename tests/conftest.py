@@ -4,6 +4,7 @@ Tests run side by side in several processes (`make test`), so nothing here is sh
 each has its own servers, folders and ports, and computes on one thread.
 """
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it when it is loaded, here an
 os.environ["OMP_WAIT_POLICY"] = "passive"  # tests that want several threads run beside others: none may spin
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"  # decided when triton is imported, and no engine takes it by itself
+gc.disable()  # what is loaded for tests is no garbage
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
@@ -45,6 +47,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "redis_binary" in getattr(item, "fixturenames", ()):
             item.add_marker("server")
+
+
+def pytest_collection_finish() -> None:
+    """Whatever is loaded now stays: garbage is looked for among the rest."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", params=EXPECTED)

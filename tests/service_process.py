@@ -13,12 +13,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from tests.parent import die_with_parent
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[1]
+_CACHE_BYTES = 64 << 20
+"""For a worker's keys and values: what it takes by itself, 640 MB, is a second's work to fill."""
 FORK_SERVER = multiprocessing.get_context("forkserver")
 FORK_SERVER.set_forkserver_preload(["tests.service_template"])
 
@@ -40,6 +43,8 @@ class ServiceProcess:
     ) -> None:
         self.log_path = log_path
         log_path.touch()
+        if command == "worker":
+            settings = {"kv_cache_memory": _CACHE_BYTES, **settings}
         flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
         self._process = FORK_SERVER.Process(target=_serve, args=([command, *flags], log_path, dict(os.environ), patch))
         self._process.start()
@@ -63,9 +68,10 @@ class ServiceProcess:
             time.sleep(0.001)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal."""
-        if self.running:
-            os.kill(self.pid, number)
+        """Send a signal; one that has ended gets none."""
+        with suppress(ProcessLookupError):  # ended, and the fork server has not told yet
+            if self.running:
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""
