@@ -45,11 +45,11 @@ class EngineLoop(threading.Thread):
     Each of `listeners`, while all requests of the batch still run, and then `deliver` is called in this thread after
     each iteration, and must not block; `deliver` also, with nothing, when no other follows. Where another iteration
     follows at once and nobody waits for a first token, `deliver` is called when its forward pass begins: the event
-    loop, which that wakes, would compete for the interpreter with the engine's preparations. Behind a first token, which
-    somebody does wait for, the engine rests for a tenth of a millisecond, in which the event loop gets interpreter and
-    core: it would wait for them three times as long. What was delivered and
-    has not been acknowledged by `published()` is bounded by `max_unpublished` tokens: beyond that the engine pauses, so
-    that a slow Redis slows the worker down instead of filling its memory.
+    loop, which that wakes, would compete for the interpreter with the engine's preparations. Behind a first token,
+    which somebody does wait for, the engine rests for a moment, in which the event loop gets interpreter and core: it
+    would wait for them three times as long. What was delivered and has not been acknowledged by `published()` is
+    bounded by `max_unpublished` tokens: beyond that the engine pauses, so that a slow Redis slows the worker down
+    instead of filling its memory.
     """
 
     def __init__(

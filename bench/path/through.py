@@ -112,7 +112,7 @@ def _driven(engine: OrcaEngine, requests: Sequence[SampleRequest], threads: int)
 async def _served(client: Client, requests: Sequence[SampleRequest]) -> Round:
     outcomes: list[Outcome] = []
     begun_s = time.monotonic()
-    await open_loop(client, requests, outcomes, Stop())
+    await open_loop(client, requests, outcomes, Stop(), exactly=True)
     return _round(outcomes, time.monotonic() - begun_s)
 
 

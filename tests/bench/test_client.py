@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -110,6 +111,21 @@ async def test_a_request_that_waits_for_a_place_has_arrived_all_the_same() -> No
     assert len({outcome.arrived_s for outcome in outcomes}) == 1
     firsts = [outcome.pieces_s[0] for outcome in outcomes]
     assert firsts == sorted(firsts)
+
+
+@pytest.mark.parametrize("exactly", [False, True])
+async def test_a_wait_ends_in_time_or_when_it_is_told(exactly: bool) -> None:
+    stop = Stop()
+    begun = time.monotonic()
+    assert not await stop.within(0.003, exactly=exactly)
+    if exactly:  # a timer alone may be early by what its clock does not tell
+        assert time.monotonic() - begun >= 0.003
+    assert not await stop.within(-1, exactly=exactly)
+    waiting = asyncio.create_task(stop.within(3600, exactly=exactly))
+    await asyncio.sleep(0)
+    stop.set()
+    assert await waiting
+    assert await stop.within(0, exactly=exactly)
 
 
 async def test_stop_ends_the_load_and_not_what_is_under_way() -> None:
