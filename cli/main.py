@@ -14,7 +14,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     None: the arguments of this process, which is the command's own.
     """
-    own_process = arguments is None
     name, *rest = (list(sys.argv[1:]) if arguments is None else list(arguments)) or ["--help"]
     if name in ("-h", "--help", "help"):
         print(_overview())
@@ -22,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name in ("version", "--version", "-V"):
         print(f"orcastream {own_version()}")
         return 0
-    if own_process and name in COMMANDS and COMMANDS[name].reads_text:
+    if arguments is None and name in COMMANDS and COMMANDS[name].reads_text:
         leave_out_torch()
     return run_command("orcastream", COMMANDS, name, rest)
 
