@@ -10,7 +10,7 @@ from orcastream.schemas.errors import InvalidRequest
 
 _STRING: Final = re.compile(rb'"[^"]*+(?:"|\Z)')
 """A JSON string without escapes, or what begins as one and does not end."""
-_MANY_VALUES: Final = 100_000
+_MANY_VALUES: Final = 131_072
 _LONG_VALUE_BYTES: Final = 32
 """So many values, or values of such a length on average, are numbers that take long. Python code reads them, between
 whose calls other threads can run; token ids are read faster without."""

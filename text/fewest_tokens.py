@@ -1,9 +1,10 @@
 """How many tokens a text has at least, told without tokenizing it."""
 
-import json
 from collections import Counter
 from collections.abc import Collection
 from typing import Any, Final
+
+from orcastream.text.section import section_of
 
 _SAMPLES: Final = 1000
 _LETTERS: Final = 2
@@ -51,15 +52,10 @@ class FewestTokens:
 
 def _keeps_ascii(backend: Any) -> bool:
     """Whether each character of an ASCII text is in one of its tokens: byte-level, and nothing is taken away before."""
-    normalizer, splitter = _state(backend.normalizer), _state(backend.pre_tokenizer)
+    normalizer, splitter = section_of(backend.normalizer), section_of(backend.pre_tokenizer)
     if normalizer is not None and normalizer["type"] not in _SAME_FOR_ASCII:
         return False
     steps = [] if splitter is None else splitter.get("pretokenizers", [splitter])
     kinds = [step["type"] for step in steps]
     removed = any(str(step.get("behavior", "")).lower() == "removed" for step in steps)
     return "ByteLevel" in kinds and set(kinds) <= _KEEPING and not removed
-
-
-def _state(part: Any) -> dict[str, Any] | None:
-    state: dict[str, Any] | None = None if part is None else json.loads(part.__getstate__())
-    return state

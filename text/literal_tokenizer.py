@@ -5,6 +5,9 @@ import json
 import re
 from typing import Any
 
+from orcastream.text.section import section_of
+from orcastream.text.text_cuts import TextCuts
+
 
 class LiteralTokenizer:
     """Shares the model, and with it most of the memory, of a tokenizer of `tokenizers`. Safe in several threads."""
@@ -28,10 +31,12 @@ class LiteralTokenizer:
         self._inside = re.compile("|".join(f"(?<={re.escape(one[0])})(?={re.escape(one[1:])})" for one in pieces))
         """Between the first letter and the others of control tokens that the model finds in texts by itself."""
         self._has_pieces = bool(pieces)
+        self._cuts = TextCuts(self._own)
 
     def encode(self, text: str) -> Any:
         """The encoding, or the ids, of a part of a text that something comes before."""
         parts = self._inside.split(text) if self._has_pieces else [text]
+        parts = [each for part in parts for each in self._cuts.parts(part)]
         encodings = self._own.encode_batch_fast(parts, add_special_tokens=False)
         if len(encodings) == 1 and not self._renamed:
             return encodings[0]
@@ -45,7 +50,7 @@ class LiteralTokenizer:
 
 def _never_first(pre_tokenizer: Any) -> Any:
     """A pre-tokenizer to which no text is the first: some put a space before that one."""
-    state = json.loads(pre_tokenizer.__getstate__())
+    state = section_of(pre_tokenizer) or {}
     for step in (state, *state.get("pretokenizers", ())):
         if step.get("prepend_scheme") == "first":
             step["prepend_scheme"] = "never"

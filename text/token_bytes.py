@@ -1,9 +1,10 @@
 """The bytes that each token adds to the text, for tokenizers whose decoder works token by token."""
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
+
+from orcastream.text.section import section_of
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _SAMPLE_SIZE = 256
@@ -109,8 +110,7 @@ class TokenBytes:
     @classmethod
     def of(cls, backend: BackendTokenizer) -> Self | None:
         """The table of a tokenizer; None where its decoder cannot be followed token by token."""
-        state = None if backend.decoder is None else json.loads(backend.decoder.__getstate__())
-        rules = DecoderRules.read(state)
+        rules = DecoderRules.read(section_of(backend.decoder))
         if rules is None:
             return None
         table = cls(backend, rules)

@@ -12,6 +12,7 @@ from orcastream.text.control_tokens import ControlTokens
 from orcastream.text.fewest_tokens import FewestTokens
 from orcastream.text.literal_tokenizer import LiteralTokenizer
 from orcastream.text.model_config import ModelConfig, ModelFilesError
+from orcastream.text.text_cuts import TextCuts
 from orcastream.text.token_bytes import TokenBytes
 
 _LONG = 4096
@@ -147,9 +148,18 @@ class Tokenizer:
             return self._literal.encode(text)
         if len(text) < _LONG:
             return self._backend.encode(text, add_special_tokens=add_special_tokens)
-        # does not work out where in the text each token stands
-        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        return encoding
+        parts = self._cuts.parts(text)
+        whole = len(parts) == 1
+        # `fast` does not work out where in the text each token stands, and each core takes one of the parts
+        encodings = self._backend.encode_batch_fast(parts, add_special_tokens=add_special_tokens and whole)
+        if whole:
+            return encodings[0]
+        before, after = self._around if add_special_tokens else ([], [])
+        return _ids([before, *encodings, after], most=None)
+
+    @cached_property
+    def _cuts(self) -> TextCuts:
+        return TextCuts(self._backend)
 
     @cached_property
     def _literal(self) -> LiteralTokenizer:
