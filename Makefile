@@ -21,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --progre
 .PHONY: demo test chaos fuzz compose-test observe-test k8s-test docs lint setup clean
 
 # KEEP=1: it goes on until Ctrl-C, so that one can look at its console.
-demo: $(READY) $(NATIVE)
+demo: setup
 	@$(BIN)/python -m orcastream.cli.demo $(if $(KEEP),--keep)
 
 # Test processes side by side, at most 8. What needs no server computes, so there is one for each core. What needs one waits
@@ -40,7 +40,7 @@ COMPUTING := $(shell test $(TEST_WORKERS) -lt $(TEST_CORES) && echo $(TEST_WORKE
 # failed beside others runs once more, alone; what then passes is named at the end, and is still a defect to be found.
 ALONE := $(PYTEST) 0 --last-failed --last-failed-no-failures none --maxfail 1 -rp
 
-test: $(READY) $(NATIVE)
+test: setup
 	$(PYTEST) $(COMPUTING) -m 'not server'
 	$(PYTEST) $(TEST_WORKERS) -m server $(if $(AGAIN),|| $(ALONE) -m server)
 
@@ -50,23 +50,23 @@ SEED ?= 1
 MODE ?= always
 FAULTS ?= all
 
-chaos: $(READY) $(NATIVE)
+chaos: setup
 	@$(BIN)/python -m tests.chaos.run --minutes $(MINUTES) --seed $(SEED) --mode $(MODE) --faults $(FAULTS) $(if $(JSON),--json $(JSON))
 
 # Malformed entries, keys and HTTP requests from a seeded fuzzer: docs/guarantees.md.
 COUNT ?= 100000
 
-fuzz: $(READY) $(NATIVE)
+fuzz: setup
 	@$(BIN)/python -m tests.fuzz.run --count $(COUNT) --seed $(SEED) $(if $(JSON),--json $(JSON))
 
 # Needs a container engine with Compose. BASE_IMAGE and the mirrors of docs/compose.md go on to the build.
-compose-test: $(READY)
+compose-test: setup
 	@$(BIN)/python -m tests.compose.run
 
 # What dashboards and alerts say while workers die, on real Prometheus servers: docs/operations.md. Needs prometheus with
 # promtool (Debian: package prometheus) on PATH, or in directories that ORCASTREAM_TEST_PROMETHEUS names; with collector, Loki
 # and Tempo in directories that ORCASTREAM_TEST_STORES names, OTLP goes Compose's way.
-observe-test: $(READY) $(NATIVE)
+observe-test: setup
 	@$(BIN)/python -m tests.observe.run $(if $(PICTURES),--pictures $(PICTURES))
 
 # The manifests in k8s/ and the Dockerfile, looked at by kubectl, Helm, kubernetes-validate, checkov and hadolint. An
@@ -95,14 +95,16 @@ $(K8S_VENV)/.ready $(DOCS_VENV)/.ready:
 	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --progress-bar off --requirement $<
 	@touch $@
 
-lint: $(READY)
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy docs/examples/client_sync.py docs/examples/client_async.py
 	$(BIN)/lint-imports
 
-setup: $(READY) $(NATIVE)
+# Both at once: pip unpacks with one core, and the compiler needs nothing of what pip brings.
+setup:
+	@$(MAKE) --silent --jobs 2 $(READY) $(NATIVE)
 
 # A set-up that was interrupted leaves UNFINISHED behind and is begun anew. PIP_CONSTRAINT and PIP_BUILD_CONSTRAINT
 # pin what builds the package, too; which of them counts depends on pip's version.
@@ -122,9 +124,9 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@ && rm $(UNFINISHED)
 
 # The operators for this machine's CPU. Without a compiler (exit status 3) torch's own serve, and the next make asks anew.
-$(NATIVE): engine/native/src $(wildcard engine/native/*.py engine/native/src/*) | $(READY)
+$(NATIVE): engine/native/src $(wildcard engine/native/*.py engine/native/src/*)
 	@echo "Compiling the CPU operators ..."
-	@$(BIN)/python -m orcastream.engine.native.build && touch $@ || test $$? = 3
+	@$(or $(PYTHON),$(BIN)/python) -m orcastream.engine.native.build && touch $@ || test $$? = 3
 
 clean:
 	rm -rf $(VENV) engine/native/built $(K8S_VENV) $(DOCS_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import public_certificates
 from tests.redis_server import BINARIES, EXPECTED, RedisServer, durable_binary
 from tests.stuck import (
     pytest_configure,
@@ -39,6 +40,7 @@ os.environ["OMP_WAIT_POLICY"] = "passive"  # tests that want several threads run
 if not Path("/dev/nvidiactl").exists():
     os.environ["TRITON_INTERPRET"] = "1"  # decided when triton is imported, and no engine takes it by itself
 gc.disable()  # what is loaded for tests is no garbage
+public_certificates.read_once()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

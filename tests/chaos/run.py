@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests import public_certificates
 from tests.chaos.cancelling import cancel
 from tests.chaos.catalogue import Catalogue
 from tests.chaos.checker import Checker, Findings, Undisturbed
@@ -174,4 +175,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    public_certificates.read_once()
     sys.exit(main(sys.argv[1:]))
