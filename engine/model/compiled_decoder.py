@@ -66,6 +66,8 @@ class DecoderModel:
     activation: int
     embed: Callable[[torch.Tensor], torch.Tensor]
     rotary: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+    edges: tuple[int, ...]
+    """Numbers of positions beyond which some architectures have other angles for all of them."""
 
     @property
     def hidden_size(self) -> int:
@@ -253,7 +255,8 @@ class CompiledDecoder:
         """Cosines and sines of the batch's positions, from tables that grow with the longest context."""
         longest = int(batch.contexts.max())
         if longest > len(self._cosines):
-            positions = torch.arange(max(longest, 2 * len(self._cosines), 256))
+            roomy = max(longest, 2 * len(self._cosines), 256)
+            positions = torch.arange(min([roomy, *(edge for edge in self.model.edges if edge >= longest)]))
             self._cosines, self._sines = (part.float().contiguous() for part in self.model.rotary(positions))
         positions = batch.position_ids[0]
         return self._cosines[positions], self._sines[positions]

@@ -11,10 +11,10 @@ from orcastream.engine.config import EngineConfig
 from orcastream.engine.errors import UnsupportedModel
 from orcastream.engine.model.compiled_decoder import ATTRIBUTE
 from orcastream.engine.model.load import load_model
-from orcastream.engine.model.passes import fuse_modules, pack_linears, passes_unavailable
+from orcastream.engine.model.passes import apply_passes, fuse_modules, pack_linears, passes_unavailable
 from orcastream.engine.model.passes.compile_decoder import KNOWN_TYPES
 from orcastream.engine.model.passes.pack_linears import PackLinears
-from orcastream.engine.model.self_check import Reference, check_loaded, check_small_copy
+from orcastream.engine.model.self_check import Reference, SmallCopy, check_loaded, check_small_copy
 
 _log = logging.getLogger(__name__)
 
@@ -35,9 +35,9 @@ def prepare_model(
         if model.config.model_type not in KNOWN_TYPES and hasattr(model, ATTRIBUTE):
             delattr(model, ATTRIBUTE)  # nothing would tell whether it only looks like one of the kind
         return model
-    check_small_copy(model, backend, max_model_len)
+    small = check_small_copy(model, backend, max_model_len)
     if _takes_passes(config, model):
-        why = _make_faster(config, model, backend, max_model_len)
+        why = _make_faster(config, model, small, backend, max_model_len)
         if why is None:
             return model
         _log.warning("the model passes do not fit this model, which is computed without them: %s", why)
@@ -48,9 +48,9 @@ def prepare_model(
 
 
 def _make_faster(
-    config: EngineConfig, model: PreTrainedModel, backend: AttentionBackend, max_model_len: int
+    config: EngineConfig, model: PreTrainedModel, small: SmallCopy, backend: AttentionBackend, max_model_len: int
 ) -> str | None:
-    """Run the passes and the self-check; why the model has to do without them, if it has to."""
+    """Run the passes and the self-check, which `small` is for; why the model has to do without them, if it has to."""
     int8 = config.weight_dtype == "int8"
     reference = Reference.of(model, max_model_len) if int8 else None
     replaced = _pack(config, model)
@@ -58,6 +58,8 @@ def _make_faster(
         if reference is None:  # several times as fast as with torch's linear layers, which pack in each call
             reference = Reference.of(model, max_model_len)
         _report(replaced | fuse_modules(model))
+        if hasattr(model, ATTRIBUTE):
+            _check_decoder(model, small, backend)
         _check_replaced(model, backend, reference, rounded=int8)
     except UnsupportedModel as error:
         if int8:
@@ -68,6 +70,27 @@ def _make_faster(
     return None
 
 
+def _check_decoder(model: PreTrainedModel, small: SmallCopy, backend: AttentionBackend) -> None:
+    """Leave the compiled decoder out where that of the small copy is not recognized, or computes something else.
+
+    It stands for parts that may know more than their names say: a threshold that the check on the loaded weights does
+    not reach, or a factor that 16 bits hide from it. The other passes replace what depends on its input alone.
+    """
+    copy = small.by_itself()
+    apply_passes(copy)
+    try:
+        if not hasattr(copy, ATTRIBUTE):
+            raise UnsupportedModel("a small copy is of another kind")
+        small.check(backend)
+    except UnsupportedModel as error:
+        _leave_out_decoder(model, error.reason)
+
+
+def _leave_out_decoder(model: PreTrainedModel, why: str) -> None:
+    delattr(model, ATTRIBUTE)
+    _log.warning("the compiled decoder does not fit this model, which is computed by its modules: %s", why)
+
+
 def _check_replaced(model: PreTrainedModel, backend: AttentionBackend, reference: Reference, *, rounded: bool) -> None:
     """Leave the compiled decoder out where it is what differs; UnsupportedModel where it is not."""
     try:
@@ -75,8 +98,7 @@ def _check_replaced(model: PreTrainedModel, backend: AttentionBackend, reference
     except UnsupportedModel as error:
         if not hasattr(model, ATTRIBUTE):
             raise
-        delattr(model, ATTRIBUTE)
-        _log.warning("the compiled decoder does not fit this model, which is computed by its modules: %s", error.reason)
+        _leave_out_decoder(model, error.reason)
         check_loaded(model, backend, reference, rounded=rounded)
 
 

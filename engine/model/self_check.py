@@ -58,23 +58,47 @@ def check_model(model: PreTrainedModel, backend: AttentionBackend, max_model_len
     check_loaded(model, backend, Reference.of(model, max_model_len))
 
 
-def check_small_copy(model: PreTrainedModel, backend: AttentionBackend, max_model_len: int) -> None:
+class SmallCopy:
+    """A small random model of the kind of another, in float32, and what it computes by itself."""
+
+    def __init__(self, model: PreTrainedModel, shrunk: Collection[str], longest: int) -> None:
+        """`shrunk` as for `tiny_copy`; sequences have at most `longest` tokens."""
+        self._model = tiny_copy(model, shrunk)
+        self._reference = Reference.of(self._model, longest, _LONG)
+
+    def error(self, backend: AttentionBackend) -> float:
+        """How far off its worst row is in flat batches, over the spread of the row."""
+        return _largest_error(self._model, backend, self._reference, _LONG).of_all
+
+    def by_itself(self) -> PreTrainedModel:
+        """The model, with its own attention, for passes to replace its modules."""
+        _attend_eagerly(self._model)
+        return self._model
+
+    def check(self, backend: AttentionBackend) -> None:
+        """UnsupportedModel where a model whose modules were replaced computes something else."""
+        found = self.error(backend)
+        if found > _TINY_TOLERANCE:
+            raise UnsupportedModel(f"relative error {found:.2g} on a small random copy, allowed {_TINY_TOLERANCE}")
+
+
+def check_small_copy(model: PreTrainedModel, backend: AttentionBackend, max_model_len: int) -> SmallCopy:
     """Compare on a small random copy whose windows, chunk sizes and original lengths are shorter than the check.
 
     A check on the loaded weights cannot see a threshold of thousands of tokens. One that `max_model_len` never reaches
-    is left as it is. UnsupportedModel names the thresholds that are not kept.
+    is left as it is. Returns the copy; UnsupportedModel names the thresholds that are not kept.
     """
     longest = min(POSITIONS, max_model_len)
     crossed = {threshold.name: threshold.tokens for threshold in thresholds(model.config, max_model_len)}
 
     def error(shrunk: Collection[str]) -> float:
-        tiny = tiny_copy(model, shrunk)
-        return _largest_error(tiny, backend, Reference.of(tiny, longest, _LONG), _LONG).of_all
+        return SmallCopy(model, shrunk, longest).error(backend)
 
-    found = error(crossed)
+    copy = SmallCopy(model, crossed, longest)
+    found = copy.error(backend)
     if found <= _TINY_TOLERANCE:
         ModelRunner(tiny_copy(model, ()), backend).probe(_PROBE_TOKENS, longest)
-        return
+        return copy
     broken = {name: tokens for name, tokens in crossed.items() if error([name]) > _TINY_TOLERANCE}
     if broken and error(()) <= _TINY_TOLERANCE:
         named = ", ".join(f"{name}={tokens}" for name, tokens in broken.items())
@@ -161,12 +185,16 @@ def _largest_error(
 @torch.inference_mode()
 def _own_logits(model: PreTrainedModel, sequence: list[int]) -> torch.Tensor:
     """The model's own eager logits, `[len(sequence), vocab]`."""
-    with quiet():
-        model.set_attn_implementation("eager")
+    _attend_eagerly(model)
     ids = torch.tensor([sequence], device=model.device)
     positions = torch.arange(len(sequence), device=model.device).unsqueeze(0)
     logits: torch.Tensor = model(input_ids=ids, position_ids=positions, use_cache=False).logits[0]
     return logits
+
+
+def _attend_eagerly(model: PreTrainedModel) -> None:
+    with quiet():
+        model.set_attn_implementation("eager")
 
 
 def _compare(

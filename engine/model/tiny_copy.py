@@ -18,9 +18,11 @@ POSITIONS = 1024
 """Longest sequence of a small copy; more than a check computes."""
 
 _VOCABULARY = 128
-_HEAD_SIZE = 16
+_HEAD_SIZE = 32
 _INNER_SIZE = 64
 _FEWEST_LAYERS = 4
+_MOST_KINDS = 8
+"""Of layers; a list of more has a number of its own for each."""
 _MOST_PARAMETERS = 50_000_000
 
 
@@ -111,9 +113,11 @@ def _forget_token(config: Any, name: str) -> None:
 
 
 def _layers_of_all_kinds(config: Any) -> int:
-    """The shortest prefix of the layers that has one of each kind."""
-    kinds = getattr(config, "layer_types", None)
-    last = max(kinds.index(kind) for kind in set(kinds)) if kinds else 0
+    """The shortest prefix of the layers that has one of each kind, as told by each list of something per layer."""
+    layers = config.num_hidden_layers
+    told = [value for value in vars(config).values() if isinstance(value, list | tuple) and len(value) == layers]
+    firsts = [{str(kind): at for at, kind in reversed(list(enumerate(value)))} for value in told]
+    last = max((max(first.values()) for first in firsts if len(first) <= _MOST_KINDS), default=0)
     return max(last + 1, (getattr(config, "first_k_dense_replace", None) or 0) + 1)
 
 

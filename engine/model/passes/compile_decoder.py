@@ -1,6 +1,7 @@
 """A whole decoder of the common kind: its layers are recognized by their parts."""
 
 import logging
+import sys
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from orcastream.engine.model.compiled_decoder import ATTRIBUTE, DecoderLayer, De
 from orcastream.engine.model.passes.base import Pass
 from orcastream.engine.model.passes.merge_projections import MergedLinearLayer
 from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
+from orcastream.engine.model.tiny_copy import thresholds
 from orcastream.engine.native.linear import PackedLinear
 
 _log = logging.getLogger(__name__)
@@ -78,6 +80,7 @@ def _recognize(model: PreTrainedModel) -> DecoderModel:
         activation=_ACTIVATIONS[config.hidden_act],
         embed=inner.embed_tokens,
         rotary=rotary,
+        edges=_edges(config),
     )
 
 
@@ -148,6 +151,13 @@ def _norm(norm: Any, size: int | None = None) -> tuple[torch.Tensor, float]:
         if torch.allclose(normalized * factors, expected, rtol=tolerance, atol=tolerance):
             return factors.contiguous(), epsilon
     raise _OtherKind(f"{type(norm).__name__} is no RMSNorm")
+
+
+def _edges(config: Any) -> tuple[int, ...]:
+    """Where something may change; where nothing does, a table of angles that ends there is only as good."""
+    own = getattr(config.get_text_config(), "max_position_embeddings", None)
+    edges = {threshold.tokens for threshold in thresholds(config, sys.maxsize)}
+    return tuple(edges if own is None else edges | {own})
 
 
 def _rotary(rotary: Any) -> Any:

@@ -131,6 +131,26 @@ def test_who_waits_for_the_interpreter_is_called_when_all_is_laid_out(monkeypatc
     assert order == ["laid out", "called"] * 2
 
 
+def test_angles_are_not_asked_for_beyond_a_length_that_changes_all_of_them() -> None:
+    """Longrope has other angles for all positions as soon as one lies beyond the original length."""
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 512}
+    half = SIZES["head_dim"] // 2
+    factors = {"short_factor": [1.0] * half, "long_factor": [4.0] * half}
+    model = random_model("llama", torch.float32, rope_parameters=rope | factors)
+    prompts = [_ids(290), _ids(200)[::-1]]
+    with torch.inference_mode():
+        for weight in model.parameters():
+            if weight.dim() > 1:  # so that attention is far from uniform
+                weight.normal_(0.0, weight.shape[-1] ** -0.5)
+        expected = [int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()) for ids in prompts]
+    apply_passes(model)
+    lengths = {"max_model_len": 512, "max_num_batched_tokens": 300}
+    config = EngineConfig("random", device="cpu", self_check=False, kv_cache_memory=1 << 22, **lengths)
+    engine = OrcaEngine(config, model)
+    greedy = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+    assert [engine.generate([ids], greedy)[0].output_ids[0] for ids in prompts] == expected
+
+
 @pytest.mark.parametrize("family", ["gemma2", "gpt2", "phi3", "cohere", "olmo2"])
 def test_other_kinds_are_computed_by_their_modules(family: str) -> None:
     own = {} if family == "gpt2" else {"pad_token_id": 0}

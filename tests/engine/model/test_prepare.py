@@ -1,0 +1,69 @@
+"""Which models a compiled decoder is left on: those that it computes, at any length and in any dtype."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from orcastream.engine import EngineConfig
+from orcastream.engine.attention.native_backend import NativeBackend
+from orcastream.engine.model.compiled_decoder import ATTRIBUTE
+from orcastream.engine.model.load import load_model_config
+from orcastream.engine.model.prepare import prepare_model
+from orcastream.engine.native.library import why_unavailable
+from tests.engine.model.passes.test_compile_decoder import SAME_KIND, random_model
+
+pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason="needs the compiled operators")
+
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 4.0,
+    "original_max_position_embeddings": 256,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+_MINISTRAL = {"rope_parameters": _YARN, "max_position_embeddings": 1024, "pad_token_id": 0}
+_LATE = [1] * 6 + [0]
+"""Of seven layers the last turns nothing."""
+
+
+def prepared(tmp_path: Path, family: str, dtype: torch.dtype, max_model_len: int = 1000, **changes: Any) -> Any:
+    random_model(family, dtype, **changes).save_pretrained(tmp_path)
+    config = EngineConfig(str(tmp_path), device="cpu", dtype=str(dtype).removeprefix("torch."))
+    return prepare_model(config, load_model_config(config), torch.device("cpu"), NativeBackend(), max_model_len)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("family", SAME_KIND)
+def test_those_of_its_kind_keep_it(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    assert hasattr(prepared(tmp_path, family, dtype, **SAME_KIND[family]), ATTRIBUTE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        pytest.param("ministral3", _MINISTRAL, id="queries grow beyond a length that the check does not reach"),
+        pytest.param("smollm3", {"num_hidden_layers": 8, "pad_token_id": 0}, id="every fourth layer turns nothing"),
+        pytest.param(
+            "smollm3", {"num_hidden_layers": 7, "no_rope_layers": _LATE, "pad_token_id": 0}, id="a late layer does not"
+        ),
+        pytest.param("granite", {"logits_scaling": 1.05}, id="a factor that 16 bits hide"),
+        pytest.param("granite", {"residual_multiplier": 0.95}, id="another one"),
+    ],
+)
+def test_what_looks_like_its_kind_does_not(
+    family: str, changes: dict[str, Any], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = prepared(tmp_path, family, dtype, **changes)
+    assert not hasattr(model, ATTRIBUTE)
+
+
+def test_a_length_that_is_never_reached_speaks_against_nothing(tmp_path: Path) -> None:
+    model = prepared(tmp_path, "ministral3", torch.float32, max_model_len=200, **_MINISTRAL)
+    assert hasattr(model, ATTRIBUTE)
