@@ -3,6 +3,7 @@
 import gc
 import importlib
 
+from orcastream.worker.lean_torch import lean_torch
 from tests.parent import die_with_parent
 from tests.service_process import set_up_environment
 
@@ -22,6 +23,7 @@ MODULES = (
 
 die_with_parent()
 set_up_environment()
+lean_torch("cpu")  # as a worker begins
 for name in MODULES:
     importlib.import_module(name)
 # Built when a process loads its first model, and the same for all models.

@@ -17,6 +17,7 @@ from orcastream.telemetry.settings import UnusableTelemetry
 from orcastream.telemetry.setup import Telemetry, start_telemetry
 from orcastream.worker.adapter_folders import adapter_folders
 from orcastream.worker.admin import Admin, AdminPortUnavailable
+from orcastream.worker.lean_torch import lean_torch
 from orcastream.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
     # Read when torch is loaded. Threads that spin between operators take the cores from the event loop and its peers.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     gc.disable()  # nothing that is loaded is garbage, and to look for some again and again takes half a second
-    _leave_out_triton(settings.device)
+    lean_torch(settings.device)
     from orcastream.engine import OrcaEngine, UnsupportedAdapter, UnsupportedModel
     from orcastream.text.model_config import ModelFilesError
     from orcastream.text.tokenizer import Tokenizer
@@ -105,14 +106,6 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
     gc.freeze()  # a collection that looks at all that was loaded holds engine and event loop up for 0.1 s
     gc.enable()
     return uvloop.run(_serve(settings, name, engine, tokenizer, shelf, telemetry, admin))
-
-
-def _leave_out_triton(device: str) -> None:
-    """Have a worker on a CPU not find Triton: transformers loads it wherever it is installed, 70 MiB for nothing."""
-    import torch
-
-    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
-        sys.modules.setdefault("triton", None)  # type: ignore[arg-type]  # what Python takes for 'cannot be found'
 
 
 def _engine_config(settings: WorkerSettings, *, max_adapters: int) -> "EngineConfig":

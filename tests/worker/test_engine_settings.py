@@ -1,8 +1,5 @@
 """Every setting of the engine that the worker has reaches the engine."""
 
-import importlib.util
-import subprocess
-import sys
 from dataclasses import fields
 from typing import Any
 
@@ -70,16 +67,3 @@ def test_defaults_are_the_engines() -> None:
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_every_policy_is_a_setting(policy: str) -> None:
     assert WorkerSettings(model="some/model", policy=policy).policy == policy
-
-
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton to leave out")
-@pytest.mark.parametrize(("left_out", "loaded"), [("main._leave_out_triton('cpu'); ", False), ("", True)])
-def test_a_worker_on_a_cpu_leaves_triton_out(left_out: str, loaded: bool) -> None:
-    """In a process that has loaded nothing yet; without it transformers would load Triton."""
-    load = f"from orcastream.worker import main; {left_out}from orcastream.engine import OrcaEngine; "
-    told = subprocess.run(
-        [sys.executable, "-c", load + "print(open('/proc/self/maps').read())"],
-        check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
-    assert "libtorch_cpu" in told
-    assert ("libtriton" in told) is loaded
