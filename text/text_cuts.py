@@ -62,7 +62,7 @@ class TextCuts:
             and getattr(backend.model, "dropout", None) is None
             and not any(map(_crosses_cuts, backend.get_added_tokens_decoder().values()))
         )
-        self._most = len(os.sched_getaffinity(0)) if most is None else most
+        self._most = (os.cpu_count() or 1) if most is None else most
         self._shortest = shortest
 
     def parts(self, text: str) -> list[str]:
