@@ -18,7 +18,7 @@ from orcastream.gateway.batches import batches_api, files_api
 from orcastream.gateway.batches.batches import Batches
 from orcastream.gateway.batches.form import FILES_PATH
 from orcastream.gateway.console.routes import console_routes
-from orcastream.gateway.errors import ApiError, invalid, unavailable
+from orcastream.gateway.errors import ApiError, crashed, invalid, unavailable
 from orcastream.gateway.generate import generate
 from orcastream.gateway.http.guards import add_guards
 from orcastream.gateway.http.url_secrets import without_keys
@@ -141,7 +141,7 @@ def _http(request: Request, error: HTTPException) -> ApiError:
 
 def _crash(error: Exception) -> ApiError:
     LOGGER.error("a request failed", exc_info=error)
-    return ApiError(500, "The gateway failed on this request.", kind="server_error", code="internal_error")
+    return crashed("request")
 
 
 _TOLD = (ApiError, InvalidRequest, HTTPException, BrokerError, ResponseError, ClientDisconnect, Exception)

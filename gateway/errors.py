@@ -191,6 +191,11 @@ def unavailable(reason: str, code: str = "unavailable") -> ApiError:
     return ApiError(503, reason, kind="server_error", code=code, headers=_RETRY)
 
 
+def crashed(what: str) -> ApiError:
+    """500: nobody foresaw why this gateway failed; its log says where."""
+    return ApiError(500, f"The gateway failed on this {what}.", kind="server_error", code="internal_error")
+
+
 def gateway_stopping(message: str = "This gateway is stopping.") -> ApiError:
     """503: whatever was asked for, another gateway has to do it."""
     return unavailable(message, STOPPING)

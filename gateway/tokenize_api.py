@@ -13,12 +13,13 @@ from orcastream.gateway.admission.prompt_encoder import PromptEncoder
 from orcastream.gateway.admission.query import check_query
 from orcastream.gateway.openai.json_body import read_json_object
 from orcastream.gateway.openai.messages import read_messages
-from orcastream.gateway.openai.prompt import Conversation, Prompt, Text, check_text
+from orcastream.gateway.openai.prompt import Conversation, Prompt, Text
 from orcastream.gateway.openai.tokenizing import DetokenizeRequest, TokenizeRequest
 from orcastream.gateway.served_model import ServedModel
 from orcastream.gateway.service import Gateway
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.explain import first_complaint
+from orcastream.schemas.utf8_text import check_text
 from orcastream.text.token_text import token_text
 
 M = TypeVar("M", bound=BaseModel)

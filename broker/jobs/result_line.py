@@ -17,4 +17,4 @@ def failed(line_id: str, custom_id: str, code: str, message: str) -> bytes:
 
 
 def _encoded(data: object) -> bytes:
-    return json.dumps(data, ensure_ascii=False).encode()
+    return json.dumps(data, ensure_ascii=False).encode(errors="backslashreplace")  # a lone surrogate as JSON escapes it

@@ -10,6 +10,7 @@ from orcastream.gateway.openai.options import Options
 from orcastream.gateway.openai.request import ApiRequest, parse_body
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.keys import PriorityClass
+from orcastream.schemas.utf8_text import check_text
 
 PRIORITY_CLASS: Final[PriorityClass] = "low"
 """In which every request of a batch waits."""
@@ -32,6 +33,7 @@ class BatchLine:
         custom_id, body = fields.get("custom_id"), fields.get("body")
         if not isinstance(custom_id, str) or not 0 < len(custom_id) <= _MAX_CUSTOM_ID_LENGTH:
             raise InvalidRequest("custom_id", custom_id, f"1 to {_MAX_CUSTOM_ID_LENGTH} characters")
+        check_text("custom_id", custom_id)
         if (method := fields.get("method")) != "POST":
             raise InvalidRequest("method", method, "POST")
         if (url := fields.get("url")) != endpoint.path:

@@ -22,6 +22,7 @@ from orcastream.gateway.batches.batch_metrics import BatchMetrics
 from orcastream.gateway.batches.batch_object import check_marks, has_ended, status_of
 from orcastream.gateway.batches.batch_request import BatchTerms
 from orcastream.gateway.batches.batch_run import BatchRun
+from orcastream.gateway.batches.failed_runs import FailedRuns
 from orcastream.gateway.batches.unreadable_batches import UnreadableBatch, UnreadableBatches
 from orcastream.gateway.errors import batches_full
 from orcastream.gateway.http.body_memory import BodyMemory
@@ -59,6 +60,7 @@ class Batches:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._metrics = BatchMetrics()
         self._unreadable = UnreadableBatches()
+        self._failed = FailedRuns()
         self._new = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -160,10 +162,11 @@ class Batches:
     async def _look(self) -> None:
         open_ones = await self._index.list_open()
         self._unreadable.keep(open_ones)
+        self._failed.keep(open_ones)
         for batch_id, tenant in open_ones.items():
             if len(self._running) >= _AT_ONCE:
                 return
-            if batch_id not in self._running:
+            if batch_id not in self._running and not self._failed.pauses(batch_id):
                 await self._take_up(batch_id, tenant)
 
     async def _take_up(self, batch_id: str, tenant: str) -> None:
@@ -194,3 +197,4 @@ class Batches:
             log_event("batch interrupted", batch=job.id, why=error)
         except Exception:
             LOGGER.exception("running the batch %s failed", job.id)
+            self._failed.add(job.id)

@@ -15,9 +15,10 @@ from orcastream.gateway.batches.batch_line import BatchLine, with_deadline
 from orcastream.gateway.batches.batch_object import Mark
 from orcastream.gateway.batches.batch_request import BatchTerms
 from orcastream.gateway.batches.posting_turns import PostingTurns
-from orcastream.gateway.errors import ApiError, ended, invalid, unavailable
+from orcastream.gateway.errors import ApiError, crashed, ended, invalid, unavailable
 from orcastream.gateway.generate import Reply, close_all, enqueue_all, whole
 from orcastream.gateway.intake import Received, admit
+from orcastream.gateway.log import LOGGER
 from orcastream.gateway.openai.encoded_json import encoded
 from orcastream.gateway.openai.request import ApiRequest
 from orcastream.gateway.replies.answer import as_api_error
@@ -52,7 +53,10 @@ class LineAnswers:
         """Of each line that had more than one: which attempt counts, from 0."""
 
     async def answer(self, line: JobLine) -> LineResult:
-        """Ask until there is an answer, or a failure that another attempt would not mend. Raises JobLost."""
+        """Ask until there is an answer, or a failure that another attempt would not mend.
+
+        Raises BrokerError, ResponseError.
+        """
         line_id, custom_id = self._job.request_id(line.number), _UNKNOWN
         try:
             read = await self._gateway.offload.run(len(line.body), partial(self._read, line.body))
@@ -65,6 +69,12 @@ class LineAnswers:
             return LineResult(responded(line_id, custom_id, told.status, line_id, encoded(told.body())), True)
         except AnswerTooLarge as error:
             return LineResult(failed(line_id, custom_id, "answer_too_large", _advice(error)), True)
+        except (BrokerError, ResponseError):
+            raise
+        except Exception:  # another attempt would most likely end so, too, and hold up the whole batch
+            LOGGER.exception("the line %s failed", line_id)
+            told = crashed("request")
+            return LineResult(responded(line_id, custom_id, told.status, line_id, encoded(told.body())), True)
         if answered is None:
             await self._job.mark(Mark.OVERDUE, self._now_ms)
             message = "This request could not be answered before the completion window ended."
@@ -93,6 +103,9 @@ class LineAnswers:
         try:
             custom_id = self._read(line.body).custom_id
         except InvalidRequest:
+            custom_id = _UNKNOWN
+        except Exception:
+            LOGGER.exception("a line of the batch %s cannot be read", self._job.id)
             custom_id = _UNKNOWN
         message = "The batch was cancelled before this request was answered."
         return LineResult(failed(self._job.request_id(line.number), custom_id, "batch_cancelled", message), True)

@@ -8,10 +8,11 @@ from orcastream.gateway.openai.endpoint import ChoicesEndpoint, Json, Logprobs
 from orcastream.gateway.openai.logprobs import completion_logprobs
 from orcastream.gateway.openai.opening import Opening
 from orcastream.gateway.openai.parts import Part
-from orcastream.gateway.openai.prompt import Prompt, Text, TokenIds, check_text
+from orcastream.gateway.openai.prompt import Prompt, Text, TokenIds
 from orcastream.gateway.openai.prompt_logprobs import PromptLogprobs
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.limits import MAX_LOGPROBS, MAX_TOKEN_ID
+from orcastream.schemas.utf8_text import check_text
 from orcastream.telemetry import names
 
 _ALLOWED: Final = "text, an array of token ids, or an array of such prompts"

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.known_names import check_names
-from orcastream.gateway.openai.prompt import check_text
 from orcastream.gateway.openai.tool_messages import MAX_CALLS, call_schema, read_call_id, read_calls
 from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.utf8_text import check_text
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 TEMPLATE_ROLE: Final = {"developer": "system"}

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.utf8_text import check_text
 from orcastream.text.tools.grammar import Calls
 
 MAX_VALUE_DEPTH: Final = 64
@@ -52,15 +53,6 @@ class Conversation:
 
 
 Prompt = Text | TokenIds | Conversation
-
-
-def check_text(field: str, text: str) -> str:
-    """The text itself; InvalidRequest where it holds half a surrogate pair, which is no text."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequest(field, text, "UTF-8 text without lone surrogates") from None
-    return text
 
 
 def check_value(field: str, value: object, depth: int = MAX_VALUE_DEPTH) -> None:

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from orcastream.broker.errors import BrokerError, ReplyConflict, UnknownRequest, WrongTenant
-from orcastream.gateway.errors import ApiError, not_found, reply_conflict, unavailable
+from orcastream.gateway.errors import ApiError, crashed, not_found, reply_conflict, unavailable
 from orcastream.gateway.openai.answer_shape import AnswerShape, WrittenChoice
 from orcastream.gateway.replies.answer_room import AnswerRoom
 from orcastream.gateway.replies.event_writer import check, total
@@ -137,4 +137,4 @@ def as_api_error(error: Exception, request_id: str) -> ApiError:
         return not_found(request_id)
     if isinstance(error, BrokerError):
         return unavailable(f"Redis cannot be read: {error}")
-    return ApiError(500, "The gateway failed on this reply.", kind="server_error", code="internal_error")
+    return crashed("reply")

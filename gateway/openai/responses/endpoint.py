@@ -7,13 +7,14 @@ from orcastream.gateway.errors import unsupported
 from orcastream.gateway.openai.body import Body
 from orcastream.gateway.openai.constraints import format_schema, read_format
 from orcastream.gateway.openai.endpoint import GenerationEndpoint, Json
-from orcastream.gateway.openai.prompt import Prompt, check_text
+from orcastream.gateway.openai.prompt import Prompt
 from orcastream.gateway.openai.responses.item_schemas import input_schema
 from orcastream.gateway.openai.responses.items import ResponseInput, read_input
 from orcastream.gateway.openai.responses.options import INCLUDED, LOGPROBS, ResponseOptions, check_included
 from orcastream.gateway.openai.template_kwargs import EFFORT_SCHEMA, TEMPLATE_KWARGS_SCHEMA, take_template_kwargs
 from orcastream.gateway.openai.tools import read_tools, tool_schemas
 from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.utf8_text import check_text
 
 _REASONING: Final[dict[str, tuple[Any, ...]]] = {
     "context": (None, "auto"),

@@ -6,10 +6,11 @@ from typing import Any, ClassVar, Final, Self
 
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.messages import MAX_MESSAGES
-from orcastream.gateway.openai.prompt import Conversation, ToolUse, check_text
+from orcastream.gateway.openai.prompt import Conversation, ToolUse
 from orcastream.gateway.openai.responses.item_kinds import INCOMPLETE, READERS, user_message
 from orcastream.gateway.openai.responses.turns import messages_of
 from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.utf8_text import check_text
 
 Item = Json
 """`type`, `status` and what READERS give for the type; and an `id`, once it has one."""

@@ -3,8 +3,8 @@
 from typing import Final
 
 from orcastream.gateway.openai.known_names import check_names
-from orcastream.gateway.openai.prompt import check_text
 from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.utf8_text import check_text
 
 MESSAGE_PARTS: Final = ("input_text", "output_text")
 RESULT_PARTS: Final = ("input_text",)

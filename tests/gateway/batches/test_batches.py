@@ -101,6 +101,7 @@ async def test_a_wrong_request_is_an_error_line_alone(
         ([{**line("a"), "body": []}], 1, "body"),
         ([{**line("a"), "more": 1}], 1, "more"),
         ([{**line("a"), "custom_id": ""}], 1, "custom_id"),
+        ([{**line("a"), "custom_id": "\ud800"}], 1, "custom_id"),
         ([b"{" + b" " * 5000 + b"}"], 1, None),
         ([], None, None),
         ([line(str(number)) for number in range(11)], None, None),

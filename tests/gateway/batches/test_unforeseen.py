@@ -1,0 +1,107 @@
+"""What nobody foresaw ends one line, or lets one batch wait: never those beside it."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from orcastream.broker.errors import LinkLost
+from orcastream.broker.jobs.job import Job, JobLine
+from orcastream.broker.jobs.order import JobOrder
+from orcastream.broker.jobs.result_line import failed
+from orcastream.gateway.batches import batch_line
+from orcastream.gateway.batches.batch_line import BatchLine
+from orcastream.gateway.batches.batch_run import BatchRun
+from orcastream.gateway.batches.line_answers import LineAnswers
+from tests.gateway.batches.conftest import begin, ended, line, results
+from tests.gateway.conftest import Stage, eventually
+
+
+async def test_a_line_fails_alone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A link that breaks meanwhile is something else: the line is asked again."""
+    answer, lost = LineAnswers._answer, ["first"]
+
+    async def break_some(self: LineAnswers, number: int, *rest: Any) -> tuple[str, bytes] | None:
+        if number == 2:
+            raise KeyError("unforeseen")
+        if lost:
+            raise LinkLost(lost.pop())
+        return await answer(self, number, *rest)
+
+    monkeypatch.setattr(LineAnswers, "_answer", break_some)
+    await stage.worker()
+    client = (await stage.gateway()).openai()
+    batch = await ended(client, await begin(client, line("first"), line("broken"), line("last")))
+    assert batch.status == "completed"
+    assert set(await results(client, batch.output_file_id)) == {"first", "last"}
+    [(custom_id, told)] = (await results(client, batch.error_file_id)).items()
+    assert (custom_id, told["response"]["status_code"], told["error"]) == ("broken", 500, None)
+    assert told["response"]["body"]["error"]["code"] == "internal_error"
+    record = next(record for record in caplog.records if record.levelno == logging.ERROR)
+    assert record.getMessage() == f"the line {batch.id}.2 failed"
+
+
+async def test_batches_that_fail_again_and_again_keep_no_place(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, broken, runs = BatchRun.run, set[str](), list[str]()
+
+    async def fail_some(self: BatchRun, lease: Any) -> None:
+        runs.append(self._job.id)
+        if self._order.details["asked"]["metadata"]:
+            await asyncio.sleep(0.2)
+            raise KeyError("unforeseen")
+        await run(self, lease)
+
+    monkeypatch.setattr(BatchRun, "run", fail_some)
+    monkeypatch.setattr("orcastream.gateway.batches.batches._LOOK_S", 0.02)
+    await stage.worker()
+    client = (await stage.gateway()).openai()
+    for _ in range(4):
+        broken.add((await begin(client, line("a"), metadata={"is": "broken"})).id)
+
+    async def all_broke() -> bool:
+        return broken <= set(runs)
+
+    await eventually(all_broke)
+    assert (await ended(client, await begin(client, line("a")))).status == "completed"
+
+
+@pytest.fixture
+async def read_before(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Lines are taken as before their ids were checked."""
+    with monkeypatch.context() as patched:
+        patched.setattr(batch_line, "check_text", lambda _, text: text)
+        yield
+
+
+@pytest.mark.usefixtures("read_before")
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_line_whose_id_is_no_text_has_a_result(stage: Stage, is_cancelled: bool) -> None:
+    await stage.worker()
+    client = (await stage.gateway()).openai()
+    begun = await begin(client, line("\ud800"))
+    if is_cancelled:
+        await client.batches.cancel(begun.id)
+    batch = await ended(client, begun)
+    assert batch.status in (("cancelled", "completed") if is_cancelled else ("completed",))
+
+
+def test_a_result_is_json_whatever_its_id_is() -> None:
+    assert b'"custom_id": "\\ud800"' in failed("a.1", "\ud800", "code", "message")
+
+
+async def test_a_cancelled_line_that_cannot_be_read_has_a_result(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
+    def fail(*_: object) -> BatchLine:
+        raise KeyError("unforeseen")
+
+    gateway = (await stage.gateway()).gateway
+    job = Job(gateway.redis, stage.keys, "batch_1", patience_s=1)
+    terms: Any = type("Terms", (), {"grant": None, "endpoint": None})
+    answers = LineAnswers(gateway, job, JobOrder("digest", 0, 1, 2), terms)
+    monkeypatch.setattr(BatchLine, "read", fail)
+    assert b'"custom_id": "unknown"' in answers.cancelled(JobLine(1, b"{}")).body
