@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from orcastream.client.request import Asked, is_chat
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.request import Payload, parse_payload
+from orcastream.schemas.utf8_text import check_text, check_value
 from orcastream.text.chat_template import NoChatTemplate
 from orcastream.text.tokenizer import Tokenizer
 
@@ -27,7 +28,8 @@ def _token_ids(asked: Asked, tokenizer: Tokenizer | None) -> list[object]:
     if tokenizer is None:
         raise InvalidRequest("prompt", prompt, "token ids; text and messages with a tokenizer of the client")
     if isinstance(prompt, str):
-        return [*tokenizer.encode(prompt)]
+        return [*tokenizer.encode(check_text("prompt", prompt))]
+    check_value("messages", list(prompt))
     try:
         return [*tokenizer.chat(prompt)]  # type: ignore[arg-type]  # is_chat has looked
     except NoChatTemplate as error:

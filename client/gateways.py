@@ -1,5 +1,6 @@
 """The way over HTTP: whichever of several gateways answers, and another one when it breaks off."""
 
+import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, Final
@@ -128,8 +129,10 @@ class Gateways:
             address = f"{url}/v1/requests/{quote(asked.id)}/events?include_usage=true"
             return {"method": "GET", "url": address, "headers": headers}
         path = "/v1/chat/completions" if asked.is_chat else "/v1/completions"
-        headers = {"Idempotency-Key": asked.id}
-        return {"method": "POST", "url": f"{url}{path}", "headers": headers, "json": body_of(asked, self._model)}
+        headers = {"Idempotency-Key": asked.id, "Content-Type": "application/json"}
+        body = json.dumps(body_of(asked, self._model), ensure_ascii=False, separators=(",", ":"))
+        content = body.encode(errors="backslashreplace")  # what is no text gets there, too, and is refused by its name
+        return {"method": "POST", "url": f"{url}{path}", "headers": headers, "content": content}
 
 
 def _forgotten(request_id: str) -> ClientError:

@@ -1,7 +1,7 @@
 """What a client asks for."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -110,4 +110,6 @@ def _checked_constraint(given: object) -> dict[str, Any]:
     ((kind, value),) = given.items()
     if kind == "json_schema" and isinstance(value, Mapping):
         value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return {kind: [*value] if kind == "choice" and not isinstance(value, str) else value}
+    if kind == "choice" and isinstance(value, Iterable) and not isinstance(value, str):
+        value = [*value]
+    return {kind: value}

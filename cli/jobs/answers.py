@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from itertools import count
 
+from redis.exceptions import ResponseError
+
+from orcastream.broker.errors import BrokerError
 from orcastream.broker.jobs.job import Job, JobLine
 from orcastream.broker.jobs.order import JobOrder
 from orcastream.broker.jobs.result_line import failed
@@ -49,6 +52,16 @@ class Answers:
 
     async def answer(self, line: JobLine) -> LineResult:
         """Ask until there is an answer, or a failure that another attempt would not mend."""
+        try:
+            return await self._answer(line)
+        except (Unavailable, BrokerError, ResponseError):
+            raise
+        except Exception as error:  # another attempt would most likely end so, too, and hold up the whole job
+            message = f"This line could not be dealt with: {error!r}"
+            line_id = self._job.request_id(line.number)
+            return LineResult(failed(line_id, self._custom_id(line), "internal_error", message), True)
+
+    async def _answer(self, line: JobLine) -> LineResult:
         line_id = self._job.request_id(line.number)
         try:
             question = Question.read(line.body, line.number, model=self._model, max_tokens=self._max_tokens)
@@ -76,12 +89,15 @@ class Answers:
 
     def cancelled(self, line: JobLine) -> LineResult:
         """See `orcastream.broker.jobs.runner.Answers`."""
+        line_id = self._job.request_id(line.number)
+        return LineResult(failed(line_id, self._custom_id(line), "cancelled", "The job was cancelled."), True)
+
+    def _custom_id(self, line: JobLine) -> str:
+        """That of the line, or one by its number where it cannot be read, whatever the reason."""
         try:
-            custom_id = Question.read(line.body, line.number, model=self._model, max_tokens=self._max_tokens).custom_id
-        except InvalidRequest:
-            custom_id = f"request-{line.number}"
-        told = failed(self._job.request_id(line.number), custom_id, "cancelled", "The job was cancelled.")
-        return LineResult(told, True)
+            return Question.read(line.body, line.number, model=self._model, max_tokens=self._max_tokens).custom_id
+        except Exception:
+            return f"request-{line.number}"
 
     async def _ask(self, question: Question, request_id: str, left_s: float) -> Result:
         reply = self._client.generate(

@@ -9,6 +9,7 @@ from orcastream.client.request import Prompt, checked_parameters
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.limits import MAX_PAYLOAD_BYTES
 from orcastream.schemas.request import parse_payload
+from orcastream.schemas.utf8_text import check_text, check_value
 
 CHAT_URL: Final = "/v1/chat/completions"
 COMPLETION_URL: Final = "/v1/completions"
@@ -34,6 +35,7 @@ class Question:
         custom_id = fields.pop("custom_id", f"request-{number}")
         if not isinstance(custom_id, str) or not 0 < len(custom_id) <= _MAX_CUSTOM_ID_LENGTH:
             raise InvalidRequest("custom_id", custom_id, f"1 to {_MAX_CUSTOM_ID_LENGTH} characters")
+        check_text("custom_id", custom_id)
         url = COMPLETION_URL if "prompt" in fields else CHAT_URL
         if "body" in fields:
             url, fields = _opened(fields)
@@ -41,7 +43,8 @@ class Question:
         parameters = _parameters(fields, model)
         longest = max_tokens or (_COMPLETION_TOKENS if url == COMPLETION_URL else None)
         if longest is not None:
-            parameters.setdefault("max_tokens", max(longest, parameters.get("min_tokens") or 0))
+            least = parameters.get("min_tokens")
+            parameters.setdefault("max_tokens", max(longest, least) if type(least) is int else longest)
         parse_payload({**checked_parameters(parameters), "prompt": [0]})
         return cls(custom_id, url, cast(Prompt, prompt), parameters)
 
@@ -66,7 +69,7 @@ def _opened(envelope: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if (method := envelope.pop("method", "POST")) != "POST":
         raise InvalidRequest("method", method, "POST")
     url = envelope.pop("url", COMPLETION_URL if "prompt" in body else CHAT_URL)
-    if url not in _PROMPTS:
+    if not isinstance(url, str) or url not in _PROMPTS:
         raise InvalidRequest("url", url, " or ".join(_PROMPTS))
     for name, value in envelope.items():
         raise InvalidRequest(name, value, "custom_id, method, url and body alone")
@@ -81,6 +84,8 @@ def _prompt(fields: dict[str, Any], url: str) -> object:
         raise InvalidRequest(name, prompt, "messages" if url == CHAT_URL else "text or token ids")
     if isinstance(prompt, list) and not all(map(_is_message if url == CHAT_URL else _is_token, prompt)):
         raise InvalidRequest(name, prompt, "objects with role and content" if url == CHAT_URL else "token ids")
+    if isinstance(prompt, str) or url == CHAT_URL:
+        check_value(name, prompt)
     return prompt
 
 

@@ -2,14 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
-from orcastream.schemas.errors import InvalidRequest
-from orcastream.schemas.utf8_text import check_text
 from orcastream.text.tools.grammar import Calls
-
-MAX_VALUE_DEPTH: Final = 64
-"""Of maps and arrays in tools, and in the arguments of calls that a model is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +48,3 @@ class Conversation:
 
 
 Prompt = Text | TokenIds | Conversation
-
-
-def check_value(field: str, value: object, depth: int = MAX_VALUE_DEPTH) -> None:
-    """InvalidRequest where a text in a JSON value, names among them, is none, or where it is nested too deeply."""
-    if isinstance(value, str):
-        check_text(field, value)
-    elif isinstance(value, Mapping | list) and not depth:
-        raise InvalidRequest(field, value, f"at most {MAX_VALUE_DEPTH} maps and arrays inside each other")
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            check_value(f"{field}.{check_text(field, name)}", inner, depth - 1)
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            check_value(f"{field}.{number}", inner, depth - 1)

@@ -5,10 +5,9 @@ from typing import Any, Final
 
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.known_names import check_names
-from orcastream.gateway.openai.prompt import MAX_VALUE_DEPTH
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.json_text import parse_json
-from orcastream.schemas.utf8_text import check_text
+from orcastream.schemas.utf8_text import MAX_VALUE_DEPTH, check_text
 
 MAX_CALLS: Final = 128
 MAX_CALL_ID_LENGTH: Final = 256

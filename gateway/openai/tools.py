@@ -9,8 +9,9 @@ from orcastream.gateway.openai.body import Body
 from orcastream.gateway.openai.constraints import checked
 from orcastream.gateway.openai.endpoint import Json
 from orcastream.gateway.openai.known_names import check_names
-from orcastream.gateway.openai.prompt import ToolUse, check_value
+from orcastream.gateway.openai.prompt import ToolUse
 from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.utf8_text import check_value
 from orcastream.text.tools.grammar import Calls, Tool
 
 TOOL_NAMES: Final = frozenset({"tools", "tool_choice", "parallel_tool_calls"})

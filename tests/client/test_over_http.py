@@ -169,6 +169,9 @@ async def test_what_is_wrong_is_told_by_name(stage: Stage, connect: Connect) -> 
     with pytest.raises(Refused, match="durable") as caught:
         await client.generate("x", durable=True).accepted()
     assert (caught.value.status, caught.value.field) == (400, "durable")
+    with pytest.raises(Refused, match="surrogates") as caught:
+        await client.generate("Count \ud83d").accepted()
+    assert (caught.value.status, caught.value.field) == (400, "prompt")
     with pytest.raises(InvalidRequest, match="strem"):
         client.generate("x", strem=True)  # type: ignore[call-arg]
     with pytest.raises(InvalidRequest, match="request_id"):

@@ -188,9 +188,11 @@ async def test_a_deadline_ends_it(stage: Stage, connect: Connect) -> None:
 
 
 async def test_what_is_wrong_is_told_by_name(stage: Stage, connect: Connect) -> None:
-    client = connect(stage.url)
+    client, with_text = connect(stage.url), connect(stage.url, tokenizer=stage.tokenizer)
     for asking, field in (
         (client.generate("text"), "prompt"),
+        (with_text.generate("Count \ud83d"), "prompt"),
+        (with_text.generate([{"role": "user", "content": "\ud83d"}]), "messages.0.content"),
         (client.generate([5], temperature=-1), "temperature"),
         (client.generate([5], on_disconnect="cancel"), "on_disconnect"),
         (client.generate([5], durable=True), "durable"),

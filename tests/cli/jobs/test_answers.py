@@ -115,6 +115,19 @@ async def test_what_another_attempt_would_not_mend_is_the_result(stage: Stage, a
     assert len(worker.requests) == 1
 
 
+async def test_what_nobody_foresaw_is_the_result(stage: Stage, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its line alone: the job goes on."""
+
+    def fail(*_: object) -> bytes:
+        raise KeyError("unforeseen")
+
+    await stage.worker()
+    monkeypatch.setattr("orcastream.cli.jobs.answers.answered", fail)
+    result, failed = await ask()
+    assert (failed, result["custom_id"], result["error"]["code"]) == (True, "a", "internal_error")
+    assert "KeyError" in result["error"]["message"]
+
+
 @pytest.mark.parametrize("url", [COMPLETION_URL, CHAT_URL])
 async def test_log_probabilities_are_those_that_a_gateway_tells(stage: Stage, ask: Ask, url: str) -> None:
     """Also of a text that a stop string cut, of bytes that are no character, and of the prompt."""

@@ -59,6 +59,13 @@ def test_the_longest_answer_is_that_of_the_line_or_of_the_command() -> None:
         ({"body": {"prompt": "x"}, "url": "/v1/embeddings"}, "url: got '/v1/embeddings', allowed: /v1/chat"),
         ({"body": {"prompt": "x"}, "method": "GET"}, "method: got 'GET', allowed: POST"),
         ({"body": {"prompt": "x"}, "max_tokens": 5}, "max_tokens: got 5, allowed: custom_id, method, url and body"),
+        ({"prompt": "x", "custom_id": "\ud800"}, r"custom_id: got '\ud800', allowed: UTF-8 text"),
+        ({"prompt": "Count \ud83d"}, r"prompt: got 'Count \ud83d', allowed: UTF-8 text"),
+        ({"messages": [{"role": "user", "content": "\ud83d"}]}, r"messages.0.content: got '\ud83d', allowed: UTF-8"),
+        ({"messages": [{**MESSAGES[0], "name": "\ud83d"}]}, r"messages.0.name: got '\ud83d', allowed: UTF-8"),
+        ({"prompt": "x", "min_tokens": "5"}, "min_tokens: got '5', allowed: an integer"),
+        ({"prompt": "x", "constraint": {"choice": 5}}, "constraint.choice: got 5, allowed: an array"),
+        ({"body": {"prompt": "x"}, "url": ["/v1"]}, "url: got ['/v1'], allowed: /v1/chat"),
         ({"body": "x"}, "body: got 'x', allowed: a JSON object"),
     ],
 )
