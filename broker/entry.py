@@ -1,11 +1,15 @@
 """Names one entry of a request stream, and what is remembered of the request that it was."""
 
+import re
 from dataclasses import dataclass
 from functools import total_ordering
-from typing import Self
+from typing import Final, Self
 
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.keys import CLASSES, Keys
+
+_DIGITS: Final = re.compile("[0-9]{1,20}")
+"""Of one half of a stream entry's id: 64 bits."""
 
 
 @total_ordering
@@ -30,7 +34,7 @@ class EntryRef:
         shown = text.decode(errors="replace") if isinstance(text, bytes) else text
         priority_class, _, entry_id = shown.partition(" ")
         ms, dash, seq = entry_id.partition("-")
-        if priority_class not in CLASSES or not dash or not (ms.isdecimal() and seq.isdecimal() and shown.isascii()):
+        if priority_class not in CLASSES or not dash or not all(map(_DIGITS.fullmatch, (ms, seq))):
             raise InvalidRequest("entry", text, f"`class entry-id` with a class of {', '.join(CLASSES)}")
         return cls(priority_class, entry_id, lane)
 

@@ -5,6 +5,7 @@ import time
 
 from orcastream.broker.presence import WorkerInfo, list_workers
 from orcastream.broker.redis_link import RedisLink
+from orcastream.broker.rows import number
 from orcastream.schemas.keys import Keys
 from orcastream.schemas.model_limits import ModelLimits
 
@@ -68,5 +69,5 @@ class Workers:
         return self._stated.lowered(self._said("max_model_len"), self._said("max_cached_tokens"))
 
     def _said(self, field: str) -> list[int]:
-        values = [worker.info.get(field, "") for worker in self._alive]
-        return [int(value) for value in values if value.isdecimal() and int(value) > 1]
+        values = [number(worker.info.get(field, "")) for worker in self._alive]
+        return [value for value in values if value is not None and value > 1]

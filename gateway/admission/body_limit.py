@@ -12,6 +12,14 @@ from orcastream.gateway.errors import ApiError, body_too_large
 
 _LINGER_BYTES = 64 * 1024 * 1024
 _LINGER_S = 10.0
+_DIGITS = 18
+
+
+def announced_in(content_length: bytes) -> int | None:
+    """How many bytes a Content-Length says, of a number beyond all limits its first digits; None where it is none."""
+    if not content_length.isdigit():
+        return None
+    return int(content_length.lstrip(b"0")[:_DIGITS] or 0)  # thousands of digits cannot be read, even if they are zeros
 
 
 class _TooLarge(Exception):
@@ -40,9 +48,9 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         most_bytes = self._larger.get(scope["path"], self._max_body_bytes)
-        announced = dict(scope["headers"]).get(b"content-length", b"")
-        if announced.isdigit() and int(announced) > most_bytes:
-            await self._refuse(scope, receive, send, most_bytes, int(announced))
+        announced_bytes = announced_in(dict(scope["headers"]).get(b"content-length", b""))
+        if announced_bytes is not None and announced_bytes > most_bytes:
+            await self._refuse(scope, receive, send, most_bytes, announced_bytes)
             return
         seen_bytes = 0
 

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from orcastream.broker.errors import BrokerError
 from orcastream.broker.files.file_store import PIECE_BYTES, FileBounds, FileStore
 from orcastream.broker.files.stored_file import StoredFile
+from orcastream.gateway.admission.body_limit import announced_in
 from orcastream.gateway.batches.expiry import ExpiresAfter
 from orcastream.gateway.batches.form import UploadForm
 from orcastream.gateway.errors import body_too_large
@@ -39,12 +40,12 @@ class Upload:
         """The file once all of it is in the store. Raises InvalidRequest, ApiError, FilesFull, and as FileStore."""
         form = UploadForm(request.headers.get("content-type", ""))
         most_bytes = self._settings.max_file_bytes
-        announced = request.headers.get("content-length", "")
+        announced = announced_in(request.headers.get("content-length", "").encode("latin-1"))
         file = StoredFile(
             id=f"file-{uuid4().hex}",
             filename="",
             purpose=PURPOSE,
-            size_bytes=min(int(announced), most_bytes) if announced.isdigit() else most_bytes,
+            size_bytes=most_bytes if announced is None else min(announced, most_bytes),
             created_ms=now_ms,
             expires_ms=now_ms + int(self._settings.body_timeout_s * 1000) + 1000,
             pending=True,

@@ -18,7 +18,9 @@ def test_text_form() -> None:
     assert EntryRef.parse("high 123-4") == EntryRef.parse(b"high 123-4") == ref
 
 
-@pytest.mark.parametrize("text", ["", "high", "urgent 1-1", "high 1", "high 1-x", "high -1", b"\xff 1-1", "high ²-1"])
+@pytest.mark.parametrize(
+    "text", ["", "high", "urgent 1-1", "high 1", "high 1-x", "high -1", b"\xff 1-1", "high ²-1", f"high 1-{'9' * 5000}"]
+)
 def test_garbage(text: str | bytes) -> None:
     with pytest.raises(InvalidRequest, match="class entry-id"):
         EntryRef.parse(text)

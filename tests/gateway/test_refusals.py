@@ -69,6 +69,17 @@ async def test_a_worker_may_have_a_shorter_context(stage: Stage) -> None:
     assert caught.value.code == "context_length_exceeded"
 
 
+async def test_what_is_no_length_bounds_nothing(stage: Stage) -> None:
+    """Not even while a number is spelt that nobody can read."""
+    worker = await stage.worker()
+    served = await stage.gateway()
+    link = await served.gateway.redis.get()
+    for junk in ("9" * 4400, "٣", "-5", "many"):
+        await link.call("HSET", stage.keys.worker(worker.name), "max_model_len", junk)
+        served.model.workers._asked_at = float("-inf")
+        assert (await served.openai().completions.create(model=MODEL, prompt="x")).choices[0].text == TEXT
+
+
 async def test_a_worker_may_have_a_cache_for_less_than_the_context(stage: Stage) -> None:
     worker = await stage.worker()
     served = await stage.gateway()
