@@ -14,6 +14,7 @@ from orcastream.schemas.constraint import Constraint
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.explain import first_complaint
 from orcastream.schemas.limits import MAX_CONSTRAINT_CHOICE_LENGTH, MAX_CONSTRAINT_CHOICES, MAX_CONSTRAINT_LENGTH
+from orcastream.schemas.utf8_text import check_text
 from orcastream.text.grammar import check_constraint
 
 _ANY_OBJECT: Final = {"type": "object"}
@@ -130,8 +131,14 @@ def read_format(field: str, value: object, *, is_flat: bool = False) -> dict[str
     if not isinstance(named, dict) or not isinstance(named.get("schema"), dict):
         raise InvalidRequest(field, named, "an object with a name and a schema")
     check_names(field, named, _NAMED)
-    if not isinstance(named.get("name"), str):
-        raise InvalidRequest(f"{field}.name", named.get("name"), "text")
+    for name in ("name", "description"):
+        value = named.get(name)
+        if isinstance(value, str):
+            check_text(f"{field}.{name}", value)
+        elif value is not None or name == "name":
+            raise InvalidRequest(f"{field}.{name}", value, "text")
+    if not isinstance(named.get("strict"), bool | None):
+        raise InvalidRequest(f"{field}.strict", named["strict"], "true or false")
     return {f"{field}.schema": ("json", named["schema"])}
 
 

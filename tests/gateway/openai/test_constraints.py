@@ -24,6 +24,11 @@ def named(**schema: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": schema}}
 
 
+def described(**said: Any) -> dict[str, Any]:
+    """A body whose schema has this beside it."""
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, **said}}}
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "value"),
     [
@@ -90,6 +95,10 @@ def test_what_cannot_be_followed_is_a_422_that_says_where(body: dict[str, Any], 
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
             "response_format.json_schema.name",
         ),
+        (described(name="\ud800"), "response_format.json_schema.name"),
+        (described(description="\ud800"), "response_format.json_schema.description"),
+        (described(description=["x"]), "response_format.json_schema.description"),
+        (described(strict="\ud800"), "response_format.json_schema.strict"),
         ({"guided_json": 3}, "guided_json"),
         ({"guided_choice": []}, "guided_choice"),
         ({"guided_choice": ["a", ""]}, "guided_choice.1"),

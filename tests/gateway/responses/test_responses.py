@@ -395,13 +395,19 @@ async def test_the_oldest_records_go_where_a_tenant_has_too_many(stage: Stage) -
         ({"reasoning": {"effort": "low"}}, "reasoning.effort", "invalid_request"),
         ({"text": {"verbosity": "low"}}, "text.verbosity", "unsupported_parameter"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format", "invalid_request"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "\ud800", "schema": {}}}},
+            "text.format.name",
+            "invalid_request",
+        ),
         ({"stream_options": {"include_obfuscation": False}}, "stream_options", "invalid_request"),
         ({"previous_response_id": "resp_none"}, "previous_response_id", "previous_response_not_found"),
     ],
 )
 async def test_what_is_refused_is_named(stage: Stage, body: dict[str, Any], param: str, code: str) -> None:
     http = (await stage.gateway(require_worker=False)).http()
-    refused = await http.post("/v1/responses", json={"model": MODEL, "input": "hi", **body})
+    asked = json.dumps({"model": MODEL, "input": "hi", **body})
+    refused = await http.post("/v1/responses", content=asked)
     assert refused.status_code in (400, 404)
     assert (refused.json()["error"]["param"], refused.json()["error"]["code"]) == (param, code), refused.text
 
