@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from python_multipart.exceptions import MultipartParseError
+from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from orcastream.schemas.errors import InvalidRequest
@@ -31,25 +31,28 @@ class UploadForm:
         self._value = bytearray()
         self._header = [bytearray(), bytearray()]
         self._disposition = b""
-        self._parser = MultipartParser(
-            options[b"boundary"],
-            {
-                "on_part_begin": self._part_begins,
-                "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
-                "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),
-                "on_header_end": self._header_ends,
-                "on_headers_finished": self._headers_end,
-                "on_part_data": self._part_goes_on,
-                "on_part_end": self._part_ends,
-                "on_end": self._end,
-            },
-        )
+        try:
+            self._parser = MultipartParser(
+                options[b"boundary"],
+                {
+                    "on_part_begin": self._part_begins,
+                    "on_header_field": lambda data, start, end: self._header[0].extend(data[start:end]),
+                    "on_header_value": lambda data, start, end: self._header[1].extend(data[start:end]),
+                    "on_header_end": self._header_ends,
+                    "on_headers_finished": self._headers_end,
+                    "on_part_data": self._part_goes_on,
+                    "on_part_end": self._part_ends,
+                    "on_end": self._end,
+                },
+            )
+        except FormParserError as error:
+            raise InvalidRequest("Content-Type", content_type, f"multipart/form-data ({error})") from None
 
     def feed(self, chunk: bytes) -> None:
         """More of the body. InvalidRequest naming what is wrong."""
         try:
             self._parser.write(chunk)
-        except MultipartParseError as error:
+        except FormParserError as error:
             raise InvalidRequest("body", "another body", f"multipart/form-data ({error})") from None
 
     @property

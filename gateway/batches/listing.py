@@ -6,6 +6,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from starlette.requests import Request
 
+from orcastream.gateway.admission.query import read_number
 from orcastream.gateway.http.url_secrets import without_keys
 from orcastream.schemas.errors import InvalidRequest
 
@@ -24,12 +25,10 @@ class PageQuery:
     def read(cls, request: Request, *, default: int, most: int) -> Self:
         """From a URL's query; InvalidRequest naming what is wrong."""
         query = request.query_params
-        limit, order = query.get("limit", str(default)), query.get("order", "desc")
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= most):
-            raise InvalidRequest("limit", without_keys(limit), f"1 to {most}")
+        limit, order = read_number(request, "limit", least=1, most=most), query.get("order", "desc")
         if order not in ("asc", "desc"):
             raise InvalidRequest("order", without_keys(order), "asc, desc")
-        return cls(int(limit), query.get("after"), order == "asc")
+        return cls(default if limit is None else limit, query.get("after"), order == "asc")
 
     def behind(self, oldest_first: Sequence[T], id_of: Callable[[T], str]) -> list[T]:
         """All that this page and those behind it may show; InvalidRequest where `after` names nothing in the list."""

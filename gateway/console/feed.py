@@ -12,6 +12,7 @@ from redis.exceptions import ResponseError
 from orcastream.broker.connection import Connection
 from orcastream.broker.errors import BrokerError
 from orcastream.broker.queue_state import read_queue_state
+from orcastream.broker.rows import number
 from orcastream.broker.stats import StatsStream
 from orcastream.gateway.errors import ApiError
 from orcastream.gateway.log import LOGGER, log_event
@@ -156,4 +157,5 @@ class StatsFeed:
 def _order(entry_id: str) -> tuple[int, int]:
     """Entry ids as they follow each other; what is none comes first."""
     first, _, second = entry_id.partition("-")
-    return (int(first), int(second)) if first.isdecimal() and second.isdecimal() else (0, 0)
+    ms, sequence = number(first), number(second)
+    return (0, 0) if ms is None or sequence is None else (ms, sequence)

@@ -168,6 +168,23 @@ async def test_a_wrong_form_is_refused_by_name(
         assert redis.keys("*:file*") == []
 
 
+@pytest.mark.parametrize("boundary", ["x" * 5000, '""', "\xff"])
+async def test_a_boundary_that_is_none_is_refused(stage: Stage, boundary: str) -> None:
+    headers = {"Content-Type": f"multipart/form-data; boundary={boundary}".encode("latin-1")}
+    async with (await stage.gateway()).http() as http:
+        refused = await http.post("/v1/files", content=b"--x--", headers=headers)  # type: ignore[arg-type]
+    assert refused.status_code == 400, refused.text
+    assert refused.json()["error"]["code"] == "invalid_request"
+
+
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/batches"])
+@pytest.mark.parametrize("limit", ["0", "9" * 5000, "0" * 5000 + "1", "²", "many"])
+async def test_a_limit_that_is_none_is_named(stage: Stage, path: str, limit: str) -> None:
+    async with (await stage.gateway()).http() as http:
+        refused = await http.get(path, params={"limit": limit})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "limit")
+
+
 async def test_a_client_that_leaves_leaves_nothing(stage: Stage, redis_server: RedisServer) -> None:
     served = await stage.gateway()
     begun = asyncio.Event()

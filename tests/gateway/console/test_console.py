@@ -197,6 +197,13 @@ async def test_who_comes_back_gets_what_was_told_meanwhile_at_another_gateway(
                 assert seen == ["w1", "w2", "w3"]
 
 
+async def test_an_id_that_nobody_can_read_is_behind_nothing(stage: Stage) -> None:
+    served = await stage.gateway()
+    for last_id in ("9" * 5000 + "-1", "1-", "many"):
+        async with watching(served, {"Last-Event-ID": last_id}) as events:
+            await next_of(events, "queue")
+
+
 async def test_while_nobody_watches_nothing_is_kept_awake(stage: Stage, redis_server: RedisServer) -> None:
     served = await stage.gateway()
     async with connected(redis_server) as link:
