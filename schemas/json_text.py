@@ -4,9 +4,10 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Final
 
-from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.errors import InvalidRequest, shown
 
 _STRING: Final = re.compile(rb'"[^"]*+(?:"|\Z)')
 """A JSON string without escapes, or what begins as one and does not end."""
@@ -53,7 +54,12 @@ class JsonBounds:
         return None
 
 
-def parse_json(raw: bytes, hook: Hook | None = None, parse_constant: Callable[[str], Any] | None = None) -> Any:
+def parse_json(
+    raw: bytes,
+    hook: Hook | None = None,
+    parse_constant: Callable[[str], Any] | None = None,
+    parse_float: Callable[[str], float] | None = None,
+) -> Any:
     """What `raw` says, in UTF-8; `hook` gets the pairs of each map. ValueError, RecursionError."""
     commas = raw.count(b",")
     slow = commas > _MANY_VALUES or len(raw) > commas * _LONG_VALUE_BYTES
@@ -62,8 +68,21 @@ def parse_json(raw: bytes, hook: Hook | None = None, parse_constant: Callable[[s
         object_pairs_hook=hook,
         parse_constant=parse_constant,
         parse_int=_integer if slow else None,
-        parse_float=_number if slow else None,
+        parse_float=parse_float or (_number if slow else None),
     )
+
+
+def no_constant(name: str) -> float:
+    """For `parse_constant`: refuses what Python's JSON has and JSON has not."""
+    raise ValueError(f"{name} is not JSON")
+
+
+def finite(text: str) -> float:
+    """For `parse_float`: refuses a number as large as 1e999, which would be told again as what is not JSON."""
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(f"{shown(text)} is beyond all numbers")
+    return value
 
 
 def _integer(text: str) -> int:

@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 from orcastream.client.request import Prompt, checked_parameters
 from orcastream.schemas.errors import InvalidRequest
+from orcastream.schemas.json_text import finite, no_constant
 from orcastream.schemas.limits import MAX_PAYLOAD_BYTES
 from orcastream.schemas.request import parse_payload
 from orcastream.schemas.utf8_text import check_text, check_value
@@ -53,7 +54,7 @@ def _object(line: bytes) -> dict[str, Any]:
     if len(line) > MAX_PAYLOAD_BYTES:
         raise InvalidRequest("line", f"{len(line)} bytes", f"at most {MAX_PAYLOAD_BYTES} bytes")
     try:
-        fields = json.loads(line)
+        fields = json.loads(line, parse_constant=no_constant, parse_float=finite)
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):

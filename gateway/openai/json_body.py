@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from orcastream.schemas.codec import first_repeated
 from orcastream.schemas.errors import InvalidRequest
-from orcastream.schemas.json_text import JsonBounds, parse_json
+from orcastream.schemas.json_text import JsonBounds, finite, no_constant, parse_json
 
 MAX_BODY_PARTS: Final = 65_536
 """Maps and arrays in a body; a chat of 10,000 messages, each an array of parts, has 30,000."""
@@ -21,7 +21,7 @@ def read_json_object(raw: bytes, max_values: int) -> dict[str, Any]:
     """
     JsonBounds(MAX_BODY_PARTS, MAX_BODY_STRINGS, MAX_BODY_VALUES + max_values).check(raw, "body")
     try:
-        body = parse_json(raw, _unique, _no_constant)
+        body = parse_json(raw, _unique, no_constant, finite)
     except InvalidRequest:
         raise
     except (ValueError, RecursionError) as error:
@@ -29,10 +29,6 @@ def read_json_object(raw: bytes, max_values: int) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise InvalidRequest("body", body, "one JSON object")
     return body
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

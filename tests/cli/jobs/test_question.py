@@ -45,6 +45,8 @@ def test_the_longest_answer_is_that_of_the_line_or_of_the_command() -> None:
     [
         (b"no JSON", "line: got b'no JSON', allowed: a JSON object"),
         (b"[" * 100_000, "line: got "),
+        (b'{"prompt": "x", "seed": 1e999}', "line: got "),
+        (b'{"prompt": "x", "seed": NaN}', "line: got "),
         ([1], "line: got b'[1]', allowed: a JSON object"),
         ({"prompt": ""}, "prompt: got '', allowed: text or token ids"),
         ({"prompt": ["x"]}, "prompt: got ['x'], allowed: token ids"),

@@ -511,7 +511,14 @@ def test_wrong_messages_are_refused_by_name(admission: RequestAdmission, message
     assert (error.status, error.param) == (400, param)
 
 
-@pytest.mark.parametrize("raw", [b"", b"[]", b"{", b'"x"', b"\xff", b"[" * 100_000, b'{"temperature": NaN}'])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *(b"", b"[]", b"{", b'"x"', b"\xff", b"[" * 100_000, b'{"temperature": NaN}', b'{"temperature": 1e999}'),
+        b'{"tools": [{"type": "function", "name": "f", "parameters": {"maximum": -1e999}}]}',
+        b"{" + b'"a": 1' + b"0" * 400 + b".5}",
+    ],
+)
 def test_what_is_no_json_object_is_refused(admission: RequestAdmission, raw: bytes) -> None:
     error = refusal(admission, COMPLETIONS, raw)
     assert (error.status, error.param) == (400, "body")

@@ -10,7 +10,7 @@ import pytest
 from orcastream.gateway.batches.batch_request import WINDOW_MS
 from orcastream.schemas.keys import Keys
 from orcastream.schemas.request import GenerationRequest
-from tests.gateway.batches.conftest import CHAT, begin, ended, line, results
+from tests.gateway.batches.conftest import CHAT, begin, ended, file_of, line, results
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually
 from tests.gateway.scripted_worker import Answer, Gate
 from tests.redis_server import RedisServer
@@ -101,6 +101,7 @@ async def test_a_wrong_request_is_an_error_line_alone(
         ([{**line("a"), "body": []}], 1, "body"),
         ([{**line("a"), "more": 1}], 1, "more"),
         ([{**line("a"), "custom_id": ""}], 1, "custom_id"),
+        ([file_of(line("a", seed=5)).replace(b"5", b"1e999").strip()], 1, "body"),
         ([{**line("a"), "custom_id": "\ud800"}], 1, "custom_id"),
         ([b"{" + b" " * 5000 + b"}"], 1, None),
         ([], None, None),
