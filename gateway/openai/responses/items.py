@@ -1,7 +1,8 @@
 """Input items of a response: checked, and reduced to what templates take."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import Any, ClassVar, Final, Self
 
 from orcastream.gateway.openai.endpoint import Json
@@ -49,9 +50,24 @@ class ResponseInput(Conversation):
         return self.name
 
     def with_ids(self, name: str) -> Self:
-        """The same, each item that has no id with one of its type's prefix, `name` and its number."""
-        named = [{"id": f"{_ID_PREFIX[item['type']]}_{name}{number}", **item} for number, item in enumerate(self.items)]
+        """The same, no two items with one id: of its type's prefix, `name` and its number where an item has none.
+
+        So, too, where an item before has its id, as where a client sends what an earlier response has kept already.
+        """
+        given, seen, named = {item.get("id") for item in self.items}, set[str](), list[Item]()
+        for number, item in enumerate(self.items):
+            item_id = item.get("id")
+            if item_id is None or item_id in seen:
+                item_id = _new_id(f"{_ID_PREFIX[item['type']]}_{name}{number}", given)
+            seen.add(item_id)
+            named.append({"id": item_id} | item | {"id": item_id})
         return replace(self, items=tuple(named))
+
+
+def _new_id(begin: str, given: Container[str | None]) -> str:
+    """One that a client has not given."""
+    numbered = (f"{begin}_{number}" for number in count(1))
+    return next(each for each in chain([begin], numbered) if each not in given)
 
 
 def read_input(value: object) -> list[Item]:

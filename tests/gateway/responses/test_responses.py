@@ -292,6 +292,39 @@ async def test_input_items(stage: Stage) -> None:
         await client.responses.input_items.list(second.id, after="nothing")
 
 
+@pytest.mark.parametrize(
+    "given", [("m1", "m2", "m1"), ("m1", "m1", "m1", "msg_mine_in1"), (None, "msg_mine_in0", None)]
+)
+async def test_pages_of_items_that_share_an_id_have_an_end(stage: Stage, given: tuple[str | None, ...]) -> None:
+    """The first of them keeps it."""
+    await stage.worker("ok")
+    client = (await stage.gateway()).openai()
+    items: Any = [
+        {"type": "message", "role": "user", "content": str(number), **({"id": own} if own else {})}
+        for number, own in enumerate(given)
+    ]
+    await client.responses.create(model=MODEL, input=items, extra_body={"request_id": "mine"})
+    page = await client.responses.input_items.list("resp_mine", limit=1, order="asc")
+    found = {}
+    async for item in page:
+        assert item.id not in found
+        found[item.id] = item.content[0].text  # type: ignore[union-attr]
+    assert list(found.values()) == [str(number) for number in range(len(given))]
+    assert all(found[own] == str(given.index(own)) for own in given if own)
+
+
+async def test_what_was_kept_and_is_sent_again_has_an_id_of_its_own(stage: Stage) -> None:
+    await stage.worker("ok")
+    client = (await stage.gateway()).openai()
+    first = await client.responses.create(model=MODEL, input="one")
+    again: Any = [*(item.model_dump() for item in first.output), {"role": "user", "content": "two"}]
+    second = await client.responses.create(model=MODEL, input=again, previous_response_id=first.id)
+    listed = await client.responses.input_items.list(second.id, order="asc")
+    assert [item.content[0].text for item in listed.data] == ["one", "ok", "ok", "two"]  # type: ignore[union-attr]
+    assert len({item.id for item in listed.data}) == 4
+    assert listed.data[1].id == first.output[0].id
+
+
 async def test_another_tenant_finds_nothing(stage: Stage) -> None:
     await stage.worker()
     served = await stage.gateway(api_keys=KEYS)
