@@ -31,6 +31,7 @@ class AdapterWaits:
         wait = self._waits.get(running)
         if wait is None:
             wait = self._waits[running] = asyncio.create_task(self._fetch(running, name))
+            wait.add_done_callback(lambda _: self._waits.pop(running))  # also of one that was cancelled before it began
         await asyncio.wait([wait])
         if not wait.cancelled():
             wait.result()
@@ -56,5 +57,3 @@ class AdapterWaits:
                 held.release()
             else:
                 running.adapter = held
-        finally:
-            del self._waits[running]
