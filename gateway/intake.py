@@ -12,7 +12,7 @@ from orcastream.broker.posting import counting_request
 from orcastream.broker.queue import Enqueued
 from orcastream.gateway.admission.api_key import Grant
 from orcastream.gateway.admission.query import check_query
-from orcastream.gateway.errors import id_in_use, reply_expired
+from orcastream.gateway.errors import id_in_use, invalid, reply_expired
 from orcastream.gateway.log import log_event
 from orcastream.gateway.openai.endpoint import GenerationEndpoint
 from orcastream.gateway.openai.options import Options
@@ -21,6 +21,7 @@ from orcastream.gateway.replies.reply_session import ReplySession
 from orcastream.gateway.request_telemetry import RequestTelemetry
 from orcastream.gateway.served_model import ServedModel
 from orcastream.gateway.service import Gateway
+from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.model_limits import ModelLimits
 from orcastream.schemas.request import GenerationRequest
 
@@ -105,8 +106,19 @@ def admit(
     model: ServedModel, limits: ModelLimits, asked: ApiRequest, grant: Grant, headers: Mapping[str, str]
 ) -> list[GenerationRequest]:
     """The requests in a parsed body, as its client's key allows them; as `RequestAdmission.admit`."""
-    admitted = model.admission.admit(asked, limits, tenant=grant.tenant, headers=headers, now_ms=model.redis.now_ms)
-    return [grant.applied_to(one) for one in admitted]
+    _check_allowed(asked, grant)
+    return model.admission.admit(
+        asked, limits, tenant=grant.tenant, headers=headers, now_ms=model.redis.now_ms, longest=grant.max_tokens
+    )
+
+
+def _check_allowed(asked: ApiRequest, grant: Grant) -> None:
+    """ApiError where the client asks for what its key does not allow."""
+    grant.check_class(asked.options.priority_class)
+    try:
+        grant.check_lengths(asked.parameters)
+    except InvalidRequest as error:
+        raise invalid(error, "not_allowed") from None
 
 
 async def accept(

@@ -4,19 +4,18 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from orcastream.broker.resp import fields_of
 from orcastream.broker.settings import NAME
-from orcastream.gateway.errors import ApiError, invalid
+from orcastream.gateway.errors import ApiError
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.explain import first_complaint
 from orcastream.schemas.keys import PriorityClass
 from orcastream.schemas.limits import MAX_OUTPUT_TOKENS
-from orcastream.schemas.request import GenerationRequest
+from orcastream.schemas.request import RequestParameters
 
 _PREFIX: Final = "orca_"
 _BYTES: Final = 32
@@ -52,19 +51,12 @@ class Grant(BaseModel):
             error = InvalidRequest("priority", priority_class, f"{', '.join(self.classes)} with this key")
             raise ApiError(403, str(error), param="priority", code="not_allowed")
 
-    def applied_to(self, request: GenerationRequest) -> GenerationRequest:
-        """The request as the key allows it: one that says no length gets the key's. ApiError where it asks for more."""
-        self.check_class(request.priority_class)
-        payload, most = request.payload, self.max_tokens
-        if most is None:
-            return request
-        for field in ("max_tokens", "min_tokens"):
-            value = getattr(payload, field)
-            if value is not None and value > most:
-                raise invalid(InvalidRequest(field, value, f"at most {most} with this key"), "not_allowed")
-        if payload.max_tokens is None:
-            return replace(request, payload=payload.model_copy(update={"max_tokens": most}))
-        return request
+    def check_lengths(self, parameters: RequestParameters) -> None:
+        """InvalidRequest where a client says longer answers than the key allows."""
+        most = self.max_tokens
+        for field, value in (("max_tokens", parameters.max_tokens), ("min_tokens", parameters.min_tokens)):
+            if most is not None and value is not None and value > most:
+                raise InvalidRequest(field, value, f"at most {most} with this key")
 
 
 Grants = Mapping[str, Grant]

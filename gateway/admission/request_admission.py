@@ -54,21 +54,30 @@ class RequestAdmission:
         self._timeouts = timeouts
 
     def admit(
-        self, asked: ApiRequest, limits: ModelLimits, *, tenant: str, headers: Mapping[str, str], now_ms: int
+        self,
+        asked: ApiRequest,
+        limits: ModelLimits,
+        *,
+        tenant: str,
+        headers: Mapping[str, str],
+        now_ms: int,
+        longest: int | None = None,
     ) -> list[GenerationRequest]:
         """The requests in a body, one per prompt; InvalidRequest or ApiError naming what is wrong.
 
-        `limits` are what the model takes now, `now_ms` is the server's clock.
+        `limits` are what the model takes now, `now_ms` is the server's clock. `longest`: most output tokens where the
+        body does not say; None: the endpoint's default.
         """
         options = asked.options
         ids = self._request_ids(asked, headers.get("idempotency-key"), tenant)
         deadline_ms = self._deadline_ms(options, now_ms)
         parameters = asked.parameters.model_copy(update={"tenant": tenant})
+        default = _default_length(asked, longest) if parameters.max_tokens is None else None
         traceparent, tracestate = trace_headers(headers)
         requests = [
             GenerationRequest(
                 own_id,
-                self._payload(asked, number, parameters, limits),
+                self._payload(asked, number, parameters, limits, default),
                 deadline_ms,
                 options.priority_class,
                 traceparent=traceparent,
@@ -107,17 +116,23 @@ class RequestAdmission:
             raise InvalidRequest("timeout", asked_s, f"more than 0, at most {most_s:g} seconds")
         return now_ms + int((self._timeouts.default_s if asked_s is None else asked_s) * 1000)
 
-    def _payload(self, asked: ApiRequest, number: int, parameters: RequestParameters, limits: ModelLimits) -> Payload:
-        """That of one of the prompts."""
+    def _payload(
+        self,
+        asked: ApiRequest,
+        number: int,
+        parameters: RequestParameters,
+        limits: ModelLimits,
+        default: int | None,
+    ) -> Payload:
+        """That of one of the prompts; `default`: most output tokens, as far as the context has room for them."""
         prompt = asked.prompts[number]
         try:
             ids = PromptEncoder(self._tokenizer, limits).encode(prompt)
         except InvalidRequest as error:
             raise _beyond_the_model(asked, number, error) from None
-        if parameters.max_tokens is None and (least := asked.endpoint.default_max_tokens) is not None:
-            room = limits.max_total_tokens - len(ids)
-            most = max(1, min(max(least, parameters.min_tokens), room))
-            parameters = parameters.model_copy(update={"max_tokens": most})
+        if default is not None:
+            room = max(1, limits.max_total_tokens - len(ids))
+            parameters = parameters.model_copy(update={"max_tokens": min(default, room)})
         try:
             if isinstance(prompt, Conversation):
                 parameters = self._as_answered(asked, prompt, ids, parameters)
@@ -151,6 +166,15 @@ class RequestAdmission:
         parameters = parameters.model_copy(update={name: each for name, each in update.items() if each})
         check_constraint(parameters)
         return parameters
+
+
+def _default_length(asked: ApiRequest, longest: int | None) -> int | None:
+    """Most output tokens where a body does not say, but for what the context leaves; None: that alone."""
+    own = asked.endpoint.default_max_tokens
+    if own is None:
+        return longest
+    length = max(own, asked.parameters.min_tokens)
+    return length if longest is None else min(length, longest)
 
 
 def _beyond_the_model(asked: ApiRequest, number: int, error: InvalidRequest) -> Exception:

@@ -13,6 +13,7 @@ from orcastream.gateway.admission.api_key import Grant, digest, grant_text, new_
 from orcastream.gateway.settings import GatewaySettings
 from orcastream.schemas.errors import InvalidRequest
 from tests.gateway.conftest import MODEL, TEXT, Served, Stage, eventually
+from tests.gateway.tiny_model import MAX_MODEL_LEN
 from tests.redis_server import RedisServer
 
 BODY: dict[str, Any] = {"model": MODEL, "prompt": "x", "max_tokens": 50}
@@ -103,6 +104,27 @@ async def test_a_key_allows_classes_and_lengths(stage: Stage, tmp_path: Path) ->
     answer = await served.http().post("/v1/chat/completions", json=chat, headers=headers)
     assert answer.status_code == 200, answer.text
     assert [request.payload.max_tokens for request in worker.requests] == [50, 60]
+
+
+async def test_a_key_with_a_length_refuses_nobody_who_says_none(stage: Stage, tmp_path: Path) -> None:
+    worker = await stage.worker()
+    path = tmp_path / "keys.json"
+    write(path, long=Grant(tenant="alpha", max_tokens=MAX_MODEL_LEN - 10), short=Grant(tenant="beta", max_tokens=8))
+    served = await stage.gateway(api_keys_file=path, **SOON)
+    await becomes(served, "long", 200)
+    text = "x" * 200
+    for url, body in (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]}),
+        ("/v1/responses", {"input": text}),
+        ("/v1/completions", {"prompt": [5] * (MAX_MODEL_LEN - 6)}),
+        ("/v1/completions", {"prompt": "x", "min_tokens": 20}),
+    ):
+        answer = await served.http().post(url, json={"model": MODEL, **body}, headers={"Authorization": "Bearer long"})
+        assert answer.status_code == 200, answer.text
+    assert (await ask(served, "short", max_tokens=None)).status_code == 200
+    asked = [request.payload for request in worker.requests]
+    assert [len(payload.prompt) + (payload.max_tokens or 0) for payload in asked[:3]] == [MAX_MODEL_LEN] * 3
+    assert [payload.max_tokens for payload in asked[3:]] == [20, 8]
 
 
 def test_a_key_cannot_be_guessed_nor_read_back() -> None:
