@@ -114,11 +114,11 @@ def admit(
 
 def _check_allowed(asked: ApiRequest, grant: Grant) -> None:
     """ApiError where the client asks for what its key does not allow."""
-    grant.check_class(asked.options.priority_class)
+    grant.check_class(asked.options.priority_class, asked.options.tier)
     try:
         grant.check_lengths(asked.parameters)
     except InvalidRequest as error:
-        raise invalid(error, "not_allowed") from None
+        raise invalid(asked.told(error, 0), "not_allowed") from None
 
 
 async def accept(

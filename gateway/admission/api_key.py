@@ -45,11 +45,16 @@ class Grant(BaseModel):
     )
     expires: int | None = Field(None, ge=0, description="When it ends, Unix time. [s]")
 
-    def check_class(self, priority_class: str) -> None:
-        """ApiError 403 where the key does not allow requests of this class."""
-        if self.classes is not None and priority_class not in self.classes:
+    def check_class(self, priority_class: str, tier: str | None = None) -> None:
+        """ApiError 403 where the key does not allow requests of this class; `tier`: what the client called it."""
+        if self.classes is None or priority_class in self.classes:
+            return
+        if tier is None:
             error = InvalidRequest("priority", priority_class, f"{', '.join(self.classes)} with this key")
-            raise ApiError(403, str(error), param="priority", code="not_allowed")
+        else:
+            allowed = f"one that means the priority {' or '.join(self.classes)} with this key"
+            error = InvalidRequest("service_tier", tier, allowed)
+        raise ApiError(403, str(error), param=error.field, code="not_allowed")
 
     def check_lengths(self, parameters: RequestParameters) -> None:
         """InvalidRequest where a client says longer answers than the key allows."""

@@ -105,6 +105,11 @@ class Options(Hints):
         return self.priority or _CLASS_OF_TIER[self.service_tier or "auto"]
 
     @property
+    def tier(self) -> str | None:
+        """What the client calls the class, where that is no priority."""
+        return self.service_tier if self.priority is None else None
+
+    @property
     def usage(self) -> UsageWanted:
         """Where the client wants the token counts of a stream."""
         return NO_USAGE

@@ -127,6 +127,28 @@ async def test_a_key_with_a_length_refuses_nobody_who_says_none(stage: Stage, tm
     assert [payload.max_tokens for payload in asked[3:]] == [20, 8]
 
 
+async def test_what_a_key_does_not_allow_is_told_as_the_client_calls_it(stage: Stage, tmp_path: Path) -> None:
+    await stage.worker()
+    path = tmp_path / "keys.json"
+    write(path, k=Grant(tenant="alpha", classes=["normal", "low"], max_tokens=8))
+    served = await stage.gateway(api_keys_file=path, **SOON)
+    await becomes(served, "k", 200)
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}]}
+    for url, body, field in (
+        ("/v1/chat/completions", {**chat, "max_completion_tokens": 9}, "max_completion_tokens"),
+        ("/v1/chat/completions", {**chat, "max_tokens": 9}, "max_tokens"),
+        ("/v1/responses", {"input": "x", "max_output_tokens": 9}, "max_output_tokens"),
+        ("/v1/completions", {"prompt": "x", "min_tokens": 9}, "min_tokens"),
+        ("/v1/completions", {"prompt": "x", "service_tier": "priority"}, "service_tier"),
+        ("/v1/completions", {"prompt": "x", "service_tier": "priority", "priority": "high"}, "priority"),
+    ):
+        refused = await served.http().post(url, json={"model": MODEL, **body}, headers={"Authorization": "Bearer k"})
+        error = refused.json()["error"]
+        assert refused.status_code == (403 if field in ("service_tier", "priority") else 400)
+        assert (error["param"], error["code"]) == (field, "not_allowed")
+        assert error["message"].startswith(f"{field}: got ")
+
+
 def test_a_key_cannot_be_guessed_nor_read_back() -> None:
     keys = {new_key() for _ in range(100)}
     assert len(keys) == 100
