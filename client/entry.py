@@ -1,8 +1,9 @@
 """A request as it stands in the queue."""
 
 from collections.abc import Mapping
+from typing import Any
 
-from orcastream.client.request import Asked, is_chat
+from orcastream.client.request import Asked, Prompt, is_chat
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.request import Payload, parse_payload
 from orcastream.schemas.utf8_text import check_text, check_value
@@ -18,11 +19,11 @@ def payload_of(asked: Asked, tenant: str, tokenizer: Tokenizer | None) -> Payloa
     parameters = dict(asked.parameters)
     if isinstance(parameters.get("logit_bias"), Mapping):
         parameters["logit_bias"] = [[token, bias] for token, bias in parameters["logit_bias"].items()]
-    return parse_payload({**parameters, "tenant": tenant, "prompt": _token_ids(asked, tokenizer)})
+    return parse_payload({**parameters, "tenant": tenant, "prompt": prompt_ids(asked.prompt, tokenizer)})
 
 
-def _token_ids(asked: Asked, tokenizer: Tokenizer | None) -> list[object]:
-    prompt = asked.prompt
+def prompt_ids(prompt: Prompt, tokenizer: Tokenizer | None) -> list[Any]:
+    """A prompt as the model reads it; InvalidRequest where that cannot be told."""
     if not isinstance(prompt, str) and not is_chat(prompt):
         return list(prompt)
     if tokenizer is None:

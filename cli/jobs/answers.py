@@ -1,7 +1,8 @@
 """Has the lines of a bulk job answered, by the client over Redis."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
+from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -10,6 +11,7 @@ from orcastream.broker.jobs.job import Job, JobLine
 from orcastream.broker.jobs.order import JobOrder
 from orcastream.broker.jobs.result_line import failed
 from orcastream.broker.jobs.runner import LineResult
+from orcastream.cli.jobs.context import Context
 from orcastream.cli.jobs.question import Question
 from orcastream.cli.jobs.result_line import answered
 from orcastream.client import (
@@ -22,7 +24,9 @@ from orcastream.client import (
     Result,
     Unavailable,
 )
+from orcastream.client.entry import prompt_ids
 from orcastream.client.errors import NOT_ENDED
+from orcastream.client.request import Prompt
 from orcastream.text.tokenizer import Tokenizer
 
 
@@ -37,6 +41,7 @@ class Answers:
         *,
         model: str,
         tokenizer: Tokenizer,
+        context: Context,
         max_tokens: int | None,
         timeout_s: float,
         now_ms: Callable[[], int],
@@ -46,6 +51,7 @@ class Answers:
         self._order = order
         self._model = model
         self._tokenizer = tokenizer
+        self._context = context
         self._max_tokens = max_tokens
         self._timeout_s = timeout_s
         self._now_ms = now_ms
@@ -100,12 +106,25 @@ class Answers:
             return f"request-{line.number}"
 
     async def _ask(self, question: Question, request_id: str, left_s: float) -> Result:
+        prompt, parameters = await self._fitted(question)
         reply = self._client.generate(
-            question.prompt,
+            prompt,
             request_id=request_id,
             priority=self._order.priority_class,
             timeout_s=min(self._timeout_s, left_s),
-            **question.parameters,
+            **parameters,
         )
         async with reply:
             return await reply.result()
+
+    async def _fitted(self, question: Question) -> tuple[Prompt, Mapping[str, Any]]:
+        """Prompt and parameters of a line; InvalidRequest where its prompt leaves no room for the answer.
+
+        What the line does not say of the answer's length is no reason to refuse it.
+        """
+        prompt, parameters, longest = question.prompt, question.parameters, question.longest
+        if longest is None:
+            return prompt, parameters
+        ids, limits = prompt_ids(prompt, self._tokenizer), await self._context.limits()
+        room = limits.fit(len(ids), max_tokens=None, min_tokens=parameters.get("min_tokens", 0))
+        return ids, {**parameters, "max_tokens": min(longest, room)}

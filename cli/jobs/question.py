@@ -28,6 +28,8 @@ class Question:
     url: str
     prompt: Prompt
     parameters: Mapping[str, Any]
+    longest: int | None
+    """Most tokens of the answer where the parameters do not say, as far as the context has room; None: all of it."""
 
     @classmethod
     def read(cls, line: bytes, number: int, *, model: str, max_tokens: int | None) -> "Question":
@@ -43,11 +45,12 @@ class Question:
         prompt = _prompt(fields, url)
         parameters = _parameters(fields, model)
         longest = max_tokens or (_COMPLETION_TOKENS if url == COMPLETION_URL else None)
-        if longest is not None:
-            least = parameters.get("min_tokens")
-            parameters.setdefault("max_tokens", max(longest, least) if type(least) is int else longest)
         parse_payload({**checked_parameters(parameters), "prompt": [0]})
-        return cls(custom_id, url, cast(Prompt, prompt), parameters)
+        if "max_tokens" in parameters:
+            longest = None
+        elif longest is not None:
+            longest = max(longest, parameters.get("min_tokens", 0))
+        return cls(custom_id, url, cast(Prompt, prompt), parameters, longest)
 
 
 def _object(line: bytes) -> dict[str, Any]:

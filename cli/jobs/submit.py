@@ -19,12 +19,15 @@ from orcastream.cli.console.run import FLAGS, NotDone, run_with_redis
 from orcastream.cli.errors import UserError
 from orcastream.cli.jobs.answers import Answers
 from orcastream.cli.jobs.collector import Collector
+from orcastream.cli.jobs.context import CONTRACT, Context
 from orcastream.cli.jobs.input_file import InputFile
 from orcastream.cli.jobs.result_file import ResultFile
 from orcastream.cli.jobs.settings import SubmitSettings
 from orcastream.cli.parse import load_settings
+from orcastream.cli.served_model import DEMO_MODEL_NAME, demo_model
 from orcastream.client import AsyncClient, Unavailable
-from orcastream.text.model_config import ModelFilesError
+from orcastream.schemas.model_limits import ModelLimits
+from orcastream.text.model_config import ModelConfig, ModelFilesError
 from orcastream.text.tokenizer import Tokenizer
 
 _LEASE_MS = 5000
@@ -111,6 +114,7 @@ async def _run(settings: SubmitSettings, job: Job, order: JobOrder, redis: Redis
             order,
             model=settings.served_name,
             tokenizer=tokenizer,
+            context=Context(redis, settings.keys(), _stated(settings), patience_s=settings.completion_window_s),
             max_tokens=settings.max_tokens,
             timeout_s=settings.timeout_s,
             now_ms=lambda: redis.now_ms,
@@ -145,6 +149,16 @@ def _tokenizer(settings: SubmitSettings) -> Tokenizer:
         return Tokenizer.load(settings.model)
     except ModelFilesError as error:
         raise UserError(str(error)) from None
+
+
+def _stated(settings: SubmitSettings) -> ModelLimits:
+    """What the model's files say of its context; of another model than they are of, they say nothing."""
+    if settings.model == demo_model() and settings.served_name != DEMO_MODEL_NAME:
+        return CONTRACT
+    try:
+        return ModelConfig.load(settings.model).limits
+    except ModelFilesError:
+        return CONTRACT
 
 
 def _client(settings: SubmitSettings, order: JobOrder, tokenizer: Tokenizer) -> AsyncClient:

@@ -11,13 +11,17 @@ import pytest
 from orcastream.broker.jobs.job import Job, JobLine
 from orcastream.broker.jobs.order import JobOrder
 from orcastream.broker.link import Link
+from orcastream.broker.presence import Presence
 from orcastream.broker.redis_link import RedisLink
 from orcastream.cli.jobs.answers import Answers
+from orcastream.cli.jobs.context import Context
 from orcastream.cli.jobs.question import CHAT_URL, COMPLETION_URL
 from orcastream.client import AsyncClient
 from orcastream.schemas.errors import ErrorCode
+from orcastream.text.model_config import ModelConfig
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually, model_folder, redis_binary, stage, tokenizer
 from tests.gateway.scripted_worker import Answer
+from tests.gateway.tiny_model import MAX_MODEL_LEN
 
 __all__ = ["model_folder", "redis_binary", "stage", "tokenizer"]
 
@@ -26,13 +30,16 @@ Ask = Callable[..., "asyncio.Task[tuple[dict[str, Any], bool]]"]
 
 
 @pytest.fixture
-async def ask(stage: Stage) -> AsyncIterator[Ask]:
+async def ask(stage: Stage, model_folder: str) -> AsyncIterator[Ask]:
     """Begins to ask the line: its result, and whether that is a failure."""
     redis = RedisLink(stage.url, "job")
     client = AsyncClient(stage.url, MODEL, tokenizer=stage.tokenizer)
     job = Job(redis, stage.keys, "job", patience_s=10)
+    context = Context(redis, stage.keys, ModelConfig.load(model_folder).limits, patience_s=10)
 
-    async def answer(timeout_s: float, window_s: float, line: JobLine) -> tuple[dict[str, Any], bool]:
+    async def answer(
+        timeout_s: float, window_s: float, line: JobLine, max_tokens: int | None
+    ) -> tuple[dict[str, Any], bool]:
         now_ms = int(time.time() * 1000)
         order = JobOrder("digest", now_ms, now_ms + int(window_s * 1000), now_ms + 60_000)
         answers = Answers(
@@ -41,7 +48,8 @@ async def ask(stage: Stage) -> AsyncIterator[Ask]:
             order,
             model=MODEL,
             tokenizer=stage.tokenizer,
-            max_tokens=None,
+            context=context,
+            max_tokens=max_tokens,
             timeout_s=timeout_s,
             now_ms=lambda: redis.now_ms,
         )
@@ -49,9 +57,9 @@ async def ask(stage: Stage) -> AsyncIterator[Ask]:
         return json.loads(body), failed
 
     def begin(
-        timeout_s: float = 60, window_s: float = 60, line: JobLine = LINE
+        timeout_s: float = 60, window_s: float = 60, line: JobLine = LINE, max_tokens: int | None = None
     ) -> "asyncio.Task[tuple[dict[str, Any], bool]]":
-        return asyncio.create_task(answer(timeout_s, window_s, line))
+        return asyncio.create_task(answer(timeout_s, window_s, line, max_tokens))
 
     yield begin
     await client.aclose()
@@ -69,6 +77,34 @@ async def test_an_answer(stage: Stage, ask: Ask) -> None:
     assert (text(result), failed, result["id"], result["response"]["request_id"]) == (TEXT, False, "job.1", "job.1")
     [request] = worker.requests
     assert (request.priority_class, request.payload.max_tokens) == ("low", 16)
+
+
+async def test_what_a_line_does_not_say_fits_the_context(stage: Stage, ask: Ask) -> None:
+    worker = await stage.worker()
+    for context in (MAX_MODEL_LEN, 100):  # as the model's files state, and as a worker tells
+        for number, (asked, max_tokens) in enumerate(
+            (
+                ({"prompt": [5] * (context - 6)}, None),
+                ({"prompt": [5] * (context - 6), "min_tokens": 5}, None),
+                ({"messages": [{"role": "user", "content": "x" * 30}]}, 1000),
+                ({"prompt": "x"}, 1000),
+            )
+        ):
+            line = JobLine(context * 10 + number, json.dumps(asked).encode())
+            result, failed = await ask(line=line, max_tokens=max_tokens)
+            assert not failed, result
+            payload = worker.requests[-1].payload
+            assert len(payload.prompt) + (payload.max_tokens or 0) == context
+        link = await Link.open(stage.url)
+        await Presence(link, stage.keys, worker.name).beat({"max_model_len": 100}, ttl_ms=600_000)
+        await link.close()
+        await asyncio.sleep(1.1)  # for so long they are remembered
+    asked = {"prompt": [5] * 94, "min_tokens": 7}
+    result, failed = await ask(line=JobLine(9, json.dumps(asked).encode()))
+    assert failed
+    assert result["error"]["message"] == "min_tokens: got 7, allowed: at most 6 after a prompt of 94 tokens"
+    result, failed = await ask(line=JobLine(10, json.dumps({**asked, "min_tokens": 0, "max_tokens": 16}).encode()))
+    assert (worker.requests[-1].id, worker.requests[-1].payload.max_tokens) == ("job.10", 16)
 
 
 async def test_a_reply_that_is_not_kept_any_more_is_asked_for_anew(stage: Stage, ask: Ask) -> None:

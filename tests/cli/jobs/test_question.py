@@ -29,15 +29,17 @@ def test_a_line_of_openai() -> None:
 def test_a_plain_line(prompt: object) -> None:
     question = read({"prompt": prompt, "seed": None})
     assert (question.custom_id, question.url, question.prompt) == ("request-7", COMPLETION_URL, prompt)
-    assert question.parameters == {"max_tokens": 16}
-    assert read({"messages": MESSAGES}).parameters == {}
+    assert (question.parameters, question.longest) == ({}, 16)
+    chat = read({"messages": MESSAGES})
+    assert (chat.parameters, chat.longest) == ({}, None)
 
 
 def test_the_longest_answer_is_that_of_the_line_or_of_the_command() -> None:
-    assert read({"prompt": "x", "max_tokens": 9}, 50).parameters["max_tokens"] == 9
-    assert read({"prompt": "x"}, 50).parameters["max_tokens"] == 50
-    assert read({"prompt": "x", "min_tokens": 40}).parameters["max_tokens"] == 40
-    assert read({"messages": MESSAGES}, 50).parameters["max_tokens"] == 50
+    said = read({"prompt": "x", "max_tokens": 9}, 50)
+    assert (said.parameters, said.longest) == ({"max_tokens": 9}, None)
+    assert read({"prompt": "x"}, 50).longest == 50
+    assert read({"prompt": "x", "min_tokens": 40}).longest == 40
+    assert read({"messages": MESSAGES}, 50).longest == 50
 
 
 @pytest.mark.parametrize(
