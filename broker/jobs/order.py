@@ -19,6 +19,9 @@ JOB_ID: Final = re.compile(rf"[A-Za-z0-9_\-]{{1,{MAX_JOB_ID_LENGTH}}}")
 JOB_ID_RULE: Final = f"1 to {MAX_JOB_ID_LENGTH} characters of A-Z a-z 0-9 _ -"
 """`JOB_ID` in words."""
 
+_ENDED_EARLY: Final = 3
+"""Attempts of a line that came to nothing before their time was over."""
+
 CANCELLING: Final = "cancelling_ms"
 """The mark of a job that was cancelled: when. [ms]"""
 
@@ -40,6 +43,12 @@ class JobOrder:
     tenant: str = DEFAULT_TENANT
     priority_class: PriorityClass = "low"
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    def attempts_by(self, now_ms: int, timeout_s: float) -> int:
+        """How many attempts a line may have had of which nothing is known any more: those that took all of their time,
+        and a few that ended before.
+        """
+        return int((now_ms - self.created_ms) / 1000 / timeout_s) + _ENDED_EARLY
 
     def as_text(self) -> str:
         """As it is kept in Redis."""

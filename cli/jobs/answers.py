@@ -90,8 +90,12 @@ class Answers:
         raise AssertionError("count() has no end")
 
     async def withdraw(self, line: JobLine) -> None:
-        """See `orcastream.broker.jobs.runner.Answers`."""
-        await self._client.generate([0], request_id=self._job.request_id(line.number)).cancel()  # which posts nothing
+        """See `orcastream.broker.jobs.runner.Answers`. Which attempt counts, a process that is gone knew alone."""
+        ended = self._order.attempts_by(self._now_ms(), self._timeout_s)
+        for attempt in count():
+            reply = self._client.generate([0], request_id=self._job.request_id(line.number, attempt))
+            if not await reply.cancel() and attempt >= ended:  # which posts nothing
+                return
 
     def cancelled(self, line: JobLine) -> LineResult:
         """See `orcastream.broker.jobs.runner.Answers`."""

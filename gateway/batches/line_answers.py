@@ -82,21 +82,29 @@ class LineAnswers:
         return LineResult(responded(line_id, custom_id, 200, *answered), False)
 
     async def withdraw(self, line: JobLine) -> None:
-        """See Answers."""
+        """See Answers. Which attempt counts, a gateway that is gone may have known alone: it goes through all."""
+        unknown = self._order.attempts_by(self._now_ms, self._gateway.settings.max_timeout_s)
         try:
-            await self._cancel(self._job.request_id(line.number, self._attempts.get(line.number, 0)))
+            for attempt in count():
+                is_known = await self._cancel(self._job.request_id(line.number, attempt))
+                if not is_known and attempt >= max(unknown, self._attempts.get(line.number, 0)):
+                    return
         except ApiError as error:  # Redis is away, or this gateway stops: whoever has the job next begins here again
             raise LinkLost(str(error)) from None
 
-    async def _cancel(self, key: str) -> None:
-        """Cancel what was posted under ids that follow from `key`. Raises ApiError, LinkLost, Unwritable."""
+    async def _cancel(self, key: str) -> bool:
+        """Cancel what was posted under ids that follow from `key`; False where nothing is known.
+
+        Raises ApiError, LinkLost, Unwritable.
+        """
         shown = self._endpoint.own_id(key)
         for number in count():
             request_id = f"{shown}.p{number}" if number else shown
             found = await self._gateway.models.find(request_id, self._grant.tenant)
             if found is None:
-                return
+                return number > 0
             await found.model.cancel(found.request_id)
+        raise AssertionError("count() has no end")
 
     def cancelled(self, line: JobLine) -> LineResult:
         """See Answers."""

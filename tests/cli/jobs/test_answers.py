@@ -18,9 +18,10 @@ from orcastream.cli.jobs.context import Context
 from orcastream.cli.jobs.question import CHAT_URL, COMPLETION_URL
 from orcastream.client import AsyncClient
 from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.request import GenerationRequest
 from orcastream.text.model_config import ModelConfig
 from tests.gateway.conftest import MODEL, TEXT, Stage, eventually, model_folder, redis_binary, stage, tokenizer
-from tests.gateway.scripted_worker import Answer
+from tests.gateway.scripted_worker import Answer, Gate
 from tests.gateway.tiny_model import MAX_MODEL_LEN
 
 __all__ = ["model_folder", "redis_binary", "stage", "tokenizer"]
@@ -30,19 +31,17 @@ Ask = Callable[..., "asyncio.Task[tuple[dict[str, Any], bool]]"]
 
 
 @pytest.fixture
-async def ask(stage: Stage, model_folder: str) -> AsyncIterator[Ask]:
-    """Begins to ask the line: its result, and whether that is a failure."""
+async def answers_of(stage: Stage, model_folder: str) -> AsyncIterator[Callable[..., Answers]]:
+    """Makes what answers the lines of one job."""
     redis = RedisLink(stage.url, "job")
     client = AsyncClient(stage.url, MODEL, tokenizer=stage.tokenizer)
     job = Job(redis, stage.keys, "job", patience_s=10)
     context = Context(redis, stage.keys, ModelConfig.load(model_folder).limits, patience_s=10)
 
-    async def answer(
-        timeout_s: float, window_s: float, line: JobLine, max_tokens: int | None
-    ) -> tuple[dict[str, Any], bool]:
+    def make(timeout_s: float = 60, window_s: float = 60, max_tokens: int | None = None) -> Answers:
         now_ms = int(time.time() * 1000)
         order = JobOrder("digest", now_ms, now_ms + int(window_s * 1000), now_ms + 60_000)
-        answers = Answers(
+        return Answers(
             client,
             job,
             order,
@@ -53,17 +52,24 @@ async def ask(stage: Stage, model_folder: str) -> AsyncIterator[Ask]:
             timeout_s=timeout_s,
             now_ms=lambda: redis.now_ms,
         )
+
+    yield make
+    await client.aclose()
+    await redis.close()
+
+
+@pytest.fixture
+def ask(answers_of: Callable[..., Answers]) -> Ask:
+    """Begins to ask the line: its result, and whether that is a failure."""
+
+    async def answer(answers: Answers, line: JobLine) -> tuple[dict[str, Any], bool]:
         body, failed = await answers.answer(line)
         return json.loads(body), failed
 
-    def begin(
-        timeout_s: float = 60, window_s: float = 60, line: JobLine = LINE, max_tokens: int | None = None
-    ) -> "asyncio.Task[tuple[dict[str, Any], bool]]":
-        return asyncio.create_task(answer(timeout_s, window_s, line, max_tokens))
+    def begin(line: JobLine = LINE, **terms: Any) -> "asyncio.Task[tuple[dict[str, Any], bool]]":
+        return asyncio.create_task(answer(answers_of(**terms), line))
 
-    yield begin
-    await client.aclose()
-    await redis.close()
+    return begin
 
 
 def text(result: dict[str, Any]) -> str:
@@ -133,6 +139,35 @@ async def test_a_request_that_nobody_served_in_time_is_posted_again(
     assert not asking.done()
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
+    await link.close()
+
+
+async def test_whoever_goes_on_withdraws_the_attempt_that_runs(
+    stage: Stage, ask: Ask, answers_of: Callable[..., Answers]
+) -> None:
+    """The first two have ended; of the third only the process knew that is gone."""
+
+    def script(request: GenerationRequest) -> Answer:
+        if request.id == "job.1.2":
+            return Answer([[5, 6]], gate=Gate(1))
+        return Answer([[5]], error=ErrorCode.EXPIRED)
+
+    worker = await stage.worker(script)
+    asking = ask()
+
+    async def runs() -> bool:
+        return len(worker.requests) == 3
+
+    await eventually(runs)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await answers_of().withdraw(LINE)
+    link = await Link.open(stage.url)
+
+    async def ended() -> bool:
+        return not await link.call("XLEN", stage.keys.requests("low"))
+
+    await eventually(ended)
     await link.close()
 
 

@@ -7,7 +7,11 @@ from typing import Any
 import openai
 import pytest
 
-from orcastream.gateway.batches.batch_request import WINDOW_MS
+from orcastream.broker.jobs.job import Job, JobLine
+from orcastream.gateway.admission.api_key import Grant
+from orcastream.gateway.batches.batch_request import WINDOW_MS, BatchRequest, BatchTerms
+from orcastream.gateway.batches.line_answers import LineAnswers
+from orcastream.schemas.errors import ErrorCode
 from orcastream.schemas.keys import Keys
 from orcastream.schemas.request import GenerationRequest
 from tests.gateway.batches.conftest import CHAT, begin, ended, file_of, line, results
@@ -143,6 +147,47 @@ async def test_wrong_batches_are_refused(stage: Stage) -> None:
     with pytest.raises(openai.NotFoundError) as unknown:
         await client.batches.create(**{**asked, "input_file_id": "file-none"})
     assert (unknown.value.code, unknown.value.param) == ("file_not_found", "input_file_id")
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_whoever_goes_on_withdraws_the_attempt_that_runs(
+    stage: Stage, redis_server: RedisServer, is_kept: bool
+) -> None:
+    """The first one has expired, and may be forgotten; of the second only the gateway knew that is gone."""
+
+    def script(request: GenerationRequest) -> Answer:
+        if request.id.endswith(".1.1"):
+            return Answer([[5, 6]], gate=Gate(1))
+        return Answer([[5]], error=ErrorCode.EXPIRED)
+
+    worker = await stage.worker(script)
+    gateways = [(await stage.gateway()).gateway for _ in range(2)]
+    asked = BatchRequest(input_file_id="file-1", endpoint=CHAT, completion_window="24h")
+    terms = BatchTerms(asked=asked, grant=Grant(tenant="default"), kept_s=60)
+    order = terms.order(gateways[0].redis.now_ms, retention_s=60)
+    answers = [
+        LineAnswers(gateway, Job(gateway.redis, stage.keys, "batch_x", patience_s=10), order, terms)
+        for gateway in gateways
+    ]
+    posted = JobLine(1, json.dumps(line("a")).encode())
+    answering = asyncio.create_task(answers[0].answer(posted))
+
+    async def runs() -> bool:
+        return len(worker.requests) == 2
+
+    await eventually(runs)
+    answering.cancel()
+    await asyncio.gather(answering, return_exceptions=True)
+    with redis_server.client() as redis:
+        if not is_kept:
+            first = worker.requests[0].id
+            redis.delete(stage.keys.seen(first), stage.keys.reply(first))
+        await answers[1].withdraw(posted)
+
+        async def runs_nothing() -> bool:
+            return not redis.xlen(stage.keys.requests("low"))
+
+        await eventually(runs_nothing)
 
 
 async def test_cancelling_ends_what_runs_and_what_waits(stage: Stage, redis_server: RedisServer) -> None:
