@@ -77,9 +77,8 @@ class BeamSearch:
         return sorted(branches, key=lambda branch: -branch.score)[: self.beam.num_candidates(self._stops)]
 
     def _finish(self, output_ids: tuple[int, ...], branch: Branch, length: int) -> None:
+        """Take it in and keep the best `width`, however many end in the step in which `width` have."""
         score = float(np.float32(branch.score) / np.float32(length**self.beam.length_penalty))
-        if len(self._finished) == self.beam.width and self.beam.early_stopping:
-            return
         reason = FinishReason.STOP if branch.token in self._stops else FinishReason.LENGTH
         self._finished.append(Hypothesis(output_ids, score, reason))
         self._finished.sort(key=lambda hypothesis: -hypothesis.score)

@@ -1,14 +1,17 @@
 """Beam search equals that of transformers' generate, whatever else is in the batch and whoever is preempted."""
 
+import random
 from itertools import count
 from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput
 
 from orcastream.engine import Beam, OrcaEngine, Request, TokenEvent
 from orcastream.engine.batch.flat_batch import FlatBatch
+from orcastream.engine.beam_search import BeamSearch
 from orcastream.engine.model.quiet import quiet
 from orcastream.engine.request import INTERNAL
 from orcastream.schemas.errors import InvalidRequest
@@ -39,6 +42,71 @@ def reference(model: PreTrainedModel, prompt: tuple[int, ...], beam: Beam, num_t
         )
     rows = [row[len(prompt) :].tolist() for row in output]
     return [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
+
+
+class Table(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
+    """Random logits for what follows a token at a position: `[position, vocab, vocab]`, `stops` likely."""
+
+    config_class = PreTrainedConfig
+
+    def __init__(self, seed: int, vocab_size: int, positions: int, stops: list[int]) -> None:
+        super().__init__(PreTrainedConfig(vocab_size=vocab_size, is_decoder=True))
+        generator = torch.Generator().manual_seed(seed)
+        logits = torch.randn((positions, vocab_size, vocab_size), generator=generator) * 2
+        logits[:, :, stops] += 1.5
+        self.logits = torch.nn.Parameter(logits)
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> CausalLMOutput:
+        return CausalLMOutput(logits=self.logits[input_ids.shape[1] - 1, input_ids[:, -1:]])
+
+    def candidates(self, outputs: tuple[int, ...], how_many: int) -> list[tuple[int, float]]:
+        """The likeliest behind the prompt 0 and these."""
+        last = (0, *outputs)[-1]
+        best = self.logits[len(outputs), last].log_softmax(dim=-1).topk(min(how_many, len(self.logits[0])))
+        return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+    def generated(self, beam: Beam, stops: list[int], num_tokens: int) -> list[list[int]]:
+        """By transformers."""
+        ids = torch.zeros((1, 1), dtype=torch.long)
+        output = self.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            use_cache=False,
+            max_new_tokens=num_tokens,
+            do_sample=False,
+            num_beams=beam.width,
+            num_return_sequences=beam.num_return,
+            length_penalty=beam.length_penalty,
+            early_stopping=beam.early_stopping,
+            eos_token_id=stops,
+            pad_token_id=0,
+        )
+        rows = [row[1:].tolist() for row in output]
+        return [row[: next((i + 1 for i, token in enumerate(row) if token in stops), num_tokens)] for row in rows]
+
+    def searched(self, beam: Beam, stops: list[int], num_tokens: int) -> list[list[int]]:
+        """By the engine's rules."""
+        search = BeamSearch(beam, stops, num_tokens)
+        running: list[tuple[int, ...]] = [()]
+        while running:
+            found = [self.candidates(outputs, beam.num_candidates(stops)) for outputs in running]
+            running = [(*running[branch.parent], branch.token) for branch in search.step(running, found)]
+        return [list(hypothesis.output_ids) for hypothesis in search.best()]
+
+
+@torch.inference_mode()
+def test_rules_are_those_of_transformers_on_random_data() -> None:
+    """Above all where several hypotheses end in one step, of which those that score best stay."""
+    drawn = random.Random(3)
+    for seed in range(150):
+        stops = drawn.sample(range(1, 12), drawn.choice([1, 2, 4]))
+        width = drawn.choice([2, 3, 5, 7])
+        beam = Beam(width, drawn.randint(1, width), drawn.choice([-1.0, 0.0, 0.5, 1.0, 2.0]), drawn.random() < 0.7)
+        num_tokens = drawn.choice([1, 2, 5, 9])
+        table = Table(seed, 12, num_tokens, stops)
+        with quiet():
+            expected = table.generated(beam, stops, num_tokens)
+        assert table.searched(beam, stops, num_tokens) == expected, (seed, beam, stops, num_tokens)
 
 
 def search(name: str, prompt: tuple[int, ...], beam: Beam, num_tokens: int = 12, **params: Any) -> Request:
