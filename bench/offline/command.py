@@ -1,8 +1,9 @@
 """Measure the engine alone, without queue and HTTP: policies and settings against each other.
 
-The model is loaded once; every run has an engine of its own around it, with an empty cache. The variants take turns,
-repeat by repeat, so that whatever else the machine does strikes all of them alike. Ratios are those of medians to the
-first variant.
+The model is loaded once, and once more for variants that want other weights or modules in memory (`weight_dtype`,
+`model_passes`, `self_check`); every run has an engine of its own around it, with an empty cache. The variants take
+turns, repeat by repeat, so that whatever else the machine does strikes all of them alike. Ratios are those of medians
+to the first variant.
 
   orcastream bench offline --model DIR --workload short_long_mix --policy static,fcfs --max-batch-size 2
   orcastream bench offline --model DIR --workload shared_prefix --compare prefix_cache=false --json figures.json
@@ -73,17 +74,18 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class OfflineBench:
-    """One loaded model, and the variants that take turns around it."""
+    """The loaded model, or one for each way to load it, and the variants that take turns around it."""
 
     def __init__(self, options: argparse.Namespace, compared: Sequence[EngineVariant]) -> None:
         self._options = options
         self._objectives = objectives(options)
         self._threads = _set_threads(options.threads)
-        self._model, self._card = _load(compared[0].config)
+        self._card, models = _load(compared)
         rates: list[float | None] = [*numbers("--sweep", options.sweep)] or [None]
         self._runs = [
             _Run(
                 variant.config,
+                models[variant.loaded_as],
                 rate,
                 follows,
                 Variant(name, _settings(variant.config), _name(variant, None, follows), rate),
@@ -141,7 +143,7 @@ class OfflineBench:
         return draw_workload(options, draw)
 
     def _once(self, run: "_Run", requests: list[SampleRequest], tell: Callable[[int], None]) -> dict[str, Any]:
-        engine = OrcaEngine(replace(run.config, self_check=False), self._model)  # it was checked when it was loaded
+        engine = OrcaEngine(replace(run.config, self_check=False), run.model)  # it was checked when it was loaded
         engine.settle()
         matcher = endless_matcher(engine.limits.vocab_size, engine.eos_token_ids) if run.follows_schema else None
         Drive(engine, _warm_up(requests, self._options.warmup), Objectives(), matcher).run()
@@ -160,6 +162,7 @@ class _Run(NamedTuple):
     """What is measured once per repeat."""
 
     config: EngineConfig
+    model: PreTrainedModel
     rate: float | None
     follows_schema: bool
     variant: Variant
@@ -193,10 +196,19 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(list(arguments))
 
 
-def _load(config: EngineConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """The model, checked by the engine that loads it."""
-    engine = OrcaEngine.load(config)
-    return engine.model, {**model_card(config.model, engine.model), "operators": engine.operators.as_dict()}
+def _load(compared: Sequence[EngineVariant]) -> tuple[dict[str, Any], dict[tuple[Any, ...], PreTrainedModel]]:
+    """What the first variant's model is, and the models by what they are loaded as, each checked where it is loaded."""
+    card: dict[str, Any] = {}
+    models: dict[tuple[Any, ...], PreTrainedModel] = {}
+    for variant in compared:
+        if variant.loaded_as in models:
+            continue
+        engine = OrcaEngine.load(variant.config)
+        models[variant.loaded_as] = engine.model
+        card = card or {**model_card(variant.config.model, engine.model), "operators": engine.operators.as_dict()}
+        del engine
+        gc.collect()  # the next one's cache shall find this one's memory free
+    return card, models
 
 
 def _set_threads(threads: int | None) -> int:

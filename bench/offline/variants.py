@@ -10,7 +10,9 @@ from orcastream.cli.errors import UserError
 from orcastream.engine import EngineConfig
 
 OF_THE_MODEL = ("model", "dtype", "device")
-"""What the loaded model, which all variants share, is made with."""
+"""What is the same for all variants."""
+_WHEN_LOADED = ("self_check", "model_passes", "weight_dtype")
+"""What decides which operators and weights a model in memory has: `OrcaEngine.load` alone heeds it."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,11 @@ class EngineVariant:
 
     name: str
     config: EngineConfig
+
+    @property
+    def loaded_as(self) -> tuple[Any, ...]:
+        """Variants that are equal in this share one model in memory."""
+        return tuple(getattr(self.config, name) for name in _WHEN_LOADED)
 
 
 def read_setting(name: str, text: str) -> Any:

@@ -6,15 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from orcastream import demo
 from orcastream.bench.figures.outcome import Objectives
 from orcastream.bench.main import main
+from orcastream.bench.offline.command import OfflineBench
 from orcastream.bench.offline.drive import Drive
 from orcastream.bench.offline.variants import variants
 from orcastream.bench.workloads import SampleRequest
 from orcastream.cli.errors import UserError
 from orcastream.engine import EngineConfig, OrcaEngine
+from orcastream.engine.model.passes import passes_unavailable
+from orcastream.engine.model.passes.merge_projections import MergedLinear
+from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
 
 MODEL = str(demo.MODEL_DIR)
 BASE: dict[str, Any] = {"model": MODEL, "self_check": False, "kv_cache_memory": 4 * 2**20}
@@ -94,6 +99,35 @@ def test_variants_take_turns_and_stand_in_one_result(tmp_path: Path, capsys: pyt
     assert saved["model"]["parameters"] > 10**6
     assert saved["model"]["operators"]["dtype"] == "float32"
     assert "block_size=8,max_num_batched_tokens=16: median of 2 runs, 4 requests, 4 complete" in capsys.readouterr().out
+
+
+NATIVE = pytest.mark.skipif(
+    passes_unavailable(torch.device("cpu")) is not None,
+    reason="no compiled operators: python -m orcastream.engine.native.build",
+)
+
+
+@NATIVE
+def test_each_variant_runs_on_a_model_that_was_loaded_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[tuple[str, str], set[torch.dtype]] = {}
+    models = set()
+    once = OfflineBench._once
+
+    def noting(bench: OfflineBench, run: Any, *arguments: Any) -> dict[str, Any]:
+        layers = [module for module in run.model.modules() if isinstance(module, MergedLinear | PackedLinearLayer)]
+        found[run.config.model_passes, run.config.weight_dtype] = {layer.packed.dtype for layer in layers}
+        models.add(run.model)
+        return once(bench, run, *arguments)
+
+    monkeypatch.setattr(OfflineBench, "_once", noting)
+    command = ["offline", "--model", MODEL, "--requests", "1", "--length-scale", "0.02", "--repeats", "1"]
+    command += ["--warmup", "0", "--kv-cache-memory", "4MiB", "--no-self-check", "--device", "cpu"]
+    command += ["--compare", "weight_dtype=int8", "--compare", "model_passes=off", "--compare", "block_size=8"]
+    assert main(command) == 0
+    assert torch.int8 not in found["auto", "auto"] != set()
+    assert torch.int8 in found["auto", "int8"]
+    assert found["off", "auto"] == set()
+    assert len(models) == 3
 
 
 def test_a_sweep_gives_a_curve(tmp_path: Path) -> None:

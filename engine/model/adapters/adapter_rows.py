@@ -4,9 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from weakref import finalize
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from orcastream.engine.batch.flat_batch import IntArray
 from orcastream.engine.model.adapters.adapter import Adapter
@@ -35,18 +37,36 @@ def adding(rows: Sequence[AdapterRows]) -> Iterator[None]:
         _IN_FORCE.reset(token)
 
 
-def let_modules_add(sites: Iterable[Site]) -> None:
-    """The modules of `sites` heed what is in force from now on, whichever engine's it is."""
-    for site in sites:
-        if not any(isinstance(hook, _Add) for hook in site.module._forward_hooks.values()):
-            site.module.register_forward_hook(_Add(site.name))
+def let_modules_add(sites: Iterable[Site], user: object) -> None:
+    """The modules of `sites` heed what is in force, whichever engine's it is, as long as such a `user` lives."""
+    hooks = [_hook_of(site) for site in sites]
+    finalize(user, _leave, hooks).atexit = False
 
 
-@dataclass(frozen=True, slots=True)
+def _hook_of(site: Site) -> "_Add":
+    """The one of that module, which has a user more."""
+    found = next((each for each in site.module._forward_hooks.values() if isinstance(each, _Add)), None)
+    if found is None:
+        found = _Add(site.name)
+        found.handle = site.module.register_forward_hook(found)
+    found.users += 1
+    return found
+
+
+def _leave(hooks: Iterable["_Add"]) -> None:
+    for hook in hooks:
+        hook.users -= 1
+        if not hook.users and hook.handle is not None:
+            hook.handle.remove()
+
+
+@dataclass(eq=False, slots=True)
 class _Add:
-    """A forward hook. Where nothing is in force it costs a call per module."""
+    """A forward hook. Where nothing is in force it costs a call per module, and an MLP its fused operator."""
 
     site: str
+    users: int = 0
+    handle: RemovableHandle | None = None
 
     def __call__(self, module: nn.Module, arguments: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
         for each in _IN_FORCE.get():

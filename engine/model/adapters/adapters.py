@@ -37,7 +37,7 @@ class Adapters:
         self._sites = find_sites(model, probe)
         self._numbers = count()
         self._known: WeakValueDictionary[int, Adapter] = WeakValueDictionary()
-        let_modules_add(self._sites)
+        let_modules_add(self._sites, self)
 
     @classmethod
     def of(cls, config: EngineConfig, runner: "ModelRunner") -> "Adapters | None":

@@ -1,5 +1,6 @@
 """Requests of several adapters and of none in one flat batch get what each gets alone from weights merged by PEFT."""
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -225,3 +226,18 @@ def test_engines_of_one_model_have_adapters_of_their_own(
             engine.step()
     expected = [merged(model, folders[0]), merged(model, folders[2]), model]
     assert [list(each.output_ids) for each in requests] == [greedy_reference(one, PROMPTS[1], 12) for one in expected]
+
+
+def test_a_model_is_as_it_was_when_the_last_engine_with_adapters_is_gone(
+    make_model: MakeModel, make_engine: MakeEngine
+) -> None:
+    model = make_model()
+    engines = [make_engine(model, max_adapters=1), make_engine(model, max_adapters=2)]
+    hooked = [module for module in model.modules() if module._forward_hooks]
+    assert {len(module._forward_hooks) for module in hooked} == {1}
+    del engines[0]
+    gc.collect()
+    assert [module for module in model.modules() if module._forward_hooks] == hooked
+    engines.clear()
+    gc.collect()
+    assert not any(module._forward_hooks for module in model.modules())
