@@ -61,19 +61,28 @@ async def create(gateway: Gateway, request: Request) -> Response:
 async def _accept(
     received: Received, options: ResponseOptions, telemetry: RequestTelemetry
 ) -> tuple[ResponseRecord, Accepted]:
-    """The request in the queue, and what is kept of it; of a repeated one, that of the first."""
+    """The request in the queue, and what is told of it; of a repeated one, what is known of the first."""
     model, (request,) = received.model, received.requests
     shown = model.ids.shown(request.id, request.payload.tenant)
     record = ResponseRecord.of(received.asked, shown, received.shown_model, model.redis.now_ms // 1000)
-    if not options.store:
-        return record, await accept(model, request, options, received.grant, telemetry)
-    request = replace(request, record=record.encode())
+    if options.store:
+        request = replace(request, record=record.encode())
     accepted = await accept(model, request, options, received.grant, telemetry)
     if accepted.is_duplicate:
-        return await read_record(model, request.id) or record, accepted
-    expire_at_ms = request.deadline_ms + model.settings.retention_ms
-    await model.patiently(lambda link: model.responses.count(link, request, expire_at_ms=expire_at_ms))
+        return await _record_of_first(accepted, record, is_stored=options.store), accepted
+    if options.store:
+        expire_at_ms = request.deadline_ms + model.settings.retention_ms
+        await model.patiently(lambda link: model.responses.count(link, request, expire_at_ms=expire_at_ms))
     return record, accepted
+
+
+async def _record_of_first(accepted: Accepted, repeated: ResponseRecord, *, is_stored: bool) -> ResponseRecord:
+    """What is kept of the first request of an id; where that is nothing, no body that asks to be stored is like it."""
+    kept = await read_record(accepted.model, accepted.request.id)
+    if kept is not None:
+        return kept
+    unknown = ResponseRecord.unknown(repeated.model, accepted.entry.order[0])
+    return unknown if is_stored else replace(repeated, created=unknown.created)
 
 
 async def _in_background(gateway: Gateway, accepted: Accepted, builder: ResponseBuilder) -> Json:
@@ -84,8 +93,10 @@ async def _in_background(gateway: Gateway, accepted: Accepted, builder: Response
     if not accepted.is_duplicate:
         return builder.response()
     found = await gateway.models.find(accepted.shown_id, accepted.tenant)
-    stored = None if found is None else await StoredResponse.read(found)
-    return builder.response() if stored is None else (await stored.now(gateway.offload)).response()
+    if found is None:
+        return builder.response()
+    stored = await StoredResponse.read(found) or StoredResponse.unknown(found)
+    return (await stored.now(gateway.offload)).response()
 
 
 async def _whole(session: ReplySession, builder: ResponseBuilder) -> bytes:

@@ -35,7 +35,7 @@ class StoredResponse:
         """That of a request of which nothing is kept: its reply can be read nevertheless."""
         origin = found.origin
         created_ms = found.model.redis.now_ms if origin.ref is None else origin.ref.order[0]
-        return cls(found, ResponseRecord(found.shown_model, created_ms // 1000, {}, ()))
+        return cls(found, ResponseRecord.unknown(found.shown_model, created_ms))
 
     @property
     def id(self) -> str:

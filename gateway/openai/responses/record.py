@@ -58,6 +58,11 @@ class ResponseRecord:
         named = input_of(asked).with_ids(f"{shown_id.removeprefix('resp_')}_in")
         return cls(model, created, told, named.items)
 
+    @classmethod
+    def unknown(cls, model: str, created_ms: int) -> Self:
+        """That of a request of which nothing is kept."""
+        return cls(model, created_ms // 1000, {}, ())
+
     def shape(self, shown_id: str) -> ResponseShape:
         """How the response is written."""
         return ResponseShape(shown_id, self.model, self.created, self.told)

@@ -265,6 +265,32 @@ async def test_what_is_not_stored_is_not_found_by_its_id_and_leaves_nothing(stag
     assert events[-1]["response"]["output"][0]["content"][0]["text"] == TEXT
 
 
+async def test_a_repeated_id_is_the_first_ones_response(stage: Stage) -> None:
+    worker = await stage.worker()
+    http = (await stage.gateway()).http()
+
+    async def ask(**changes: Any) -> dict[str, Any]:
+        body = {"model": MODEL, "input": "hi", "temperature": 0.5, **changes}
+        answer = await http.post("/v1/responses", json=body)
+        assert answer.status_code == 200, answer.text
+        told: dict[str, Any] = answer.json()
+        return told
+
+    unstored = await ask(request_id="u", store=False)
+    again = await ask(request_id="u", store=False)
+    assert abs(again.pop("created_at") - unstored.pop("created_at")) <= 1
+    assert again.pop("completed_at") is unstored.pop("completed_at") is None
+    assert again == unstored
+    for other in ({"store": True}, {"background": True}, {"store": True, "input": "something else"}):
+        told = await ask(request_id="u", **other)
+        assert (told["store"], told["background"], told["status"]) == (False, False, "completed")
+        assert told["output"] == unstored["output"]
+    assert (await http.get("/v1/responses/resp_u")).status_code == 404
+    stored = await ask(request_id="s")
+    assert stored == await ask(request_id="s", store=False, temperature=1)
+    assert len(worker.requests) == 2
+
+
 async def test_a_conversation_goes_on(stage: Stage) -> None:
     worker = await stage.worker("ok")
     served, other = await stage.gateway(), await stage.gateway()
