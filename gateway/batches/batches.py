@@ -10,7 +10,7 @@ from uuid import uuid4
 from redis.exceptions import ResponseError
 from starlette.requests import Request
 
-from orcastream.broker.errors import BrokerError
+from orcastream.broker.errors import WRONG_TYPE, BrokerError, error_code
 from orcastream.broker.files.file_store import FileStore
 from orcastream.broker.jobs.batch_index import BatchIndex
 from orcastream.broker.jobs.job import Job, JobSeen, see_jobs
@@ -167,7 +167,13 @@ class Batches:
             if len(self._running) >= _AT_ONCE:
                 return
             if batch_id not in self._running and not self._failed.pauses(batch_id):
-                await self._take_up(batch_id, tenant)
+                try:
+                    await self._take_up(batch_id, tenant)
+                except (BrokerError, ResponseError):
+                    raise
+                except Exception:
+                    LOGGER.exception("taking up the batch %s failed", batch_id)
+                    self._failed.add(batch_id)
 
     async def _take_up(self, batch_id: str, tenant: str) -> None:
         """Run a batch, unless another gateway does."""
@@ -195,6 +201,8 @@ class Batches:
             await self._index.close(job.id)
         except (BrokerError, ResponseError) as error:
             log_event("batch interrupted", batch=job.id, why=error)
+            if isinstance(error, ResponseError) and error_code(error) == WRONG_TYPE:
+                self._failed.add(job.id)
         except Exception:
             LOGGER.exception("running the batch %s failed", job.id)
             self._failed.add(job.id)

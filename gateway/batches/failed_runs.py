@@ -1,4 +1,4 @@
-"""Batches whose runs failed unforeseen: each is let alone for a while, and leaves its place to others meanwhile."""
+"""Batches whose runs failed in a way that waiting for Redis does not mend: others get their places for a while."""
 
 import time
 from collections.abc import Container

@@ -14,9 +14,11 @@ from orcastream.broker.jobs.result_line import failed
 from orcastream.gateway.batches import batch_line
 from orcastream.gateway.batches.batch_line import BatchLine
 from orcastream.gateway.batches.batch_run import BatchRun
+from orcastream.gateway.batches.batches import Batch, Batches
 from orcastream.gateway.batches.line_answers import LineAnswers
 from tests.gateway.batches.conftest import begin, ended, line, results
 from tests.gateway.conftest import Stage, eventually
+from tests.redis_server import RedisServer
 
 
 async def test_a_line_fails_alone(
@@ -69,6 +71,49 @@ async def test_batches_that_fail_again_and_again_keep_no_place(
 
     await eventually(all_broke)
     assert (await ended(client, await begin(client, line("a")))).status == "completed"
+
+
+async def test_batches_whose_lines_are_something_else_keep_no_place(
+    stage: Stage, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orcastream.gateway.batches.batches._LOOK_S", 0.02)
+    client = (await stage.gateway(require_worker=False)).openai()
+    damaged = [await begin(client, line("a")) for _ in range(4)]
+
+    async def have_begun() -> bool:
+        found = [await client.batches.retrieve(batch.id) for batch in damaged]
+        return all(batch.status == "in_progress" for batch in found)
+
+    await eventually(have_begun)
+    with redis_server.client() as redis:
+        for batch in damaged:
+            redis.delete(stage.keys.job_lines(batch.id))
+            redis.set(stage.keys.job_lines(batch.id), "something else")
+    await stage.worker()
+    assert (await ended(client, await begin(client, line("a")))).status == "completed"
+
+
+async def test_a_batch_that_cannot_be_taken_up_holds_up_no_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    find, broken = Batches.find, list[str]()
+
+    async def fail_for_the_first(self: Batches, batch_id: str, tenant: str) -> Batch | None:
+        broken.append(batch_id)
+        if batch_id == broken[0]:
+            raise KeyError("unforeseen")
+        return await find(self, batch_id, tenant)
+
+    await stage.worker()
+    client = (await stage.gateway()).openai()
+    with monkeypatch.context() as patched:
+        patched.setattr(Batches, "find", fail_for_the_first)
+        first = await begin(client, line("a"))
+
+        async def has_failed() -> bool:
+            return bool(broken)
+
+        await eventually(has_failed)
+        assert broken[0] == first.id
+        assert (await ended(client, await begin(client, line("a")))).status == "completed"
 
 
 @pytest.fixture
