@@ -22,6 +22,7 @@ _SHAPE = (
 def model_card(name: str, model: PreTrainedModel) -> dict[str, Any]:
     """Name, architecture, parameters, bytes, dtype, device and shape, as plain values."""
     text = model.config.get_text_config()
+    shape = [field for field in _SHAPE if field not in (text.per_layer_attributes or ())]
     # Of its configuration, for passes may have packed the weights that were loaded.
     with quiet(), torch.device("meta"):
         weights = list(AutoModelForCausalLM.from_config(model.config, dtype=model.dtype).parameters())
@@ -32,5 +33,5 @@ def model_card(name: str, model: PreTrainedModel) -> dict[str, Any]:
         "bytes": sum(weight.numel() * weight.element_size() for weight in weights),
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": str(model.device),
-        **{field: getattr(text, field) for field in _SHAPE if isinstance(getattr(text, field, None), int)},
+        **{field: getattr(text, field) for field in shape if isinstance(getattr(text, field, None), int)},
     }

@@ -13,6 +13,7 @@ from orcastream.bench.figures.outcome import Objectives
 from orcastream.bench.main import main
 from orcastream.bench.offline.command import OfflineBench
 from orcastream.bench.offline.drive import Drive
+from orcastream.bench.offline.model_card import model_card
 from orcastream.bench.offline.variants import variants
 from orcastream.bench.workloads import SampleRequest
 from orcastream.cli.errors import UserError
@@ -20,6 +21,7 @@ from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.engine.model.passes import passes_unavailable
 from orcastream.engine.model.passes.merge_projections import MergedLinear
 from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
+from tests.engine.conftest import build
 
 MODEL = str(demo.MODEL_DIR)
 BASE: dict[str, Any] = {"model": MODEL, "self_check": False, "kv_cache_memory": 4 * 2**20}
@@ -138,6 +140,14 @@ def test_a_sweep_gives_a_curve(tmp_path: Path) -> None:
     saved = json.loads(path.read_text(encoding="utf-8"))
     assert [point["load"] for point in saved["curves"]["base"]] == [50, 100]
     assert saved["sustained"]["load"] == {"base": 100}
+
+
+def test_the_card_says_what_all_layers_have() -> None:
+    config = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "head_dim": 16, "vocab_size": 96}
+    model = build("gemma4_text", **config, global_head_dim=32, vocab_size_per_layer_input=96, num_hidden_layers=6)
+    card = model_card("tiny", model)
+    assert card["hidden_size"] == 32
+    assert "head_dim" not in card
 
 
 @pytest.mark.parametrize(
