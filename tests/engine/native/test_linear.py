@@ -79,6 +79,18 @@ def test_a_row_does_not_depend_on_the_others_but_for_rounding(instruction_set: s
         torch.testing.assert_close(packed(x[:rows], torch.float32), together[:rows], rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_in_8_bits_a_row_does_not_depend_on_the_others(instruction_set: str, dtype: torch.dtype) -> None:
+    """Bit by bit, where products are summed exactly."""
+    if instruction_set not in ("amx", "avx512_bf16", "avx512_vnni"):
+        pytest.skip("products of 8 bits are not summed exactly")
+    x, weight, _ = operands(100, 96, 1030, dtype)
+    packed = PackedLinear.quantize(weight, instruction_set=instruction_set)
+    together = packed(x, torch.float32)
+    for rows in (1, 2, 7, 8, 15, 31, 50, 64, 65):
+        assert torch.equal(packed(x[:rows], torch.float32), together[:rows])
+
+
 @pytest.mark.parametrize(("few", "many"), [(20, 24), (60, 72)])
 def test_weights_that_are_widened_for_many_rows_give_the_same(instruction_set: str, few: int, many: int) -> None:
     """Bit by bit: whole blocks of rows, of 4 or 12, five without and six with it."""
