@@ -1,8 +1,9 @@
 """A small random model of the same architecture, whose thresholds lie within a few tokens."""
 
 import copy
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ _FEWEST_LAYERS = 4
 _MOST_KINDS = 8
 """Of layers; a list of more has a number of its own for each."""
 _MOST_PARAMETERS = 50_000_000
+_LAYERS_OF_OTHERS = ("num_hidden_layers", "num_layers", "encoder_layers", "depth", "num_blocks")
+"""What sub-models call the number of their layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ def thresholds(model_config: Any, max_model_len: int) -> list[Threshold]:
 
 
 def _thresholds(owner: Any) -> Iterator[Threshold]:
+    if not isinstance(owner, dict):
+        yield from _thresholds(_own_of_layers(owner))
     for name, value in list((owner if isinstance(owner, dict) else vars(owner)).items()):
         if isinstance(value, dict):
             yield from _thresholds(value)
@@ -66,42 +71,131 @@ def tiny_copy(model: PreTrainedModel, shrunk: Collection[str]) -> PreTrainedMode
     """A random float32 model of the class and configuration of `model`, on its device; UnsupportedModel if none works.
 
     Thresholds named in `shrunk` come within a few tokens, the others stay out of reach. Heads, widths, layers, experts
-    and vocabulary are reduced; what kinds of layers there are is kept. Where an architecture does not take the reduced
-    sizes, only layers and vocabulary are.
+    and vocabulary are reduced; what kinds of layers there are is kept. Of sub-models through which no token goes, such
+    as those that read images, one layer stays. Where an architecture does not take the reduced sizes, only layers and
+    vocabulary are.
     """
-    problem: Exception | None = None
-    for widths in (True, False):
+    problems: list[Exception] = []
+    for widths, others in product((True, False), (True, False) if _others(model.config) else (False,)):
         config = copy.deepcopy(model.config)
         for threshold in _thresholds(config.get_text_config()):
             threshold.set(TINY_THRESHOLD if threshold.name in shrunk else max(threshold.tokens, POSITIONS))
         try:
             _shrink(config.get_text_config(), widths)
+            for other in _others(config) if others else ():
+                _shrink_other(other)
             tiny = _random_model(type(model), config).to(model.device)
             two = torch.arange(2, device=tiny.device).unsqueeze(0)
             with torch.inference_mode():
                 tiny(input_ids=two, position_ids=two, use_cache=False)
             return tiny
         except Exception as error:
-            problem = error
-    raise UnsupportedModel(f"no small copy can be made to check the model against: {problem!r}") from problem
+            problems.append(error)
+    first, last = repr(problems[0]), repr(problems[-1])
+    reason = first if last == first else f"{first}; with its own widths: {last}"
+    raise UnsupportedModel(f"no small copy can be made to check the model against: {reason}") from problems[0]
+
+
+def _own_of_layers(config: Any) -> dict[int, dict[str, Any]]:
+    """What single layers have otherwise than the rest, by their numbers, where it stands.
+
+    As long as there is any, transformers tells of the configuration as a whole nothing that they have otherwise.
+    """
+    own: dict[int, dict[str, Any]] = getattr(vars(config).get("_heterogeneity_spec"), "per_layer_overrides", {})
+    return own
 
 
 def _shrink(config: Any, widths: bool) -> None:
-    layers = config.num_hidden_layers
-    fewer = min(layers, max(_FEWEST_LAYERS, _layers_of_all_kinds(config)))
-    for name, value in list(vars(config).items()):
-        if isinstance(value, list | tuple) and len(value) == layers:
-            setattr(config, name, value[:fewer])
-    config.num_hidden_layers = fewer
+    own, kept = _own_of_layers(config), _kept_layers(config)
+    if own:
+        config.per_layer_config = None
+    before = {name: getattr(config, name, None) for each in own.values() for name in each}
+    if shared := _shared_layers(config):
+        config.num_kv_shared_layers = sum(layer in shared for layer in kept)
+    _keep_layers(config, "num_hidden_layers", kept)
     for name in [name for name in vars(config) if name.startswith("vocab_size")]:
         setattr(config, name, min(getattr(config, name), _VOCABULARY))
-    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+    for name in ("bos_token_id", "eos_token_id"):
         _forget_token(config, name)
+    if not 0 <= (getattr(config, "pad_token_id", None) or 0) < _VOCABULARY:  # some embed it in place of an image
+        _forget_token(config, "pad_token_id")
     if (getattr(config, "max_position_embeddings", None) or 0) > POSITIONS:
         config.max_position_embeddings = POSITIONS
     if widths:
         _shrink_heads(config)
         _shrink_inner_sizes(config)
+    if own:
+        config.per_layer_config = {
+            index: {
+                name: _in_proportion(value, before[name], getattr(config, name, None))
+                for name, value in own.get(layer, {}).items()
+            }
+            for index, layer in enumerate(kept)
+        }
+
+
+def _in_proportion(value: Any, before: Any, after: Any) -> Any:
+    """A layer's own `value` where that of the rest was `before` and is `after`."""
+    if before == after or not all(type(each) is int and each > 0 for each in (value, before, after)):
+        return value
+    return max(1, value * after // before)
+
+
+def _kept_layers(config: Any) -> list[int]:
+    """The first few, all kinds among them; likewise of those behind them that share keys and values of others."""
+    kinds, shared = _kinds(config), _shared_layers(config)
+    others = len(kinds) - len(shared)
+    dense = (getattr(config, "first_k_dense_replace", None) or 0) + 1
+    fewest = min(others, max(_FEWEST_LAYERS, _until_all(kinds[:others]), dense))
+    return [*range(fewest), *shared[: _until_all(kinds[others:])]]
+
+
+def _kinds(config: Any) -> list[str]:
+    """What each layer is, by all that is said of each."""
+    own, layers = _own_of_layers(config), config.num_hidden_layers
+    lists = [value for value in vars(config).values() if isinstance(value, list | tuple) and len(value) == layers]
+    told = [each for each in lists if len(set(map(str, each))) <= _MOST_KINDS]
+    return [str((own.get(layer), *(each[layer] for each in told))) for layer in range(layers)]
+
+
+def _shared_layers(config: Any) -> range:
+    """The last ones, which compute no keys and values but take those of layers before."""
+    layers = config.num_hidden_layers
+    return range(layers - (getattr(config, "num_kv_shared_layers", None) or 0), layers)
+
+
+def _until_all(kinds: Sequence[str]) -> int:
+    """How many of the first there must be to have one of each."""
+    return max((kinds.index(kind) for kind in set(kinds)), default=-1) + 1
+
+
+def _keep_layers(config: Any, name: str, kept: Sequence[int]) -> None:
+    """Of the layers, which `name` counts, and of what is said of each."""
+    layers = getattr(config, name)
+    for each, value in list(vars(config).items()):
+        if isinstance(value, list | tuple) and len(value) == layers:
+            setattr(config, each, type(value)(value[layer] for layer in kept))
+    setattr(config, name, len(kept))
+
+
+def _others(config: Any) -> list[Any]:
+    """The configurations of sub-models with layers of their own, besides the one that reads tokens."""
+    found = [getattr(config, name, None) for name in config.sub_configs]
+    return [each for each in found if each is not config.get_text_config() and _layers_of_other(each) is not None]
+
+
+def _layers_of_other(config: Any) -> str | None:
+    return next((name for name in _LAYERS_OF_OTHERS if isinstance(getattr(config, name, None), int)), None)
+
+
+def _shrink_other(config: Any) -> None:
+    """Its width stays, which projections to the model's own take."""
+    name = _layers_of_other(config)
+    if name is not None:
+        _keep_layers(config, name, [0])
+    if (getattr(config, "position_embedding_size", None) or 0) > POSITIONS:
+        config.position_embedding_size = POSITIONS
+    _shrink_inner_sizes(config)
 
 
 def _forget_token(config: Any, name: str) -> None:
@@ -110,15 +204,6 @@ def _forget_token(config: Any, name: str) -> None:
         setattr(config, name, None)
     except StrictDataclassError:
         setattr(config, name, 0)
-
-
-def _layers_of_all_kinds(config: Any) -> int:
-    """The shortest prefix of the layers that has one of each kind, as told by each list of something per layer."""
-    layers = config.num_hidden_layers
-    told = [value for value in vars(config).values() if isinstance(value, list | tuple) and len(value) == layers]
-    firsts = [{str(kind): at for at, kind in reversed(list(enumerate(value)))} for value in told]
-    last = max((max(first.values()) for first in firsts if len(first) <= _MOST_KINDS), default=0)
-    return max(last + 1, (getattr(config, "first_k_dense_replace", None) or 0) + 1)
 
 
 def _shrink_heads(config: Any) -> None:
@@ -145,12 +230,19 @@ def _shrink_heads(config: Any) -> None:
 
 def _shrink_inner_sizes(config: Any) -> None:
     for name, value in list(vars(config).items()):
+        if "intermediate" in name and isinstance(value, list):  # of each layer
+            setattr(config, name, [min(each, _INNER_SIZE) for each in value])
         if not isinstance(value, int) or isinstance(value, bool):
             continue
         if "intermediate" in name or name in ("ffn_dim", "n_inner", "ffn_hidden_size"):
             setattr(config, name, min(value, _INNER_SIZE))
         elif name in ("num_experts", "num_local_experts"):
-            setattr(config, name, min(value, max(4, config.num_experts_per_tok)))
+            setattr(config, name, min(value, max(4, _experts_per_token(config))))
+
+
+def _experts_per_token(config: Any) -> int:
+    found: int | None = getattr(config, "num_experts_per_tok", None) or getattr(config, "top_k_experts", None)
+    return found or 1
 
 
 def _random_model(kind: type[PreTrainedModel], config: Any) -> PreTrainedModel:

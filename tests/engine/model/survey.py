@@ -63,6 +63,20 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {**_SMALL, "hidden_size": 64, "num_hidden_layers": 5, "rope_parameters": None, "layer_types": None},
     {},
 )
+_PARTS: dict[str, Any] = {
+    "text_config": {**SIZES, **_SMALL, "max_position_embeddings": POSITIONS, "head_dim": 8, "num_hidden_layers": 4},
+    "vision_config": {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    },
+    "mm_tokens_per_image": 4,
+    "audio_config": None,
+}
+"""Of an architecture whose tokens are one part of it; images and sounds are not sent."""
 _MOST_PARAMETERS = 40_000_000
 _MOST_S = 60
 
@@ -73,7 +87,7 @@ class _TooSlow(BaseException):
 
 def tiny_model(name: str) -> PreTrainedModel | None:
     """The first variant that the architecture takes; None: it takes none."""
-    for variant in VARIANTS:
+    for variant in (*VARIANTS, _PARTS) if "text_config" in CONFIG_MAPPING[name].sub_configs else VARIANTS:
         changes = {"max_position_embeddings": POSITIONS, **variant}
         try:
             if _size(name, changes) <= _MOST_PARAMETERS:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
 
 from orcastream.engine import EngineConfig, OrcaEngine, UnsupportedModel
 from orcastream.engine.attention import TorchBackend
@@ -108,6 +108,17 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("starcoder2", {"sliding_window": 100}),
     ("granite", {}),
     ("stablelm", {}),
+    (
+        "gemma4_text",
+        {
+            "head_dim": 16,
+            "global_head_dim": 32,
+            "sliding_window": 100,
+            "num_hidden_layers": 7,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 96,
+        },
+    ),
     ("gpt_neox", {}),
 ]
 
@@ -178,6 +189,90 @@ def test_small_copy_of_a_large_configuration(make_model: MakeModel) -> None:
     assert set(tiny.config.layer_types) == set(model.config.layer_types)
     assert tiny.config.sliding_window < 32
     assert model.config.sliding_window == 100
+
+
+SHARING = {
+    "num_hidden_layers": 35,
+    "layer_types": [*["sliding_attention"] * 4, "full_attention"] * 7,
+    "num_key_value_heads": 1,
+    "num_kv_shared_layers": 20,
+}
+EXPERTS_OF_MANY = {
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "num_global_key_value_heads": 2,
+    "attention_k_eq_v": True,
+    "enable_moe_block": True,
+    "num_experts": 128,
+    "top_k_experts": 8,
+    "moe_intermediate_size": 704,
+}
+VISION = {
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "image_size": 896,
+    "patch_size": 14,
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("gemma4_text", {}),
+        ("gemma4_text", SHARING),
+        ("gemma4_text", EXPERTS_OF_MANY),
+        ("gemma3", {"vision_config": VISION}),
+        (
+            "gemma4",
+            {
+                "text_config": SHARING,
+                "vision_config": {"model_type": "gemma4_vision"},
+                "audio_config": {"model_type": "gemma4_audio"},
+            },
+        ),
+        ("gemma3n_text", {}),
+    ],
+    ids=["own_heads", "shared", "experts", "vision", "vision_and_audio", "own_inner_sizes"],
+)
+def test_a_small_copy_of_real_sizes_computes_the_same(
+    family: str, settings: dict[str, Any], device: torch.device
+) -> None:
+    """Where not all layers are alike, some take keys and values of others, or a part of the model reads images."""
+    check_small_copy(real_size(family, device, **settings), TorchBackend(), 4096)
+
+
+def real_size(family: str, device: torch.device, **settings: Any) -> PreTrainedModel:
+    """What a small copy is made of: the class, the configuration and the device, without the weights."""
+    config = CONFIG_MAPPING[family](**settings)
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    model: PreTrainedModel = kind.__new__(kind)
+    torch.nn.Module.__init__(model)
+    model.config = config
+    model.somewhere = torch.nn.Parameter(torch.zeros(1, device=device))
+    return model
+
+
+def test_what_single_layers_have_otherwise_stays_in_proportion(device: torch.device) -> None:
+    config = tiny_copy(real_size("gemma4_text", device, **(SHARING | EXPERTS_OF_MANY)), []).config
+    assert (config.num_hidden_layers, config.num_kv_shared_layers) == (10, 5)
+    assert set(config.layer_types[:5]) == set(config.layer_types[5:]) == {"sliding_attention", "full_attention"}
+    layers = [(layer.head_dim, layer.num_key_value_heads) for layer in config.per_layer_config]
+    assert layers == [*[(16, 2)] * 4, (32, 1)] * 2
+    assert config.num_experts == 8
+
+
+def test_the_first_reason_is_told_where_there_is_no_small_copy(device: torch.device) -> None:
+    with pytest.raises(UnsupportedModel, match=r"invalid for input of size.*own widths.*smallest copy has 806477952"):
+        tiny_copy(real_size("codegen", device), [])
+
+
+def test_thresholds_are_found_in_single_layers(make_model: MakeModel) -> None:
+    config = make_model("gemma4_text", head_dim=16, global_head_dim=32, vocab_size_per_layer_input=96).config
+    config.per_layer_config = {1: {"sliding_window": 40, "head_dim": 32}}
+    assert {threshold.tokens for threshold in thresholds(config, 1024)} == {512, 40}
+    assert [threshold.tokens for threshold in thresholds(config, 512)] == [40]
 
 
 def test_thresholds_are_found_in_nested_settings(make_model: MakeModel) -> None:
