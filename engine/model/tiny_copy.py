@@ -11,6 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel
 
 from orcastream.engine.errors import UnsupportedModel
+from orcastream.engine.native.linear import PANEL
 
 TINY_THRESHOLD = 8
 """What a window, a chunk size or an original length becomes; checks run over several times as many tokens."""
@@ -19,7 +20,7 @@ POSITIONS = 1024
 """Longest sequence of a small copy; more than a check computes."""
 
 _VOCABULARY = 128
-_HEAD_SIZE = 32
+_HEAD_SIZE = 16
 _INNER_SIZE = 64
 _FEWEST_LAYERS = 4
 _MOST_KINDS = 8
@@ -211,18 +212,19 @@ def _shrink_heads(config: Any) -> None:
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     fewer_kv = min(kv_heads, 2)
     fewer = fewer_kv * min(heads // kv_heads, 4)
+    head_size = max(_HEAD_SIZE, PANEL // fewer_kv)  # projections of which can be merged
     config.num_attention_heads = fewer
     if getattr(config, "num_key_value_heads", None) is not None:
         config.num_key_value_heads = fewer_kv
     if getattr(config, "head_dim", None) is not None and not hasattr(config, "qk_rope_head_dim"):
-        config.head_dim = _HEAD_SIZE
+        config.head_dim = head_size
     if getattr(config, "rotary_dim", None):
-        config.rotary_dim = min(config.rotary_dim, _HEAD_SIZE // 2)
+        config.rotary_dim = min(config.rotary_dim, head_size // 2)
     if getattr(config, "word_embed_proj_dim", None):
-        config.word_embed_proj_dim = fewer * _HEAD_SIZE
-    config.hidden_size = fewer * _HEAD_SIZE
+        config.word_embed_proj_dim = fewer * head_size
+    config.hidden_size = fewer * head_size
     rope = getattr(config, "rope_parameters", None) or {}
-    rotated = int(_HEAD_SIZE * (rope.get("partial_rotary_factor") or 1)) // 2
+    rotated = int(head_size * (rope.get("partial_rotary_factor") or 1)) // 2
     for name in ("short_factor", "long_factor"):
         if rope.get(name):
             rope[name] = rope[name][:rotated]

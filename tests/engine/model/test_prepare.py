@@ -67,3 +67,7 @@ def test_what_looks_like_its_kind_does_not(
 def test_a_length_that_is_never_reached_speaks_against_nothing(tmp_path: Path) -> None:
     model = prepared(tmp_path, "ministral3", torch.float32, max_model_len=200, **_MINISTRAL)
     assert hasattr(model, ATTRIBUTE)
+
+
+def test_one_head_of_keys_is_of_the_kind_too(tmp_path: Path) -> None:
+    assert hasattr(prepared(tmp_path, "llama", torch.float32, num_key_value_heads=1), ATTRIBUTE)
