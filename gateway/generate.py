@@ -10,12 +10,13 @@ from starlette.responses import Response
 
 from orcastream.broker.errors import BrokerError
 from orcastream.gateway.errors import ApiError
-from orcastream.gateway.intake import Received, accept, receive
+from orcastream.gateway.intake import Accepted, Received, accept, receive
 from orcastream.gateway.openai.answer_shape import AnswerShape
 from orcastream.gateway.openai.encoded_json import encoded
 from orcastream.gateway.openai.endpoint import GenerationEndpoint
-from orcastream.gateway.openai.opening import NO_OPENING, Opening
+from orcastream.gateway.openai.opening import Opening
 from orcastream.gateway.openai.prompt import Prompt, Text, TokenIds
+from orcastream.gateway.openai.request import ApiRequest
 from orcastream.gateway.replies.answer import ReadReply, as_api_error, gather, stream
 from orcastream.gateway.replies.answer_room import AnswerRoom
 from orcastream.gateway.replies.event_writer import EventWriter
@@ -33,16 +34,15 @@ class Reply:
 
     session: ReplySession
     shape: AnswerShape
+    opening: Opening
+    """What its choices begin with."""
+    repeated: Sequence[int] | None
+    """See PromptText."""
 
     def text(self) -> ReplyText:
         """What takes the reply's text in, from its start."""
         split = self.session.request_id if self.shape.endpoint.splits else None
-        return ReplyText(self.session.model.tokenizer, split=split, opening=self.opening)
-
-    @property
-    def opening(self) -> Opening:
-        """What its choices begin with."""
-        return self.shape.opening or NO_OPENING
+        return ReplyText(self.session.model.tokenizer, split=split, opening=self.opening, repeated=self.repeated)
 
 
 async def generate(gateway: Gateway, endpoint: GenerationEndpoint, request: Request) -> Response:
@@ -70,15 +70,23 @@ async def enqueue_all(received: Received, telemetry: RequestTelemetry) -> list[R
             else:
                 name, now_ms = received.shown_model, model.redis.now_ms
                 shape = AnswerShape.of(accepted.shown_id, name, accepted.entry, now_ms, options.usage)
-            opening = asked.opening
-            if asked.echo:
-                opening = replace(opening, text=_prompt_text(model, asked.prompts[number]))
-            shape = replace(shape, first_choice=number * request.payload.n, opening=opening)
-            replies.append(Reply(accepted.session(), shape))
+            shape = replace(shape, first_choice=number * request.payload.n)
+            replies.append(Reply(accepted.session(), shape, *_beginning(accepted, asked, number)))
     except BaseException:
         await close_all([reply.session for reply in replies], left=True)
         raise
     return replies
+
+
+def _beginning(accepted: Accepted, asked: ApiRequest, number: int) -> tuple[Opening, Sequence[int] | None]:
+    """`opening` and `repeated` of a reply. While the first request of an id is there, its prompt counts."""
+    prompt, counting = accepted.request.payload.prompt, accepted.counting
+    first = prompt if counting is None else counting.payload.prompt
+    opening = asked.opening
+    if asked.echo:
+        said = asked.prompts[number] if first == prompt else TokenIds(list(first))
+        opening = replace(opening, text=_prompt_text(accepted.model, said))
+    return opening, first if accepted.is_duplicate else None
 
 
 def _prompt_text(model: ServedModel, prompt: Prompt) -> str:

@@ -8,7 +8,6 @@ from orcastream.broker.entry import EntryRef
 from orcastream.gateway.openai.choice_logprobs import ChoiceLogprobs
 from orcastream.gateway.openai.endpoint import ChoicesEndpoint, Json, Logprobs
 from orcastream.gateway.openai.endpoints import choices_endpoint_of
-from orcastream.gateway.openai.opening import Opening
 from orcastream.gateway.openai.options import NO_USAGE, UsageWanted
 from orcastream.gateway.openai.parts import Part
 from orcastream.gateway.openai.prompt_logprobs import PromptLogprobs
@@ -44,8 +43,6 @@ class AnswerShape:
     usage: UsageWanted = NO_USAGE
     first_choice: int = 0
     """The number of the first choice: where a request has several prompts, each has its choices behind the others'."""
-    opening: Opening | None = None
-    """What each choice begins with; None: what the log tells, for a client who may have asked elsewhere."""
 
     @classmethod
     def of(cls, request_id: str, model: str, ref: EntryRef | None, now_ms: int, usage: UsageWanted) -> Self:
@@ -58,18 +55,13 @@ class AnswerShape:
         """Where the request was made."""
         return choices_endpoint_of(self.id)
 
-    @property
-    def echo(self) -> str:
-        """The text that each choice begins with."""
-        return "" if self.opening is None else self.opening.text
+    def begun(self, echo: str, prompt: PromptLogprobs) -> WrittenChoice:
+        """A choice to be gathered whole, of which nothing has come. `echo`, `prompt`: see WrittenChoice."""
+        return WrittenChoice(echo, prompt, ChoiceLogprobs(self.endpoint.write_logprobs))
 
-    def begun(self, prompt: PromptLogprobs) -> WrittenChoice:
-        """A choice to be gathered whole, of which nothing has come; `prompt`: what is told of the prompt's tokens."""
-        return WrittenChoice(self.echo, prompt, ChoiceLogprobs(self.endpoint.write_logprobs))
-
-    def opened(self, choice: int, prompt: PromptLogprobs) -> Json | None:
+    def opened(self, choice: int, echo: str, prompt: PromptLogprobs) -> Json | None:
         """The chunk before the first text of a choice; None where there is none."""
-        written = self.endpoint.opening(self.first_choice + choice, self.echo, prompt)
+        written = self.endpoint.opening(self.first_choice + choice, echo, prompt)
         return None if written is None else self._chunk(written)
 
     def delta(

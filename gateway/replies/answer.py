@@ -54,7 +54,7 @@ async def _gather_one(reply: ReadReply, room: AnswerRoom) -> tuple[list[WrittenC
 
     def choice_of(number: int) -> WrittenChoice:
         if number not in choices:
-            choices[number] = reply.shape.begun(text.prompt.told)
+            choices[number] = reply.shape.begun(text.prompt.echo, text.prompt.told)
         return choices[number]
 
     async with aclosing(reply.updates) as updates:

@@ -75,8 +75,9 @@ class EventWriter(ReplyWriter):
 
     def _openings(self) -> Generator[bytes]:
         """The chunks before the first text of each choice, once all is known that they tell."""
+        prompt = self._text.prompt
         for choice in range(self._num_choices):
-            chunk = self._shape.opened(choice, self._text.prompt.told)
+            chunk = self._shape.opened(choice, prompt.echo, prompt.told)
             if chunk is not None:
                 yield event(chunk)
 

@@ -1,5 +1,7 @@
 """What a reply tells of its prompt, as it arrives."""
 
+from collections.abc import Sequence
+
 from orcastream.gateway.openai.opening import NO_OPENING, Opening
 from orcastream.gateway.openai.prompt_logprobs import PromptLogprobs
 from orcastream.gateway.replies.token_logprobs import told
@@ -11,8 +13,18 @@ from orcastream.text.tokenizer import Tokenizer
 class PromptText:
     """The prompt's tokens with their log probabilities, and where in its text each of them begins."""
 
-    def __init__(self, tokenizer: Tokenizer, opening: Opening | None) -> None:
-        """`opening`: what is to be told; None: what the log tells, as vLLM has it."""
+    def __init__(self, tokenizer: Tokenizer, opening: Opening | None, *, repeated: Sequence[int] | None = None) -> None:
+        """`opening`: what is to be told; None: what the log tells, as vLLM has it.
+
+        `repeated`: the prompt that `opening` is about, where an earlier request may have had the id: the log tells of
+        that one's prompt, and what it does not tell of another prompt is not told.
+        """
+        self.echo = "" if opening is None else opening.text
+        """The text that each choice begins with."""
+        self._repeated = repeated
+        self._is_echoed = bool(self.echo)
+        self._is_another = False
+        self._first_ids: list[int] = []
         self._tokenizer = tokenizer
         self._text = ChoiceText(tokenizer)
         self._follows_log = opening is None
@@ -26,7 +38,11 @@ class PromptText:
 
     def begin(self, started: Started) -> None:
         """An epoch begins: how much is to come."""
+        if self._repeated is not None and started.prompt_tokens != len(self._repeated):
+            self._take_for_another()
         if started.prompt_logprobs is None:
+            if self._repeated is not None:
+                self.told = PromptLogprobs(NO_OPENING)
             return
         self._expected = started.prompt_tokens
         if self._follows_log:
@@ -35,6 +51,8 @@ class PromptText:
 
     def take(self, run: PromptRun) -> None:
         """More of it, behind what there was."""
+        if self._repeated is not None:
+            self._compare(run, self._repeated)
         if self.told.is_told:
             all_told = []
             ranks = run.ranks or (None,) * len(run.tokens)
@@ -45,3 +63,14 @@ class PromptText:
                 all_told.append(told(self._tokenizer, token, item, position=position, text_offset=offset, rank=rank))
             self.told.add(all_told)
         self._num_told += len(run.tokens)
+
+    def _compare(self, run: PromptRun, repeated: Sequence[int]) -> None:
+        told = self._num_told + len(run.tokens)
+        if tuple(run.tokens) != tuple(repeated[self._num_told : told]):
+            self._take_for_another()
+        self._first_ids += run.tokens
+        if self._is_another and self._is_echoed and told >= self._expected:
+            self.echo = self._tokenizer.decode(self._first_ids)
+
+    def _take_for_another(self) -> None:
+        self._is_another, self.echo = True, ""

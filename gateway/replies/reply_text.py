@@ -53,9 +53,9 @@ class Last:
 class _Choice:
     """One choice: its text, what that is split into, how many tokens it took, and their checksum."""
 
-    def __init__(self, tokenizer: Tokenizer, splitter: AnswerSplitter | None, before: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, splitter: AnswerSplitter | None, prompt: PromptText) -> None:
         self.text = ChoiceText(tokenizer)
-        self._before = before
+        self._prompt = prompt
         self._tokenizer = tokenizer
         self._splitter = splitter
         self.num_tokens = 0
@@ -80,7 +80,7 @@ class _Choice:
             position, offset = self.num_tokens, self.text.length
             parts += self.take((token,))
             if self.text.text_length is None or offset < self.text.text_length:
-                place = self._before + offset
+                place = len(self._prompt.echo) + offset
                 all_told.append(told(self._tokenizer, token, item, position=position, text_offset=place))
         return parts, all_told
 
@@ -112,13 +112,13 @@ class ReplyText:
         *,
         split: str | None = None,
         opening: Opening | None = None,
+        repeated: Sequence[int] | None = None,
     ) -> None:
         """`split`: the id, in the queue, of a request whose text is told apart in the format that its log names.
 
-        `opening`: what each choice begins with; None: what the log tells.
+        `opening`: what each choice begins with; None: what the log tells. `repeated`: see PromptText.
         """
-        self._before = 0 if opening is None else len(opening.text)
-        self.prompt = PromptText(tokenizer, opening if resume is None else NO_OPENING)
+        self.prompt = PromptText(tokenizer, opening if resume is None else NO_OPENING, repeated=repeated)
         """What it tells of its prompt."""
         self._tokenizer = tokenizer
         self._split = split
@@ -209,4 +209,4 @@ class ReplyText:
         for number in range(len(self._choices), num_choices):
             is_plain = self._split is None or self._format.is_plain
             splitter = None if is_plain else AnswerSplitter(self._format, str(self._split), number)
-            self._choices.append(_Choice(self._tokenizer, splitter, self._before))
+            self._choices.append(_Choice(self._tokenizer, splitter, self.prompt))

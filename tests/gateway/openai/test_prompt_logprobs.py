@@ -13,7 +13,7 @@ from orcastream.schemas.stopping import FinishReason
 from orcastream.text.token_text import token_text
 from orcastream.text.tokenizer import Tokenizer
 from tests.gateway.conftest import MODEL, TEXT, Stage
-from tests.gateway.scripted_worker import Answer, logprobs_of
+from tests.gateway.scripted_worker import Answer, Gate, logprobs_of
 from tests.gateway.sse_client import read
 
 PROMPT = "Über 3 Wölfe: 世界 "
@@ -112,6 +112,40 @@ async def test_an_echo_without_an_answer(stage: Stage) -> None:
     assert plain == {"text": PROMPT, "logprobs": None, "finish_reason": "length"}
     assert [each.payload.max_tokens for each in worker.requests] == [0] * 4
     assert worker.requests[-1].payload.prompt_logprobs is None
+
+
+async def test_a_repeated_id_tells_of_the_first_ones_prompt(stage: Stage) -> None:
+    worker = await stage.worker()
+    told = {"echo": True, "logprobs": 1, "prompt_logprobs": 2}
+    first = {"prompt": PROMPT, "request_id": "first", **told}
+    (asked,) = await post(stage, first, 1)
+    assert asked["text"] == PROMPT + TEXT
+    same_length = [5] * len(stage.tokenizer.encode(PROMPT))
+    for other in ("Hi", same_length):
+        assert await post(stage, {**first, "prompt": other}, 1) == [asked]
+    (asked,) = await post(stage, {"prompt": PROMPT, "request_id": "plain"}, 1)
+    assert asked["text"] == TEXT
+    assert await post(stage, {"prompt": "Hi", "request_id": "plain", **told}, 1) == [asked]
+    first = {"prompt": PROMPT, "request_id": "echo", "echo": True}
+    assert await post(stage, first, 1) == await post(stage, first, 1) == [{**asked, "text": PROMPT + TEXT}]
+    assert len(worker.requests) == 3
+
+
+async def test_a_repeated_id_tells_of_the_first_ones_prompt_while_it_runs(stage: Stage) -> None:
+    gate = Gate(1)
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    http = (await stage.gateway()).http()
+    body = {"model": MODEL, "request_id": "first", "stream": True}
+    async with http.stream("POST", PATH, json={**body, "prompt": PROMPT}) as first:
+        await anext(read(first))
+        again = {**body, "prompt": "Hi", "echo": True, "logprobs": 1}
+        async with http.stream("POST", PATH, json=again) as repeated:
+            events = read(repeated)
+            opening = await anext(events)
+            await gate.open()
+            rest = [event async for event in events]
+    [told] = gathered([event.data for event in (opening, *rest) if isinstance(event.data, dict)], 1)
+    assert told == {"text": PROMPT + TEXT, "logprobs": {}, "finish_reason": "stop"}
 
 
 async def test_prompt_logprobs_as_vllm_has_them(stage: Stage) -> None:
