@@ -63,6 +63,8 @@ def _token_ids(prompt: object, validate: ValidatorFunctionWrapHandler) -> object
         if sys.byteorder == "big":
             ids.byteswap()
         prompt = tuple(ids)
+        if 0 < len(prompt) <= MAX_PROMPT_TOKENS:
+            return prompt  # an array of that type holds nothing but ids
     elif isinstance(prompt, list):
         prompt = tuple(prompt)
     return prompt if isinstance(prompt, tuple) and _are_ids(prompt) else validate(prompt)
