@@ -25,9 +25,17 @@ PROMPTS = (tuple(range(3, 20)), (5,), tuple(range(40, 73)))
 
 
 def reference(model: PreTrainedModel, prompt: tuple[int, ...], beam: Beam, num_tokens: int) -> list[list[int]]:
+    with quiet():
+        model.set_attn_implementation("eager")
+    return generated(model, prompt, beam, [EOS], num_tokens)
+
+
+def generated(
+    model: Any, prompt: tuple[int, ...], beam: Beam, stops: list[int], num_tokens: int, **options: Any
+) -> list[list[int]]:
+    """By transformers: what comes behind the prompt, up to the first of `stops`."""
     ids = torch.tensor([prompt], device=model.device)
     with quiet(), torch.inference_mode():
-        model.set_attn_implementation("eager")
         output = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
@@ -37,14 +45,15 @@ def reference(model: PreTrainedModel, prompt: tuple[int, ...], beam: Beam, num_t
             num_return_sequences=beam.num_return,
             length_penalty=beam.length_penalty,
             early_stopping=beam.early_stopping,
-            eos_token_id=EOS,
+            eos_token_id=stops,
             pad_token_id=0,
+            **options,
         )
     rows = [row[len(prompt) :].tolist() for row in output]
-    return [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
+    return [row[: next((i + 1 for i, token in enumerate(row) if token in stops), num_tokens)] for row in rows]
 
 
-class Table(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
+class Table(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # transformers has no types
     """Random logits for what follows a token at a position: `[position, vocab, vocab]`, `stops` likely."""
 
     config_class = PreTrainedConfig
@@ -64,25 +73,6 @@ class Table(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
         last = (0, *outputs)[-1]
         best = self.logits[len(outputs), last].log_softmax(dim=-1).topk(min(how_many, len(self.logits[0])))
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-
-    def generated(self, beam: Beam, stops: list[int], num_tokens: int) -> list[list[int]]:
-        """By transformers."""
-        ids = torch.zeros((1, 1), dtype=torch.long)
-        output = self.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            use_cache=False,
-            max_new_tokens=num_tokens,
-            do_sample=False,
-            num_beams=beam.width,
-            num_return_sequences=beam.num_return,
-            length_penalty=beam.length_penalty,
-            early_stopping=beam.early_stopping,
-            eos_token_id=stops,
-            pad_token_id=0,
-        )
-        rows = [row[1:].tolist() for row in output]
-        return [row[: next((i + 1 for i, token in enumerate(row) if token in stops), num_tokens)] for row in rows]
 
     def searched(self, beam: Beam, stops: list[int], num_tokens: int) -> list[list[int]]:
         """By the engine's rules."""
@@ -104,8 +94,7 @@ def test_rules_are_those_of_transformers_on_random_data() -> None:
         beam = Beam(width, drawn.randint(1, width), drawn.choice([-1.0, 0.0, 0.5, 1.0, 2.0]), drawn.random() < 0.7)
         num_tokens = drawn.choice([1, 2, 5, 9])
         table = Table(seed, 12, num_tokens, stops)
-        with quiet():
-            expected = table.generated(beam, stops, num_tokens)
+        expected = generated(table, (0,), beam, stops, num_tokens, use_cache=False)
         assert table.searched(beam, stops, num_tokens) == expected, (seed, beam, stops, num_tokens)
 
 

@@ -34,7 +34,7 @@ def begin(waits: AdapterWaits, waiting: Any) -> "asyncio.Task[None]":
 
 async def test_one_that_gets_its_adapter() -> None:
     shelf, waiting = Shelf(), Waiting()
-    waits = AdapterWaits(shelf)  # type: ignore[arg-type]
+    waits = AdapterWaits(shelf)  # type: ignore[arg-type]  # it asks for a place alone
     asked = [begin(waits, waiting) for _ in range(2)]
     await asyncio.sleep(0)
     assert len(waits) == 1
@@ -47,7 +47,7 @@ async def test_one_that_gets_its_adapter() -> None:
 @pytest.mark.parametrize("all_at_once", [False, True])
 async def test_one_that_is_abandoned(turns: int, all_at_once: bool) -> None:
     waiting: Any = Waiting()
-    waits = AdapterWaits(Shelf())  # type: ignore[arg-type]
+    waits = AdapterWaits(Shelf())  # type: ignore[arg-type]  # it asks for a place alone
     asked = begin(waits, waiting)
     for _ in range(turns):
         await asyncio.sleep(0)

@@ -172,7 +172,7 @@ async def test_a_wrong_form_is_refused_by_name(
 async def test_a_boundary_that_is_none_is_refused(stage: Stage, boundary: str) -> None:
     headers = {"Content-Type": f"multipart/form-data; boundary={boundary}".encode("latin-1")}
     async with (await stage.gateway()).http() as http:
-        refused = await http.post("/v1/files", content=b"--x--", headers=headers)  # type: ignore[arg-type]
+        refused = await http.post("/v1/files", content=b"--x--", headers=headers)  # type: ignore[arg-type]  # bytes
     assert refused.status_code == 400, refused.text
     assert refused.json()["error"]["code"] == "invalid_request"
 

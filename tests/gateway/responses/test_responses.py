@@ -334,7 +334,7 @@ async def test_pages_of_items_that_share_an_id_have_an_end(stage: Stage, given: 
     found = {}
     async for item in page:
         assert item.id not in found
-        found[item.id] = item.content[0].text  # type: ignore[union-attr]
+        found[item.id] = item.content[0].text  # type: ignore[union-attr]  # all are messages
     assert list(found.values()) == [str(number) for number in range(len(given))]
     assert all(found[own] == str(given.index(own)) for own in given if own)
 
@@ -346,7 +346,7 @@ async def test_what_was_kept_and_is_sent_again_has_an_id_of_its_own(stage: Stage
     again: Any = [*(item.model_dump() for item in first.output), {"role": "user", "content": "two"}]
     second = await client.responses.create(model=MODEL, input=again, previous_response_id=first.id)
     listed = await client.responses.input_items.list(second.id, order="asc")
-    assert [item.content[0].text for item in listed.data] == ["one", "ok", "ok", "two"]  # type: ignore[union-attr]
+    assert [item.content[0].text for item in listed.data] == ["one", "ok", "ok", "two"]  # type: ignore[union-attr]  # messages
     assert len({item.id for item in listed.data}) == 4
     assert listed.data[1].id == first.output[0].id
 
