@@ -115,6 +115,12 @@ async def test_a_full_queue(stage: Stage) -> None:
         assert int(caught.value.response.headers["retry-after"]) >= 1
         await gate.open()
         assert joined([event async for event in read(response)]) == TEXT
+    link = await served.gateway.redis.get()
+
+    async def has_left() -> bool:
+        return not await link.call("XLEN", stage.keys.requests("normal"))
+
+    await eventually(has_left)
     assert (await served.openai().completions.create(model=MODEL, prompt="x")).choices[0].text == TEXT
 
 
