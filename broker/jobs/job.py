@@ -13,7 +13,7 @@ from orcastream.broker.jobs.order import CANCELLING, JobOrder, JobProgress, chec
 from orcastream.broker.redis_link import RedisLink
 from orcastream.broker.reply_log import REFUSED
 from orcastream.broker.resp import fields_of
-from orcastream.broker.scripts import LEASE_JOB, MARK_JOB, RECORD_LINE, RESULTS_PAGE, SEAL_JOB, ScriptCall
+from orcastream.broker.scripts import CREATE_JOB, LEASE_JOB, MARK_JOB, RECORD_LINE, RESULTS_PAGE, SEAL_JOB, ScriptCall
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.keys import Keys
 
@@ -98,9 +98,8 @@ class Job:
         key = self._keys.job(self.id)
 
         async def create(link: Connection) -> JobOrder:
-            await link.call("HSETNX", key, "order", order.as_text())
-            counts = JobOrder.from_text(await link.call("HGET", key, "order"))
-            require([await self._expire(link, key, counts)])
+            text = await link.run(CREATE_JOB, [key], [order.as_text(), order.kept_until_ms])
+            counts = JobOrder.from_text(text)
             expired = ("ZREMRANGEBYSCORE", self._keys.jobs, "-inf", order.created_ms)
             require(await link.call_many([expired, ("ZADD", self._keys.jobs, counts.kept_until_ms, self.id)]))
             return counts
@@ -137,9 +136,9 @@ class Job:
 
         async def add(link: Connection) -> None:
             added = [("XADD", key, f"{line.number}-0", "line", line.body) for line in lines]
-            replies = await link.call_many(added)
+            expiring = ("PEXPIREAT", key, order.kept_until_ms)  # also where this breaks off, or memory runs out
+            replies = await link.call_many([*added[:1], expiring, *added[1:], expiring])
             require([reply for reply in replies if REFUSED not in str(reply)])
-            require([await self._expire(link, key, order)])
 
         await self._patiently(add)
 
@@ -198,9 +197,6 @@ class Job:
         if done == _NO_JOB:
             raise JobLost(self.id)
         return done
-
-    async def _expire(self, link: Connection, key: str, order: JobOrder) -> Any:
-        return (await link.call_many([("PEXPIREAT", key, order.kept_until_ms)]))[0]
 
     async def _patiently(self, action: Callable[[Connection], Awaitable[T]]) -> T:
         return await self._redis.patiently(action, time.monotonic() + self._patience_s)

@@ -1,12 +1,15 @@
 """A bulk job in Redis: each line has one result, whoever adds lines, keeps results or says so twice."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 from redis.exceptions import OutOfMemoryError, ResponseError
 
+from orcastream.broker.errors import LinkLost, Unwritable
 from orcastream.broker.jobs.job import FIRST_RESULT, JobLine, JobLost, OtherJob, list_jobs, see_jobs
 from orcastream.broker.jobs.order import JobProgress
 from orcastream.broker.link import Link
@@ -125,6 +128,41 @@ async def test_out_of_memory_a_result_is_kept_whole_or_not_at_all(
         client.config_set("maxmemory", "0")
     assert await job.record(1, b"one", failed=False)
     assert await results_of(job) == {1: b"one"}
+
+
+async def test_lines_that_found_no_more_memory_expire(
+    own_redis: Callable[..., RedisServer], make_job: MakeJob, keys: Keys
+) -> None:
+    server = own_redis(options=["--maxmemory", "8mb"])
+    job = make_job(server.url, patience_s=0)
+    await job.create(ORDER)
+    with pytest.raises(Unwritable):
+        await job.add_lines([JobLine(number, b"x" * 200_000) for number in range(1, 100)], ORDER)
+    with server.client() as client:
+        assert client.xlen(keys.job_lines("job")) > 0
+        assert client.pttl(keys.job_lines("job")) > 0
+
+
+async def test_a_job_expires_whenever_its_maker_is_killed(
+    redis_server: RedisServer, link: Link, keys: Keys, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_job(redis_server.url, "another").create(ORDER)  # from now on the server knows all scripts
+    job = make_job(redis_server.url, patience_s=0)
+    await job.last_line()
+    send = Link.send
+
+    def break_behind(broken: Link, *args: Any) -> Any:
+        answer = send(broken, *args)
+        broken.drop("killed")
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "send", break_behind)
+        with pytest.raises(LinkLost):
+            await job.create(ORDER)
+    while not await link.call("EXISTS", keys.job("job")):  # noqa: ASYNC110 (the state is Redis')
+        await asyncio.sleep(0.01)
+    assert await link.call("PTTL", keys.job("job")) > 0
 
 
 async def test_many_are_seen_at_once_whatever_is_wrong_with_one(
