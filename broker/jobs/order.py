@@ -24,6 +24,8 @@ _ENDED_EARLY: Final = 3
 
 CANCELLING: Final = "cancelling_ms"
 """The mark of a job that was cancelled: when. [ms]"""
+WINDOW: Final = "window_"
+"""Before a number: the mark of a job of which as many lines may be in flight, by a runner that may be gone."""
 
 
 @with_config(ConfigDict(extra="forbid", strict=True))
@@ -84,6 +86,12 @@ class JobProgress:
     def left(self) -> int | None:
         """Lines without a result."""
         return None if self.total is None else max(0, self.total - self.completed - self.failed)
+
+    @property
+    def widest_window(self) -> int:
+        """The most lines that any of its runners had in flight."""
+        numbers = [name.removeprefix(WINDOW) for name in self.marks if name.startswith(WINDOW)]
+        return max([int(number) for number in numbers if number.isdecimal()], default=0)
 
     @property
     def ended(self) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol
 
 from orcastream.broker.jobs.job import Job, JobLine, JobLost
+from orcastream.broker.jobs.order import WINDOW
 from orcastream.broker.jobs.runner_lease import RunnerLease
 
 _PAGE: Final = 100
@@ -60,9 +61,11 @@ class JobRunner:
         Where Redis came back without its newest writes, some lines are without their results again: so it looks until
         it finds none.
         """
+        await self._job.mark(f"{WINDOW}{self._window}", 1)
         await self._until_cancelled(self._until_none_is_left(self._answer_one))
         if self._lease.cancelled.is_set():
-            for line in await self._job.lines_after(0, self._window):  # lines begin in order: no other can be in flight
+            window = (await self._job.progress()).widest_window
+            for line in await self._job.lines_after(0, window):  # lines begin in order: no other can be in flight
                 await self._answers.withdraw(line)
             await self._until_none_is_left(self._cancel_one)
 

@@ -145,6 +145,20 @@ async def test_what_an_answer_raises_ends_the_run_alone(redis_server: RedisServe
     assert await results_of(job) == expected(20)
 
 
+async def test_what_a_wider_runner_posted_is_withdrawn(redis_server: RedisServer, make_job: MakeJob) -> None:
+    job, answers = await sealed(make_job(redis_server.url), 20), Answers(open_at_once=False)
+    killed = asyncio.create_task(runner_of(job, answers, window=8).run())
+    await answers.until_waiting(8)
+    killed.cancel()
+    await asyncio.wait([killed])
+    await job.cancel()
+    lease = RunnerLease(job, new_process_name(), lease_ms=60_000)
+    assert await lease.take()
+    await JobRunner(job, answers, lease, window=2).run()
+    assert answers.withdrawn == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert (await job.progress()).ended
+
+
 async def test_a_cancelled_job_ends_without_more_answers(redis_server: RedisServer, make_job: MakeJob) -> None:
     job, answers = await sealed(make_job(redis_server.url), 20), Answers(open_at_once=False)
     for number in (1, 2):
