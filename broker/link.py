@@ -117,6 +117,8 @@ class Link(Connection):
         self._in_flight: deque[_InFlight] = deque()
         self._along, self._num_along = b"", 0
         """What goes along with the next write, packed, and how many commands that is."""
+        self._known_scripts: set[str] = set()
+        """Hashes of scripts that the server has met over this link."""
         self._heard_at = 0.0
         self.longest_wait_s = 0.0
         """The longest that the server took to answer, since whoever asks last set it to 0."""
@@ -248,8 +250,13 @@ class Link(Connection):
         return replies
 
     async def call_in_order(self, commands: Sequence[Command | ScriptCall]) -> list[Any]:
-        """As `call_many`: a link keeps the order."""
-        return await self.call_many(commands)
+        """As `call_many`; a script that the server may not know goes as written: else it would run behind others."""
+        scripts = {command.script.sha for command in commands if isinstance(command, ScriptCall)}
+        if scripts <= self._known_scripts:
+            return await self.call_many(commands)
+        replies: list[Any] = await self.send(_in_text(commands), len(commands))
+        self._known_scripts |= scripts
+        return replies
 
     def post(self, commands: Sequence[Command | ScriptCall]) -> None:
         """Send what nobody waits for. Raises LinkLost."""

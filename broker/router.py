@@ -208,7 +208,7 @@ class Router(Connection):
         except ResponseError as error:
             return [error] * len(commands)
         if not is_moving:
-            return await link.call_many(commands)
+            return await link.call_in_order(commands)
         plain = [command.by_text() if isinstance(command, ScriptCall) else command for command in commands]
         asked: list[Command] = [part for command in plain for part in (("ASKING",), command)]
         replies: list[Any] = await link.send(pack_many(asked), len(asked))

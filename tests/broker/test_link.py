@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import subprocess
 from collections.abc import Callable
+from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,15 @@ async def test_a_cancelled_call_leaves_the_replies_in_step(link: Link) -> None:
     assert await link.call("ECHO", "next") == b"next"
     with pytest.raises(asyncio.CancelledError):
         await slow
+
+
+async def test_what_is_to_come_in_order_does_so_where_the_server_knows_no_script(link: Link) -> None:
+    text = "return redis.call('INCR', KEYS[1])"
+    count = Script("count", text, sha1(text.encode()).hexdigest())
+    for expected in ([1, b"1", 2, b"2"], [3, b"3", 4, b"4"]):
+        commands = [count.call(["n"], []), ("GET", "n"), count.call(["n"], []), ("GET", "n")]
+        assert await link.call_in_order(commands) == expected
+    assert await link.call_in_order([]) == []
 
 
 async def test_scripts_are_taught_once_and_again_after_a_flush(link: Link) -> None:
