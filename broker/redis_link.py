@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from redis.exceptions import ResponseError
 
@@ -14,6 +14,8 @@ from orcastream.broker.errors import PASSING, Closed, LinkLost, NotOnDisk, Unwri
 from orcastream.broker.link import LinkObserver
 
 Result = TypeVar("Result")
+_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Nobody sets it, as this host's time of day may be, and it goes on while the machine sleeps."""
 _CLOSED = "the connection was closed"
 
 
@@ -33,7 +35,7 @@ class RedisLink:
         self._again_at = float("-inf")
         self._failure = ""
         self._closed = False
-        self._clock_offset_ms = 0
+        self._clock_offset_ms = int(time.time() * 1000) - _clock_ms()
         self.opened_at = float("-inf")
         """When the link was opened (loop time)."""
 
@@ -88,7 +90,7 @@ class RedisLink:
     @property
     def now_ms(self) -> int:
         """The server's clock as this process knows it: all deadlines are in it."""
-        return int(time.time() * 1000) + self._clock_offset_ms
+        return _clock_ms() + self._clock_offset_ms
 
     async def close(self) -> None:
         """End the connection; who waits for one, or tries again, gets Closed."""
@@ -99,11 +101,15 @@ class RedisLink:
     async def _open(self) -> Connection:
         link = await connect(self._url, name=self._name, observer=self._observer)
         try:
-            self._clock_offset_ms = await link.server_time_ms() - int(time.time() * 1000)
+            self._clock_offset_ms = await link.server_time_ms() - _clock_ms()
         except BaseException:
             await link.close()
             raise
         return link
+
+
+def _clock_ms() -> int:
+    return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
 def _is_passing(error: LinkLost | ResponseError | Unwritable | NotOnDisk) -> bool:

@@ -47,3 +47,14 @@ async def test_who_waits_for_a_link_that_was_closed_waits_no_longer() -> None:
     await redis.close()
     with pytest.raises(Closed):
         await waiting
+
+
+async def test_the_servers_clock_is_known_whatever_becomes_of_this_hosts(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis = RedisLink(redis_server.url, "gateway-1")
+    link = await redis.get()
+    time_of_day = time.time
+    monkeypatch.setattr(time, "time", lambda: time_of_day() - 3600)
+    assert abs(redis.now_ms - await link.server_time_ms()) < 60_000
+    await redis.close()
