@@ -1,6 +1,7 @@
 """Taking requests from the queue: new ones, those whose lease ran out, and those a lost reply left with me."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -20,6 +21,7 @@ from orcastream.broker.resp import fields_of
 from orcastream.broker.scripts import Command
 from orcastream.broker.takeover_gate import TakeoverGate
 from orcastream.schemas.keys import CLASS_WEIGHT, CLASSES, GROUP, Keys
+from orcastream.schemas.limits import MAX_DEADLINE_AHEAD_MS
 
 PAGES = 4
 """Pages of expired leases looked at per class and call; a cursor goes on from there at the next call."""
@@ -250,7 +252,10 @@ class Claimer:
             deadline = one.fields.get(b"deadline", b"")
             name = one.request_id
             if name and self._keys.lane_of(name) == one.ref.lane and deadline.isdigit() and len(deadline) <= 15:
-                expire_at_ms = int(deadline) + self._retention_ms
+                # A deadline beyond what the contract allows, which is refused, is not remembered for years.
+                # An entry's id may be its producer's own.
+                latest_ms = max(one.ref.order[0], int(time.time() * 1000)) + MAX_DEADLINE_AHEAD_MS
+                expire_at_ms = min(int(deadline), latest_ms) + self._retention_ms
                 key = self._keys.seen(name)
                 commands.append(("SET", key, str(one.ref), "NX", "PXAT", max(expire_at_ms, 1)))
         if commands:  # nobody waits for the answers: what comes next on this link comes behind

@@ -9,6 +9,7 @@ from orcastream.broker.link import Link
 from orcastream.broker.queue import RequestQueue, ensure_groups
 from orcastream.schemas.codec import Form
 from orcastream.schemas.keys import GROUP, Keys
+from orcastream.schemas.limits import MAX_DEADLINE_AHEAD_MS
 from orcastream.schemas.request import GenerationRequest
 from tests.broker.conftest import MakeWorker, OpenLink
 from tests.broker.scripted import RETENTION_MS, bare_fields, enqueue, make_request
@@ -55,6 +56,18 @@ async def test_a_bare_add_is_served_and_then_remembered(
     assert found == Mark(claimed.ref)
     assert str(found) == f"low {entry_id.decode()}"
     assert (await enqueue(link, keys, request)).duplicate
+
+
+async def test_a_bare_add_with_a_far_deadline_is_not_remembered_for_years(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    await ensure_groups(link, keys)
+    request = make_request(deadline_ms=999_999_999_999_999)
+    await link.call("XADD", keys.requests("normal"), "*", *bare_fields(request))
+    worker = await make_worker(redis_server.url, "w1")
+    assert len(await worker.claimer.new(1)) == 1
+    _, left_ms = await worker.link.call_many([("PING",), ("PTTL", keys.seen(request.id))])
+    assert 0 < left_ms <= MAX_DEADLINE_AHEAD_MS + RETENTION_MS + 60_000
 
 
 async def test_a_group_begins_before_everything(
