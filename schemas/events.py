@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from enum import StrEnum
+from typing import Any, ClassVar, Self, TypeVar
 
 from orcastream.schemas.codec import Form, decode, encode, pack_value
 from orcastream.schemas.errors import ErrorCode, InvalidRequest, shown
 from orcastream.schemas.limits import MAX_SEED, MAX_TOKEN_ID
 from orcastream.schemas.stopping import FinishReason
 from orcastream.schemas.wire_values import integer, number, text
+
+Named = TypeVar("Named", bound=StrEnum)
 
 
 @dataclass(slots=True, order=True)
@@ -218,7 +221,7 @@ class Ending:
         """From a plain dict."""
         reason, length, stop = wire.get("finish_reason"), wire.get("text_length"), wire.get("stop")
         return cls(
-            finish_reason=None if reason is None else FinishReason(text(reason)),
+            finish_reason=None if reason is None else _known(FinishReason, text(reason), FinishReason.STOP),
             tokens=integer(wire["tokens"]),
             text_length=None if length is None else integer(length),
             stop=stop if stop is None else integer(stop) if type(stop) is int else text(stop),
@@ -359,17 +362,28 @@ def _started(wire: Mapping[str, Any]) -> Started:
     )
 
 
+def _known(kind: type[Named], name: str, otherwise: Named) -> Named:
+    """What a later version calls otherwise has ended all the same: who passed over it would have it computed again."""
+    try:
+        return kind(name)
+    except ValueError:
+        return otherwise
+
+
 def _terminal(kind: str, wire: Mapping[str, Any]) -> Terminal:
     endings = tuple(Ending.from_wire(ending) for ending in wire["choices"])
     if kind == "finished" and not endings:
         raise ValueError("no choice finished")
     error = wire["error"] if kind == "error" else {}
     message, field_name = error.get("message"), error.get("field")
+    code = _known(ErrorCode, text(error["code"]), ErrorCode.ENGINE_ERROR) if kind == "error" else None
+    if code is not None and code != error["code"]:
+        message = error["code"] if message is None else f"{error['code']}: {text(message)}"
     return Terminal(
         endings=endings,
         usage=Usage.from_wire(wire["usage"]),
         runs=_runs(wire),
-        error=ErrorCode(text(error["code"])) if kind == "error" else None,
+        error=code,
         message=None if message is None else text(message),
         field_name=None if field_name is None else text(field_name),
         timings={text(name): number(value) for name, value in wire["timings"].items()},

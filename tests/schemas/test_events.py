@@ -149,6 +149,21 @@ def test_unknown_fields_are_left_out() -> None:
     assert event == Terminal((Ending(None, 2),), Usage(1, 2, 3))
 
 
+@pytest.mark.parametrize("message", [None, "told by a later version"])
+def test_an_end_that_a_later_version_names_is_one(message: str | None) -> None:
+    """Who passed over it would have the request computed again, behind its end."""
+    usage = {"prompt_tokens": 1, "completion_tokens": 2}
+    choices = [{"tokens": 2, "finish_reason": "content_filter"}]
+    wire: dict[str, Any] = {"output": [], "choices": choices, "usage": usage, "timings": {}}
+    endings = (Ending(FinishReason.STOP, 2),)
+    finished = decode_event({b"type": b"finished", b"payload": encode(wire, Form.JSON)})
+    assert finished == Terminal(endings, Usage(1, 2))
+    wire["error"] = {"code": "moved_away"} | ({} if message is None else {"message": message})
+    told = "moved_away" if message is None else f"moved_away: {message}"
+    failed = decode_event({b"type": b"error", b"payload": encode(wire, Form.JSON)})
+    assert failed == Terminal(endings, Usage(1, 2), error=ErrorCode.ENGINE_ERROR, message=told)
+
+
 @pytest.mark.parametrize(
     ("kind", "wire"),
     [
