@@ -47,6 +47,8 @@ class Restorer:
 
     async def _restore(self, session: Session, running: Running) -> None:
         """What is missing of the log is written again, then the request waits again, unless somebody has it."""
+        if session.now_ms >= running.request.deadline_ms + self._retention_ms:
+            return  # all that is known of a request that has ended may have expired: nothing says that it was lost
         state = await session.queue.state(running.ref)
         if _is_held(state):
             return

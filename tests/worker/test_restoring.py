@@ -1,5 +1,7 @@
 """A request that Redis lost while it ended here: it ends all the same, and waits for nobody."""
 
+import asyncio
+
 import pytest
 
 from orcastream.engine import TokenEvent
@@ -36,3 +38,17 @@ async def test_one_that_was_cancelled_ends_with_what_was_computed(
     assert fold.terminal is not None
     assert fold.terminal.error is ErrorCode.CANCELLED
     assert fold.tokens == [[9]]
+
+
+async def test_one_of_which_all_may_have_expired_is_left_alone(session: Session, producer: Producer) -> None:
+    """It may have ended elsewhere, while this worker was stopped."""
+    request_id = producer.post([5, 6, 7], max_tokens=4, timeout_s=0.5)
+    running = await claim_and_attach(session)
+    await asyncio.sleep(0.6)
+    producer.redis.flushdb()
+    await session.queue.ensure_groups()
+    restorer = Restorer(1, frozenset())
+    restorer.add(running)
+    await restorer.step(session)
+    assert producer.redis.xlen(producer.keys.requests("normal")) == 0
+    assert not producer.redis.exists(producer.keys.reply(request_id))
