@@ -113,7 +113,10 @@ class LossCheck:
         remembered: EntryRef | None,
     ) -> Verdict:
         gone = remembered or watch.ref
-        if await link.server_time_ms() >= request.deadline_ms:
+        now_ms = await link.server_time_ms()
+        if self._unread and now_ms >= request.deadline_ms + self._retention_ms:
+            return Verdict.UNKNOWN  # all that was known of one that has ended may have expired
+        if now_ms >= request.deadline_ms:
             return await self._end(link, watch, gone, ErrorCode.EXPIRED, "the deadline passed after it was lost")
         try:
             again = await queue.enqueue(request, terms=None, retention_ms=self._retention_ms, replaces=gone)

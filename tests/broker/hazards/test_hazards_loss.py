@@ -182,6 +182,17 @@ async def test_hazard_07_an_answer_that_expired_before_its_gateway_looked(
     assert await RequestQueue(link, keys).depth() == (0 if unread else 1)
 
 
+@pytest.mark.parametrize(("late_ms", "told"), [(RETENTION_MS + 1000, Verdict.UNKNOWN), (1000, Verdict.ENDED)])
+async def test_hazard_07_what_may_have_ended_and_expired_is_not_ended_again(
+    link: Link, keys: Keys, late_ms: int, told: Verdict
+) -> None:
+    """The accepting gateway slept, nobody reads the reply, and Redis knows nothing of the request."""
+    request = make_request(deadline_ms=int(time.time() * 1000) - late_ms)
+    check = LossCheck(keys, "gateway", retention_ms=RETENTION_MS, unread=True)
+    assert await check.check(link, Watch(request.id, "default", request=request)) is told
+    assert await link.call("EXISTS", keys.reply(request.id)) == (told is Verdict.ENDED)
+
+
 async def test_hazard_09_a_gateway_that_did_not_accept_it_ends_it(
     redis_server: RedisServer, link: Link, keys: Keys, make_reader: MakeReader, begin: Begin
 ) -> None:
