@@ -9,13 +9,13 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from orcastream.broker.attach import Attached, Ended, attach
-from orcastream.broker.cleanup import finish
+from orcastream.broker.cleanup import drop_duplicate, finish
 from orcastream.broker.connection import Connection
 from orcastream.broker.dead_letter import bury
 from orcastream.broker.entry import EntryRef
-from orcastream.broker.errors import BrokerError, Fenced, Unusable, refusal
+from orcastream.broker.errors import BrokerError, Fenced, Unusable, Unwritable, refusal
 from orcastream.broker.fold import Fold, fold_log
-from orcastream.broker.queue import entry_state
+from orcastream.broker.queue import RequestQueue, entry_state
 from orcastream.broker.reading import read_aside
 from orcastream.broker.resp import fields_of
 from orcastream.schemas.codec import Form, decode, form_of
@@ -69,6 +69,10 @@ class Ender:
         Raises LinkLost, Unwritable; Unusable where its log can never be written, which leaves `set_aside`.
         """
         with _about_one_log(request_id):
+            stays = None if ref is None else await self._earlier_entry(link, request_id, ref)
+            if ref is not None and stays is not None:
+                await drop_duplicate(link, self._keys, request_id=request_id, ref=ref, stays=stays)
+                return None
             for _ in range(ATTEMPTS):
                 entries = await self._read(link, request_id)
                 fold = fold_log(entries)
@@ -149,6 +153,17 @@ class Ender:
         """
         log.warning("%s is set aside without a terminal event: %s", ref, without_values(message))
         await bury(link, self._keys, ref, reason=code, message=message, waiting=True)
+
+    async def _earlier_entry(self, link: Connection, request_id: str, ref: EntryRef) -> EntryRef | None:
+        """The entry that is the request, where `ref` is a later one of its id: what is wrong with that is its own."""
+        queue = RequestQueue(link, self._keys)
+        try:
+            mark = await queue.find(request_id)
+            if mark is None or mark.ref.lane != ref.lane or mark.ref >= ref:
+                return None
+            return mark.ref if await queue.exists(mark.ref) else None
+        except ResponseError as error:
+            raise Unwritable(error) from None
 
     async def _read(self, link: Connection, request_id: str) -> Sequence[Any]:
         try:

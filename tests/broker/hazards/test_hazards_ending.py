@@ -13,13 +13,14 @@ from orcastream.broker.errors import Fenced
 from orcastream.broker.link import Link
 from orcastream.broker.loss import Watch
 from orcastream.broker.queue import RequestQueue
+from orcastream.broker.resp import fields_of
 from orcastream.broker.sweep import Sweeper
 from orcastream.schemas.codec import Form
-from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.errors import ErrorCode, InvalidRequest
 from orcastream.schemas.keys import GROUP, Keys
 from tests.broker.conftest import MakeReader, MakeWorker, OpenLink
 from tests.broker.following import Seen, expected, follow, follow_until, resume, tokens_seen
-from tests.broker.scripted import RETENTION_MS, enqueue, make_request
+from tests.broker.scripted import RETENTION_MS, bare_fields, enqueue, make_request
 from tests.redis_server import RedisServer
 
 
@@ -59,6 +60,31 @@ async def test_hazard_10_a_dead_worker_held_it(
     assert seen.tokens[0] == expected(3)
     assert [terminal.usage.completion_tokens for terminal in seen.terminals] == [3]
     assert len(await _terminals(link, keys, request.id)) == 1
+
+
+@pytest.mark.parametrize("is_overdue", [True, False], ids=["overdue", "invalid"])
+async def test_hazard_05_what_is_wrong_with_a_later_entry_ends_no_earlier_one(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, is_overdue: bool
+) -> None:
+    """A request was accepted and waits; somebody adds another entry under its id."""
+    ref = (await enqueue(link, keys, make_request(priority_class="low"))).entry
+    later = make_request(deadline_ms=int(time.time() * 1000) - 60_000)
+    await asyncio.sleep(0.002)
+    await link.call("XADD", keys.requests("normal"), "*", *bare_fields(later))
+    if is_overdue:
+        assert (await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS).step()).expired == ()
+    else:
+        worker = await make_worker(redis_server.url, "w1")
+        (entry,) = await link.call("XRANGE", keys.requests("normal"), "-", "+")
+        fields, ender = fields_of(entry[1]), Ender(keys, "w1", retention_ms=RETENTION_MS)
+        later_ref = EntryRef("normal", entry[0].decode())
+        await ender.reject(worker.link, later_ref, fields, InvalidRequest("payload", "x", "another"))
+    assert await link.call("XLEN", keys.requests("normal")) == 0
+    assert await link.call("EXISTS", keys.reply("r1")) == 0
+    mark = await RequestQueue(link, keys).find("r1")
+    assert mark is not None
+    assert mark.ref == ref
+    assert await RequestQueue(link, keys).exists(ref)
 
 
 async def test_hazard_10_the_owner_learns_that_it_was_ended(
