@@ -31,7 +31,7 @@ class Beams:
         if width > most:
             raise InvalidRequest("beam_width", width, f"at most {most}, the largest batch")
         stops = request.stop_ids
-        others = self._vocab_size - sum(0 <= token < self._vocab_size for token in stops)
+        others = self._vocab_size - len(stops)
         if width > others:
             raise InvalidRequest("beam_width", width, f"at most {others}, the tokens that do not end an output")
         if not self._scheduler.fits_empty(request, max_tokens):

@@ -121,9 +121,13 @@ def resolve_max_model_len(config: EngineConfig, model_config: Any) -> int:
 
 
 def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
-    """The ids that end an output, of the generation configuration and of the model's own."""
+    """The ids that end an output, of the generation configuration and of the model's own.
+
+    Those that the model does not have, -1 or one beyond its vocabulary, end nothing.
+    """
     found: set[int] = set()
     for source in (getattr(model, "generation_config", None), model.config, model.config.get_text_config()):
         ids = getattr(source, "eos_token_id", None)
         found.update([ids] if isinstance(ids, int) else ids or ())
-    return frozenset(found)
+    vocab_size = model.config.get_text_config().vocab_size
+    return frozenset(token for token in found if 0 <= token < vocab_size)

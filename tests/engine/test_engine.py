@@ -54,6 +54,13 @@ def test_min_tokens_bars_eos_and_stop_tokens_until_then(
     assert not set(generated[:6]) & {*stops, 9, 10}
 
 
+def test_an_eos_beyond_the_vocabulary_is_no_token_to_bar(make_engine: MakeEngine, make_model: MakeModel) -> None:
+    engine = make_engine(make_model("llama", eos_token_id=[5, 200, -1]))
+    found = run(engine, request("a"), request("b", min_tokens=3), request("c", logit_bias=((95, 100),), min_tokens=3))
+    assert [len(found[name]) for name in "ab"] == [8, 8]
+    assert tokens(found["c"]) == [95] * 8
+
+
 def test_min_tokens_matches_transformers(
     make_engine: MakeEngine, make_model: MakeModel, greedy_reference: Callable[..., list[int]]
 ) -> None:

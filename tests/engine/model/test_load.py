@@ -89,6 +89,10 @@ def test_eos_of_both_configurations(make_model: Callable[..., PreTrainedModel]) 
     assert eos_token_ids(make_model("llama")) == frozenset()
 
 
+def test_eos_that_the_model_does_not_have_ends_nothing(make_model: Callable[..., PreTrainedModel]) -> None:
+    assert eos_token_ids(make_model("llama", eos_token_id=[-1, 5, 95, 96])) == {5, 95}
+
+
 def test_an_unknown_architecture_is_unsupported(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "not_there"}')
     with pytest.raises(UnsupportedModel, match="not_there"):
