@@ -219,7 +219,9 @@ class OrcaEngine:
             self._scheduler.split(request)
         if self.cache.prefix_cache:
             self._name_computed(pending.plan.requests)
-        events += [self._fail(each, reason) for each, reason in drawn.failed.items() if each.num_pending]
+        # A constraint says nothing of what was computed.
+        broken = [(each, reason) for each, reason in drawn.failed.items() if each.num_pending]
+        events += [self._fail(each, reason, discard=False) for each, reason in broken]
         self._accept_best(drawn.takers, drawn.best, events)
         events += [self._accept(request, result) for request, result in drawn.tokens]
         for request, candidates in drawn.candidates:
@@ -296,8 +298,8 @@ class OrcaEngine:
         root.finish(None)
         return root
 
-    def _fail(self, request: Request, reason: str) -> TokenEvent:
-        root = self._end(request, discard=True)
+    def _fail(self, request: Request, reason: str, *, discard: bool = True) -> TokenEvent:
+        root = self._end(request, discard=discard)
         return TokenEvent(root.id, root.num_outputs, None, error=reason)
 
     def _tell(self, request: Request, position: int, items: tuple[PromptItem, ...] | None) -> TokenEvent | None:

@@ -124,6 +124,14 @@ def test_one_that_cannot_be_followed_any_further_ends_alone(engine: OrcaEngine) 
     assert follows(tokens(events["b"]))
 
 
+def test_one_that_cannot_be_followed_leaves_the_others_their_prefixes(engine: OrcaEngine) -> None:
+    long = Request("a", tuple(range(10, 50)), SamplingParams(temperature=0, max_tokens=2))
+    run(engine, long, climbing("b", breaks=0))
+    again = Request("c", long.prompt_ids, long.sampling)
+    run(engine, again)
+    assert again.cached_tokens == 39
+
+
 def test_outputs_from_elsewhere_that_do_not_follow_end_it(engine: OrcaEngine) -> None:
     (event,) = run(engine, climbing("a", outputs=(50,)))["a"]
     assert event.error is not None
