@@ -60,10 +60,7 @@ class Scheduler:
         leader = self._admission.leader_for(request, self.policy)
         self.requests.add(request, leader)
         if leader is None:
-            self._admission.leaders.add(request)
-            if self.cache.prefix_cache:
-                request.chain.extend(request.tokens, len(request.tokens), self.cache.block_size)
-            self.policy.push(request)
+            self._wait(request)
 
     def select(self) -> Plan:
         """The next iteration; empty: no work, or none until a token that is pending is known."""
@@ -135,8 +132,7 @@ class Scheduler:
         self._admission.leaders.remove(request)
         self.policy.ended(request)
         for orphan in orphans:
-            self._admission.leaders.add(orphan)
-            self.policy.push(orphan)
+            self._wait(orphan)
 
     def split(self, leader: Request) -> list[Request]:
         """What `leader` and its followers know is computed: each goes on by itself, with shared blocks."""
@@ -167,6 +163,13 @@ class Scheduler:
         self.policy.memory.give_back(request)
         self.requests.begin_search(request)
         self.policy.memory.take(request)
+
+    def _wait(self, request: Request) -> None:
+        """`request` waits by itself, and follows nobody."""
+        self._admission.leaders.add(request)
+        if self.cache.prefix_cache:
+            request.chain.extend(request.tokens, len(request.tokens), self.cache.block_size)
+        self.policy.push(request)
 
     def _decodes(self) -> list[Request]:
         """All decoding requests whose next token has a slot, after preempting others for it if need be."""

@@ -85,6 +85,19 @@ def test_cancelling_one_choice_leaves_the_others(who: int, when: int, make_engin
             assert found[f"a-{index}"] == tokens(expected[f"a-{index}"])
 
 
+def test_whom_a_choice_leaves_behind_still_reuses_and_shares_the_prompt(make_engine: MakeEngine) -> None:
+    engine = make_engine(num_blocks=256)
+    for name, most in (("a", len(PROMPT) + 2 * 4), ("b", 3 * 4)):
+        before = engine.stats().prompt_tokens
+        for each in choices(4, name):
+            engine.submit(each)
+        engine.cancel(f"{name}-0")
+        while engine.has_work:
+            engine.step()
+            engine.check_integrity()
+        assert engine.stats().prompt_tokens - before <= most
+
+
 def test_generate_gives_n_completions_per_prompt(make_engine: MakeEngine) -> None:
     engine = make_engine(num_blocks=256)
     sampling = SamplingParams(temperature=1.0, max_tokens=5, seed=3)
