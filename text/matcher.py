@@ -23,10 +23,10 @@ class Matcher:
     """
 
     def __init__(self, grammar: str, vocabulary: Vocabulary, state: LLMatcher | None = None) -> None:
-        """`state`: one at the beginning of an answer; without it the first call makes one, which takes a moment."""
+        """`state`: one at the beginning of an answer; without it the first call makes one, which takes up to a second."""
         self._grammar = grammar
         self._vocabulary = vocabulary
-        self._begun = state
+        self._begun = [] if state is None else [state]
         self._eos = min(vocabulary.eos_token_ids)
         self._others = [each for each in vocabulary.eos_token_ids if each != self._eos]
 
@@ -45,16 +45,19 @@ class Matcher:
     def another(self) -> Self:
         """One at the beginning of another answer that follows the same constraint.
 
-        The first one takes over what this one has made, as long as it is at its beginning, too.
+        The first ones take over what this one has made, as long as it is at its beginning, too.
         """
-        state, self._begun = self._begun, None
-        return type(self)(self._grammar, self._vocabulary, state)
+        return type(self)(self._grammar, self._vocabulary, self._begun.pop() if self._begun else None)
+
+    def make_ready(self, count: int) -> None:
+        """Make what `count` of `another` need, each of which takes as long as `of`; other threads run meanwhile."""
+        while len(self._begun) < count:
+            self._begun.append(_new_state(self._grammar, self._vocabulary))
 
     @property
     def _state(self) -> LLMatcher:
-        if self._begun is None:
-            self._begun = _new_state(self._grammar, self._vocabulary)
-        return self._begun
+        self.make_ready(1)
+        return self._begun[0]
 
     def consume(self, token_ids: Sequence[int]) -> None:
         """These tokens come next; ConstraintFailed where they may not."""

@@ -160,6 +160,16 @@ class Running:
             return False
         return self.error is None and now_ms < self.request.deadline_ms
 
+    @property
+    def has_to_prepare(self) -> bool:
+        """Whether several answers are about to follow a constraint, each in a state that is yet to be made."""
+        return self._matcher is not None and self.request.payload.num_candidates > 1 and not self.choices
+
+    def prepare(self) -> None:
+        """Make those states, which may take seconds: the engine, and so all its requests, would wait for them."""
+        if self._matcher is not None:
+            self._matcher.make_ready(self.request.payload.num_candidates)
+
     def begin(self, eos_token_ids: Collection[int]) -> None:
         """Begin with an empty log. `attached` says whether it was one."""
         self._adopt([[]] * self.request.payload.n, eos_token_ids)

@@ -87,7 +87,7 @@ class Serving:
             running.last_epoch = 0 if before is None else before.last_epoch
             if running.suspect:
                 self._parts.isolation.add(running)
-            elif self._parts.adapter_waits.has_none(running):
+            elif self._parts.adapter_waits.has_none(running) and not running.has_to_prepare:
                 await self._attach(running)
             else:  # others are claimed meanwhile
                 self._tasks.create_task(self._attach(running))
@@ -102,6 +102,8 @@ class Serving:
         before = running.engine_ids()
         try:
             await self._parts.adapter_waits.ready(running)
+            if running.has_to_prepare:
+                await asyncio.to_thread(running.prepare)
             if running.closed or self._has_drained:
                 self._parts.isolation.look()
                 return

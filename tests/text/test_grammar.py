@@ -2,6 +2,7 @@
 
 import json
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,6 +152,29 @@ def test_answers_go_on_by_themselves(tokenizer: Tokenizer, vocabulary: Vocabular
     assert allowed(second, size) == before != allowed(first, size)
     second.consume([ids[b"\xc3"]])
     assert allowed(second, size) == {i for i, piece in texts(tokenizer).items() if piece == b"\xa9"}
+
+
+def test_what_several_answers_need_is_made_before(
+    tokenizer: Tokenizer, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Matcher.of(Constraint(choice=["dog", "é"]), vocabulary)
+    made.make_ready(3)
+    ids = {piece: i for i, piece in texts(tokenizer).items()}
+    new_state, later = matchers._new_state, []
+
+    def note(*given: Any) -> Any:
+        later.append(given)
+        return new_state(*given)
+
+    monkeypatch.setattr(matchers, "_new_state", note)
+    answers = [made.another() for _ in range(3)]
+    before = allowed(answers[2], tokenizer.vocab_size)
+    for answer in answers[:2]:
+        answer.consume([ids[b"d"]])
+    assert allowed(answers[2], tokenizer.vocab_size) == before
+    assert not later
+    assert allowed(made.another(), tokenizer.vocab_size) == before
+    assert len(later) == 1
 
 
 def test_an_answer_that_grows_too_large_takes_no_other_along(

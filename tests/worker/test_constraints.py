@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from typing import Any
 
 import pytest
@@ -54,6 +55,30 @@ def test_a_killed_workers_answer_goes_on_to_the_same_end(
     assert fold.terminal.endings[0].finish_reason is FinishReason.STOP
     Draft202012Validator(ROWS).validate(json.loads(tokenizer.decode(fold.tokens[0])))
     producer.wait_empty()
+
+
+def make_nothing_in_the_engine() -> None:
+    """`patch` of a worker whose constraints fail where the engine would wait until one is ready."""
+    from orcastream.text import matcher
+
+    new_state = matcher._new_state
+
+    def made(*given: Any) -> Any:
+        assert not threading.current_thread().name.startswith("masks")
+        return new_state(*given)
+
+    matcher._new_state = made
+
+
+@pytest.mark.parametrize("asked", [{}, {"n": 3}, {"best_of": 4}], ids=str)
+def test_nobody_waits_until_the_constraint_of_each_choice_is_ready(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int], asked: dict[str, int]
+) -> None:
+    start_worker(patch=make_nothing_in_the_engine).wait_serving()
+    for _ in range(2):
+        terminal = producer.read(producer.post(count_prompt, constraint={"choice": ["yes"]}, **asked)).terminal
+        assert terminal is not None
+        assert terminal.error is None
 
 
 @pytest.fixture
