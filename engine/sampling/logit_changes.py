@@ -10,6 +10,9 @@ from orcastream.schemas.sampling import SamplingParams
 if TYPE_CHECKING:
     import torch
 
+_LEAST_PENALTY = 1e-30
+"""A logit divided by less might not be finite; by so little, all that is above 0 comes before all else anyway."""
+
 
 class LogitChanges:
     """Those of one request, which follow from its tokens alone: whoever goes on with it makes the same ones.
@@ -20,7 +23,7 @@ class LogitChanges:
     """
 
     def __init__(self, params: SamplingParams, prompt: Iterable[int]) -> None:
-        self.penalty = params.repetition_penalty
+        self.penalty = max(params.repetition_penalty, _LEAST_PENALTY)
         """Of the tokens in `repeated`."""
         self._frequency, self._presence = params.frequency_penalty, params.presence_penalty
         self.repeated = array("q", dict.fromkeys(prompt) if self.penalty != 1 else ())

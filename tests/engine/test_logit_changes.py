@@ -38,6 +38,19 @@ def reference(model: PreTrainedModel, params: Any) -> tuple[list[int], list[floa
     return outputs, logprobs
 
 
+@pytest.mark.parametrize("settings", [{"temperature": 0}, {"temperature": 1, "logprobs": 1}], ids=str)
+def test_the_least_repetition_penalty_repeats_and_harms_nobody(
+    make_engine: MakeEngine, settings: dict[str, Any]
+) -> None:
+    prompt, engine = tuple(range(40)), make_engine()
+    events = run(engine, request("a", prompt, repetition_penalty=1e-300, **settings), request("b", prompt[:9]))
+    assert [event.error for event in events["a"]] == [None] * 8
+    assert {event.token for event in events["a"]} <= set(prompt)
+    again = request("c", prompt)
+    run(engine, again)
+    assert again.cached_tokens == 39
+
+
 @pytest.mark.parametrize("overlap", ["off", "on"])
 def test_all_settings_in_one_batch(make_model: MakeModel, make_engine: MakeEngine, overlap: str) -> None:
     model = make_model("llama")
