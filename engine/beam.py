@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from orcastream.schemas.limits import MAX_LENGTH_PENALTY
+
 
 @dataclass(frozen=True, slots=True)
 class Beam:
@@ -23,6 +25,9 @@ class Beam:
             raise ValueError(f"beam_width: got {self.width}, allowed: at least 1")
         if not 1 <= self.num_return <= self.width:
             raise ValueError(f"num_return: got {self.num_return}, allowed: 1 to beam_width ({self.width})")
+        if not abs(self.length_penalty) <= MAX_LENGTH_PENALTY:
+            most = MAX_LENGTH_PENALTY
+            raise ValueError(f"length_penalty: got {self.length_penalty}, allowed: -{most} to {most}")
 
     def num_candidates(self, stop_token_ids: Collection[int]) -> int:
         """Continuations that are looked at in a step, of each hypothesis and of all: enough for `width` to run on."""

@@ -281,3 +281,9 @@ def test_hypotheses_have_the_targets_and_the_age_of_their_search(make_engine: Ma
     for each in root.hypotheses[1:]:
         assert (each.ttft_slo_ms, each.tbt_slo_ms, each.deadline_s) == (500.0, 50.0, 1e9)
         assert each.waited_s > 30.0
+
+
+@pytest.mark.parametrize("penalty", [1e5, -11.0, float("nan")])
+def test_a_length_penalty_that_leaves_no_finite_score_is_refused(penalty: float) -> None:
+    with pytest.raises(ValueError, match="length_penalty"):
+        Beam(2, length_penalty=penalty)

@@ -28,6 +28,7 @@ from tests.engine.running import MakeEngine, request
         (lambda: Request("a", (1,), ttft_slo_ms=0.0), "ttft_slo_ms"),
         (lambda: Request("a", (1,), tbt_slo_ms=nan), "tbt_slo_ms"),
         (lambda: Request("a", (1,), waited_s=nan), "waited_s"),
+        (lambda: Request("a", (1,), seed=2**63), "seed"),
     ],
 )
 def test_what_can_never_be_computed_is_refused_at_submit(
