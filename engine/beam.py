@@ -30,5 +30,10 @@ class Beam:
             raise ValueError(f"length_penalty: got {self.length_penalty}, allowed: -{most} to {most}")
 
     def num_candidates(self, stop_token_ids: Collection[int]) -> int:
-        """Continuations that are looked at in a step, of each hypothesis and of all: enough for `width` to run on."""
+        """Continuations that are looked at in a step: enough for `width` to run on."""
         return max(2, 1 + len(stop_token_ids)) * self.width
+
+    def num_of_each(self, stop_token_ids: Collection[int]) -> int:
+        """Those of one hypothesis that can make a difference: no more than `width` of it run on or end, and what stands
+        before them ends."""
+        return self.width + len(stop_token_ids)

@@ -168,7 +168,7 @@ class Executor:
     def _candidates(self, request: Request, logits: torch.Tensor, row: int) -> list[tuple[int, float]]:
         assert request.beam is not None
         banned = self._banned(request)
-        count = request.beam.num_candidates(request.stop_ids)
+        count = request.beam.num_of_each(request.stop_ids)
         (found,) = likeliest(logits, [row], min(count + len(banned), logits.shape[1]))
         return [(token, logprob) for token, logprob in found if token not in banned][:count]
 

@@ -79,7 +79,7 @@ class Table(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # transfor
         search = BeamSearch(beam, stops, num_tokens)
         running: list[tuple[int, ...]] = [()]
         while running:
-            found = [self.candidates(outputs, beam.num_candidates(stops)) for outputs in running]
+            found = [self.candidates(outputs, beam.num_of_each(stops)) for outputs in running]
             running = [(*running[branch.parent], branch.token) for branch in search.step(running, found)]
         return [list(hypothesis.output_ids) for hypothesis in search.best()]
 
@@ -287,3 +287,39 @@ def test_hypotheses_have_the_targets_and_the_age_of_their_search(make_engine: Ma
 def test_a_length_penalty_that_leaves_no_finite_score_is_refused(penalty: float) -> None:
     with pytest.raises(ValueError, match="length_penalty"):
         Beam(2, length_penalty=penalty)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_likeliest_few_of_each_hypothesis_decide(seed: int) -> None:
+    """As all that are looked at of all hypotheses together would, ties among them."""
+    choose = random.Random(seed)
+    stops = frozenset(choose.sample(range(40), choose.choice([0, 1, 6])))
+    beam = Beam(choose.randint(1, 4), length_penalty=choose.choice([0.0, 1.0, -1.0]), early_stopping=seed % 2 == 0)
+    searches = [BeamSearch(beam, stops, 8) for _ in range(2)]
+    outputs: list[list[int]] = [[]]
+    while outputs:
+        rows = [[(token, -choose.randint(1, 60) / 8) for token in range(40)] for _ in outputs]
+        ranked = [sorted(row, key=lambda pair: -pair[1]) for row in rows]
+        counts = (beam.num_candidates(stops), beam.num_of_each(stops))
+        both = zip(searches, counts, strict=True)
+        branches, others = (search.step(outputs, [row[:count] for row in ranked]) for search, count in both)
+        assert branches == others
+        outputs = [[*outputs[branch.parent], branch.token] for branch in branches]
+    assert searches[0].best() == searches[1].best()
+
+
+def test_few_continuations_of_a_search_with_many_stop_tokens_are_ranked(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    step = BeamSearch.step
+
+    def note(self: BeamSearch, outputs: Any, candidates: Any) -> Any:
+        counts.append(max(map(len, candidates)))
+        return step(self, outputs, candidates)
+
+    monkeypatch.setattr(BeamSearch, "step", note)
+    asked = search("a", (3, 1, 4), Beam(3))
+    asked.sampling = asked.sampling.model_copy(update={"stop_token_ids": tuple(range(40, 60))})
+    run(make_engine(), asked)
+    assert max(counts) <= 3 + 20 + 1
