@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from orcastream.gateway.http.url_secrets import without_keys
 from orcastream.telemetry.prometheus import metrics_page
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _UNTOLD: Final = "^https?://[^/]*/(health/|metrics$)"
 """Probes and scrapes have no spans, and no durations."""
 _OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
+_PATHS: Final = ("url.path", "http.target", "http.url")
+"""What the instrumentation tells of the URL; the last two with `http/dup`, and then with the query behind them."""
 
 
 def instrument(app: "FastAPI") -> None:
@@ -28,13 +31,19 @@ def instrument(app: "FastAPI") -> None:
     from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
 
     FastAPIInstrumentor.instrument_app(
-        app, excluded_urls=_UNTOLD, exclude_spans=["send", "receive"], server_request_hook=_leave_out_the_query
+        app, excluded_urls=_UNTOLD, exclude_spans=["send", "receive"], server_request_hook=_leave_out_secrets
     )
 
 
-def _leave_out_the_query(span: Span, scope: dict[str, Any]) -> None:
-    """A client that mistakes the query for the body has written its prompt there."""
-    if scope.get("query_string") and span.is_recording():
+def _leave_out_secrets(span: Span, scope: dict[str, Any]) -> None:
+    """Keys that stand in the path, and the query: a client that mistakes it for the body has written its prompt there."""
+    if not span.is_recording():
+        return
+    told = dict(getattr(span, "attributes", None) or {})
+    for name in _PATHS:
+        if name in told:
+            span.set_attribute(name, without_keys(str(told[name]).partition("?")[0]))
+    if scope.get("query_string"):
         span.set_attribute("url.query", "REDACTED")
 
 

@@ -11,6 +11,7 @@ from tests.gateway.conftest import Stage
 from tests.gateway.http.conftest import serving
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
+from tests.telemetry.otlp_receiver import OtlpReceiver
 
 KEY = "orca_Zx3-_kQ9vYt7LmN2pRs4WdBc8FgHj6KaEu1oTiXyPqZ"
 """Like one of `new_key`, but the same in each test process: it is in the names of tests."""
@@ -53,6 +54,25 @@ def test_nothing_is_logged(module_redis: RedisServer, tmp_path: Path) -> None:
             assert gateway.running
         assert KEY not in gateway.log
         assert '"GET /v1/models HTTP/1.1" 200' in gateway.log
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("conventions", ["http", "http/dup"])
+def test_nothing_is_traced(
+    module_redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conventions: str
+) -> None:
+    monkeypatch.setenv("OTEL_SEMCONV_STABILITY_OPT_IN", conventions)
+    with OtlpReceiver() as receiver:
+        for name, value in receiver.environment().items():
+            monkeypatch.setenv(name, value)
+        with serving(module_redis, tmp_path) as gateway:
+            for path in PATHS:
+                httpx.get(f"{gateway.url}{path}", timeout=PATIENCE_S)
+            receiver.wait_for(lambda received: len(received.named("GET")) == len(PATHS))
+        told = [span.attributes for span in receiver.named("GET")]
+    assert KEY not in str(told)
+    assert "/…/v1/models" in [attributes["url.path"] for attributes in told]
+    assert {"REDACTED"} == {attributes["url.query"] for attributes in told if "url.query" in attributes}
 
 
 def test_records_of_another_form_pass() -> None:
