@@ -175,8 +175,9 @@ def _answer(gateway: Gateway, request: Request, error: Exception) -> Response:
 
 def _route(request: Request) -> str:
     """The path as far as it is ours: what else stands there a client has made up."""
-    route = request.scope.get("route")
-    return str(getattr(route, "path", "unknown"))
+    endpoint = request.scope.get("endpoint")
+    paths = (route.path for route in request.app.routes if getattr(route, "endpoint", None) is endpoint is not None)
+    return str(next(paths, "unknown"))
 
 
 def _told_in_logs(error: ApiError) -> str | None:

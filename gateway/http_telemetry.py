@@ -36,7 +36,7 @@ def instrument(app: "FastAPI") -> None:
 
 
 def _leave_out_secrets(span: Span, scope: dict[str, Any]) -> None:
-    """Keys that stand in the path, and the query: a client that mistakes it for the body has written its prompt there."""
+    """Keys in the path, and the query: a client that mistakes it for the body has written its prompt there."""
     if not span.is_recording():
         return
     told = dict(getattr(span, "attributes", None) or {})

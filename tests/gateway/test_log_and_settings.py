@@ -23,6 +23,17 @@ async def test_one_line_per_event_of_a_request(stage: Stage, caplog: pytest.LogC
     assert vars(lines[0])["user"] == "someone"
 
 
+async def test_a_refusal_names_the_path_as_far_as_it_is_ours(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    http = (await stage.gateway()).http()
+    with caplog.at_level(logging.DEBUG, "orcastream.gateway"):
+        await http.post("/v1/completions", json={})
+        await http.get("/v1/requests/nobodys/events")
+        await http.delete("/v1/completions")
+        await http.get("/made/up")
+    paths = [vars(record)["path"] for record in caplog.records if record.getMessage() == "refused"]
+    assert paths == ["/v1/completions", "/v1/requests/{request_id}/events", "/v1/completions", "unknown"]
+
+
 async def test_by_default_it_says_what_becomes_of_itself_once(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(stage.settings().log_level.upper(), "orcastream"):
         served = await stage.gateway()
