@@ -65,6 +65,7 @@ VOLUME = "PersistentVolumeClaim/orcastream-models/spec"
 EFFECTS = {
     **{f"gateway.{name}": effect for name, effect in process("gateway").items()},
     **{f"worker.{name}": effect for name, effect in process("worker").items()},
+    "gateway.shutdownGraceSeconds": Effect(300, f"{GATEWAY_POD}/terminationGracePeriodSeconds", 325),
     "worker.drainGraceSeconds": Effect(100, f"{POD}/terminationGracePeriodSeconds", 170),
     "worker.stallTimeoutSeconds": Effect(10, f"{POD}/terminationGracePeriodSeconds", 40),
     "worker.rollingUpdate": Effect(
@@ -181,12 +182,21 @@ def test_what_scales_down_waits_for_the_drain_that_was_chosen() -> None:
         assert find(documents, "Deployment", "orcastream-worker")["spec"]["progressDeadlineSeconds"] == 940
 
 
+def test_a_stopped_gateway_has_the_time_that_was_chosen() -> None:
+    documents = rendered(merged(GATEWAY_HPA, {"gateway": {"shutdownGraceSeconds": 600}}))
+    assert find(documents, "ConfigMap", "orcastream-gateway")["data"]["ORCASTREAM_SHUTDOWN_GRACE_S"] == "600"
+    assert at(documents, f"{GATEWAY_POD}/terminationGracePeriodSeconds") == 625
+    assert at(documents, f"{SCALER}/behavior/scaleDown/policies/0/periodSeconds") == 625
+
+
 def test_a_changed_setting_rolls_the_pods_and_nothing_else_does() -> None:
     def stamp(values: dict[str, Any]) -> Any:
         return at(rendered(values), "Deployment/orcastream-worker/spec/template/metadata/annotations/checksum~1config")
 
     assert stamp({}) == stamp({"worker": {"replicas": 5}})
     assert stamp({}) != stamp({"worker": {"config": {"ORCASTREAM_MAX_BATCH_SIZE": "8"}}})
+    assert stamp({"redis": {"url": "redis://a:6379"}}) != stamp({"redis": {"url": "redis://b:6379"}})
+    assert stamp(CACHE) != stamp(merged(CACHE, {"modelCache": {"revision": "0" * 40}}))
 
 
 def test_a_setting_of_the_users_goes_over_that_of_the_manifests() -> None:
@@ -202,8 +212,15 @@ def test_every_container_has_the_image() -> None:
 
 
 def test_a_url_tells_keda_where_redis_is() -> None:
-    (secret,) = (one for one in rendered({"redis": {"url": "rediss://r.org:6380/1"}}) if one["kind"] == "Secret")
-    assert (secret["stringData"]["address"], secret["stringData"]["tls"]) == ("r.org:6380", "enable")
+    def told(url: str) -> tuple[str, str, set[str]]:
+        documents = rendered(merged(KEDA, {"redis": {"url": url}}))
+        secret = find(documents, "Secret", "orcastream-redis")["stringData"]
+        triggers = find(documents, "ScaledObject", "orcastream-worker")["spec"]["triggers"]
+        return secret["address"], secret["tls"], {one["metadata"]["databaseIndex"] for one in triggers}
+
+    assert told("rediss://r.org:6380/1") == ("r.org:6380", "enable", {"1"})
+    assert told("redis://r.org") == ("r.org:6379", "disable", {"0"})
+    assert told("redis://[fd00::1]/") == ("[fd00::1]:6379", "disable", {"0"})
     assert at(rendered({}), "Secret/orcastream-redis") is None
 
 
@@ -226,8 +243,19 @@ def test_the_bundled_redis_is_found_in_the_namespace_of_the_release() -> None:
         ({"modelCache": {"revision": "main"}}, "revision"),
         ({"redis": {"url": "redis://:password@r:6379"}}, "url"),
         ({"redis": {"url": "redis://r:6379", "mode": "bundled"}}, "redis.url"),
+        ({"redis": {"url": "rediss://r:6379", "tls": True}}, "no ca.crt"),
+        ({"gateway": {"config": {"ORCASTREAM_SHUTDOWN_GRACE_S": "9"}}}, "set gateway.shutdownGraceSeconds instead"),
+        ({"gateway": {"config": {"ORCASTREAM_PORT": "9000"}}}, "gateway.config.ORCASTREAM_PORT: leave it out"),
+        ({"worker": {"config": {"ORCASTREAM_ADMIN_PORT": "9001"}}}, "worker.config.ORCASTREAM_ADMIN_PORT: leave"),
+        (merged(KEDA, {"config": {"ORCASTREAM_QUEUE_LANES": "4"}}), "config.ORCASTREAM_QUEUE_LANES: KEDA"),
     ],
 )
 def test_what_is_no_value_is_refused(wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(Refused, match=told):
         rendered(wrong)
+
+
+def test_lanes_go_with_what_sees_all_of_them() -> None:
+    lanes = {"config": {"ORCASTREAM_QUEUE_LANES": "4"}}
+    assert at(rendered(merged(HPA, lanes)), f"{SHARED}/ORCASTREAM_QUEUE_LANES") == "4"
+    assert rendered(merged(KEDA, {"config": {"ORCASTREAM_QUEUE_LANES": "1"}}))

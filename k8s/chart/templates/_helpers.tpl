@@ -10,3 +10,8 @@
 {{- define "orcastream.workerGraceSeconds" -}}
 {{ add .Values.worker.drainGraceSeconds .Values.worker.stallTimeoutSeconds 10 }}
 {{- end }}
+
+{{- /* preStop, then the time of open streams, then what the server allows itself for the last events, then a margin. */}}
+{{- define "orcastream.gatewayGraceSeconds" -}}
+{{ add 10 .Values.gateway.shutdownGraceSeconds 5 10 }}
+{{- end }}

@@ -109,7 +109,14 @@ def _pod(role: str) -> tuple[Rule, ...]:
     )
 
 
-_CHECKSUM: Final = {"checksum/config": Action('{{ include (print .Template.BasePath "/config.yaml") . | sha256sum }}')}
+_SEEN_AT_START: Final = ("redis.url", "modelCache.repository", "modelCache.revision")
+"""Values that pods read when they start, from objects that keep their names."""
+_CHECKSUM: Final = {
+    "checksum/config": Action(
+        '{{ print (include (print .Template.BasePath "/config.yaml") .)'
+        f"{''.join(f' .Values.{path}' for path in _SEEN_AT_START)} | sha256sum }}}}"
+    )
+}
 
 
 def _pod_spec(spec: dict[str, Any], role: str) -> dict[str, Any]:
@@ -147,15 +154,23 @@ def _scaling() -> tuple[Rule, ...]:
         Rule(f"{gateway}/spec/minReplicas", _value("gateway.autoscaling.minReplicas")),
         Rule(f"{gateway}/spec/maxReplicas", _value("gateway.autoscaling.maxReplicas")),
         Rule(f"{gateway}/*/averageValue", _quoted("gateway.autoscaling.cpu")),
+        Rule(f"{gateway}/*/scaleDown/policies/0/periodSeconds", _text(_GATEWAY_GRACE)),
+        Rule("ScaledObject/*/databaseIndex", _text(_DATABASE)),
     )
 
 
 _GRACE: Final = '{{ include "orcastream.workerGraceSeconds" . }}'
+_GATEWAY_GRACE: Final = '{{ include "orcastream.gatewayGraceSeconds" . }}'
+_DATABASE: Final = '{{ (urlParse .Values.redis.url).path | trimPrefix "/" | default "0" | quote }}'
 _STREAM: Final = '{{ printf "%s:{%s}:REST" .Values.redis.namespace .Values.model.servedName | quote }}'
 _DIRECTORY: Final = '{{ printf "/models/%s" .Values.model.servedName | quote }}'
 _COMMON: Final = (
     Rule("*/metadata/namespace", _text("{{ .Release.Namespace }}")),
     Rule("*/metadata/labels/app.kubernetes.io/managed-by", _text("{{ .Release.Service }}")),
+)
+_GATEWAY: Final = (
+    Rule("Deployment/orcastream-gateway/spec/template/spec/terminationGracePeriodSeconds", _text(_GATEWAY_GRACE)),
+    Rule("ConfigMap/orcastream-gateway/data/ORCASTREAM_SHUTDOWN_GRACE_S", _quoted("gateway.shutdownGraceSeconds")),
 )
 _WORKER: Final = (
     Rule("Deployment/orcastream-worker/spec/strategy/rollingUpdate", _replaced("worker.rollingUpdate")),
@@ -224,6 +239,7 @@ _HTTPS: Final = (
 )
 RULES: Final = (
     *_COMMON,
+    *_GATEWAY,
     *_WORKER,
     *_streams(),
     *_scaling(),

@@ -101,6 +101,12 @@ def _process(role: str, base: list[Document]) -> list[Value]:
 
 def _gateway() -> list[Value]:
     return [
+        Value(
+            "gateway.shutdownGraceSeconds",
+            20,
+            "How long open streams of a stopped gateway may go on; the pod's grace period is 25 s longer",
+            {"minimum": 0},
+        ),
         Value("gateway.autoscaling.enabled", False, "Gateways by their CPU; needs metrics-server"),
         Value("gateway.autoscaling.minReplicas", 2, "At least so many", _COUNT),
         Value("gateway.autoscaling.maxReplicas", 10, "At most so many", _COUNT),
