@@ -240,6 +240,18 @@ def test_keda_gets_the_lengths_with_what_its_client_sends(guarded: Guarded) -> N
             assert client.execute_command("XLEN", Keys("orca-demo").requests(name)) >= 0
 
 
+def test_a_queue_in_lanes_is_within_their_rights(guarded: Guarded) -> None:
+    with guarded.client("producer") as client, guarded.client("keda") as keda, guarded.client("admin") as admin:
+        for keys in Keys("orca-demo", queue_lanes=3).each_lane:
+            stream = keys.requests("normal")
+            client.xadd(stream, {"id": "x"})
+            client.set(f"{stream.partition(':requests:')[0]}:cancel:x", "1")
+            assert keda.xlen(stream) >= 1
+            admin.xtrim(stream, maxlen=0)
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            keda.xlen(Keys("orca-demo-2").requests("normal"))
+
+
 def test_every_command_of_the_code_is_allowed(guarded: Guarded) -> None:
     """What the test above does not get to: commands as they stand in the code, of which the server knows the names."""
     with guarded.client("admin") as admin:
