@@ -98,6 +98,12 @@ EFFECTS = {
         [{"ipBlock": {"cidr": "10.1.2.3/32"}}],
         {"redis": {"mode": "managed"}},
     ),
+    "redis.ports": Effect(
+        [10000],
+        "NetworkPolicy/redis-egress/spec/egress/0/ports",
+        [{"port": 10000, "protocol": "TCP"}],
+        {"redis": {"mode": "managed"}},
+    ),
     "model.servedName": Effect("m", f"{SCALED}/triggers/3/metadata/stream", "orca:{m}:requests:low", KEDA),
     "model.path": Effect("/m", f"{SHARED}/ORCASTREAM_MODEL", "/m"),
     "apiKeys.enabled": Effect(True, f"{GATEWAY_POD}/volumes/1/secret/secretName", "orcastream-api-keys"),

@@ -87,6 +87,9 @@ def _peers(peers: Any) -> Any:
     return Block("{{- range .Values.redis.addresses }}\n- ipBlock:\n    cidr: {{ . | quote }}\n{{- end }}", data=True)
 
 
+_PORTS: Final = Block("{{- range .Values.redis.ports }}\n- port: {{ . }}\n  protocol: TCP\n{{- end }}", data=True)
+
+
 def _with(key: str, node: Any) -> Callable[[Any], Any]:
     """A mapping with one more key."""
     return lambda mapping: {**mapping, key: node}
@@ -193,6 +196,7 @@ _REDIS: Final = (
     ),
     Rule("ConfigMap/orcastream/data/ORCASTREAM_NAMESPACE", _quoted("redis.namespace")),
     Rule("NetworkPolicy/redis-egress*/spec/egress/0/to", _peers),
+    Rule("NetworkPolicy/redis-egress in managed-redis/spec/egress/0/ports", lambda _: _PORTS),
     Rule("*/volumes/api-keys/secret/secretName", _quoted("apiKeys.secret")),
 )
 _MODEL: Final = (

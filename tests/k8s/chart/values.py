@@ -11,6 +11,7 @@ from tests.k8s.kustomization import K8S, Document, find, load, read
 
 _NAME: Final = {"minLength": 1}
 _COUNT: Final = {"minimum": 1}
+_PORT: Final = {"type": "integer", "minimum": 1, "maximum": 65535}
 _URL: Final = {"pattern": "^$|^rediss?://[^@]*$"}
 _SETTINGS: Final = {"additionalProperties": {"type": "string"}}
 _TYPES: Final = {str: "string", bool: "boolean", int: "integer", list: "array", dict: "object"}
@@ -144,7 +145,9 @@ def _worker() -> list[Value]:
 def _surroundings(base: list[Document]) -> list[Value]:
     settings = find(base, "ConfigMap", "orcastream")["data"]
     (egress,) = load(K8S / "components/managed-redis/network.yaml")
-    blocks = [one["ipBlock"]["cidr"] for one in egress["spec"]["egress"][0]["to"]]
+    (way,) = egress["spec"]["egress"]
+    blocks = [one["ipBlock"]["cidr"] for one in way["to"]]
+    ports = [one["port"] for one in way["ports"]]
     return [
         Value("config", {}, "Settings of gateways and workers alike, by their variables, as strings", _SETTINGS),
         Value("imagePullSecrets", [], "Secrets for the registry, as Kubernetes writes them: [{name: ...}]"),
@@ -159,6 +162,7 @@ def _surroundings(base: list[Document]) -> list[Value]:
         Value("redis.namespace", settings["ORCASTREAM_NAMESPACE"], "What every key in Redis begins with", _NAME),
         Value("redis.tls", False, "The authority that signed Redis's certificate is in the Secret, as ca.crt"),
         Value("redis.addresses", blocks, "With managed: where Redis is, as CIDRs", {"items": {"type": "string"}}),
+        Value("redis.ports", ports, "With managed: its ports, those of sentinels among them", {"items": _PORT}),
         Value("model.servedName", settings["ORCASTREAM_SERVED_MODEL_NAME"], "The name that clients ask for", _NAME),
         Value("model.path", "", "Its directory in the image or on a volume of yours; empty: the demo model"),
         Value("apiKeys.enabled", False, "Ask for API keys; without, everybody is the same tenant"),
