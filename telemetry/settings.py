@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from importlib.metadata import entry_points
 from typing import Final, Literal, Self
 
@@ -15,6 +16,8 @@ Signal = Literal["traces", "metrics", "logs"]
 EXPORTERS: Final = ("otlp", "console", "none")
 PROTOCOLS: Final = ("http/protobuf", "grpc")
 _PROPAGATORS: Final = "OTEL_PROPAGATORS"
+_USER_INFO: Final = re.compile(r"^([\w+]+://)?.*@", re.DOTALL)
+"""What stands before the host of a URL, also of one without its scheme."""
 SAMPLERS: Final = (
     *("parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"),
     *("always_on", "always_off", "traceidratio"),
@@ -145,8 +148,9 @@ class OtelSettings(BaseSettings):
         variable = f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT" if own else "OTEL_EXPORTER_OTLP_ENDPOINT"
         url = own or self.exporter_otlp_endpoint
         if url is not None and not url.lower().startswith(("http://", "https://")):
+            told = _USER_INFO.sub(r"\1***@", url)
             raise UnusableTelemetry(
-                f"{variable}: got {url!r}, allowed: a URL that begins with http:// or https:// (or set "
+                f"{variable}: got {told!r}, allowed: a URL that begins with http:// or https:// (or set "
                 "OTEL_EXPORTER_OTLP_PROTOCOL=grpc)"
             )
 

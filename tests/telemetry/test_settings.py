@@ -77,6 +77,14 @@ def test_signals_leave_where_an_exporter_or_an_endpoint_is_set(
             {"EXPORTER_OTLP_ENDPOINT": "collector:4317"},
             "OTEL_EXPORTER_OTLP_ENDPOINT: got 'collector:4317', allowed: a URL that begins with http://",
         ),
+        (
+            {"EXPORTER_OTLP_ENDPOINT": "user:sw@ord@collector:4317"},
+            r"OTEL_EXPORTER_OTLP_ENDPOINT: got '\*\*\*@collector:4317', allowed",
+        ),
+        (
+            {"EXPORTER_OTLP_ENDPOINT": "grpc://user:sw/ord@collector:4317"},
+            r"OTEL_EXPORTER_OTLP_ENDPOINT: got 'grpc://\*\*\*@collector:4317', allowed",
+        ),
     ],
     indirect=["environment"],
 )
