@@ -25,7 +25,11 @@ _LEFT_OUT: Final = (
     "http.server.active_requests",
     "http.server.request.body.size",
     "http.server.response.body.size",
+    "http.server.request.size",
+    "http.server.response.size",
 )
+_OF_THE_PAST: Final = "http.server.duration"
+"""What `http/dup` adds. Others of its attributes are from Host, of which a client can make up as many as it likes."""
 
 
 class Telemetry:
@@ -162,7 +166,8 @@ def _views() -> "list[View]":
         attribute_keys={str(attribute) for attribute in HTTP_DURATION.attributes},
         aggregation=ExplicitBucketHistogramAggregation(HTTP_DURATION.buckets),
     )
-    return [duration, *(View(instrument_name=name, aggregation=DropAggregation()) for name in _LEFT_OUT)]
+    before = View(instrument_name=_OF_THE_PAST, attribute_keys={"http.method", "http.status_code"})
+    return [duration, before, *(View(instrument_name=name, aggregation=DropAggregation()) for name in _LEFT_OUT)]
 
 
 def _registry() -> "CollectorRegistry":

@@ -93,6 +93,16 @@ def _server(receiver: OtlpReceiver, name: str) -> list[ReceivedSpan]:
     return [span for span in receiver.spans if span.name == name and span.kind == "SERVER"]
 
 
+async def test_names_of_the_past_bring_no_series_that_clients_make_up(start: StartGateway) -> None:
+    async with start({"OTEL_SEMCONV_STABILITY_OPT_IN": "http/dup"}) as http:
+        for number in range(3):
+            await http.get("/v1/models", headers={"Host": f"made-up-{number}.example"})
+        page = (await http.get("/metrics")).text
+    assert "made-up" not in page
+    told = [line for line in page.splitlines() if line.startswith("http_server_duration_milliseconds_count")]
+    assert [line.partition(" ")[2] for line in told] == ["3.0"]
+
+
 async def test_traces_and_metrics_of_a_gateway(stage: Stage, start: StartGateway) -> None:
     with OtlpReceiver() as receiver:
         async with start(receiver.environment(OTEL_METRIC_EXPORT_INTERVAL="60000")) as http:
