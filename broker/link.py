@@ -184,7 +184,8 @@ class Link(Connection):
         except ResponseError:
             raise
         except (RedisError, OSError, TimeoutError) as error:
-            raise LinkLost(f"cannot connect: {error}") from error
+            why = str(error) or f"no answer within {reply_timeout_s} s"  # asyncio's timeout says nothing
+            raise LinkLost(f"cannot connect: {why}") from error
         link = cls(connection, reply_timeout_s, observer, blocking)
         link.server = f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
         link._options = connection_options

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable
 from hashlib import sha1
@@ -230,6 +231,13 @@ async def test_an_absent_server_is_a_lost_link() -> None:
         await Link.open("redis://127.0.0.1:1")
     with pytest.raises(ValueError, match="scheme"):
         await Link.open("http://127.0.0.1:1")
+
+
+async def test_a_server_that_does_not_answer_is_told_as_such() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"redis://user:word@127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(LinkLost, match=r"cannot connect: no answer within 0\.2 s"):
+            await Link.open(url, reply_timeout_s=0.2)
 
 
 def test_codes_of_errors() -> None:
