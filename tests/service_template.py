@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import os
 
 from orcastream.worker.lean_torch import lean_torch
 from tests.parent import die_with_parent
@@ -24,6 +25,7 @@ MODULES = (
 die_with_parent()
 set_up_environment()
 lean_torch("cpu")  # as a worker begins
+os.environ.pop("OTEL_PROPAGATORS", None)  # of the test that happens to be the first: FastAPI reads it when it is loaded
 for name in MODULES:
     importlib.import_module(name)
 # Built when a process loads its first model, and the same for all models.
