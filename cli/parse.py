@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsError
 
-from orcastream.cli.allowed import allowed_values, is_secret
+from orcastream.cli.allowed import allowed_values, is_positional, is_secret
 from orcastream.cli.command import warn
 from orcastream.cli.credentials import without_credentials
 from orcastream.cli.errors import UserError
@@ -82,10 +82,14 @@ def _complaint(kind: type[BaseSettings], details: Any) -> str:
 
 
 def _names(kind: type[BaseSettings], name: str) -> str:
-    return f"{name} ({flag(name)}, {variable(kind, name)})"
+    field = kind.model_fields.get(name)
+    place = name.upper() if field is not None and is_positional(field) else flag(name)
+    return f"{name} ({place}, {variable(kind, name)})"
 
 
 def _reason(details: Any) -> str:
+    if details["type"] == "missing":  # an empty value counts as none
+        return "a value"
     context = details.get("ctx", {})
     return str(context["error"]) if "error" in context else str(details["msg"]).removeprefix("Input should be ")
 

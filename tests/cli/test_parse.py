@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, CliPositionalArg, SettingsConfigDict
 
 from orcastream.cli.errors import UserError
 from orcastream.cli.parse import UnusableSettings, load_settings
@@ -186,3 +186,21 @@ def test_a_child_gets_what_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert load() == load(*given)
+
+
+def test_what_has_no_flag_is_named_as_in_the_usage() -> None:
+    class Voyage(BaseSettings):
+        """Where to."""
+
+        model_config = SettingsConfigDict(env_prefix="ORCASTREAM_", env_ignore_empty=True, extra="ignore")
+
+        port: CliPositionalArg[str] = Field(description="Where to.")
+        berth: CliPositionalArg[int] = Field(1, ge=1, le=9, description="Which.")
+
+    for arguments, lines in (
+        (("lisbon", "10"), ("berth (BERTH, ORCASTREAM_BERTH): got '10', allowed: a whole number, 1 to 9",)),
+        (("", "2"), ("port (PORT, ORCASTREAM_PORT): got nothing, allowed: a value",)),
+    ):
+        with pytest.raises(UnusableSettings) as caught:
+            load_settings(Voyage, arguments, "voyage")
+        assert caught.value.lines == lines
