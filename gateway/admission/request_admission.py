@@ -93,7 +93,9 @@ class RequestAdmission:
     def _request_ids(self, asked: ApiRequest, header: str | None, tenant: str) -> list[str]:
         """An id for each prompt, as it is in the queue."""
         own, field = asked.options.request_id, "request_id"
-        if own is None and header is not None:
+        if header is not None:
+            if own is not None and asked.endpoint.own_id(own) != asked.endpoint.own_id(header):
+                raise InvalidRequest("Idempotency-Key", header, f"the same as request_id ({own}), or one only")
             own, field = header, "Idempotency-Key"
         count = len(asked.prompts)
         if own is None:

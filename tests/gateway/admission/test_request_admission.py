@@ -595,6 +595,11 @@ def test_the_idempotency_key_names_the_request(admission: RequestAdmission) -> N
     assert admit(admission, COMPLETIONS, body, idempotency_key="cmpl-abc").request.id == "cmpl-abc"
     with pytest.raises(InvalidRequest, match="Idempotency-Key"):
         admit(admission, COMPLETIONS, body, idempotency_key="a b")
+    both = {**body, "request_id": "abc"}
+    for same in ("abc", "cmpl-abc"):
+        assert admit(admission, COMPLETIONS, both, idempotency_key=same).request.id == "cmpl-abc"
+    with pytest.raises(InvalidRequest, match=r"Idempotency-Key: got 'def', allowed: the same as request_id \(abc\)"):
+        admit(admission, COMPLETIONS, both, idempotency_key="def")
 
 
 def test_trace_context_travels_on_if_it_is_one(admission: RequestAdmission) -> None:
