@@ -149,13 +149,13 @@ class ReplyText:
         return [] if caught_up is None else self._catch_up(caught_up)
 
     def end(self, terminal: Terminal) -> list[Last]:
-        """How each choice ended, after `take` took the last update."""
+        """How each choice ended whose end a client does not have, after `take` took the last update."""
         lasts = []
         for number, ending in enumerate(terminal.endings):
             choice = self._choice(number)
             parts = choice.finish()
             if number < self._num_ends:
-                parts = ()
+                continue
             event_id = str(Delivered(self._point(), number + 1)) if parts else None
             lasts.append(Last(number, parts, choice.finish_reason(ending), event_id))
         return lasts

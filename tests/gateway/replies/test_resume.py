@@ -70,6 +70,12 @@ async def test_every_position_with_two_choices_and_a_stop_string(stage: Stage) -
         assert [joined(events[: number + 1], choice) + joined(rest, choice) for choice in (0, 1)] == whole
 
 
+def ended(events: list[Seen]) -> list[int]:
+    """The choices whose ends were told, in that order."""
+    choices = [choice for event in events if isinstance(event.data, dict) for choice in event.data["choices"]]
+    return [choice["index"] for choice in choices if choice["finish_reason"]]
+
+
 async def test_every_position_where_characters_never_became_whole(stage: Stage) -> None:
     cut = [stage.tokenizer.encode(text)[:-1] for text in ("世界👍", "e\u0301 👍", "whole")]
     await stage.worker(Answer(cut, group=3))
@@ -83,6 +89,8 @@ async def test_every_position_where_characters_never_became_whole(stage: Stage) 
         rest = await resumed(second, request_id, last_id)
         assert [joined(events[: number + 1], choice) + joined(rest, choice) for choice in range(3)] == whole
         assert rest[-1].done
+        if "." in ((events[number].texts and events[number].data.get("event_id")) or ""):
+            assert ended(events[: number + 1]) + ended(rest) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("upto", [1, 4, 9])
