@@ -194,6 +194,11 @@ def test_hands_that_have_no_mouse_can_do_everything(site: Site, open_console: Op
     page.keyboard.type("Count from 40 to 52")
     page.keyboard.press("Control+Enter")
     assert text_of(page, "Count from 40 to 52") == count(40, 52)
+    page.fill("#most", "0")
+    page.focus("#prompts")
+    page.keyboard.press("Control+Enter")
+    assert page.evaluate("document.activeElement.id") == "most", "the browser says what is wrong, as for the button"
+    assert page.locator("li.answer").count() == 1
     page.focus("#timeline")
     before = page.inner_text("#span")
     page.keyboard.press("+")

@@ -50,7 +50,7 @@ export class BlockMaps {
     const count = (test) => cells.reduce((sum, code) => sum + test(code), 0) * stride;
     const about = `${worker.label}${window === null ? "" : `, layers with a window of ${window}`}: ${num_blocks} blocks, ` +
       `${count((code) => code >= 2)} held (${count((code) => code >= 2 && code % 2 === 1)} shared), ${count((code) => code === 1)} kept for reuse` +
-      (stride > 1 ? `; every ${stride}th is drawn` : "");
+      (stride > 1 ? `; one in ${stride} is drawn` : "");
     if (text.textContent !== about) text.textContent = about;
     canvas.setAttribute("aria-label", about);
     const width = canvas.clientWidth;

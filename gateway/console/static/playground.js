@@ -154,7 +154,7 @@ export class Playground {
   constructor() {
     $("ask").addEventListener("submit", (event) => { event.preventDefault(); this.send(); });
     $("prompts").addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); this.send(); }
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); $("ask").requestSubmit(); }
     });
     $("examples").addEventListener("click", () => { $("prompts").value = this.#examples.join("\n"); $("prompts").focus(); });
     $("cancel-all").addEventListener("click", () => { $("load").value = 0; this.#open.forEach((answer) => answer.cancel()); });
