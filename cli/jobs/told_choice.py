@@ -25,7 +25,7 @@ def prompt_fields(tokenizer: Tokenizer, prompt: Sequence[Told | None], count: in
     """The field `prompt_logprobs` of every choice, with `count` likeliest tokens in each place; None: no field."""
     written = PromptLogprobs(Opening(prompt_logprobs=count))
     if prompt:
-        written.add([_token(tokenizer, one, position, 0) for position, one in enumerate(prompt)])
+        written.add([_token(tokenizer, one, position, (0, 0)) for position, one in enumerate(prompt)])
     return written.fields()
 
 
@@ -35,17 +35,18 @@ def _of_answer(tokenizer: Tokenizer, choice: Choice) -> Iterator[TokenLogprob]:
     is_cut = len(whole.push(choice.tokens) + whole.finish()) > len(choice.text)
     text = ChoiceText(tokenizer)
     for position, (token, one) in enumerate(zip(choice.tokens, choice.logprobs, strict=False)):
-        offset = text.length
+        before = text.length
         text.push((token,))
-        if not is_cut or offset < len(choice.text):
-            yield _token(tokenizer, one, position, offset)
+        each = _token(tokenizer, one, position, (before, text.length))
+        if not is_cut or each.text_offset < len(choice.text):
+            yield each
 
 
-def _token(tokenizer: Tokenizer, one: Told | None, position: int, text_offset: int) -> TokenLogprob:
+def _token(tokenizer: Tokenizer, one: Told | None, position: int, brought: tuple[int, int]) -> TokenLogprob:
     """The first of a prompt, which is None and follows nothing, is told without its name."""
     if one is None:
-        return told(tokenizer, 0, None, position=position, text_offset=text_offset)
+        return told(tokenizer, 0, None, position=position, brought=brought)
     assert one.id is not None, "over Redis tokens have their ids"
     likeliest = [(each.id, each.logprob) for each in one.likeliest]
     items = (one.logprob, likeliest)
-    return told(tokenizer, one.id, items, position=position, text_offset=text_offset, rank=one.rank)
+    return told(tokenizer, one.id, items, position=position, brought=brought, rank=one.rank)

@@ -58,9 +58,10 @@ class PromptText:
             ranks = run.ranks or (None,) * len(run.tokens)
             items = zip(run.tokens, run.logprobs, ranks, strict=True)
             for position, (token, item, rank) in enumerate(items, self._num_told):
-                offset = self._text.length
+                before = self._text.length
                 self._text.push((token,))
-                all_told.append(told(self._tokenizer, token, item, position=position, text_offset=offset, rank=rank))
+                brought = before, self._text.length
+                all_told.append(told(self._tokenizer, token, item, position=position, brought=brought, rank=rank))
             self.told.add(all_told)
         self._num_told += len(run.tokens)
 

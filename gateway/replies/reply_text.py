@@ -77,11 +77,13 @@ class _Choice:
         parts: list[Part] = []
         all_told = []
         for token, item in zip(tokens, logprobs, strict=True):
-            position, offset = self.num_tokens, self.text.length
+            position, begin = self.num_tokens, len(self._prompt.echo)
+            before = begin + self.text.length
             parts += self.take((token,))
-            if self.text.text_length is None or offset < self.text.text_length:
-                place = len(self._prompt.echo) + offset
-                all_told.append(told(self._tokenizer, token, item, position=position, text_offset=place))
+            brought = before, begin + self.text.length
+            one = told(self._tokenizer, token, item, position=position, brought=brought)
+            if self.text.text_length is None or one.text_offset < begin + self.text.text_length:
+                all_told.append(one)
         return parts, all_told
 
     def finish(self) -> Sequence[Part]:

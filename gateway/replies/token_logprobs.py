@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from orcastream.gateway.openai.logprobs import LikelyToken, TokenLogprob
-from orcastream.text.token_text import token_text
+from orcastream.text.token_text import TokenText, token_text
 from orcastream.text.tokenizer import Tokenizer
 
 _LOWEST: Final = -9999.0
@@ -11,18 +11,25 @@ _LOWEST: Final = -9999.0
 
 
 def told(
-    tokenizer: Tokenizer, token: int, logprobs: Any, *, position: int, text_offset: int, rank: int | None = None
+    tokenizer: Tokenizer, token: int, logprobs: Any, *, position: int, brought: tuple[int, int], rank: int | None = None
 ) -> TokenLogprob:
-    """One token of a run whose log probabilities were asked for; `text_offset` characters of the text are before it.
+    """One token of a run whose log probabilities were asked for; `brought`: the characters of the text that were known
+    before it, and with it.
 
     `logprobs` None: the first token of a prompt.
     """
     first = position == 0
     if logprobs is None:
-        return TokenLogprob(LikelyToken(token, token_text(tokenizer, token, first=first), None), text_offset, ())
+        return TokenLogprob(LikelyToken(token, token_text(tokenizer, token, first=first), None), brought[0], ())
     own, likeliest = logprobs
     others = [_likely(tokenizer, other, value, first=first) for other, value in likeliest]
-    return TokenLogprob(_likely(tokenizer, token, own, first=first), text_offset, others, rank)
+    chosen = _likely(tokenizer, token, own, first=first)
+    return TokenLogprob(chosen, _beginning(chosen.token, *brought), others, rank)
+
+
+def _beginning(token: TokenText, before: int, after: int) -> int:
+    """Where the token's own text begins: behind U+FFFD for bytes of earlier ones that it leaves without their end."""
+    return max(before, after - len(token.text)) if token.is_text else before
 
 
 def _likely(tokenizer: Tokenizer, token: int, logprob: float, *, first: bool) -> LikelyToken:

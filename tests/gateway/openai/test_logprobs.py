@@ -90,6 +90,23 @@ async def test_of_completions(stage: Stage) -> None:
     assert parts == [choice.logprobs.model_dump() for choice in whole if choice.logprobs]
 
 
+async def test_a_token_behind_broken_bytes_begins_behind_them(stage: Stage) -> None:
+    broken = stage.tokenizer.encode("ab👍")[:-1]
+    ids = [*broken, *stage.tokenizer.encode("cd END")]
+    cut = Answer([ids], group=len(ids), text_length=3, logprobs=True)
+    await stage.worker(lambda request: cut if request.payload.stop else Answer([ids], logprobs=True))
+    client = (await stage.gateway()).openai()
+    for stop, text in ([], "ab\ufffdcd END"), (["cd"], "ab\ufffd"):
+        made = (await client.completions.create(model=MODEL, prompt="x", stop=stop, logprobs=0)).choices[0]
+        assert made.text == text
+        assert made.logprobs is not None
+        assert made.logprobs.tokens is not None
+        assert made.logprobs.text_offset is not None
+        names = list(zip(made.logprobs.tokens, made.logprobs.text_offset, strict=True))
+        assert len(names) == len(broken if stop else ids)
+        assert all(name.startswith("bytes:") or text[begin:].startswith(name) for name, begin in names)
+
+
 async def test_what_a_stop_string_cut_off_is_not_told(stage: Stage) -> None:
     ids = stage.tokenizer.encode("abc END")
     await stage.worker(Answer([ids], group=len(ids), text_length=4, logprobs=True))

@@ -60,9 +60,9 @@ async def written(request_id: str, updates: list[Update], tokenizer: Tokenizer, 
 def all_told(tokenizer: Tokenizer, ids: list[int]) -> list[TokenLogprob]:
     tokens, text = [], ChoiceText(tokenizer)
     for position, token in enumerate(ids):
-        items, offset = logprobs_of(token, position), text.length
+        items, before = logprobs_of(token, position), text.length
         text.push((token,))
-        tokens.append(told(tokenizer, token, items, position=position, text_offset=offset))
+        tokens.append(told(tokenizer, token, items, position=position, brought=(before, text.length)))
     return tokens
 
 
