@@ -15,6 +15,7 @@ from orcastream.gateway.batches.batches import Batches
 from orcastream.gateway.batches.listing import PageQuery, list_object
 from orcastream.gateway.batches.upload import HELD_BYTES, PURPOSE, Upload
 from orcastream.gateway.errors import file_not_found, file_unreadable, files_full
+from orcastream.gateway.http.body_memory import check_encoding
 from orcastream.gateway.http.url_secrets import without_keys
 from orcastream.gateway.log import log_event
 from orcastream.schemas.errors import InvalidRequest
@@ -27,6 +28,7 @@ async def create(batches: Batches, request: Request) -> Response:
     tenant = batches.grant_of(request).tenant
     check_query(request)
     upload = Upload(batches.files, tenant, batches.settings)
+    check_encoding(request.headers)
     with batches.bodies.holding(HELD_BYTES):
         try:
             file = await upload.receive(request, batches.now_ms)

@@ -3,9 +3,11 @@
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from orcastream.gateway.errors import ApiError, unavailable
+from orcastream.gateway.errors import ApiError, invalid, unavailable
+from orcastream.schemas.errors import InvalidRequest
 
 
 class BodyMemory:
@@ -17,7 +19,11 @@ class BodyMemory:
 
     @asynccontextmanager
     async def body_of(self, request: Request) -> AsyncIterator[bytes]:
-        """The whole body of a request, which counts until this is left. ApiError 503 where there is no room for it."""
+        """The whole body of a request, which counts until this is left.
+
+        ApiError 503 where there is no room for it, 400 where it is encoded.
+        """
+        check_encoding(request.headers)
         parts: list[bytes] = []
         counted = 0
         try:
@@ -43,6 +49,13 @@ class BodyMemory:
             yield
         finally:
             self.held_bytes -= num_bytes
+
+
+def check_encoding(headers: Headers) -> None:
+    """ApiError 400 for a body that is compressed: nothing here takes it apart, and no limit would count its bytes."""
+    encoding = headers.get("content-encoding", "identity")
+    if encoding.strip().lower() not in ("", "identity"):
+        raise invalid(InvalidRequest("Content-Encoding", encoding, "identity: bodies come as they are"))
 
 
 def _full() -> ApiError:

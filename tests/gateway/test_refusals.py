@@ -1,6 +1,7 @@
 """Errors as the official client meets them, and requests that are refused early."""
 
 import asyncio
+import gzip
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -212,6 +213,16 @@ async def test_a_body_of_ten_megabytes(stage: Stage, chunked: bool) -> None:
     response = await served.http().post("/v1/completions", content=pieces() if chunked else body)
     assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
     assert (await served.openai().completions.create(model=MODEL, prompt="x")).choices[0].text == TEXT
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/responses", "/tokenize", "/v1/batches", "/v1/files"])
+async def test_a_compressed_body_is_refused_by_the_name_of_its_header(stage: Stage, path: str) -> None:
+    http = (await stage.gateway()).http()
+    answer = await http.post(path, content=gzip.compress(b"{}"), headers={"Content-Encoding": "gzip"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Content-Encoding")
+    assert "got 'gzip', allowed: identity" in answer.json()["error"]["message"]
+    plain = await http.post(path, content=b"{}", headers={"Content-Encoding": "identity"})
+    assert plain.json()["error"]["param"] != "Content-Encoding"
 
 
 async def test_bodies_that_are_no_requests(stage: Stage) -> None:
