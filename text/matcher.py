@@ -23,7 +23,7 @@ class Matcher:
     """
 
     def __init__(self, grammar: str, vocabulary: Vocabulary, state: LLMatcher | None = None) -> None:
-        """`state`: one at the beginning of an answer; without it the first call makes one, which takes up to a second."""
+        """`state`: one at the beginning of an answer; without it the first call makes one, in up to a second."""
         self._grammar = grammar
         self._vocabulary = vocabulary
         self._begun = [] if state is None else [state]
