@@ -43,7 +43,7 @@ class NotMine:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Another, earlier entry of this id exists; mine has been acknowledged and deleted."""
+    """Another entry of this id has begun the log, or is earlier; mine has been acknowledged and deleted."""
 
     other: EntryRef
 
@@ -162,7 +162,7 @@ class _Attach:
             return NotMine()
         if fold.last_id is not None and fold.last_id.epoch > epoch:
             return None
-        other = await self._earlier_entry(fold)
+        other = await self._other_entry(fold)
         if other is not None:
             return other
         return Attached(await self._log(epoch), fold, cancelled)
@@ -193,15 +193,21 @@ class _Attach:
             )
         return Ended(fold)
 
-    async def _earlier_entry(self, fold: Fold) -> Duplicate | None:
-        """Two entries of one id must not fence each other for ever: the later one goes."""
+    async def _other_entry(self, fold: Fold) -> Duplicate | None:
+        """Two entries of one id must not fence each other for ever, nor go on with each other's answer: the one that began
+        the log stays, and where it is gone the earlier one.
+        """
         if self.ref is None or fold.previous_started is None:
             return None
-        other = EntryRef.find(fold.previous_started.entry, self.ref.lane)
-        if other is None or other >= self.ref or not (await entry_state(self.link, self.keys, other)).exists:
+        first, before = (EntryRef.find(entry, self.ref.lane) for entry in (fold.first_entry, fold.previous_started.entry))
+        if first == self.ref:
             return None
-        await drop_duplicate(self.link, self.keys, request_id=self.request_id, ref=self.ref, stays=other)
-        return Duplicate(other)
+        earlier = None if before is None or before >= self.ref else before
+        for other in dict.fromkeys((first, earlier)):
+            if other is not None and (await entry_state(self.link, self.keys, other)).exists:
+                await drop_duplicate(self.link, self.keys, request_id=self.request_id, ref=self.ref, stays=other)
+                return Duplicate(other)
+        return None
 
     async def _call(self, commands: Sequence[Command], *, may_refuse: bool = False) -> list[Any]:
         """Carry out `commands`, the first of them about the log, and with an owner ask for the state of the entry.

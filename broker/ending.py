@@ -64,18 +64,16 @@ class Ender:
     ) -> Terminal | None:
         """Write the terminal event, unless one is there, and clean up; the terminal that stands in the log then.
 
-        None when its owner lives and kept writing, or when the request lives on in another, earlier entry. What an
+        None when its owner lives and kept writing, or when the request lives on in another entry. What an
         existing log says of tenant, seed and prompt goes on; else `request`, else `tenant` and `form`.
         Raises LinkLost, Unwritable; Unusable where its log can never be written, which leaves `set_aside`.
         """
         with _about_one_log(request_id):
-            stays = None if ref is None else await self._earlier_entry(link, request_id, ref)
-            if ref is not None and stays is not None:
-                await drop_duplicate(link, self._keys, request_id=request_id, ref=ref, stays=stays)
-                return None
             for _ in range(ATTEMPTS):
                 entries = await self._read(link, request_id)
                 fold = fold_log(entries)
+                if ref is not None and await self._is_duplicate(link, request_id, ref, fold):
+                    return None
                 started = self._started(request_id, ref, fold, request, tenant)
                 try:
                     attachment = await attach(
@@ -154,16 +152,21 @@ class Ender:
         log.warning("%s is set aside without a terminal event: %s", ref, without_values(message))
         await bury(link, self._keys, ref, reason=code, message=message, waiting=True)
 
-    async def _earlier_entry(self, link: Connection, request_id: str, ref: EntryRef) -> EntryRef | None:
-        """The entry that is the request, where `ref` is a later one of its id: what is wrong with that is its own."""
+    async def _is_duplicate(self, link: Connection, request_id: str, ref: EntryRef, fold: Fold) -> bool:
+        """Whether an earlier entry is the request, and `ref`, which did not begin the log, a later one of its id, which has
+        been dropped: what is wrong with that is its own.
+        """
+        if fold.first_entry == str(ref):
+            return False
         queue = RequestQueue(link, self._keys)
         try:
             mark = await queue.find(request_id)
-            if mark is None or mark.ref.lane != ref.lane or mark.ref >= ref:
-                return None
-            return mark.ref if await queue.exists(mark.ref) else None
+            if mark is None or mark.ref.lane != ref.lane or mark.ref >= ref or not await queue.exists(mark.ref):
+                return False
         except ResponseError as error:
             raise Unwritable(error) from None
+        await drop_duplicate(link, self._keys, request_id=request_id, ref=ref, stays=mark.ref)
+        return True
 
     async def _read(self, link: Connection, request_id: str) -> Sequence[Any]:
         try:

@@ -27,6 +27,8 @@ class Fold:
         """The one before it."""
         self.first_seed: int | None = None
         """The seed that the first started event names: the one that every continuation uses."""
+        self.first_entry = ""
+        """The queue entry that it names: the one whose answer this is."""
         self.prompt_told = 0
         """Tokens of the prompt, from its first, whose log probabilities are there."""
         self.prompt_expected = 0
@@ -83,7 +85,7 @@ class Fold:
         self.previous_started, self.started = self.started, event
         self.last_id = event_id
         if self.first_seed is None:
-            self.first_seed = event.seed
+            self.first_seed, self.first_entry = event.seed, event.entry
         if event.prompt_logprobs is not None:
             self.prompt_expected = event.prompt_tokens
         self._grow(event.n)

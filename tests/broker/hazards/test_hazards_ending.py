@@ -87,6 +87,26 @@ async def test_hazard_05_what_is_wrong_with_a_later_entry_ends_no_earlier_one(
     assert await RequestQueue(link, keys).exists(ref)
 
 
+async def test_hazard_05_the_entry_that_began_the_log_ends_it(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """A later one, which was begun first, passes its deadline: no other goes on with what it brought."""
+    ref = (await enqueue(link, keys, make_request(priority_class="low"))).entry
+    await asyncio.sleep(0.002)
+    later = make_request(deadline_ms=int(time.time() * 1000) - 5000)
+    await link.call("XADD", keys.requests("normal"), "*", *bare_fields(later))
+    worker = await make_worker(redis_server.url, "w1")
+    job = await worker.take()
+    assert job.claimed.ref.priority_class == "normal"
+    await worker.step(job)
+    swept = await Sweeper(link, keys, "gateway", retention_ms=RETENTION_MS).step()
+    assert swept.expired == (job.claimed.ref,)
+    assert await _terminals(link, keys, "r1") == [b"error"]
+    other = await worker.attach((await worker.claimer.new(1))[0])
+    assert isinstance(other, Ended)
+    assert not await RequestQueue(link, keys).exists(ref)
+
+
 async def test_hazard_10_the_owner_learns_that_it_was_ended(
     redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
 ) -> None:

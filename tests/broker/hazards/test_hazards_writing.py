@@ -6,6 +6,7 @@ import pytest
 
 from orcastream.broker.attach import Attached, Duplicate, Ended, NotMine
 from orcastream.broker.errors import Fenced, LinkLost, LogBusy, ReplyConflict, Unwritable
+from orcastream.broker.fold import fold_log
 from orcastream.broker.link import Link
 from orcastream.broker.loss import Watch
 from orcastream.broker.queue import RequestQueue, ensure_groups
@@ -89,30 +90,48 @@ async def test_hazard_02_an_overrun_is_an_error_and_never_silent(
         await follow((await make_reader(redis_server.url)).subscribe(Watch(request.id, "default")))
 
 
+@pytest.mark.parametrize("began", [0, 1], ids=["the earlier begins", "the later begins"])
 async def test_hazard_05_fence_duel_over_two_entries_of_one_id(
-    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, make_reader: MakeReader, began: int
 ) -> None:
-    """A producer without the script added a request twice, and two workers run it."""
+    """A producer without the script added a request twice, and two workers run it: who began it goes on."""
     request = make_request()
     await ensure_groups(link, keys)
     for _ in range(2):
         await link.call("XADD", keys.requests("normal"), "*", *bare_fields(request))
     workers = [await make_worker(redis_server.url, f"w{i}") for i in range(2)]
     claims = [(await worker.claimer.new(1))[0] for worker in workers]
-    later = await workers[1].open(claims[1])
-    earlier = await workers[0].open(claims[0])
+    first, second = workers[began], workers[1 - began]
+    job = await first.open(claims[began])
+    await first.step(job)
+    assert await second.attach(claims[1 - began]) == Duplicate(claims[began].ref)
     with pytest.raises(Fenced):
-        await workers[1].step(later)
-    dropped = await workers[1].attach(claims[1])
-    assert dropped == Duplicate(claims[0].ref)
-    with pytest.raises(Fenced):
-        await workers[0].step(earlier)
-    earlier = await workers[0].open(claims[0])
-    await workers[0].step(earlier, 3)
-    await workers[0].end(earlier)
+        await first.step(job)
+    job = await first.open(claims[began])
+    await first.step(job, 2)
+    await first.end(job)
     assert await RequestQueue(link, keys).depth() == 0
     seen = await follow((await make_reader(redis_server.url)).subscribe(Watch(request.id, "default")))
     assert (seen.tokens[0], len(seen.terminals)) == (expected(3), 1)
+
+
+async def test_hazard_05_fence_duel_behind_an_entry_that_is_gone(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker
+) -> None:
+    """The entry that began the log was lost, and two others came: the earlier one of those goes on."""
+    await ensure_groups(link, keys)
+    for _ in range(3):
+        await link.call("XADD", keys.requests("normal"), "*", *bare_fields(make_request()))
+    workers = [await make_worker(redis_server.url, f"w{i}") for i in range(3)]
+    lost, *claims = [(await worker.claimer.new(1))[0] for worker in workers]
+    await workers[0].step(await workers[0].open(lost))
+    await link.call("XDEL", keys.requests("normal"), lost.ref.entry_id)
+    await workers[2].open(claims[1])
+    earlier = await workers[1].open(claims[0])
+    assert await workers[2].attach(claims[1]) == Duplicate(claims[0].ref)
+    earlier = await workers[1].open(claims[0])
+    await workers[1].step(earlier, 2)
+    assert fold_log(await link.call("XRANGE", keys.reply("r1"), "-", "+")).tokens == [expected(3)]
 
 
 async def test_hazard_05_seen_follows_the_entry_that_stays(
