@@ -194,12 +194,13 @@ class _Attach:
         return Ended(fold)
 
     async def _other_entry(self, fold: Fold) -> Duplicate | None:
-        """Two entries of one id must not fence each other for ever, nor go on with each other's answer: the one that began
-        the log stays, and where it is gone the earlier one.
+        """Two entries of one id must not fence each other for ever, nor go on with each other's answer: the one that
+        began the log stays, and where it is gone the earlier one.
         """
         if self.ref is None or fold.previous_started is None:
             return None
-        first, before = (EntryRef.find(entry, self.ref.lane) for entry in (fold.first_entry, fold.previous_started.entry))
+        entries = fold.first_entry, fold.previous_started.entry
+        first, before = (EntryRef.find(entry, self.ref.lane) for entry in entries)
         if first == self.ref:
             return None
         earlier = None if before is None or before >= self.ref else before

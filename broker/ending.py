@@ -153,8 +153,9 @@ class Ender:
         await bury(link, self._keys, ref, reason=code, message=message, waiting=True)
 
     async def _is_duplicate(self, link: Connection, request_id: str, ref: EntryRef, fold: Fold) -> bool:
-        """Whether an earlier entry is the request, and `ref`, which did not begin the log, a later one of its id, which has
-        been dropped: what is wrong with that is its own.
+        """Whether an earlier entry is the request, and `ref`, which did not begin the log, a later one of its id.
+
+        What is wrong with that is its own, and it has been dropped.
         """
         if fold.first_entry == str(ref):
             return False
