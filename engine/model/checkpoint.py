@@ -23,10 +23,7 @@ _NAMED = 3
 
 def refuse_unknown_quantization(model_config: Any) -> None:
     """UnsupportedModel for a method that transformers does not know: it would take the packed numbers for weights."""
-    for config in (model_config, model_config.get_text_config()):
-        quantization = getattr(config, "quantization_config", None)
-        if quantization is None:
-            continue
+    for quantization in _quantizations(model_config):
         fields = quantization if isinstance(quantization, Mapping) else getattr(quantization, "__dict__", {})
         method = fields.get("quant_method")
         if fields.get("load_in_8bit") or fields.get("load_in_4bit"):
@@ -60,12 +57,15 @@ def refuse_incomplete(model: PreTrainedModel, loaded: Mapping[str, Any]) -> None
         _log.warning("the checkpoint has tensors that the model does not use: %s", _named(unexpected))
 
 
-def refuse_integer_weights(checkpoint: str, model: PreTrainedModel, loaded: Mapping[str, Any]) -> None:
+def refuse_integer_weights(
+    checkpoint: str, model_config: Any, model: PreTrainedModel, loaded: Mapping[str, Any]
+) -> None:
     """UnsupportedModel where weights are whole numbers and no configuration says what they stand for.
 
     `loaded` as above: transformers would take them for floating-point weights as they are. Buffers may be integers.
+    `model_config` is the checkpoint's own: that of a model that was dequantized as it was read says nothing any more.
     """
-    if hasattr(model.config, "quantization_config"):
+    if _quantizations(model_config):
         return
     unused = set(loaded["unexpected_keys"])
     buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}
@@ -106,6 +106,13 @@ def refuse_damaged_generation_config(model: str) -> None:
         problem = _problem(path)
         if problem is not None:
             raise UnsupportedModel(f"{path}: {problem}")
+
+
+def _quantizations(model_config: Any) -> list[Any]:
+    """What the configuration, or that of its text model, says of packed numbers."""
+    configs = (model_config, model_config.get_text_config())
+    found = (getattr(config, "quantization_config", None) for config in configs)
+    return [quantization for quantization in found if quantization is not None]
 
 
 def _named(keys: Collection[str]) -> str:

@@ -69,7 +69,7 @@ def load_model(config: EngineConfig, model_config: Any, device: torch.device) ->
         refuse_unknown_quantization(model_config)
         model, loaded = _read_weights(config.model, model_config, dtype)
         refuse_incomplete(model, loaded)
-        refuse_integer_weights(config.model, model, loaded)
+        refuse_integer_weights(config.model, model_config, model, loaded)
         refuse_damaged_generation_config(config.model)
     with quiet():
         placed: PreTrainedModel = model.to(device).eval()

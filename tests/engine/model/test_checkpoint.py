@@ -223,6 +223,29 @@ def test_quantization(quantization: dict[str, Any], reason: str, save: Callable[
     assert reason in refusal(folder)
 
 
+def test_packed_experts_that_the_configuration_explains(save: Callable[..., Path]) -> None:
+    """As gpt-oss has them: transformers unpacks them where there is no GPU, and forgets that they were packed."""
+    pytest.importorskip("accelerate")
+    folder = save("gpt_oss", num_local_experts=4, num_experts_per_tok=2, hidden_size=32, intermediate_size=64)
+    key = "model.layers.0.mlp.experts.down_proj"
+    numbers = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    packed = torch.randint(256, (4, 32, 2, 16), dtype=torch.uint8)
+    exponents = torch.randint(120, 126, (4, 32, 2), dtype=torch.uint8)
+
+    def pack(tensors: Tensors) -> None:
+        for name in [name for name in tensors if name.endswith(("down_proj", "gate_up_proj"))]:
+            experts, inner, outer = tensors.pop(name).shape
+            tensors[f"{name}_blocks"] = torch.zeros(experts, outer, inner // 32, 16, dtype=torch.uint8)
+            tensors[f"{name}_scales"] = torch.full((experts, outer, inner // 32), 127, dtype=torch.uint8)
+        tensors |= {f"{key}_blocks": packed, f"{key}_scales": exponents}
+
+    edit(folder, pack)
+    configure(folder, quantization_config={"quant_method": "mxfp4"})
+    pairs = torch.stack([numbers[(packed & 15).long()], numbers[(packed >> 4).long()]], dim=-1).flatten(-2)
+    expected = (pairs * 2.0 ** (exponents.float() - 127).unsqueeze(-1)).flatten(-2).transpose(1, 2)
+    assert torch.equal(load(folder).get_parameter(key).float(), expected)
+
+
 @pytest.mark.parametrize("content", ["{", "[]", "\ufffe", '{"model_type": "llama", "hidden_size": "x"}'])
 def test_an_unreadable_configuration(content: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(content)
