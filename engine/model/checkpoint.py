@@ -19,6 +19,8 @@ _log = logging.getLogger(__name__)
 
 _NAMED = 3
 """Keys that a message names; the others are counted."""
+_BLOCK_SCALES = "_scale_inv"
+"""What the name of a weight is followed by in that of its scales, one for each block."""
 
 
 def refuse_unknown_quantization(model_config: Any) -> None:
@@ -77,6 +79,30 @@ def refuse_integer_weights(
                 raise UnsupportedModel(f"{path}: {key} is {dtype}, allowed: {allowed}")
 
 
+def refuse_cut_blocks(checkpoint: str, model_config: Any, model: PreTrainedModel) -> None:
+    """UnsupportedModel where the last of the blocks that share a scale is smaller than the others.
+
+    Where transformers unpacks 8-bit weights as it reads them, it divides each weight evenly by its number of scales.
+    """
+    sizes = [each for each in map(_block_size, _quantizations(model_config)) if each is not None]
+    if not sizes or hasattr(model.config, "quantization_config"):
+        return
+    shapes: dict[str, list[int]] = {}
+    for path in _files(checkpoint, "*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            shapes |= {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118 - no mapping
+    for key, scales in shapes.items():
+        weight = shapes.get(key.removesuffix(_BLOCK_SCALES), [])
+        if not key.endswith(_BLOCK_SCALES) or len(scales) < 2 or len(weight) < 2:
+            continue
+        for length, count, block in zip(weight[-2:], scales[-2:], sizes[0], strict=True):
+            if count > 1 and count == -(-length // block) and length % block:
+                raise UnsupportedModel(
+                    f"quantization_config.weight_block_size: got {list(sizes[0])}, allowed without a GPU that computes "
+                    f"in 8 bits: divisors of {key.removesuffix(_BLOCK_SCALES)}, which has the shape {tuple(weight)}"
+                )
+
+
 def refuse_unfit_parts(error: Exception) -> None:
     """UnsupportedModel naming the weight whose parts in the checkpoint (experts, say) do not make up a whole.
 
@@ -113,6 +139,13 @@ def _quantizations(model_config: Any) -> list[Any]:
     configs = (model_config, model_config.get_text_config())
     found = (getattr(config, "quantization_config", None) for config in configs)
     return [quantization for quantization in found if quantization is not None]
+
+
+def _block_size(quantization: Any) -> tuple[int, int] | None:
+    """Rows and columns that share a scale of FP8 weights."""
+    fields = quantization if isinstance(quantization, Mapping) else vars(quantization)
+    size = fields.get("weight_block_size", (128, 128))
+    return (size[0], size[1]) if fields.get("quant_method") == "fp8" and size else None
 
 
 def _named(keys: Collection[str]) -> str:

@@ -10,6 +10,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCa
 from orcastream.engine.config import EngineConfig
 from orcastream.engine.errors import UnsupportedModel, one_line
 from orcastream.engine.model.checkpoint import (
+    refuse_cut_blocks,
     refuse_damaged_files,
     refuse_damaged_generation_config,
     refuse_incomplete,
@@ -70,6 +71,7 @@ def load_model(config: EngineConfig, model_config: Any, device: torch.device) ->
         model, loaded = _read_weights(config.model, model_config, dtype)
         refuse_incomplete(model, loaded)
         refuse_integer_weights(config.model, model_config, model, loaded)
+        refuse_cut_blocks(config.model, model_config, model)
         refuse_damaged_generation_config(config.model)
     with quiet():
         placed: PreTrainedModel = model.to(device).eval()

@@ -246,6 +246,30 @@ def test_packed_experts_that_the_configuration_explains(save: Callable[..., Path
     assert torch.equal(load(folder).get_parameter(key).float(), expected)
 
 
+@pytest.mark.parametrize(("block", "fits"), [([16, 16], True), ([128, 128], True), ([24, 48], False)])
+def test_blocks_that_share_a_scale_fill_the_weights(block: list[int], fits: bool, save: Callable[..., Path]) -> None:
+    """Of 32 rows the first 24 share a scale, which twice 16 would be taken to do."""
+    pytest.importorskip("accelerate")
+    folder = save(hidden_size=32, intermediate_size=48)
+    weights: dict[str, torch.Tensor] = {}
+
+    def pack(tensors: Tensors) -> None:
+        for name in [name for name in tensors if "_proj" in name]:
+            rows, columns = tensors[name].shape
+            scales = torch.rand(-(-rows // block[0]), -(-columns // block[1])) + 0.5
+            spread = scales.repeat_interleave(block[0], 0)[:rows].repeat_interleave(block[1], 1)[:, :columns]
+            tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+            weights[name] = tensors[name].float() * spread
+            tensors[f"{name}_scale_inv"] = scales
+
+    edit(folder, pack)
+    configure(folder, quantization_config={"quant_method": "fp8", "weight_block_size": block})
+    if fits:
+        torch.testing.assert_close(load(folder).get_parameter(UP), weights[UP])
+    else:
+        assert "weight_block_size: got [24, 48], allowed" in refusal(folder)
+
+
 @pytest.mark.parametrize("content", ["{", "[]", "\ufffe", '{"model_type": "llama", "hidden_size": "x"}'])
 def test_an_unreadable_configuration(content: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(content)
