@@ -125,11 +125,14 @@ def resolve_max_model_len(config: EngineConfig, model_config: Any) -> int:
 def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
     """The ids that end an output, of the generation configuration and of the model's own.
 
-    Those that the model does not have, -1 or one beyond its vocabulary, end nothing.
+    Those that the model does not have, -1 or one beyond its vocabulary, end nothing; UnsupportedModel for no id.
     """
     found: set[int] = set()
     for source in (getattr(model, "generation_config", None), model.config, model.config.get_text_config()):
-        ids = getattr(source, "eos_token_id", None)
-        found.update([ids] if isinstance(ids, int) else ids or ())
+        given = getattr(source, "eos_token_id", None)
+        ids = [] if given is None else given if isinstance(given, list | tuple) else [given]
+        if any(type(each) is not int for each in ids):
+            raise UnsupportedModel(f"eos_token_id: got {given!r}, allowed: an integer, or a list of them")
+        found.update(ids)
     vocab_size = model.config.get_text_config().vocab_size
     return frozenset(token for token in found if 0 <= token < vocab_size)

@@ -93,6 +93,16 @@ def test_eos_that_the_model_does_not_have_ends_nothing(make_model: Callable[...,
     assert eos_token_ids(make_model("llama", eos_token_id=[-1, 5, 95, 96])) == {5, 95}
 
 
+@pytest.mark.parametrize("ids", ["</s>", 1.5, True, [1, None], [[1, 2]]])
+def test_eos_that_is_no_token_id(ids: Any, make_model: Callable[..., PreTrainedModel]) -> None:
+    """transformers looks at that of the model's configuration only."""
+    model = make_model("llama")
+    model.generation_config = GenerationConfig()
+    model.generation_config.eos_token_id = ids
+    with pytest.raises(UnsupportedModel, match="eos_token_id: got"):
+        eos_token_ids(model)
+
+
 def test_an_unknown_architecture_is_unsupported(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "not_there"}')
     with pytest.raises(UnsupportedModel, match="not_there"):
