@@ -18,6 +18,9 @@ from orcastream.engine.model.passes.pack_linears import PackedLinearLayer
 from orcastream.engine.native.elementwise import ACTIVATIONS, ActivationName, gated
 from orcastream.engine.native.mlp import mlp
 
+_FAR = 1000
+"""How much larger than normal numbers are inputs that reach the limits that some activations have."""
+
 
 class FusedGatedMLP(nn.Module):
     """down(activation(gate(x)) * up(x)), gate and up computed by one module."""
@@ -61,6 +64,7 @@ def _fuse(model: PreTrainedModel, name: str, module: nn.Module, rows: RowsToChec
         return False
     kind = (type(module), type(gate_up), gate_up.packed.n, gate_up.packed.k, gate_up.packed.dtype, down.packed.dtype)
     inputs = list(random_inputs(gate_up.packed.k, model.dtype, rows.of(kind)))
+    inputs.append(_FAR * inputs[-1])
     expected = module(inputs[0]).float()
     errors = {}
     for activation in ACTIVATIONS:

@@ -138,6 +138,17 @@ def test_weights_that_do_not_take_8_bits_are_refused(monkeypatch: pytest.MonkeyP
             generated(weight_dtype="int8", self_check=self_check)
 
 
+@pytest.mark.parametrize(("activation", "fused"), [("gelu", 2), ("silu", 2), ("gelu_10", 0)])
+def test_an_activation_with_a_limit_is_no_other_one(make_model: MakeModel, activation: str, fused: int) -> None:
+    """Normal numbers stay below that of gelu_10, those of one token in thousands may not."""
+    model = make_model("llama", hidden_size=64, intermediate_size=64, hidden_act=activation).to("cpu")
+    x = 20 * torch.randn(1, 3, 64, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = model.model.layers[0].mlp(x)
+        assert apply_passes(model)["fuse_gated_mlp"] == fused
+        torch.testing.assert_close(model.model.layers[0].mlp(x), expected, rtol=1e-4, atol=1e-3)
+
+
 def test_a_copy_that_went_wrong_is_found_in_a_layer_like_others(
     make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
