@@ -21,7 +21,7 @@ class Collector:
         self._on_written = on_written
         self._cursor = FIRST_RESULT
         self._waiting: dict[int, bytes] = {}
-        if ordered and file.numbers and max(file.numbers) != len(file.numbers):
+        if ordered and not file.in_order:
             raise UserError("output: holds results as they came, allowed with --ordered: a new file")
 
     async def collect(self) -> None:

@@ -2,9 +2,14 @@
 
 import fcntl
 import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Self
 
+from orcastream.cli.console.run import NotDone
 from orcastream.cli.errors import UserError
 
 
@@ -17,12 +22,12 @@ class ResultFile:
         self._job_id = job_id
         self.numbers: set[int] = set()
         """The lines of the job whose results are there."""
+        self.in_order = True
+        """Whether what was there are the job's first lines, in their order."""
         try:
             self._file: IO[bytes] = path.open("a+b")
         except OSError as error:
-            raise UserError(
-                f"output: got {str(path)!r}, allowed: a file that can be written ({error.strerror})"
-            ) from None
+            raise self._unusable(error.strerror or "it is not a regular one") from None
         try:
             self._take_over()
         except BaseException:
@@ -30,18 +35,21 @@ class ResultFile:
             raise
 
     def write(self, number: int, result: bytes) -> None:
-        """Append a result unless it is there."""
+        """Append a result unless it is there. NotDone where that fails, as of `flush` and `close`."""
         if number not in self.numbers:
-            self._file.write(result + b"\n")
+            with self._writing():
+                self._file.write(result + b"\n")
             self.numbers.add(number)
 
     def flush(self) -> None:
         """Let others see what was written."""
-        self._file.flush()
+        with self._writing():
+            self._file.flush()
 
     def close(self) -> None:
         """Write what is left."""
-        self._file.close()
+        with self._writing():
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -49,7 +57,20 @@ class ResultFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = f"{str(self._path)!r} cannot be written: {error.strerror}"
+            raise NotDone(f"output: {reason}; the same command goes on where this one ended") from None
+
+    def _unusable(self, why: str) -> UserError:
+        return UserError(f"output: got {str(self._path)!r}, allowed: a file that can be written ({why})")
+
     def _take_over(self) -> None:
+        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            raise self._unusable("it is not a regular one")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -58,14 +79,28 @@ class ResultFile:
         whole = 0
         for at, line in enumerate(self._file, start=1):
             if not line.endswith(b"\n"):
+                if not _may_begin(line, self._job_id):
+                    raise self._other(at)
                 break
             whole += len(line)
             try:
-                self.numbers.add(_number_of(line, self._job_id))
+                number = _number_of(line, self._job_id)
             except (ValueError, LookupError, TypeError, AttributeError):
-                allowed = f"a new file, or one with results of the job {self._job_id}; line {at} is none"
-                raise UserError(f"output: got {str(self._path)!r}, allowed: {allowed}") from None
-        self._file.truncate(whole)
+                raise self._other(at) from None
+            self.numbers.add(number)
+            self.in_order = self.in_order and number == at
+        with self._writing():
+            self._file.truncate(whole)
+
+    def _other(self, at: int) -> UserError:
+        allowed = f"a new file, or one with results of the job {self._job_id}; line {at} is none"
+        return UserError(f"output: got {str(self._path)!r}, allowed: {allowed}")
+
+
+def _may_begin(cut: bytes, job_id: str) -> bool:
+    """Is it the beginning of a result of the job, and not of somebody's file that ends without a line break?"""
+    head = f'{{"id": "{job_id}.'.encode()
+    return cut.startswith(head) or head.startswith(cut)
 
 
 def _number_of(result: bytes, job_id: str) -> int:

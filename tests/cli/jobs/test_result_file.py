@@ -1,10 +1,12 @@
 """The output of a bulk job holds each result once, however its writer ended."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from orcastream.cli.console.run import NotDone
 from orcastream.cli.errors import UserError
 from orcastream.cli.jobs.result_file import ResultFile
 
@@ -50,6 +52,46 @@ def test_a_file_with_anything_else_is_left_alone(tmp_path: Path, line: bytes) ->
     ):
         ResultFile(path, "job")
     assert path.read_bytes() == line + b"\n"
+
+
+@pytest.mark.parametrize("before", [b"", result(1) + b"\n"])
+@pytest.mark.parametrize(
+    "rest", [b"notes", b'{"prompt": "What is 3 + 4?"}', result(1, "another"), result(1, "job2"), b" "]
+)
+def test_a_last_line_without_its_end_is_taken_away_only_where_it_is_a_result(
+    tmp_path: Path, before: bytes, rest: bytes
+) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(before + rest)
+    with pytest.raises(UserError, match=f"results of the job job; line {1 + bool(before)} is none"):
+        ResultFile(path, "job")
+    assert path.read_bytes() == before + rest
+
+
+def test_what_is_no_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (Path("/dev/full"), Path("/dev/null"), tmp_path / "pipe"):
+        with pytest.raises(UserError, match=r"a file that can be written \(it is not a regular one\)"):
+            ResultFile(path, "job")
+
+
+def test_a_disk_without_room_is_told_in_a_sentence(tmp_path: Path) -> None:
+    file = ResultFile(tmp_path / "out.jsonl", "job")
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        os.dup2(full.fileno(), file._file.fileno())
+    file.write(1, result(1))
+    for act in (file.flush, file.close):
+        with pytest.raises(NotDone, match=r"output: '.*out.jsonl' cannot be written: No space left on device; the"):
+            act()
+
+
+def test_whether_results_are_in_the_order_of_their_lines(tmp_path: Path) -> None:
+    orders = [((), True), ((1, 2), True), ((2, 1, 3), False), ((2,), False), ((1, 3), False)]
+    for name, (order, in_order) in enumerate(orders):
+        path = tmp_path / str(name)
+        path.write_bytes(b"".join(result(number) + b"\n" for number in order))
+        with ResultFile(path, "job") as file:
+            assert file.in_order == in_order
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
