@@ -1,6 +1,7 @@
 """What a client raises: one class per way in which a request can fail, each with the code of the protocol."""
 
-from typing import Final
+import copyreg
+from typing import Any, Final
 
 from orcastream.schemas.errors import ErrorCode
 
@@ -26,6 +27,10 @@ class ClientError(Exception):
         self.request_id = request_id
         self.field = field
         self.status = status
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and pickled as it is: an exception of its own accord is made again of its message alone."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class Refused(ClientError):
@@ -92,6 +97,11 @@ def failure(
     """The error of a code that ends a request; Refused for those that say it never began."""
     kind = _CLASSES.get(code, Refused)
     return kind(message, code=code, request_id=request_id, field=field, status=status)
+
+
+def closed(request_id: str) -> ClientError:
+    """The client was closed, and asks nobody any more."""
+    return ClientError("The client was closed.", code="closed", request_id=request_id)
 
 
 def conflict(message: str, request_id: str) -> ReplyConflict:

@@ -1,8 +1,10 @@
 """What can be wrong with a request, and the codes that terminal error events carry."""
 
+import copyreg
 import re
 from enum import StrEnum
 from reprlib import Repr
+from typing import Any
 
 
 class ErrorCode(StrEnum):
@@ -81,6 +83,10 @@ class InvalidRequest(ValueError):
         self.allowed = allowed
         self.code = code
         self.why = why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and pickled as it is: an exception of its own accord is made again of its message alone."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     def renamed(self, field: str) -> "InvalidRequest":
         """The same of a field that has another name for whoever is told."""
