@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -45,9 +46,11 @@ class Passing(Exception):
 class Attempts:
     """One request's: the next gateway after each failure, pauses that grow, `patience_s` from the first failure on."""
 
-    def __init__(self, urls: Sequence[str], patience_s: float) -> None:
+    def __init__(self, urls: Sequence[str], patience_s: float, closing: asyncio.Event | None = None) -> None:
+        """`closing`: what cuts every pause short."""
         self._urls = urls
         self._patience_s = patience_s
+        self._closing = closing or asyncio.Event()
         self._number = 0
         self._back_off = BackOff(_FIRST_PAUSE_S, _MOST_PAUSE_S)
         self._failing_since: float | None = None
@@ -74,7 +77,9 @@ class Attempts:
         if now + pause_s - self._failing_since > self._patience_s:
             raise passing.error from None
         self._number += 1
-        await asyncio.sleep(pause_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._closing.wait()
 
 
 def unreachable(error: Exception, request_id: str) -> Passing:

@@ -1,5 +1,6 @@
 """The way over HTTP: whichever of several gateways answers, and another one when it breaks off."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -11,7 +12,7 @@ import httpx
 
 from orcastream.client.attempts import Attempts, Passing, refusal, unreachable
 from orcastream.client.body import body_of
-from orcastream.client.errors import ClientError, Refused
+from orcastream.client.errors import ClientError, Refused, closed
 from orcastream.client.request import Asked, Prompt, is_chat
 from orcastream.client.result import Result
 from orcastream.client.sse import SseParser
@@ -36,6 +37,7 @@ class Gateways:
         self._model = model
         self._patience_s = patience_s
         self._begun = 0
+        self._closing = asyncio.Event()
         self._http = httpx.AsyncClient(
             headers={} if api_key is None else {"Authorization": f"Bearer {api_key}"},
             timeout=httpx.Timeout(_SILENCE_S, connect=_CONNECT_S, pool=None),
@@ -58,6 +60,7 @@ class Gateways:
         attempts = self._attempts()
         accepted = False
         while True:
+            self._check_open(asked.id)
             try:
                 async with aclosing(self._attempt(asked, answer, attempts.url)) as events:
                     async for event in events:
@@ -78,6 +81,7 @@ class Gateways:
         """See Transport."""
         attempts = self._attempts()
         while True:
+            self._check_open(request_id)
             try:
                 response = await self._http.delete(f"{attempts.url}/v1/requests/{quote(request_id)}")
                 if response.status_code == httpx.codes.NOT_FOUND:
@@ -92,12 +96,17 @@ class Gateways:
 
     async def close(self) -> None:
         """See Transport."""
+        self._closing.set()
         await self._http.aclose()
+
+    def _check_open(self, request_id: str) -> None:
+        if self._closing.is_set():
+            raise closed(request_id)
 
     def _attempts(self) -> Attempts:
         self._begun += 1
         first = self._begun % len(self._urls)
-        return Attempts([*self._urls[first:], *self._urls[:first]], self._patience_s)
+        return Attempts([*self._urls[first:], *self._urls[:first]], self._patience_s, self._closing)
 
     async def _attempt(self, asked: Asked, answer: StreamedAnswer, url: str) -> AsyncGenerator[Event]:
         """Post, or go on reading, at one gateway; returns behind the Result alone. Raises Passing, ClientError."""

@@ -41,6 +41,7 @@ from orcastream.client.errors import (
     Lost,
     Refused,
     Unavailable,
+    closed,
     failure,
 )
 from orcastream.client.folded_answer import FoldedAnswer
@@ -173,7 +174,7 @@ class RedisTransport:
             message = "The deadline passed, and nobody says how the request ended."
             raise Unavailable(message, code=NOT_ENDED, request_id=request.id) from None
         except StopAsyncIteration:
-            raise _closed(request.id) from None
+            raise closed(request.id) from None
         except BrokerError as error:
             raise _told(error, request.id) from None
 
@@ -200,17 +201,13 @@ def _told(error: BrokerError | ResponseError, request_id: str) -> ClientError:
     if isinstance(error, BrokerError) and type(error) in _CODES:
         return failure(_CODES[type(error)], str(error), request_id=request_id)
     if isinstance(error, Closed):
-        return _closed(request_id)
+        return closed(request_id)
     if isinstance(error, NotOnDisk):
         message = f"It waits, but Redis does not say that it is on disk: {error}"
         return Unavailable(message, code="not_on_disk", request_id=request_id)
     answers = isinstance(error, ResponseError | Unwritable)
     message = f"Redis {'takes no requests now' if answers else 'cannot be reached'}: {error}"
     return Unavailable(message, code=UNREACHABLE, request_id=request_id)
-
-
-def _closed(request_id: str) -> ClientError:
-    return ClientError("The client was closed.", code="closed", request_id=request_id)
 
 
 def _refused(error: InvalidRequest, request_id: str) -> Refused:

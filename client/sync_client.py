@@ -1,12 +1,14 @@
 """The client for programs without asyncio: the same, run by an event loop in a thread of its own."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from typing import Self, Unpack
+from typing import Self, TypeVar, Unpack
 
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import start_blocking_portal
 
 from orcastream.client.async_client import DEFAULT_RETENTION_S, AsyncClient
+from orcastream.client.errors import closed
 from orcastream.client.reply import AsyncReply
 from orcastream.client.request import Parameters, Prompt
 from orcastream.client.result import Delta, Result
@@ -14,12 +16,39 @@ from orcastream.schemas.keys import DEFAULT_NAMESPACE, PriorityClass
 from orcastream.schemas.request import DEFAULT_TENANT
 from orcastream.text.tokenizer import Tokenizer
 
+T = TypeVar("T")
+
+
+class _Loop:
+    """The event loop, in a thread of its own; `stop` runs `last` in it before it ends."""
+
+    def __init__(self, last: Callable[[], Awaitable[None]]) -> None:
+        self._pid = os.getpid()
+        self._stack = ExitStack()
+        self._portal = self._stack.enter_context(start_blocking_portal())
+        self._stack.callback(self._portal.call, last)
+        self.is_open = True
+
+    def call(self, step: Callable[[], Awaitable[T]]) -> T:
+        """What `step` returns or raises. RuntimeError in a forked process, where nobody would ever run it."""
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"The client belongs to process {self._pid}, which was forked: make one in each process."
+            )
+        return self._portal.call(step)
+
+    def stop(self) -> None:
+        """Nothing is called any more. Without effect in a forked process, whose parent may still need it all."""
+        self.is_open = False
+        if os.getpid() == self._pid:
+            self._stack.close()
+
 
 class Reply:
     """An iterator of what is new; as AsyncReply. `cancel` may be called from another thread."""
 
-    def __init__(self, portal: BlockingPortal, reply: AsyncReply) -> None:
-        self._portal = portal
+    def __init__(self, loop: _Loop, reply: AsyncReply) -> None:
+        self._loop = loop
         self._reply = reply
 
     @property
@@ -29,34 +58,40 @@ class Reply:
 
     def accepted(self) -> None:
         """Return once the service has the request and keeps it, whatever becomes of this client."""
-        self._portal.call(self._reply.accepted)
+        self._call(self._reply.accepted)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Delta:
         try:
-            return self._portal.call(self._reply.__anext__)
+            return self._call(self._reply.__anext__)
         except StopAsyncIteration:
             raise StopIteration from None
 
     def result(self) -> Result:
         """The whole answer, also of parts that were iterated over."""
-        return self._portal.call(self._reply.result)
+        return self._call(self._reply.result)
 
     def cancel(self) -> bool:
         """Cancel the request: whoever iterates gets Cancelled. False where it has ended, or was never posted."""
-        return self._portal.call(self._reply.cancel)
+        return self._call(self._reply.cancel)
 
     def close(self) -> None:
         """Read no further, as AsyncReply.aclose."""
-        self._portal.call(self._reply.aclose)
+        if self._loop.is_open:
+            self._call(self._reply.aclose)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _call(self, step: Callable[[], Awaitable[T]]) -> T:
+        if not self._loop.is_open:
+            raise closed(self.id)
+        return self._loop.call(step)
 
 
 class Client:
@@ -86,9 +121,7 @@ class Client:
             retention_s=retention_s,
             queue_lanes=queue_lanes,
         )
-        self._stack = ExitStack()
-        self._portal = self._stack.enter_context(start_blocking_portal())
-        self._stack.callback(self._portal.call, self._client.aclose)
+        self._loop = _Loop(self._client.aclose)
 
     def generate(
         self,
@@ -104,11 +137,11 @@ class Client:
         reply = self._client.generate(
             prompt, request_id=request_id, priority=priority, timeout_s=timeout_s, durable=durable, **parameters
         )
-        return Reply(self._portal, reply)
+        return Reply(self._loop, reply)
 
     def close(self) -> None:
         """Read no further in any reply, end all connections and the thread. Idempotent."""
-        self._stack.close()
+        self._loop.stop()
 
     def __enter__(self) -> Self:
         return self

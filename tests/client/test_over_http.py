@@ -1,9 +1,15 @@
 """The client before gateways: what it gets, what it does when they break off, and what it raises."""
 
 import asyncio
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, count, repeat
 from typing import Any
 
+import httpx
 import pytest
 
 from orcastream.broker.link import Link
@@ -11,6 +17,7 @@ from orcastream.client import (
     AsyncClient,
     Cancelled,
     Client,
+    ClientError,
     InvalidRequest,
     QueueFull,
     Refused,
@@ -30,6 +37,59 @@ NOWHERE = "http://127.0.0.1:1"
 async def text_of(reply: Any) -> str:
     """What a reply brings of the first choice, piece by piece."""
     return "".join([delta.text async for delta in reply if delta.choice == 0])
+
+
+async def test_closing_waits_for_no_pause() -> None:
+    """One that tries again, even where `Retry-After` says a long time, ends as soon as its client is closed."""
+    client = AsyncClient(NOWHERE, MODEL, patience_s=3600)
+    client._transport._http = httpx.AsyncClient(  # type: ignore[attr-defined]
+        transport=httpx.MockTransport(lambda _: httpx.Response(503, headers={"Retry-After": "600"}))
+    )
+    reply = client.generate("x")
+    accepting, cancelling = asyncio.create_task(reply.accepted()), asyncio.create_task(reply.cancel())
+    await asyncio.sleep(0.1)
+    await client.aclose()
+    async with asyncio.timeout(5):
+        for task in (accepting, cancelling, asyncio.create_task(client.generate("y").result())):
+            with pytest.raises(ClientError) as caught:
+                await task
+            assert caught.value.code == "closed"
+
+
+def test_without_asyncio_a_closed_client_says_so() -> None:
+    client = Client(NOWHERE, MODEL, patience_s=3600)
+    reply, other = client.generate("x"), client.generate("x")
+    with ThreadPoolExecutor(1) as thread:
+        reading = thread.submit(reply.result)
+        time.sleep(0.5)
+        client.close()
+        assert getattr(reading.exception(timeout=5), "code", None) == "closed"
+    for ask in (other.result, other.accepted, other.cancel, lambda: next(other), client.generate("x").result):
+        with pytest.raises(ClientError) as caught:
+            ask()
+        assert caught.value.code == "closed"
+    other.close()
+    client.close()
+
+
+def test_a_forked_process_is_told_that_the_client_is_not_its_own() -> None:
+    """The thread with the event loop stays behind: whatever the child asked would never be answered."""
+    program = f"""
+import os, signal
+from orcastream.client import Client
+with Client({NOWHERE!r}, {MODEL!r}) as client:
+    if os.fork():
+        os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+    signal.alarm(20)
+    try:
+        client.generate("x").result()
+    except RuntimeError as error:
+        print(error)
+print("left", flush=True)
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"The client belongs to process \d+, which was forked: .*\nleft\n", done.stdout)
 
 
 async def test_which_models_there_are(stage: Stage) -> None:
