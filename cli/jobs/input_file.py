@@ -1,17 +1,22 @@
 """The file of a bulk job: surveyed once, so that nothing is queued of one with a mistake, then handed over."""
 
+import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from orcastream.broker.jobs.job import Job, JobLine
 from orcastream.broker.jobs.order import JobOrder
 from orcastream.cli.errors import UserError
 from orcastream.cli.jobs.question import Question
 from orcastream.schemas.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 _PIECE: Final = 200
 
@@ -29,7 +34,7 @@ class InputFile:
 
         UserError naming each of the first wrong lines.
         """
-        digest = sha256(f"{self.model} {self.max_tokens}\n".encode())
+        digest = self._digest()
         first_lines: dict[str, int] = {}
         for at, line in self._lines():
             digest.update(line.body + b"\n")
@@ -46,25 +51,37 @@ class InputFile:
         return len(first_lines), digest.hexdigest()
 
     async def hand_over(self, job: Job, order: JobOrder, total: int) -> None:
-        """Add all lines to a job that is not sealed yet, and seal it."""
+        """Add all lines to a job that is not sealed yet, and seal it.
+
+        UserError where the file is no longer the one that was surveyed; then nothing is left of the job: its id stands
+        for other lines.
+        """
         while True:
-            last = await job.last_line()
-            lines = (line for _, line in self._lines() if line.number > last)
+            last, number, digest = await job.last_line(), 0, self._digest()
+            lines = (line for _, line in self._lines())
             while piece := list(islice(lines, _PIECE)):
-                await job.add_lines(piece, order)
-                last = piece[-1].number
-            if last != total:
-                raise UserError(
-                    f"{self.path}: had {total} requests a moment ago and has {last}, allowed: one that stays"
-                )
+                number = piece[-1].number
+                for line in piece:
+                    digest.update(line.body + b"\n")
+                if fresh := [line for line in piece if line.number > last]:
+                    await job.add_lines(fresh, order)
+            if (number, digest.hexdigest()) != (total, order.source):
+                if (await job.progress()).total is None:
+                    await job.delete()
+                raise UserError(f"{self.path}: was changed while it was read, allowed: a file that stays as it is")
             if await job.seal(total):
                 return
+
+    def _digest(self) -> "_Hash":
+        return sha256(f"{self.model} {self.max_tokens}\n".encode())
 
     def _lines(self) -> Iterator[tuple[int, JobLine]]:
         """Where each request stands in the file, and the request."""
         number = 0
         try:
             with self.path.open("rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise UserError(f"file: got {str(self.path)!r}, allowed: a regular file, for it is read twice")
                 for at, raw in enumerate(file, start=1):
                     if body := raw.strip():
                         number += 1

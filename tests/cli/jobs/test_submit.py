@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orcastream.broker.jobs.order import JobOrder
+from orcastream.cli.jobs.input_file import InputFile
 from orcastream.cli.main import main
 from orcastream.schemas.keys import Keys
 from tests.cli.jobs.bulk import ROOT, BulkJob
@@ -164,9 +165,41 @@ def test_nothing_is_queued_of_a_file_with_a_mistake(shell: Shell, lines: tuple[o
     assert shell.run("results")[0] == ""
 
 
+def test_a_file_that_changes_while_it_is_read(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its job has the id of other lines: nothing of it stays, and those lines get their own answers."""
+    path = shell.write("in.jsonl", chat("What is 7 + 5?"), chat("What is 3 + 4?"))
+    survey = InputFile.survey
+
+    def changed_behind_it(file: InputFile) -> tuple[int, str]:
+        found = survey(file)
+        shell.write("in.jsonl", chat("What is 9 + 9?"), chat("What is 9 + 9?"))
+        return found
+
+    monkeypatch.setattr(InputFile, "survey", changed_behind_it)
+    _, err = shell.run("submit", str(path), code=2)
+    assert err == f"orcastream submit: {path}: was changed while it was read, allowed: a file that stays as it is\n"
+    assert shell.run("results")[0] == ""
+    monkeypatch.undo()
+    shell.write("in.jsonl", chat("What is 7 + 5?"), chat("What is 3 + 4?"))
+    shell.run("submit", str(path), "--ordered")
+    answers = read(shell.directory / "in.results.jsonl")
+    assert [one["response"]["body"]["choices"][0]["message"]["content"] for one in answers] == ["12", "7"]
+
+
+def test_an_output_in_another_order_is_not_in_order(shell: Shell) -> None:
+    path = shell.write("in.jsonl", *map(chat, SUMS))
+    output = shell.directory / "in.results.jsonl"
+    shell.run("submit", str(path), "--ordered")
+    first, *others = output.read_bytes().splitlines(keepends=True)
+    output.write_bytes(b"".join([*others, first]))
+    _, err = shell.run("submit", str(path), "--ordered", code=2)
+    assert err == "orcastream submit: output: holds results as they came, allowed with --ordered: a new file\n"
+
+
 def test_what_cannot_be_is_one_line(shell: Shell) -> None:
     path = shell.write("in.jsonl", chat("What is 7 + 5?"))
     assert "file: got '/no/such', allowed: a file that can be read" in shell.run("submit", "/no/such", code=2)[1]
+    assert "allowed: a regular file, for it is read twice" in shell.run("submit", "/dev/null", code=2)[1]
     assert "got 501, allowed: at most 500, half of" in shell.run("submit", str(path), "--window", "501", code=2)[1]
     shell.run("submit", str(path), "--job", "one")
     other = shell.write("other.jsonl", chat("What is 9 + 9?"))
