@@ -7,7 +7,7 @@ from weakref import WeakSet
 from orcastream.client.gateways import Gateways
 from orcastream.client.redis_transport import RedisTransport
 from orcastream.client.reply import AsyncReply
-from orcastream.client.request import Asked, Parameters, Prompt, checked_parameters
+from orcastream.client.request import Asked, Parameters, Prompt, check_asked, checked_parameters
 from orcastream.client.transport import Transport
 from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.keys import DEFAULT_NAMESPACE, PriorityClass
@@ -79,6 +79,7 @@ class AsyncClient:
         `request_id`: an id of your own, which makes posting idempotent over all clients and their restarts.
         `timeout_s`: until the request expires. `durable`: accepted only once Redis has it on disk. InvalidRequest.
         """
+        check_asked(prompt, priority, timeout_s)
         checked = checked_parameters({**parameters})
         own_id = self._transport.request_id(prompt, request_id)
         reply = AsyncReply(self._transport, Asked(own_id, prompt, checked, priority, timeout_s, durable))

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal, NotRequired, TypedDict
 
 from orcastream.schemas.errors import InvalidRequest
-from orcastream.schemas.keys import PriorityClass
+from orcastream.schemas.keys import CLASSES, PriorityClass
 
 
 class Message(TypedDict):
@@ -85,6 +86,17 @@ class Asked:
 def is_chat(prompt: Prompt) -> bool:
     """Whether a prompt is the messages of a chat."""
     return not isinstance(prompt, str) and any(isinstance(part, Mapping) for part in prompt)
+
+
+def check_asked(prompt: object, priority: object, timeout_s: object) -> None:
+    """InvalidRequest for what is none of these, before it means something else to whoever gets it."""
+    if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence):
+        raise InvalidRequest("prompt", prompt, "text, a list of token ids, or of messages")
+    if priority not in CLASSES:
+        raise InvalidRequest("priority", priority, ", ".join(CLASSES))
+    is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+    if not is_number or not 0 < timeout_s < inf:  # type: ignore[operator]  # a number
+        raise InvalidRequest("timeout_s", timeout_s, "a finite number above 0")
 
 
 def checked_parameters(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,13 @@
 """A request asks for the same over HTTP and over Redis."""
 
 import json
+import math
+import re
 from typing import Any
 
 import pytest
 
+from orcastream.client import AsyncClient
 from orcastream.client.body import body_of
 from orcastream.client.entry import payload_of
 from orcastream.client.request import Asked, Parameters, checked_parameters
@@ -35,6 +38,27 @@ GIVEN: dict[str, Any] = {
     "tbt_slo_ms": 40,
 }
 NOT_WITH_A_CONSTRAINT: dict[str, Any] = {"min_tokens": 1, "ignore_eos": True}
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "redis://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    ("prompt", "arguments", "complaint"),
+    [
+        (None, {}, "prompt: got None, allowed: text, a list of token ids, or of messages"),
+        (b"bytes", {}, "prompt: got b'bytes', allowed: text, "),
+        (iter([1, 2]), {}, "prompt: got <list_iterator"),
+        ("x", {"priority": "urgent"}, "priority: got 'urgent', allowed: realtime, high, normal, low"),
+        ("x", {"timeout_s": 0}, "timeout_s: got 0, allowed: a finite number above 0"),
+        ("x", {"timeout_s": math.inf}, "timeout_s: got inf, "),
+        ("x", {"timeout_s": math.nan}, "timeout_s: got nan, "),
+        ("x", {"timeout_s": "5"}, "timeout_s: got '5', "),
+        ("x", {"timeout_s": None}, "timeout_s: got None, "),
+        ("x", {"timeout_s": True}, "timeout_s: got True, "),
+    ],
+)
+def test_what_is_no_argument_is_told_at_once(url: str, prompt: Any, arguments: Any, complaint: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(complaint)):
+        AsyncClient(url, "tiny").generate(prompt, **arguments)
 
 
 def test_all_parameters_both_ways() -> None:
