@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -101,3 +102,21 @@ def test_the_client_needs_its_own_extra_alone(wheel: Path, elsewhere: Path, tmp_
         "[Client(url, 'm').close() for url in ('http://127.0.0.1:1', 'redis://127.0.0.1:1')]"
     )
     subprocess.run([binaries / "python", "-W", "error", "-c", program], check=True, cwd=elsewhere)
+
+
+def test_a_program_of_the_clients_user_is_checked_with_our_types(wheel: Path, elsewhere: Path, tmp_path: Path) -> None:
+    """Also where a type of the client's comes from another room, as that of `usage` does."""
+    binaries = create(tmp_path / "environment", wheel, closure(requirements_of(wheel), {"client"}))
+    (elsewhere / "program.py").write_text(
+        "from orcastream.client import Client\n"
+        "from orcastream.text.tokenizer import Tokenizer\n"
+        "def ask(client: Client, tokenizer: Tokenizer) -> None:\n"
+        "    reveal_type(client.generate('x').result().usage.completion_tokens)\n"
+        "    reveal_type(tokenizer)\n"
+    )
+    flags = ("--strict", "--python-executable", str(binaries / "python"), "--cache-dir", str(tmp_path / "cache"))
+    command = (sys.executable, "-m", "mypy", *flags, "program.py")
+    shown = subprocess.run(command, check=False, cwd=elsewhere, capture_output=True, text=True)
+    assert (shown.returncode, shown.stderr) == (0, ""), shown.stdout
+    assert 'program.py:4: note: Revealed type is "int"' in shown.stdout.replace("builtins.", "")
+    assert 'program.py:5: note: Revealed type is "orcastream.text.tokenizer.Tokenizer"' in shown.stdout
