@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Final, Protocol
 
-from redis.exceptions import ResponseError
+from redis.exceptions import ClusterDownError, ResponseError
 
 from orcastream.broker.back_off import BackOff
 from orcastream.broker.errors import WRONG_TYPE, LinkLost, error_code
@@ -144,6 +144,8 @@ class NodeReading:
             if error_code(error) == WRONG_TYPE:
                 followed.unreadable("its reply log is no stream")
                 return True
+            if isinstance(error, ClusterDownError):
+                self._router.doubt(self._node)
             log.warning("reply reader: %s: %s", self._node, error)
             return False
         try:

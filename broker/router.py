@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import groupby
 from typing import Any, ClassVar, Final
 
-from redis.exceptions import ResponseError
+from redis.exceptions import ClusterDownError, ResponseError
 
 from orcastream.broker.address import RedisAddress
 from orcastream.broker.connection import Connection
@@ -48,29 +48,57 @@ class Router(Connection):
         self._moving: dict[str, Node] = {}
         """Keys that are not where their slot is, as ASK said."""
         self._refreshing: asyncio.Task[None] | None = None
+        self._doubted_at = float("-inf")
         self._watches: set[asyncio.Task[None]] = set()
         self._lost = asyncio.Event()
 
     @classmethod
     async def open(cls, address: RedisAddress, **options: Any) -> "Router":
-        """Ask for the nodes and their slots. LinkLost where nobody answers, ResponseError where this is no cluster."""
+        """Ask for the nodes and their slots. Raises as `refresh`; ResponseError also where this is no cluster."""
         router = cls(address, **options)
         await router.refresh()
         return router
 
-    async def refresh(self, first: Node | None = None) -> None:
-        """Learn anew who serves what; `first` is asked first. Raises LinkLost, ResponseError."""
+    async def refresh(self, first: Node | None = None, last: Node | None = None) -> None:
+        """Learn anew who serves what; `first` is asked first, `last` last.
+
+        Raises LinkLost where no node answers, ResponseError where those that do refuse.
+        """
         reasons: list[str] = []
+        refused: ResponseError | None = None
         heard_of = self._heard_of.get(self._address.hosts, ())
-        for node in dict.fromkeys([*filter(None, [first]), *self._links, *self._slots.nodes, *heard_of]):
+        nodes = dict.fromkeys([*filter(None, [first]), *self._links, *self._slots.nodes, *heard_of])
+        for node in sorted(nodes, key=lambda one: one == last):
             try:
-                self._slots.learn(await self._slots_by(node), node)
-                self._heard_of[self._address.hosts] = tuple(self._slots.nodes)
-                self._moving.clear()
-                return
+                slots = await self._slots_by(node)
             except LinkLost as error:
                 reasons.append(f"{node}: {error}")
+            except ResponseError as error:  # it may be loading, while others know
+                refused = refused or error
+            else:
+                if slots:
+                    self._learned(slots, node)
+                    return
+                reasons.append(f"{node}: it belongs to no cluster, or to one that serves nothing")
+        if refused is not None:
+            raise refused
         raise LinkLost(f"no node of the cluster answers ({'; '.join(dict.fromkeys(reasons))})")
+
+    def doubt(self, node: Node) -> None:
+        """A node says that the cluster is down: another one, which others can reach, may have taken its place."""
+        now = asyncio.get_running_loop().time()
+        if now - self._doubted_at >= PAUSE_S:
+            self._doubted_at = now
+            self._refresh_soon(last=node)
+
+    def _learned(self, slots: Sequence[Any], node: Node) -> None:
+        self._slots.learn(slots, node)
+        self._heard_of[self._address.hosts] = tuple(self._slots.nodes)
+        self._moving.clear()
+        masters = {str(master) for master in self._slots.masters}
+        for link in self._beside:
+            if link.server not in masters:  # who blocks there might wait for ever
+                link.drop(f"{link.server} serves nothing any more")
 
     async def call_many(self, commands: Sequence[Command | ScriptCall]) -> list[Any]:
         """See Connection."""
@@ -174,6 +202,8 @@ class Router(Connection):
         """Take note of a node's word that a key is elsewhere; False where it said something else."""
         redirection = Redirection.find(reply, node)
         if redirection is None or key is None:
+            if isinstance(reply, ClusterDownError):
+                self.doubt(node)
             return False
         if redirection.asks:
             self._moving[key] = redirection.node
@@ -183,10 +213,10 @@ class Router(Connection):
             self._refresh_soon(node)
         return True
 
-    def _refresh_soon(self, first: Node | None = None) -> None:
+    def _refresh_soon(self, first: Node | None = None, last: Node | None = None) -> None:
         """Where one slot has moved others may have, too; `first` is who said so."""
         if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.create_task(self._refresh_if_possible(first))
+            self._refreshing = asyncio.create_task(self._refresh_if_possible(first, last))
 
     async def _gathered(
         self, parts: Sequence[tuple[Node | None, bool, Sequence[Command | ScriptCall]]]
@@ -252,10 +282,10 @@ class Router(Connection):
         watch.add_done_callback(self._watches.discard)
         return link
 
-    async def _refresh_if_possible(self, first: Node | None = None) -> None:
+    async def _refresh_if_possible(self, first: Node | None = None, last: Node | None = None) -> None:
         """A node that is away may have been replaced."""
         with suppress(LinkLost, ResponseError):  # the next attempt asks again
-            await self.refresh(first)
+            await self.refresh(first, last)
 
     async def _slots_by(self, node: Node) -> list[Any]:
         link = self._links.get(node)

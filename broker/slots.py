@@ -72,6 +72,11 @@ class SlotMap:
         """The node that serves a key; None where none does."""
         return self._masters[key_slot(key.encode() if isinstance(key, str) else key)]
 
+    @property
+    def masters(self) -> set[Node]:
+        """Those that serve something."""
+        return {*filter(None, self._masters)}
+
     def any_master(self) -> Node | None:
         """One that serves something."""
         return next(filter(None, self._masters), None)

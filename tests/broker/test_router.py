@@ -1,11 +1,12 @@
 """A cluster of three real nodes behind one connection: keys find their nodes, also while slots move and nodes die."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.exceptions import ClusterDownError, ResponseError
+from redis.exceptions import ClusterDownError, NoPermissionError, ResponseError
 
 from orcastream.broker.connect import connect
 from orcastream.broker.connection import Connection
@@ -22,8 +23,10 @@ from orcastream.schemas.keys import GROUP, Keys
 from tests.broker.conftest import MakeReader, MakeWorker
 from tests.broker.following import expected, follow
 from tests.broker.scripted import Job, ScriptedWorker, enqueue, make_request
+from tests.patience import PATIENCE_S
+from tests.ports import free_port
 from tests.redis_cluster import RedisCluster
-from tests.redis_server import one_server
+from tests.redis_server import RedisServer, one_server
 
 pytestmark = one_server("system")
 
@@ -36,6 +39,16 @@ async def router(cluster: RedisCluster) -> AsyncIterator[Router]:
     assert isinstance(connection, Router)
     yield connection
     await connection.close()
+
+
+@pytest.fixture
+def stranger(redis_binary: str, tmp_path: Path) -> Iterator[RedisServer]:
+    """A node that knows no other."""
+    options = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
+    server = RedisServer(redis_binary, tmp_path, options=options)
+    server.start()
+    yield server
+    server.kill()
 
 
 def other_node(cluster: RedisCluster, key: str) -> Any:
@@ -235,6 +248,45 @@ async def test_where_the_named_node_is_gone_those_are_asked_that_were_heard_of(
     finally:
         named.start()
         cluster.wait_whole()
+
+
+async def test_a_node_that_was_taken_out_or_refuses_to_tell_keeps_nobody_from_the_others(
+    cluster: RedisCluster, stranger: RedisServer
+) -> None:
+    with pytest.raises(LinkLost, match="it belongs to no cluster, or to one that serves nothing"):
+        await connect(f"redis+cluster://127.0.0.1:{stranger.port}")
+    rights = "on >word resetkeys ~* -@all +client|id +set"
+    for node, more in zip(cluster.nodes[:2], ["", " +cluster|slots"], strict=True):  # it refuses as one that is loading
+        with node.client() as client:
+            client.execute_command("ACL", "SETUSER", "limited", *(rights + more).split())
+    hosts = ",".join(f"127.0.0.1:{node.port}" for node in (stranger, *cluster.nodes[:2]))
+    try:
+        connection = await connect(f"redis+cluster://limited:word@{hosts}")
+        name = next(name for name in NAMES if cluster.node_of(name) is cluster.nodes[1])
+        assert await connection.call("SET", name, "value") == b"OK"
+        await connection.close()
+        with pytest.raises(NoPermissionError):
+            await connect(f"redis+cluster://limited:word@127.0.0.1:1,127.0.0.1:{cluster.nodes[0].port}")
+    finally:
+        for node in cluster.nodes[:2]:
+            with node.client() as client:
+                client.acl_deluser("limited")
+
+
+async def test_a_master_that_was_replaced_without_hearing_of_it_is_left(
+    cluster: RedisCluster, stranger: RedisServer
+) -> None:
+    with stranger.client() as client:  # all slots but one: it takes its cluster for down, as one that is cut off does
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16382)
+    router = await connect(f"redis+cluster://127.0.0.1:{stranger.port},127.0.0.1:{cluster.nodes[1].port}")
+    blocking = await router.another(NAMES[0], name="blocking")
+    assert blocking.server.endswith(f":{stranger.port}")
+    with pytest.raises(ClusterDownError, match="The cluster is down"):
+        await router.call("SET", NAMES[0], "value")
+    async with asyncio.timeout(PATIENCE_S):
+        assert "serves nothing any more" in await blocking.wait_lost()
+    assert await router.call("SET", NAMES[0], "value") == b"OK"
+    await router.close()
 
 
 async def test_nobody_answers_or_it_is_no_cluster(redis_server: Any, cluster: RedisCluster) -> None:
