@@ -10,7 +10,12 @@ WRONG_TYPE: Final = "WRONGTYPE"
 """Error code of a key that holds something else than the command is for: about that key, not about the server."""
 
 
-PASSING: Final = frozenset({"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"})
+NO_REPLICAS: Final = "NOREPLICAS"
+"""Error code of a master that takes no writes for want of replicas: with `min-replicas-to-write` each that was just
+promoted is one, until others have followed it."""
+PASSING: Final = frozenset(
+    {"LOADING", "READONLY", NO_REPLICAS, "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"}
+)
 """Error codes of a server that does nothing now, while it, or the one that takes its place, soon will."""
 
 

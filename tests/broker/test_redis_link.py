@@ -2,11 +2,17 @@
 
 import asyncio
 import time
+from hashlib import sha1
+from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
+from orcastream.broker.connection import Connection
 from orcastream.broker.errors import Closed, LinkLost
 from orcastream.broker.redis_link import RedisLink
+from orcastream.broker.scripts import Script
+from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.redis_server import RedisServer
 
@@ -37,6 +43,32 @@ async def test_a_link_that_has_broken_is_opened_anew_at_once(redis_server: Redis
     second = await redis.get()
     assert await second.call("PING") == b"PONG"
     await redis.close()
+
+
+async def test_a_master_that_waits_for_replicas_is_waited_for(redis_server: RedisServer) -> None:
+    redis = RedisLink(redis_server.url, "gateway-1")
+    link = await redis.get()
+    script = Script("write", text := "return redis.call('SET', KEYS[1], '1')", sha1(text.encode()).hexdigest())
+    attempts: list[ResponseError] = []
+
+    async def write(link: Connection) -> Any:
+        try:
+            return await link.run(script, ["key"], [])
+        except ResponseError as error:
+            attempts.append(error)
+            if len(attempts) == 2:
+                await link.call("CONFIG", "SET", "min-replicas-to-write", 0)
+            raise
+
+    await link.call("CONFIG", "SET", "min-replicas-to-write", 1)
+    try:
+        with pytest.raises(ResponseError, match="NOREPLICAS"):
+            await redis.patiently(write, time.monotonic())
+        assert await redis.patiently(write, time.monotonic() + PATIENCE_S) == b"OK"
+    finally:
+        await link.call("CONFIG", "SET", "min-replicas-to-write", 0)
+        await redis.close()
+    assert len(attempts) == 2
 
 
 async def test_who_waits_for_a_link_that_was_closed_waits_no_longer() -> None:
