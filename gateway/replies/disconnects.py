@@ -20,6 +20,8 @@ from orcastream.schemas.keys import Keys
 _LOOK_S = 0.5
 _SLOW_S = 1.0
 """A look at Redis that takes longer met one that stood still."""
+_STEP_MS = 1000
+"""What a server's clock is ahead of its course by was set, and marks have run out that nobody let run out."""
 _MARGIN_S = 2 * TELLING_AGAIN_S
 """Beside the grace: until every gateway is connected again, or may write again, and has said who is there."""
 
@@ -38,8 +40,8 @@ class Disconnects:
 
     While Redis is away no client can come back, so the grace stands still: nothing is cancelled before Redis has
     answered for as long as the grace and, once it was away, for as long as another gateway may take to find it again
-    and still counts as alive: a client may be back there. A gateway that stops cancels nothing: stopping is not
-    cancelling.
+    and still counts as alive: a client may be back there. The same where a server's clock is set forward. A gateway
+    that stops cancels nothing: stopping is not cancelling.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class Disconnects:
         self._times = times
         self._shutdown = shutdown
         self._left = asyncio.Event()
+        self._clocks: dict[str, float] = {}
+        """By server: by how much its clock is ahead of this loop's, ms."""
 
     def left(self, request_id: str) -> None:
         """The last reader here has gone before the reply's end."""
@@ -101,7 +105,7 @@ class Disconnects:
         begun = loop.time()
         link = await self._redis.get()
         departed = await self._attendance.departed(link, for_ms=int(_MARGIN_S * 1000))
-        if loop.time() - begun > _SLOW_S:
+        if await self._clock_was_set(link) or loop.time() - begun > _SLOW_S:
             self._readers.unsettle()
             return
         for request_id in departed:
@@ -113,6 +117,17 @@ class Disconnects:
                 if not isinstance(error, Unusable):  # others could not write either
                     self._readers.unsettle()
                 log_event("not cancelled", request=request_id, why=error)
+
+    async def _clock_was_set(self, link: Connection) -> bool:
+        """Whether a server's clock has been set forward since the last look. Raises LinkLost, ResponseError."""
+        clocks: dict[str, float] = {}
+        for keys in self._keys.each_lane:
+            server = await link.link_for(keys.clients)
+            if server.server not in clocks:
+                server_ms = await server.server_time_ms()
+                clocks[server.server] = server_ms - asyncio.get_running_loop().time() * 1000
+        before, self._clocks = self._clocks, clocks
+        return any(ahead_ms - before.get(name, ahead_ms) > _STEP_MS for name, ahead_ms in clocks.items())
 
     async def _cancel(self, link: Connection, request_id: str) -> None:
         """What breaks off in the middle is done again a little later, by whichever gateway looks first."""

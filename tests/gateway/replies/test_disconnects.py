@@ -85,6 +85,30 @@ async def test_closing_a_stream_cancels_after_the_grace(stage: Stage) -> None:
     assert await cancel_key(stage, chunk.id)
 
 
+async def test_a_server_whose_clock_is_set_forward_costs_no_client_its_answer(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(2)
+    await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
+    served = await stage.gateway()
+    stream = await served.openai().completions.create(model=MODEL, prompt="x", stream=True)
+    chunk = await anext(stream)
+    await departed(served)
+    step_ms = 3_600_000
+    link = await served.gateway.redis.get()
+    time_ms = Link.server_time_ms
+
+    async def ahead(server: Link) -> int:
+        return await time_ms(server) + step_ms
+
+    monkeypatch.setattr(Link, "server_time_ms", ahead)
+    assert await link.call("ZINCRBY", stage.keys.clients, -step_ms, chunk.id)  # what all marks are to such a clock
+    await served.gateway.models.default.disconnects.cancel_due()
+    assert not await cancel_key(stage, chunk.id)
+    await gate.open()
+    assert [event async for event in stream][-1].choices[0].finish_reason == "stop"
+
+
 async def test_leaving_before_a_whole_answer_cancels_too(stage: Stage) -> None:
     gate = Gate(2)
     worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
