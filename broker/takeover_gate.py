@@ -1,6 +1,6 @@
 """When takeovers may begin: idle time counts the time when Redis, or this process, was away."""
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import ResponseError
 
 from orcastream.broker.connection import time_ms
 from orcastream.broker.link import Link
@@ -35,8 +35,8 @@ class TakeoverGate:
             now_ms = time_ms(now)
             if not self._start_known:
                 self._start_known = True
-                # Who may not ask when the server started waits as if that were now.
-                started_ms = now_ms if isinstance(info, NoPermissionError) else now_ms - _uptime_ms(info)
+                # Who is not told when the server started waits as if that were now.
+                started_ms = now_ms if isinstance(info, ResponseError) else now_ms - _uptime_ms(info)
                 self._not_before_ms = max(self._not_before_ms, started_ms + self._lease_ms)
             if self._was_frozen:
                 self._was_frozen, self._not_before_ms = False, max(self._not_before_ms, now_ms + self._lease_ms)
@@ -44,10 +44,8 @@ class TakeoverGate:
         return self._open
 
 
-def _uptime_ms(info: bytes | ResponseError) -> int:
+def _uptime_ms(info: bytes) -> int:
     """How long the server has been up at least: it counts whole seconds of the clock, so one may be too many."""
-    if isinstance(info, ResponseError):
-        raise info
     for line in info.splitlines():
         name, _, value = line.partition(b":")
         if name == b"uptime_in_seconds":

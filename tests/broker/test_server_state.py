@@ -8,6 +8,7 @@ import redis
 
 from orcastream.broker.link import Link
 from orcastream.broker.server_state import ServerState, read_server_state, state_of
+from orcastream.broker.takeover_gate import TakeoverGate
 from tests.broker.conftest import OpenLink
 from tests.patience import PATIENCE_S
 from tests.redis_server import RedisServer
@@ -85,3 +86,12 @@ def test_a_file_that_cannot_be_written_and_a_replica_that_is_not_in_step() -> No
     )
     state = state_of(text, 3)
     assert (state.aof_writable, state.replicas, state.replication_lag, state.commands_slow) == (False, 1, 100, 3)
+
+
+async def test_where_info_is_not_there_a_lease_passes_before_anything_is_taken_over(
+    own_redis: Callable[..., RedisServer],
+) -> None:
+    link = await Link.open(own_redis(options=["--rename-command", "INFO", ""]).url)
+    gate = TakeoverGate(link, 60_000, 0)
+    assert [await gate.is_open() for _ in range(2)] == [False, False]
+    await link.close()
