@@ -44,7 +44,11 @@ class Choice:
             self._stop_text = StopText(tokenizer, payload.stop, payload.min_tokens)
 
     def adopt(self, logged: Sequence[int], eos_token_ids: Collection[int]) -> None:
-        """Start from what a reply log holds: stop conditions are evaluated on it before any forward pass."""
+        """Start from what a reply log holds: stop conditions are evaluated on it before any forward pass.
+
+        Whoever wrote it may have had a longer context or another EOS, and have gone on where this worker would have
+        ended: what clients have seen stays, and the choice ends with the last of it.
+        """
         if self._max_tokens == 0:
             self.ending = Ending(FinishReason.LENGTH, 0)
             return
@@ -54,7 +58,7 @@ class Choice:
                 break
         finish = first_finish(logged, self._payload.sampling, eos_token_ids, self._max_tokens)
         if finish is not None and (self.ending is None or finish[0] < self.ending.tokens):
-            self._finish(finish[1], finish[0], logged[finish[0] - 1])
+            self._finish(finish[1], len(self.tokens), self.tokens[-1])
         self.num_logged = len(self.tokens)
 
     def accept(self, token: int, reason: FinishReason | None, logprobs: Any) -> None:

@@ -54,6 +54,8 @@ def test_stop_token_is_named() -> None:
         ([4, 5, 2], {}, FinishReason.STOP),
         ([4, 5], {"stop_token_ids": [5]}, FinishReason.STOP),
         ([4] * 6, {}, FinishReason.LENGTH),
+        ([4] * 9, {}, FinishReason.LENGTH),  # by a worker with a longer context
+        ([4, 2, 5], {}, FinishReason.STOP),  # by one with another EOS
     ],
 )
 def test_stop_conditions_are_evaluated_on_the_log(logged: list[int], fields: dict, reason: FinishReason) -> None:

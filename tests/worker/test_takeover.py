@@ -64,6 +64,25 @@ def test_killed_worker_is_continued_from_the_token_where_it_stopped(
     producer.wait_empty()
 
 
+@pytest.mark.parametrize("settings", [{"max_model_len": 64}, {"kv_cache_memory": 64 * 5120}], ids=["context", "cache"])
+def test_a_worker_that_holds_fewer_tokens_ends_an_answer_where_clients_have_seen_it(
+    producer: Producer, start_worker: StartWorker, undisturbed: Callable, count_prompt: list[int], settings: dict
+) -> None:
+    longer = start_worker(patch=PACED)
+    longer.wait_serving()
+    request_id, fold = producer.post(count_prompt, ignore_eos=True), Fold()
+    for event_id, event in producer.events(request_id):
+        fold.feed(event_id, event)
+        if longer.running and fold.tokens and len(fold.tokens[0]) > 100:
+            longer.kill()
+            start_worker(**settings)
+    assert fold.terminal is not None
+    assert fold.terminal.outcome == "length"
+    assert fold.terminal.usage.completion_tokens == len(fold.tokens[0]) > 100
+    assert fold.tokens[0] == undisturbed(count_prompt, **LONG)[: len(fold.tokens[0])]
+    producer.wait_empty()
+
+
 def test_frozen_worker_that_wakes_up_is_fenced(
     producer: Producer, pair: dict, undisturbed: Callable, count_prompt: list[int]
 ) -> None:
