@@ -131,8 +131,8 @@ class OrcaEngine:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait for a place in the batch."""
-        return len(self._requests) - len(self._requests.running)
+        """Requests that wait for a place in the batch, and for which none is kept. Any thread may ask."""
+        return self._requests.num_waiting
 
     def call_before_forward(self, callback: Callable[[], None]) -> None:
         """Let `callback`, which must be quick, be called in `step` just before a forward pass begins: from then on the

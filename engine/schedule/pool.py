@@ -33,6 +33,17 @@ class RequestPool:
         """Places in the batch that are not free."""
         return len(self.running) + self.places_held
 
+    @property
+    def num_waiting(self) -> int:
+        """Unfinished requests that have no place, those left out that follow a running one, which keeps theirs.
+
+        Any thread may ask; in the midst of a change it may be off by those that change.
+        """
+        without = len(self._by_id) - len(self.running)
+        if self._following:
+            without -= sum(len(each.followers) for each in list(self.running))
+        return max(0, without)
+
     def get(self, request_id: str) -> Request | None:
         """The unfinished request of that id."""
         return self._by_id.get(request_id)

@@ -34,6 +34,20 @@ def test_sixteen_choices_compute_the_prompt_once(settings: dict[str, Any], make_
     assert {event.cached_tokens for name in together for event in together[name]} == {0, len(PROMPT)}
 
 
+def test_choices_wait_for_a_place_only_while_none_is_kept_for_them(make_engine: MakeEngine) -> None:
+    engine = make_engine(num_blocks=256, max_num_batched_tokens=8, max_batch_size=6, prefix_cache=False)
+    for each in (*choices(4, "a"), *choices(4, "b")):
+        engine.submit(each)
+    assert engine.num_waiting == 8
+    engine.step()
+    assert (engine.num_running, engine.num_waiting) == (1, 4)
+    engine.cancel("a-0")  # the others have to begin anew
+    assert engine.num_waiting == 7
+    while engine.num_running < 3:
+        engine.step()
+    assert engine.num_waiting == 4
+
+
 def test_blocks_are_shared_until_somebody_writes(make_engine: MakeEngine) -> None:
     engine = make_engine(num_blocks=256, block_size=4)
     for each in choices(16, "a", PROMPT[:30]):

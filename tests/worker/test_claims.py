@@ -44,6 +44,22 @@ def test_a_worker_holds_what_it_runs_and_what_may_wait(
     assert all(producer.read(request_id).terminal is not None for request_id in ids)
 
 
+def test_choices_whose_prompt_is_being_computed_keep_nobody_in_the_queue(
+    producer: Producer, start_worker: StartWorker, count_prompt: list[int]
+) -> None:
+    """They wait for that alone: their places are kept, and others are free."""
+    start_worker(policy="priority", max_num_batched_tokens=32, patch=partial(pace, 0.05)).wait_serving()
+    prompt = (count_prompt * 300)[:2000]
+    many = producer.request(prompt, n=4, max_tokens=1)
+    producer.add(many.fields())
+    next(producer.events(many.id))
+    urgent = replace(producer.request(count_prompt, max_tokens=1), priority_class="realtime")
+    producer.add(urgent.fields(), "realtime")
+    assert producer.read(urgent.id).terminal is not None
+    assert len(producer.redis.xrange(producer.keys.reply(many.id))) == 1, "the long prompt is not computed yet"
+    assert producer.read(many.id).terminal is not None
+
+
 @pytest.mark.parametrize(("class_weight", "first"), [(4, "low"), (40, "realtime")])
 def test_a_request_that_has_waited_rises_above_its_class(
     producer: Producer, start_worker: StartWorker, count_prompt: list[int], class_weight: float, first: str
