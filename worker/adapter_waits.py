@@ -1,11 +1,14 @@
 """Requests whose adapters are not in memory yet."""
 
 import asyncio
+import logging
 
 from orcastream.engine import UnsupportedAdapter
 from orcastream.schemas.errors import ErrorCode
 from orcastream.worker.adapter_shelf import AdapterShelf
 from orcastream.worker.running import Running
+
+log = logging.getLogger("orcastream.worker")
 
 
 class AdapterWaits:
@@ -51,6 +54,7 @@ class AdapterWaits:
         try:
             held = await self._shelf.hold(name)
         except (UnsupportedAdapter, OSError) as error:
+            log.error("an adapter cannot be read", extra=running.log_fields(adapter=name, why=str(error)))
             running.fail(ErrorCode.ENGINE_ERROR, f"the adapter {name!r} cannot be read: {error}", "adapter")
         else:
             if running.closed:

@@ -128,6 +128,7 @@ def test_a_damaged_one_ends_its_requests_and_no_others(
     assert (error, field) == (ErrorCode.ENGINE_ERROR, "adapter")
     assert message is not None
     assert message.startswith("the adapter 'damaged' cannot be read: ")
+    assert "an adapter cannot be read" in worker.log
     for request_id in others:
         assert error_of(producer.read(request_id)) == (None, None, None)
     assert worker.running
