@@ -1,14 +1,17 @@
 """The engine by itself on the command line: prompts in, tokens streamed out. No Redis, no HTTP."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from orcastream.engine.config import Admission, DeviceName, DTypeName, EngineConfig
 from orcastream.engine.engine import OrcaEngine
+from orcastream.engine.model.load import load_model_config
 from orcastream.engine.request import Request
 from orcastream.engine.schedule.policies import POLICIES
 from orcastream.schemas.sampling import SamplingParams
@@ -29,6 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         print(f"error: {first['loc'][0]}: got {first['input']!r}: {first['msg']}", file=sys.stderr)
+    except BrokenPipeError:  # whoever read this has seen enough
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, OSError) as error:  # InvalidRequest and UnsupportedModel among them
         print(f"error: {error}", file=sys.stderr)
     return 2
@@ -69,11 +76,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> int:
-    tokenizer = _tokenizer(args.model)
-    prompts = [_encode(tokenizer, text, args.chat) for text in args.prompt]
-    prompts += [_ids(text) for text in args.prompt_ids]
-    if not prompts:
-        raise ValueError("no prompt: give --prompt or --prompt-ids")
     sampling = _sampling(args)
     config = EngineConfig(
         model=args.model,
@@ -85,6 +87,12 @@ def _run(args: argparse.Namespace) -> int:
         max_num_batched_tokens=args.max_num_batched_tokens,
         self_check=args.self_check,
     )
+    load_model_config(config)  # a model that is not there has no tokenizer either
+    tokenizer = _tokenizer(args.model)
+    prompts = [_encode(tokenizer, text, args.chat) for text in args.prompt]
+    prompts += [_ids(text) for text in args.prompt_ids]
+    if not prompts:
+        raise ValueError("no prompt: give --prompt or --prompt-ids")
     engine = OrcaEngine.load(config)
     requests = [Request(f"prompt-{index}", tuple(prompt), sampling) for index, prompt in enumerate(prompts)]
     for request in requests:

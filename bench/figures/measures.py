@@ -14,13 +14,14 @@ Figures = dict[str, Any]
 def measure(outcomes: Sequence[Outcome], begun_s: float, until_s: float, objectives: Objectives) -> Figures:
     """Rates, latencies in milliseconds, goodput, and the same latencies by class, tenant and group.
 
-    Output tokens count that came between `begun_s` and `until_s`, while the load lasted; latencies are those of the
-    complete answers.
+    Output tokens count that came between `begun_s` and `until_s`, while the load lasted, and prompts whose first token
+    did; latencies are those of the complete answers.
     """
     seconds = until_s - begun_s
     complete = [outcome for outcome in outcomes if outcome.complete]
     input_tokens = sum(outcome.prompt_tokens for outcome in complete)
     came = sum(outcome.tokens_until(until_s) for outcome in outcomes)
+    read = sum(outcome.prompt_tokens for outcome in outcomes if outcome.tokens_until(until_s))
     return {
         "requests": len(outcomes),
         "complete": len(complete),
@@ -29,9 +30,9 @@ def measure(outcomes: Sequence[Outcome], begun_s: float, until_s: float, objecti
         "input_tokens": input_tokens,
         "output_tokens": sum(outcome.tokens for outcome in complete),
         "requests_per_s": sum(_ended_by(outcome, until_s) for outcome in complete) / seconds,
-        "input_tokens_per_s": input_tokens / seconds,
+        "input_tokens_per_s": read / seconds,
         "output_tokens_per_s": came / seconds,
-        "total_tokens_per_s": (input_tokens + came) / seconds,
+        "total_tokens_per_s": (read + came) / seconds,
         **latencies(complete),
         "goodput": _goodput(outcomes, seconds, objectives),
         "prompt_tokens_cached": sum(outcome.cached_tokens for outcome in outcomes),

@@ -53,6 +53,16 @@ def test_goodput_counts_requests_within_all_objectives(objectives: Objectives, g
     assert measure(outcomes, 0.0, 2.0, objectives)["goodput"] == {"requests_per_s": good / 2, "share": good / 3}
 
 
+def test_rates_count_what_came_in_time() -> None:
+    """Prompts by their first tokens, so that tokens in and out are of the same time."""
+    outcomes = [answered(1.0, 1.5), answered(1.5, 2.5), answered(2.5)]
+    figures = measure(outcomes, 0.0, 2.0, Objectives())
+    assert (figures["input_tokens"], figures["output_tokens"]) == (6, 5)
+    rates = [figures[name] for name in ("requests_per_s", "input_tokens_per_s", "output_tokens_per_s")]
+    assert rates == [0.5, 2.0, 1.5]
+    assert figures["total_tokens_per_s"] == 3.5
+
+
 def test_classes_tenants_and_groups_have_figures_of_their_own() -> None:
     outcomes = [answered(1.0, priority_class="realtime", tenant="light"), answered(3.0, tenant="light")]
     figures = measure(outcomes, 0.0, 4.0, Objectives())

@@ -50,6 +50,19 @@ def test_errors_are_one_line(
     assert len(printed.err.splitlines()) == 1
 
 
-def test_a_missing_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--model", str(tmp_path / "nothing"), "--prompt-ids", "1"]) == 2
-    assert capsys.readouterr().err.startswith("error: ")
+@pytest.mark.parametrize("prompt", [("--prompt-ids", "1"), ("--prompt", "hello")])
+def test_a_missing_model(prompt: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", str(tmp_path / "nothing"), *prompt]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path / 'nothing'}: ")
+
+
+def test_whoever_has_read_enough_ends_it(saved_llama: Path) -> None:
+    command = (sys.executable, "-m", "orcastream.engine", "--model", str(saved_llama), "--device", "cpu")
+    prompts = ("--prompt-ids", "1,2", "--prompt-ids", "3", "--max-tokens", "40", "--ignore-eos")
+    with subprocess.Popen([*command, *prompts], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(1) == "["
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 0
