@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from orcastream.cli.command import overview, run_command
+from orcastream.cli.command import fail, overview, run_command
 from orcastream.cli.commands import COMMANDS
 from orcastream.cli.torchless import leave_out_torch
 from orcastream.telemetry.version import own_version
@@ -19,6 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_overview())
         return 0
     if name in ("version", "--version", "-V"):
+        if rest:
+            return fail("orcastream version", f"got {rest[0]!r}, allowed: no arguments")
         print(f"orcastream {own_version()}")
         return 0
     if arguments is None and name in COMMANDS and COMMANDS[name].reads_text:

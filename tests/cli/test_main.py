@@ -26,6 +26,11 @@ def test_version(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("orcastream ")
 
 
+def test_version_takes_nothing_more(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version", "extra"]) == 2
+    assert capsys.readouterr() == ("", "orcastream version: got 'extra', allowed: no arguments\n")
+
+
 def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve"]) == 2
     assert capsys.readouterr().err == f"orcastream: command: got 'serve', allowed: {', '.join(COMMANDS)}\n"
