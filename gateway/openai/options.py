@@ -115,12 +115,21 @@ class Options(Hints):
         return NO_USAGE
 
 
+def _boolean(value: object) -> bool:
+    """A literal takes what is equal to it, as 0 is to false."""
+    if not isinstance(value, bool):
+        raise ValueError("False")
+    return value
+
+
 class ChoicesOptions(Options):
     """Those of completions and chats."""
 
     metadata: Metadata | None = Field(None, description="Without effect: nothing is stored under it.")
     prediction: dict[str, Any] | None = Field(None, description="Without effect: a hint to compute faster.")
-    store: Literal[False] = Field(False, description="Answers are kept for `retention_s` and not stored.")
+    store: Annotated[Literal[False], BeforeValidator(_boolean)] = Field(
+        False, description="Answers are kept for `retention_s` and not stored."
+    )
     stream_options: StreamOptions | None = None
 
     @model_validator(mode="after")
