@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from orcastream.broker.entry import EntryRef
@@ -89,6 +90,7 @@ async def receive(
     """Read, check and admit. Raises ApiError, InvalidRequest, BrokerError."""
     grant = gateway.tenants.of(request.headers)
     check_query(request)
+    _check_one_key(request.headers)
     async with gateway.bodies.body_of(request) as raw:
         parse = partial(parse_body, endpoint, raw, gateway.models.max_total_tokens)
         asked = await gateway.offload.run(len(raw), parse)
@@ -100,6 +102,13 @@ async def receive(
             asked = await prepare(asked, grant.tenant)
         admitted = await gateway.offload.run(len(raw), partial(admit, model, limits, asked, grant, request.headers))
     return Received(model, asked, grant, admitted)
+
+
+def _check_one_key(headers: Headers) -> None:
+    """InvalidRequest where several headers name different requests."""
+    keys = headers.getlist("idempotency-key")
+    if len(set(keys)) > 1:
+        raise InvalidRequest("Idempotency-Key", keys, "one")
 
 
 def admit(

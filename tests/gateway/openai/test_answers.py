@@ -327,6 +327,18 @@ async def test_the_same_id_gives_the_same_answer_once(stage: Stage) -> None:
     assert len(worker.requests) == 1
 
 
+async def test_several_idempotency_keys_are_refused_unless_they_are_one(stage: Stage) -> None:
+    worker = await stage.worker()
+    asked = {"model": MODEL, "prompt": "x"}
+    async with (await stage.gateway()).http() as http:
+        keys = [("Idempotency-Key", "one"), ("Idempotency-Key", "other")]
+        refused = await http.post("/v1/completions", json=asked, headers=keys)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "Idempotency-Key")
+        assert not worker.requests
+        alike = await http.post("/v1/completions", json=asked, headers=[keys[0], keys[0]])
+        assert alike.json()["id"] == "cmpl-one"
+
+
 async def test_two_posts_of_one_id_at_once(stage: Stage) -> None:
     gate = Gate(0)
     worker = await stage.worker(Answer([stage.tokenizer.encode(TEXT)], gate=gate))
