@@ -22,6 +22,7 @@ _ALLOWED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "extra_forbidden": lambda _: "no such parameter exists",
     "invalid_key": lambda _: "parameter names are UTF-8 text",
     "int_type": lambda _: "an integer",
+    "int_parsing": lambda _: "an integer",
     "float_type": lambda _: "a number",
     "finite_number": lambda _: "a finite number",
     "bool_type": lambda _: "true or false",

@@ -85,7 +85,8 @@ class BoundedConnection(HttpToolsProtocol):
         if self._in_headers:
             self._header_bytes += len(data)
             if self._header_bytes > MAX_HEADER_BYTES:
-                self._end(ApiError(431, f"The headers are too large; allowed: at most {MAX_HEADER_BYTES} bytes."))
+                message = f"The headers are too large; allowed: at most {MAX_HEADER_BYTES} bytes."
+                self._end(ApiError(431, message, code="headers_too_large"))
         elif self._timer is None:
             if self._in_body:
                 self._wait(self._limits.body_timeout_s, self._body_late)
@@ -159,13 +160,13 @@ class BoundedConnection(HttpToolsProtocol):
         if self._answering:  # the next request has begun early, and has its time once this answer is written
             self._wait(self._limits.header_timeout_s, self._headers_late)
         elif self._in_headers:
-            self._end(ApiError(408, f"The headers did not come within {self._limits.header_timeout_s:g} s."))
+            self._end(_late("headers", self._limits.header_timeout_s))
         else:
             self.transport.close()
 
     def _body_late(self) -> None:
         self._timer = None
-        self._end(ApiError(408, f"The body did not come within {self._limits.body_timeout_s:g} s."))
+        self._end(_late("body", self._limits.body_timeout_s))
 
     def _end(self, error: ApiError) -> None:
         """Tell the client, unless an answer has begun, and close; who serves the request learns that it has gone."""
@@ -177,6 +178,11 @@ class BoundedConnection(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.close()
+
+
+def _late(what: str, timeout_s: float) -> ApiError:
+    """408 for what a client owes."""
+    return ApiError(408, f"The {what} did not come within {timeout_s:g} s.", code=f"{what}_timeout")
 
 
 def _answer(error: ApiError) -> bytes:

@@ -168,6 +168,13 @@ async def test_a_wrong_form_is_refused_by_name(
         assert redis.keys("*:file*") == []
 
 
+async def test_an_expiry_that_is_no_number_is_told_as_others_are(stage: Stage) -> None:
+    data = {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": "abc"}
+    async with (await stage.gateway()).http() as http:
+        refused = await http.post("/v1/files", data=data, files={"file": b"x"})
+    assert refused.json()["error"]["message"] == "expires_after[seconds]: got 'abc', allowed: an integer"
+
+
 @pytest.mark.parametrize("boundary", ["x" * 5000, '""', "\xff"])
 async def test_a_boundary_that_is_none_is_refused(stage: Stage, boundary: str) -> None:
     headers = {"Content-Type": f"multipart/form-data; boundary={boundary}".encode("latin-1")}

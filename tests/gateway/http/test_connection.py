@@ -62,8 +62,8 @@ def status_of(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1])
 
 
-def error_of(answer: bytes) -> str:
-    return str(json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"])
+def error_of(answer: bytes, field: str = "message") -> str:
+    return str(json.loads(answer.partition(b"\r\n\r\n")[2])["error"][field])
 
 
 def is_live(gateway: GatewayProcess) -> bool:
@@ -79,6 +79,7 @@ def test_a_request_that_does_not_come_is_told_so(impatient: GatewayProcess, sent
     answer = all_of(connect(impatient, *sent))
     assert status_of(answer) == 408
     assert error_of(answer) == f"The {what} did not come within 1 s."
+    assert error_of(answer, "code") == f"{what}_timeout"
 
 
 def test_bytes_one_by_one_give_no_more_time(impatient: GatewayProcess) -> None:
@@ -143,6 +144,7 @@ def test_headers_without_end_are_refused(narrow: GatewayProcess) -> None:
     answer = all_of(connection)
     assert status_of(answer) == 431
     assert "at most 65536 bytes" in error_of(answer)
+    assert error_of(answer, "code") == "headers_too_large"
 
 
 def test_what_is_no_http_is_told_so_in_the_apis_form(narrow: GatewayProcess) -> None:
