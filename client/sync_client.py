@@ -1,9 +1,11 @@
 """The client for programs without asyncio: the same, run by an event loop in a thread of its own."""
 
+import ctypes
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from typing import Self, TypeVar, Unpack
+from weakref import WeakSet
 
 from anyio.from_thread import start_blocking_portal
 
@@ -28,6 +30,7 @@ class _Loop:
         self._portal = self._stack.enter_context(start_blocking_portal())
         self._stack.callback(self._portal.call, last)
         self.is_open = True
+        _LOOPS.add(self)
 
     def call(self, step: Callable[[], Awaitable[T]]) -> T:
         """What `step` returns or raises. RuntimeError in a forked process, where nobody would ever run it."""
@@ -37,11 +40,27 @@ class _Loop:
             )
         return self._portal.call(step)
 
+    def keep(self) -> None:
+        """In a forked process: the end of the portal, which would wait for a thread that is not there, never runs."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._stack))
+
     def stop(self) -> None:
         """Nothing is called any more. Without effect in a forked process, whose parent may still need it all."""
         self.is_open = False
         if os.getpid() == self._pid:
             self._stack.close()
+
+
+_LOOPS: WeakSet[_Loop] = WeakSet()
+
+
+def _keep_all() -> None:
+    for loop in list(_LOOPS):
+        loop.keep()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_all)
 
 
 class Reply:
