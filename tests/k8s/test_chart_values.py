@@ -248,6 +248,7 @@ def test_the_bundled_redis_is_found_in_the_namespace_of_the_release() -> None:
         ({"model": {"servedName": ""}}, "servedName"),
         ({"modelCache": {"revision": "main"}}, "revision"),
         ({"redis": {"url": "redis://:password@r:6379"}}, "url"),
+        ({"gpu": {"enabled": True}, "worker": {"resources": {"limits": {"cpu": "4"}}}}, "worker.resources: .* no GPU"),
         ({"redis": {"url": "redis://r:6379", "mode": "bundled"}}, "redis.url"),
         ({"redis": {"url": "rediss://r:6379", "tls": True}}, "no ca.crt"),
         ({"gateway": {"config": {"ORCASTREAM_SHUTDOWN_GRACE_S": "9"}}}, "set gateway.shutdownGraceSeconds instead"),
