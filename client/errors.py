@@ -1,9 +1,8 @@
 """What a client raises: one class per way in which a request can fail, each with the code of the protocol."""
 
-import copyreg
 from typing import Any, Final
 
-from orcastream.schemas.errors import ErrorCode
+from orcastream.schemas.errors import ErrorCode, reduced
 
 
 class ClientError(Exception):
@@ -29,8 +28,7 @@ class ClientError(Exception):
         self.status = status
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copied and pickled as it is: an exception of its own accord is made again of its message alone."""
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+        return reduced(self)
 
 
 class Refused(ClientError):

@@ -60,6 +60,14 @@ def without_values(message: str) -> str:
     return f"{field if _NAME.fullmatch(field) else '…'}: allowed: {quoting['allowed']}"
 
 
+def reduced(error: Exception) -> tuple[Any, ...]:
+    """What `__reduce__` returns of one that is to be copied and pickled as it is: by itself it is made again of its
+    message alone.
+    """
+    made = copyreg.__newobj__  # type: ignore[attr-defined]  # typeshed lacks it
+    return made, (type(error), *error.args), error.__dict__
+
+
 class InvalidRequest(ValueError):
     """Input that breaks the contract: names the field, the value and what is allowed.
 
@@ -85,8 +93,7 @@ class InvalidRequest(ValueError):
         self.why = why
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copied and pickled as it is: an exception of its own accord is made again of its message alone."""
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+        return reduced(self)
 
     def renamed(self, field: str) -> "InvalidRequest":
         """The same of a field that has another name for whoever is told."""

@@ -42,7 +42,7 @@ async def text_of(reply: Any) -> str:
 async def test_closing_waits_for_no_pause() -> None:
     """One that tries again, even where `Retry-After` says a long time, ends as soon as its client is closed."""
     client = AsyncClient(NOWHERE, MODEL, patience_s=3600)
-    client._transport._http = httpx.AsyncClient(  # type: ignore[attr-defined]
+    client._transport._http = httpx.AsyncClient(  # type: ignore[attr-defined]  # over HTTP it has one
         transport=httpx.MockTransport(lambda _: httpx.Response(503, headers={"Retry-After": "600"}))
     )
     reply = client.generate("x")
