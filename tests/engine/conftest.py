@@ -12,6 +12,9 @@ from orcastream.engine import EngineConfig, OrcaEngine
 from orcastream.engine.attention import TorchBackend
 from orcastream.engine.model.quiet import quiet
 from orcastream.engine.model.runner import ModelRunner
+from tests.engine.instruction_sets import computes_with, instruction_set
+
+__all__ = ["computes_with", "instruction_set"]
 
 VOCAB_SIZE = 96
 

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from orcastream.engine.attention import AttentionCall, NativeBackend, native_backend
+from orcastream.engine.attention import AttentionCall, NativeBackend
 from orcastream.engine.kv.layout import LayerShape
-from orcastream.engine.native.instruction_sets import supported
-from orcastream.engine.native.library import library, why_unavailable
+from orcastream.engine.native.library import why_unavailable
 from tests.engine.attention.one_layer import QUANTIZED, OneLayer, mixed_iterations
 
-pytestmark = pytest.mark.skipif(why_unavailable() is not None, reason=f"no compiled operators: {why_unavailable()}")
+pytestmark = [
+    pytest.mark.skipif(why_unavailable() is not None, reason=f"no compiled operators: {why_unavailable()}"),
+    pytest.mark.usefixtures("computes_with"),
+]
 
 SHAPES = [
     LayerShape(num_heads=6, num_kv_heads=2, key_size=8, value_size=5),
@@ -29,12 +31,6 @@ CALLS: list[dict[str, Any]] = [
     {"sinks": True},
     {"window": 5, "softcap": 2.0, "sinks": True},
 ]
-
-
-@pytest.fixture(params=supported(), autouse=True)
-def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = library(request.param)
-    monkeypatch.setattr(native_backend, "library", lambda: chosen)
 
 
 @pytest.fixture(autouse=True)

@@ -66,6 +66,7 @@ def random_model(family: str, dtype: torch.dtype, **own: Any) -> PreTrainedModel
     return model.to(dtype).eval()
 
 
+@pytest.mark.usefixtures("computes_with")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("family", SAME_KIND)
 def test_logits_are_those_of_the_model(family: str, dtype: torch.dtype) -> None:
