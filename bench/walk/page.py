@@ -62,13 +62,13 @@ def _head(walk: Walk) -> list[str]:
     return [
         "# One iteration",
         _text(
-            "What the engine does between two forward passes, with real numbers: five requests and the demo model,",
-            f"in a batch of at most {MAX_BATCH_SIZE} requests and {MAX_TOKENS} tokens per iteration (a server's has",
-            f"32 and 256), with blocks of {BLOCK_SIZE} tokens. `python -m orcastream.bench.walk` runs the engine and",
-            "writes this page; `tests/bench/test_walk.py` runs it again and compares. The words are those of",
-            "[concepts.md](concepts.md), the reasons are in [engine.md](engine.md).",
+            "This page shows what the engine does between two forward passes, with real numbers: five requests and",
+            f"the demo model, in a batch of at most {MAX_BATCH_SIZE} requests and {MAX_TOKENS} tokens per iteration",
+            f"(a server's has 32 and 256), with blocks of {BLOCK_SIZE} tokens. `python -m orcastream.bench.walk` runs",
+            "the engine and writes this page; `tests/bench/test_walk.py` runs it again and compares.",
+            "[concepts.md](concepts.md) defines the words, and [engine.md](engine.md) gives the reasons.",
         ),
-        _table(("request", "asks", "prompt, tokens", "arrives before iteration", "is answered"), rows),
+        _table(("request", "question", "prompt, tokens", "arrives before iteration", "answer"), rows),
     ]
 
 
@@ -83,13 +83,13 @@ def _course(iterations: Sequence[Iteration], static: Sequence[Iteration], shown:
     some = iterations[: shown.number + _MORE]
     rows = [(each.number, *(cell(each, name) for name in names), len(each.ids)) for each in some]
     return [
-        "## The course of it",
-        "![Two schedulers, the same requests. Above, a place is filled again as soon as it is free; below, places stay "
+        "## The whole run",
+        "![Two schedulers, the same requests. Above, a place is refilled as soon as it is free; below, places stay "
         "empty until the longest answer is done.](batching.svg)",
         _text(
-            "Filled: a chunk of a prompt, with its number of tokens; pale: one token of an answer. All is done after",
-            f"{len(iterations)} iterations instead of {len(static)}. Here is the beginning of the upper half as",
-            f"numbers; the rest of this page looks into iteration {shown.number}.",
+            "Filled cell: a chunk of a prompt, with its number of tokens. Pale cell: one token of an answer.",
+            f"All requests finish after {len(iterations)} iterations instead of {len(static)}. The table has the",
+            f"beginning of the upper half as numbers. The rest of this page examines iteration {shown.number}.",
         ),
         _table(("iteration", *names, "tokens"), rows),
     ]
@@ -102,13 +102,13 @@ def _plan(shown: Iteration) -> list[str]:
         rows.append((span.name, "decode" if span.decodes else "prefill", span.length, positions))
     decodes = sum(span.decodes for span in shown.spans)
     chunks = ", ".join(f"{span.name}: {span.length}" for span in shown.spans if not span.decodes)
-    waits = f"{', '.join(shown.waiting)} waits: no place is free." if shown.waiting else ""
+    waits = f"{', '.join(shown.waiting)} waits because no place is free." if shown.waiting else ""
     return [
         "## 1. select()",
         _text(
-            f"First come those that decode, one token each: {decodes} of the {MAX_TOKENS} tokens. The rest of the",
-            f"budget, {MAX_TOKENS - decodes} tokens, goes to prompts in order of arrival. A chunk that does not end",
-            f"its prompt ends at the end of a block ({chunks}). {waits}",
+            f"Decoding requests come first, with one token each: {decodes} of the {MAX_TOKENS} tokens. The rest of",
+            f"the budget, {MAX_TOKENS - decodes} tokens, goes to prompts in order of arrival. A chunk that does not",
+            f"complete its prompt ends at a block boundary ({chunks}). {waits}",
         ),
         _table(("request", "phase", "tokens", "positions"), rows),
     ]
@@ -125,9 +125,9 @@ def _stream(walk: Walk, shown: Iteration) -> list[str]:
     return [
         "## 2. The flat batch",
         _text(
-            "The spans lie end to end, those of one token first, by falling context. There is no padding:",
+            "The spans lie end to end, one-token spans first, in descending order of context. There is no padding:",
             f"{len(shown.ids)} rows, where a rectangle of {len(shown.spans)} requests by {longest} tokens would have",
-            f"{longest * len(shown.spans)}. Where the spans begin and end: {offsets}.",
+            f"{longest * len(shown.spans)}. The spans begin and end at {offsets}.",
         ),
         _table(("row", "request", "token", "id", "position", "slot"), rows),
     ]
@@ -144,10 +144,10 @@ def _blocks(shown: Iteration) -> list[str]:
     return [
         "## 3. Where keys and values go",
         _text(
-            "A block table lists a request's blocks in order. The key and the value of position p go into block",
+            "A block table lists a request's blocks in order. The key and the value of position p go to block",
             f"`table[p // {BLOCK_SIZE}]`, at `p % {BLOCK_SIZE}`: {first.name}'s token at position {first.context - 1}",
-            f"has slot {block} × {BLOCK_SIZE} + {within} = {block * BLOCK_SIZE + within}. What is free in a request's",
-            "last block is all that it ever wastes.",
+            f"has slot {block} × {BLOCK_SIZE} + {within} = {block * BLOCK_SIZE + within}. A request never wastes more",
+            "than the free slots of its last block.",
         ),
         _table(("request", "context, tokens", "block table", "slots free"), rows),
     ]
@@ -166,18 +166,18 @@ def _layers(walk: Walk, shown: Iteration) -> list[str]:
         ("attention (below)", f"`[{rows}, {heads}, {size}]`"),
         ("projection back", f"`[1, {rows}, {hidden}]`"),
         ("norm, gated MLP", f"`[1, {rows}, {inner}]`, then `[1, {rows}, {hidden}]`"),
-        ("after the last layer: logits of the rows that are wanted", f"`[{wanted}, {config.vocab_size}]`"),
+        ("after the last layer: logits of the rows that need them", f"`[{wanted}, {config.vocab_size}]`"),
     ]
     return [
         "## 4. Everything but attention: once, over all rows",
         _text(
-            f"Each of the {config.num_hidden_layers} layers sees `[1, {rows}, {hidden}]` and does not know whose rows",
-            "they are.",
+            f"Each of the {config.num_hidden_layers} layers sees `[1, {rows}, {hidden}]` and does not know which",
+            "request a row belongs to.",
         ),
-        _table(("step", "shape of what comes out"), steps),
+        _table(("step", "output shape"), steps),
         _text(
             f"That is {per_row:,} multiplications per row in the layers, {rows * per_row:,} in this iteration. The",
-            "weights are read once for all rows: that is what a batch saves.",
+            "weights are read once for all rows: this is what batching saves.",
         ),
     ]
 
@@ -187,11 +187,11 @@ def _attention(shown: Iteration) -> list[str]:
     alike = len(shown.ids) * sum(span.context for span in shown.spans)
     return [
         "## 5. Attention: request by request",
-        "Each span's queries see the keys of their own request, up to themselves, found by its block table.",
+        "Each span's queries see the keys of their own request, up to their own position, through its block table.",
         _table(("request", "queries", "keys", "blocks read", "pairs of a query and a key, per head"), rows),
         _text(
-            f"{sum(span.pairs for span in shown.spans):,} pairs in all. One attention of all rows over all keys, with",
-            f"a mask that keeps the requests apart, would compute {alike:,}.",
+            f"That is {sum(span.pairs for span in shown.spans):,} pairs in total. A single attention of all rows over",
+            f"all keys, with a mask that separates the requests, would compute {alike:,}.",
         ),
     ]
 
@@ -203,26 +203,26 @@ def _sampling(walk: Walk, shown: Iteration) -> list[str]:
         assert span.token.logprobs is not None
         odds = ", ".join(f"{_token(walk, token)} {_odds(logprob)}" for token, logprob in span.token.logprobs[1])
         row = span.first + span.length - 1
-        return span.name, row, odds, _token(walk, span.token.token), span.token.finish_reason or "goes on"
+        return span.name, row, odds, _token(walk, span.token.token), span.token.finish_reason or "continues"
 
     done = [span for span in shown.spans if span.token is not None]
     without = [span.name for span in shown.spans if span.token is None]
     left = [span.name for span in done if span.token is not None and span.token.finish_reason]
     after = (
-        f"{', '.join(left)} has ended: its blocks are free, and the next `select()` gives its place away."
+        f"{', '.join(left)} has ended: its blocks are free, and the next `select()` gives its place to another request."
         if left
-        else "Nobody has ended, so the next `select()` finds the same requests, and no free place."
+        else "No request has ended, so the next `select()` finds the same requests and no free place."
     )
     return [
-        "## 6. Sampling, and who leaves",
+        "## 6. Sampling, and which requests leave",
         _text(
             "Logits are computed for the last row of each span that gets a token.",
-            f"{', '.join(without)} gets none: its prompt is not over." if without else "",
+            f"{', '.join(without)} gets none: its prompt is not complete." if without else "",
         ),
-        _table(("request", "row", "the likeliest tokens and their odds", "taken", ""), map(likeliest, done)),
+        _table(("request", "row", "most likely tokens and their odds", "chosen", ""), map(likeliest, done)),
         _text(
             f"{after} The tokens go to the publisher, which writes them to the reply logs while the next iteration",
-            "computes ([architecture.md](architecture.md#the-worker)).",
+            "runs ([architecture.md](architecture.md#the-worker)).",
         ),
     ]
 
@@ -239,14 +239,14 @@ def _times(shown: Iteration) -> list[str]:
         "lay out": record.build_s,
         "forward": record.forward_s,
         "sample": record.sample_s,
-        "all, with the accounts": record.total_s,
+        "total, with bookkeeping": record.total_s,
     }
     return [
         "## Where the time went",
         TIMES,
         _text(
-            f"In this run, on one thread of {machine()['cpu_model']}, in plain PyTorch with notes being taken. What",
-            "the compiled operators take is in [benchmarks.md](benchmarks.md).",
+            f"These are the times of this run, on one thread of {machine()['cpu_model']}, in plain PyTorch and with",
+            "every iteration recorded. [benchmarks.md](benchmarks.md) has the times of the compiled operators.",
         ),
         _table(("step", "ms"), [(name, f"{1000 * seconds:.2f}") for name, seconds in steps.items()]),
     ]
