@@ -12,6 +12,7 @@ import sys
 from orcastream.cli.environment import as_environment, import_path
 from orcastream.cli.ports import held_port
 from orcastream.cli.process import Program
+from orcastream.cli.standard_streams import print_or_drop
 from orcastream.cli.stop_signals import KILLED, StopSignals, stopped_or_killed
 from orcastream.cli.supervisor import Supervisor
 from orcastream.gateway.log import log_event
@@ -63,4 +64,4 @@ def _tell(name: str, line: str) -> None:
 
 def _pass_on(name: str, line: str) -> None:
     """A log line of a process: it is whole as it is."""
-    print(line, file=sys.stderr, flush=True)
+    print_or_drop(line, sys.stderr)

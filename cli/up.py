@@ -3,7 +3,6 @@
 import asyncio
 import importlib.util
 import json
-import os
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -14,6 +13,7 @@ from orcastream.cli.errors import UserError
 from orcastream.cli.parse import load_settings
 from orcastream.cli.served_model import with_model
 from orcastream.cli.stack import Stack
+from orcastream.cli.standard_streams import print_or_drop
 from orcastream.cli.stop_signals import KILLED, StopSignals, stopped_or_killed
 from orcastream.cli.up_settings import UpSettings
 from orcastream.telemetry.version import own_version
@@ -89,11 +89,8 @@ class Lines(ABC):
         """A line of the process `name`, as it is printed."""
 
     def show(self, name: str, line: str) -> None:
-        """Print one line."""
-        try:
-            print(self.shown(name, line), flush=True)
-        except BrokenPipeError:  # whoever read this has gone; the service goes on
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        """Print one line; the service goes on where that cannot be."""
+        print_or_drop(self.shown(name, line), sys.stdout)
 
 
 class TextLines(Lines):
