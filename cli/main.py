@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from orcastream.cli.command import fail, overview, run_command
 from orcastream.cli.commands import COMMANDS
+from orcastream.cli.standard_streams import UNWRITABLE, forget, mend_streams
 from orcastream.cli.torchless import leave_out_torch
 from orcastream.telemetry.version import own_version
 
@@ -14,7 +15,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     None: the arguments of this process, which is the command's own.
     """
+    if arguments is None:
+        mend_streams()
     name, *rest = (list(sys.argv[1:]) if arguments is None else list(arguments)) or ["--help"]
+    try:
+        code = _run(name, rest, own=arguments is None)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        forget(sys.stdout)
+        if isinstance(error, BrokenPipeError):  # whoever read this has seen enough
+            return 0
+        return fail(f"orcastream {name}", f"what it has to say or keep cannot be written: {error.strerror}", code=1)
+    return code
+
+
+def _run(name: str, rest: Sequence[str], *, own: bool) -> int:
     if name in ("-h", "--help", "help"):
         print(_overview())
         return 0
@@ -23,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return fail("orcastream version", f"got {rest[0]!r}, allowed: no arguments")
         print(f"orcastream {own_version()}")
         return 0
-    if arguments is None and name in COMMANDS and COMMANDS[name].reads_text:
+    if own and name in COMMANDS and COMMANDS[name].reads_text:
         leave_out_torch()
     return run_command("orcastream", COMMANDS, name, rest)
 

@@ -1,8 +1,24 @@
-"""This process's output, which goes where whoever started it said: to a disk that is full, or a reader that is gone."""
+"""The streams of this process, as whoever started it left them: closed, on a full disk, without a reader."""
 
+import errno
+import io
 import os
+import sys
 from contextlib import suppress
-from typing import TextIO
+from typing import Final, TextIO
+
+UNWRITABLE: Final = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the user can mend where something cannot be written."""
+
+
+def mend_streams() -> None:
+    """Open the streams that were closed when this process began, and write what their encoding lacks as escapes."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def print_or_drop(line: str, stream: TextIO) -> None:

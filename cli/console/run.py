@@ -1,10 +1,7 @@
 """What the commands that look into a queue have in common: sub-commands, a connection, and how they fail."""
 
 import asyncio
-import os
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import TypeVar
 
 from redis.exceptions import ResponseError
@@ -51,12 +48,8 @@ def run_with_redis(settings: S, work: Work[S]) -> int:
     complete = with_model(with_redis(settings))
     try:
         asyncio.run(_connected(complete, work))
-        sys.stdout.flush()
     except (BrokerError, ResponseError) as error:
         raise NoRedis(f"redis_url {without_credentials(str(complete.redis_url))}: {error}") from None
-    except BrokenPipeError:  # whoever read this has seen enough
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -1,5 +1,6 @@
 """`orcastream results [JOB]`: the results of a bulk job as far as they are there, or a list of the jobs."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,9 +60,14 @@ async def _print(job: Job, *, ordered: bool) -> None:
             if ordered:
                 bodies[result.number] = result.body
             else:
-                print(result.body.decode())
+                _show(result.body)
     for number in sorted(bodies):
-        print(bodies[number].decode())
+        _show(bodies[number])
+
+
+def _show(body: bytes) -> None:
+    """As it is: JSON is UTF-8, whatever the terminal's encoding."""
+    sys.stdout.buffer.write(body + b"\n")
 
 
 async def _list(link: Connection, redis: RedisLink, settings: ResultsSettings) -> None:

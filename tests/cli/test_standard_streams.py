@@ -2,8 +2,10 @@
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TextIO
 
 import pytest
@@ -12,6 +14,7 @@ from orcastream.cli import gateway_processes
 from orcastream.cli.process import Program
 from orcastream.cli.supervisor import Supervisor
 from orcastream.cli.up import TextLines
+from tests.cli.processes import ROOT
 from tests.cli.test_supervisor import SLEEPER, Report, quick
 
 
@@ -53,3 +56,46 @@ async def test_programs_are_kept_running_where_their_lines_cannot_be_written(
         await report.wait_for("died")
         await report.wait_for("up")
         await supervisor.stop("mortal", grace_s=10)
+
+
+def command(*arguments: str, redirected: str, **variables: str) -> "subprocess.CompletedProcess[bytes]":
+    """A command whose streams a shell redirects."""
+    program = (sys.executable, "-P", "-m", "orcastream.cli.main", *arguments)
+    return subprocess.run(
+        ["bash", "-c", f'"$@" {redirected}', "bash", *program],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        capture_output=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("arguments", [("version",), ("--help",), ("keys",), ("completion", "bash")])
+def test_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
+    done = command(*arguments, redirected="> /dev/full")
+    assert done.returncode == 1
+    assert done.stderr.decode() == (
+        f"orcastream {arguments[0]}: what it has to say or keep cannot be written: No space left on device\n"
+    )
+
+
+def test_a_reader_that_has_seen_enough_is_none() -> None:
+    done = command("completion", "bash", redirected="| true; exit ${PIPESTATUS[0]}")
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_no_error_by_themselves(closed: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = command("up", "--data-dir", str(tmp_path / "file"), redirected=closed)
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+    if "2>" not in closed:
+        assert b"data_dir (--data-dir, ORCASTREAM_DATA_DIR): got" in done.stderr
+
+
+def test_what_an_encoding_lacks_is_escaped() -> None:
+    plain = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = command("tokenize", "--model", "/nö", "hi", redirected="", **plain)
+    assert (done.returncode, done.stderr[:19]) == (2, b"orcastream tokenize")
+    helped = command("up", "--help", redirected="", **plain)
+    assert (helped.returncode, helped.stderr) == (0, b"")
