@@ -6,14 +6,21 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from orcastream.cli.errors import UserError
 from orcastream.gateway.settings import GatewaySettings
 from orcastream.worker.settings import WorkerSettings
 
 
 def default_data_dir() -> Path:
-    """$XDG_DATA_HOME/orcastream, by default ~/.local/share/orcastream."""
+    """$XDG_DATA_HOME/orcastream, by default ~/.local/share/orcastream; UserError where there is no home directory."""
     home = os.environ.get("XDG_DATA_HOME", "")
-    base = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "share"
+    try:
+        base = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "share"
+    except RuntimeError:  # no HOME, and nobody's user id
+        raise UserError(
+            "data_dir (--data-dir, ORCASTREAM_DATA_DIR): got nothing, "
+            "allowed: a directory, for this user has no home directory"
+        ) from None
     return base / "orcastream"
 
 

@@ -46,7 +46,12 @@ async def _chat(settings: ChatSettings) -> int:
 async def _typed(conversation: Conversation, model: str) -> int:
     from orcastream.cli.chat.prompt import Prompt, history_file
 
-    prompt = Prompt(history_file(), COMMANDS)
+    try:
+        history = history_file()
+    except (OSError, RuntimeError) as error:
+        history = None
+        _tell(f"questions are not remembered beyond this conversation: {error}")
+    prompt = Prompt(history, COMMANDS)
     _tell(f"talking with {model}; /help lists commands, Alt-Enter begins another line, Ctrl-D ends")
     while True:
         try:

@@ -1,5 +1,6 @@
 """The settings of all commands fit together, and each says what it is and what it allows."""
 
+import pwd
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from orcastream.cli.embedded_redis import RedisUnavailable
 from orcastream.cli.environment import as_environment
 from orcastream.cli.errors import UserError
 from orcastream.cli.jobs.settings import ResultsSettings, SubmitSettings
+from orcastream.cli.main import main
 from orcastream.cli.parse import load_settings
 from orcastream.cli.served_model import demo_model, with_model, with_redis
 from orcastream.cli.settings import ChatSettings, CompletionSettings, TokenizeSettings
@@ -134,3 +136,19 @@ def test_data_lies_where_the_desktop_standard_says(monkeypatch: pytest.MonkeyPat
 
 def test_messages_for_users_are_user_errors() -> None:
     assert issubclass(RedisUnavailable, UserError)
+
+
+def test_without_a_home_directory_a_data_directory_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert main(["up"]) == 2
+    assert capsys.readouterr().err == (
+        "orcastream up: data_dir (--data-dir, ORCASTREAM_DATA_DIR): got nothing, "
+        "allowed: a directory, for this user has no home directory\n"
+    )

@@ -5,6 +5,8 @@ import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from orcastream.schemas.request import GenerationRequest
 from tests.cli.chat.conftest import Tty, asked
 from tests.gateway.conftest import Stage, eventually
@@ -64,6 +66,25 @@ async def test_questions_are_remembered_over_restarts(stage: Stage, tmp_path: Pa
     assert "first question" in asked(stage, worker.requests[1])
     history = tmp_path / "orcastream" / "chat_history"
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["from the first", "later"])
+async def test_a_history_that_cannot_be_written_is_no_reason_to_end(
+    stage: Stage, tmp_path: Path, open_tty: Open, late: bool
+) -> None:
+    directory = tmp_path / "orcastream"
+    if not late:
+        directory.touch()
+    worker = await stage.worker("Aha.")
+    tty = await open_tty((await stage.gateway()).url)
+    if late:
+        (directory / "chat_history").unlink()
+        (directory / "chat_history").mkdir()
+    for typed in ("first question\r", f"{UP}\r"):
+        await tty.type(typed)
+        await tty.shows("Aha[.]\r\n")
+        await tty.prompts()
+        assert "first question" in asked(stage, worker.requests[-1])
 
 
 async def test_ctrl_c_cancels_the_answer_and_not_the_program(stage: Stage, open_tty: Open) -> None:
