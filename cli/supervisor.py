@@ -12,7 +12,7 @@ UNUSABLE_SETTINGS = 2
 """The exit code of a program that will never run with these settings: starting it again is of no use."""
 
 _STEADY_S = 60.0
-"""A program that has lived so long is not one that dies at its start."""
+"""A program that has lived so long is not one that dies at its start, and has settings that it can use."""
 _KILLED_S = 5.0
 """How long a killed process may take to vanish."""
 
@@ -88,6 +88,7 @@ class Supervisor:
     async def _keep(self, program: Program, process: Process) -> None:
         stopping = self._stopping[program.name]
         back_off = self._make_back_off()
+        proven = False  # its settings are good; what it misses now may be there again
         while True:
             started = time.monotonic()
             code = await process.wait()
@@ -95,11 +96,12 @@ class Supervisor:
             if stopping.is_set():
                 self._report(program.name, f"stopped ({describe_exit(code)})")
                 return
-            if code == UNUSABLE_SETTINGS:
+            if time.monotonic() - started >= self._steady_s:
+                proven = True
+                back_off.succeeded()
+            if code == UNUSABLE_SETTINGS and not proven:
                 self._give_up(program, describe_exit(code))
                 return
-            if time.monotonic() - started >= self._steady_s:
-                back_off.succeeded()
             pause_s = back_off.failed()
             self._report(program.name, f"died ({describe_exit(code)}), starts again in {pause_s:.2f} s")
             if await _is_set_within(stopping, pause_s):

@@ -6,6 +6,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -95,6 +96,26 @@ async def test_settings_that_a_program_refuses_are_not_tried_again() -> None:
     with pytest.raises(GaveUp, match=r"picky cannot run: exit code 2"):
         async with asyncio.timeout(PATIENCE_S):
             await supervisor.gave_up()
+
+
+async def test_a_program_that_has_served_is_tried_again_whatever_it_misses_now(tmp_path: Path) -> None:
+    needed = tmp_path / "needed"
+    needed.touch()
+    source = (
+        "import os, sys, time; os.path.exists(sys.argv[1]) or sys.exit(2); print('up', flush=True); time.sleep(600)"
+    )
+    report = Report()
+    supervisor = Supervisor(report, quick, steady_s=0)
+    await supervisor.start(Program("needy", (sys.executable, "-c", source, str(needed))))
+    await report.wait_for("up")
+    needed.unlink()
+    pid = supervisor.pid("needy")
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    await report.wait_for("died (exit code 2), starts again in")
+    needed.touch()
+    await report.wait_for("up")
+    await supervisor.stop("needy", grace_s=10)
 
 
 async def test_a_program_deaf_to_sigterm_is_killed_after_the_grace() -> None:
