@@ -52,14 +52,19 @@ class KeptInFile:
 
     def _write(self, grants: Grants) -> None:
         plain = {hashed: json.loads(grant_text(grant)) for hashed, grant in grants.items()}
-        with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
-            json.dump(plain, file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        if self._path.exists():
-            Path(file.name).chmod(stat.S_IMODE(self._path.stat().st_mode))
-        Path(file.name).replace(self._path)
+        file = tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False)  # noqa: SIM115
+        try:
+            with file:
+                json.dump(plain, file, indent=2)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            if self._path.exists():
+                Path(file.name).chmod(stat.S_IMODE(self._path.stat().st_mode))
+            Path(file.name).replace(self._path)
+        except BaseException:
+            Path(file.name).unlink()
+            raise
 
 
 class KeptInRedis:

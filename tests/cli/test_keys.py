@@ -1,6 +1,7 @@
 """`orcastream keys`: made once, kept as hashes, taken back; in a file and in Redis."""
 
 import json
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,6 +74,18 @@ def test_a_gateway_does_not_start_without_its_file_of_keys(tmp_path: Path, capsy
         f"orcastream gateway: api_keys_file (--api-keys-file, ORCASTREAM_API_KEYS_FILE): got {str(missing)!r}, "
         "allowed: a file of keys that can be read (No such file or directory)\n"
     )
+
+
+def test_nothing_is_left_of_keys_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "keys.json"
+    was = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, was[1]))  # Python ignores SIGXFSZ
+    try:
+        assert main(["keys", "new", "--tenant", "alpha", "--api-keys-file", str(path)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, was)
+    assert "cannot be read or written: File too large" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_of_keys_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
