@@ -68,7 +68,9 @@ async def _demo(console: Console, directory: Path, *, keep: bool) -> int:
     stack = Stack(settings, lambda name, line: lines.append(f"{name:<8} | {line}"))
     main_task = asyncio.current_task()
     assert main_task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main_task.cancel)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
+            asyncio.get_running_loop().add_signal_handler(number, main_task.cancel)
     begun = time.monotonic()
     try:
         with console.status("Starting Redis, a gateway and two workers with the demo model ..."):

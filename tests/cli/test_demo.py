@@ -2,7 +2,9 @@
 
 import io
 import re
+import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -21,6 +23,18 @@ def test_the_demo_answers_everything_with_both_workers(run: Callable[..., Termin
     assert "served by worker-1, worker-2." in demo.text
     assert re.search(r"TTFT ms +TBT ms +tokens +tokens/s +worker +answer", demo.text)
     assert demo.text.rstrip().endswith("Everything that was started is stopped.")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_nothing_is_left_of_a_demo_whose_terminal_is_closed(
+    run: Callable[..., Terminal], tmp_path: Path, number: signal.Signals
+) -> None:
+    demo = run("-m", "orcastream.cli.demo", env={"TMPDIR": str(tmp_path)})
+    demo.wait_for("Ready after")
+    demo.signal(number)
+    assert demo.wait() == 130, demo.text
+    assert not list(tmp_path.glob("orcastream-demo-*"))
 
 
 def answers() -> list[Answer]:
