@@ -34,7 +34,7 @@ def measure(outcomes: Sequence[Outcome], begun_s: float, until_s: float, objecti
         "output_tokens_per_s": came / seconds,
         "total_tokens_per_s": (read + came) / seconds,
         **latencies(complete),
-        "goodput": _goodput(outcomes, seconds, objectives),
+        "goodput": _goodput(outcomes, begun_s, until_s, objectives),
         "prompt_tokens_cached": sum(outcome.cached_tokens for outcome in outcomes),
         "by_class": _each(complete, lambda outcome: outcome.request.priority_class),
         "by_tenant": _each(complete, lambda outcome: outcome.request.tenant),
@@ -60,12 +60,13 @@ def _ended_by(outcome: Outcome, until_s: float) -> bool:
     return outcome.ended_s is not None and outcome.ended_s <= until_s
 
 
-def _goodput(outcomes: Sequence[Outcome], seconds: float, objectives: Objectives) -> Figures | None:
-    """Requests that met the objectives, per second and as a share of all; None where there is no objective."""
+def _goodput(outcomes: Sequence[Outcome], begun_s: float, until_s: float, objectives: Objectives) -> Figures | None:
+    """Requests that met the objectives: those that ended in time per second, and the share of all; None without any."""
     if not objectives:
         return None
-    good = sum(outcome.meets(objectives) for outcome in outcomes)
-    return {"requests_per_s": good / seconds, "share": good / max(1, len(outcomes))}
+    good = [outcome for outcome in outcomes if outcome.meets(objectives)]
+    in_time = sum(_ended_by(outcome, until_s) for outcome in good)
+    return {"requests_per_s": in_time / (until_s - begun_s), "share": len(good) / max(1, len(outcomes))}
 
 
 def _each(outcomes: Sequence[Outcome], name_of: Callable[[Outcome], str]) -> Figures:

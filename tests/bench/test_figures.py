@@ -63,6 +63,12 @@ def test_rates_count_what_came_in_time() -> None:
     assert figures["total_tokens_per_s"] == 3.5
 
 
+def test_goodput_is_no_more_than_what_was_served_while_the_load_lasted() -> None:
+    figures = measure([answered(0.5, 1.0), answered(1.5, 2.5)], 0.0, 2.0, Objectives(ttft_s=2.0))
+    assert figures["goodput"] == {"requests_per_s": figures["requests_per_s"], "share": 1.0}
+    assert figures["requests_per_s"] == 0.5
+
+
 def test_classes_tenants_and_groups_have_figures_of_their_own() -> None:
     outcomes = [answered(1.0, priority_class="realtime", tenant="light"), answered(3.0, tenant="light")]
     figures = measure(outcomes, 0.0, 4.0, Objectives())
