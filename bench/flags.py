@@ -99,6 +99,20 @@ def draw_workload(options: argparse.Namespace, draw: Draw) -> list[SampleRequest
     return kept
 
 
+def check_arrivals(workload: str, rate: float | None, burstiness: float = 1.0) -> None:
+    """UserError where a rate or a burstiness would change nothing."""
+
+    def times_s(rate: float | None, burstiness: float) -> list[float]:
+        found = WORKLOADS[workload]
+        draw = Draw(vocab_size=2, requests=found.requests, rate=rate, burstiness=burstiness, length_scale=1e-9)
+        return [request.arrival_s for request in found.build(draw)]
+
+    if rate is not None and times_s(rate, 1.0) == times_s(None, 1.0):
+        raise UserError(f"--rate: got {rate:g} for {workload}, allowed: none, since its arrivals are its own")
+    if burstiness != 1.0 and times_s(rate, burstiness) == times_s(rate, 1.0):
+        raise UserError(f"--burstiness: got {burstiness:g} for {workload}, allowed: with --rate")
+
+
 def numbers(flag: str, text: str | None) -> list[float]:
     """`0.5,1,2` as numbers above 0; UserError."""
     try:

@@ -32,6 +32,7 @@ from orcastream.bench.flags import (
     add_result_flags,
     add_workload_flags,
     at_least,
+    check_arrivals,
     check_outputs,
     draw_workload,
     names,
@@ -193,7 +194,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add_result_flags(parser, repeats=3)
     add_engine_flags(parser)
-    return parser.parse_args(list(arguments))
+    options = parser.parse_args(list(arguments))
+    if options.sweep and options.rate:
+        parser.error("--sweep: got a rate beside it, allowed: without --rate")
+    for rate in numbers("--sweep", options.sweep) or [options.rate]:
+        check_arrivals(options.workload, rate, options.burstiness)
+    return options
 
 
 def _load(compared: Sequence[EngineVariant]) -> tuple[dict[str, Any], dict[tuple[Any, ...], PreTrainedModel]]:

@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from orcastream.bench.figures.machine import command_line, machine, versions
-from orcastream.bench.flags import Parser, above_zero, at_least, names
+from orcastream.bench.flags import Parser, above_zero, at_least, check_arrivals, names
 from orcastream.bench.peers.contest import Contest
 from orcastream.bench.peers.entrant import Place
 from orcastream.bench.peers.report import Report
@@ -138,6 +138,7 @@ def _config(model: Path) -> dict[str, Any]:
 
 
 def _asks(name: str, options: argparse.Namespace, vocab_size: int) -> list[Ask]:
+    check_arrivals(name, options.rate)
     draw = Draw(
         vocab_size=vocab_size,
         seed=options.seed,

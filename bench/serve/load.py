@@ -4,7 +4,7 @@ import argparse
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orcastream.bench.flags import numbers
+from orcastream.bench.flags import check_arrivals, numbers
 from orcastream.cli.errors import UserError
 
 _QUESTIONS_S = 60.0
@@ -34,6 +34,16 @@ class Load:
 
 def read_loads(options: argparse.Namespace) -> list[Load]:
     """The loads to measure, in order. Questions have no end of their own: they are asked for a minute. UserError."""
+    loads = _loads(options)
+    if options.burstiness != 1.0 and any(load.is_closed for load in loads):
+        raise UserError(f"--burstiness: got {options.burstiness:g}, allowed: for requests that arrive, not for clients")
+    for load in loads:
+        if not (load.is_closed or options.questions or options.prompts):
+            check_arrivals(options.workload, load.rate, options.burstiness)
+    return loads
+
+
+def _loads(options: argparse.Namespace) -> list[Load]:
     asks_text = bool(options.questions or options.prompts)
     duration_s = options.duration or (_QUESTIONS_S if asks_text and not options.requests else float("inf"))
     if options.sweep:

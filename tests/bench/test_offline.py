@@ -78,6 +78,21 @@ def test_a_request_that_can_never_run_is_named(capsys: pytest.CaptureFixture[str
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (("--sweep", "1,2", "--rate", "1"), "--sweep: got a rate beside it, allowed: without --rate"),
+        (("--workload", "long_prefill", "--sweep", "1,2"), "--rate: got 1 for long_prefill"),
+        (("--burstiness", "0.5"), "--burstiness: got 0.5 for equal_size, allowed: with --rate"),
+    ],
+)
+def test_arrivals_that_would_not_be_heeded_are_refused(
+    flags: Sequence[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["offline", "--model", "no model is looked at", *flags]) == 2
+    assert complaint in capsys.readouterr().err
+
+
 def test_variants_take_turns_and_stand_in_one_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "figures.json"
     command = ["offline", "--model", MODEL, "--workload", "short_long_mix", "--requests", "4", "--length-scale", "0.05"]

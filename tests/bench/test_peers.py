@@ -284,6 +284,10 @@ def test_quantized_weights_are_near_the_ones_they_come_from(tmp_path: Path) -> N
             ["--model", MODEL, "--max-num-batched-tokens", "15"],
             "--max-num-batched-tokens: got 15, allowed: at least 16",
         ),
+        (
+            ["--model", MODEL, "--workload", "long_prefill", "--requests", "8", "--rate", "1"],
+            "--rate: got 1 for long_prefill, allowed: none",
+        ),
         (["--device", "cuda", "--set-up", "openvino"], "--set-up: got 'openvino', allowed: a system that runs on cuda"),
     ],
 )

@@ -11,6 +11,7 @@ from orcastream.bench.serve.load import Load, read_loads
 from orcastream.bench.serve.mix import Mix
 from orcastream.bench.serve.requests import RequestSource
 from orcastream.bench.workloads import SampleRequest, token_ids
+from orcastream.cli.errors import UserError
 
 
 def source(*flags: str, mix: Mix | None = None) -> tuple[RequestSource, list[Load]]:
@@ -69,6 +70,29 @@ def test_questions_are_asked_for_a_minute_unless_told_otherwise() -> None:
     assert len(requests) == 7
     assert all(isinstance(request.prompt, str) and request.answer for request in requests)
     assert 0 < requests[0].arrival_s < requests[6].arrival_s
+
+
+@pytest.mark.parametrize(
+    ("flags", "refused"),
+    [
+        (("--workload", "long_prefill", "--rate", "1"), "--rate: got 1 for long_prefill"),
+        (("--workload", "long_prefill", "--sweep", "rate=1,2"), "--rate: got 1 for long_prefill"),
+        (("--workload", "equal_size", "--burstiness", "0.5"), "--burstiness: got 0.5 for equal_size"),
+        (("--concurrency", "2", "--burstiness", "0.5"), "--burstiness: got 0.5"),
+        (("--questions", "demo", "--burstiness", "0.5"), "--burstiness: got 0.5"),
+    ],
+)
+def test_arrivals_that_would_not_be_heeded_are_refused(flags: Sequence[str], refused: str) -> None:
+    with pytest.raises(UserError, match=refused):
+        source(*flags)
+
+
+@pytest.mark.parametrize(
+    "flags", [("--burstiness", "0.5"), ("--workload", "equal_size", "--rate", "2", "--burstiness", "0.5")]
+)
+def test_bursts_are_those_of_a_rate(flags: Sequence[str]) -> None:
+    made, [load] = source(*flags)
+    assert len({request.arrival_s for request in drawn(made, load)}) > 1
 
 
 def test_the_warm_up_is_short_and_follows_nothing() -> None:
