@@ -3,7 +3,7 @@
 import argparse
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count, islice, takewhile
 
@@ -15,7 +15,6 @@ from orcastream.bench.serve.questions import MIXES, QuestionMix, from_file
 from orcastream.bench.workloads import WORKLOADS, Draw, SampleRequest, with_other_ids
 
 _WARM_UP_TOKENS = 4
-_MARGIN = 10
 
 
 class RequestSource:
@@ -67,17 +66,17 @@ class RequestSource:
     def _workload(self, load: Load) -> tuple[Iterable[SampleRequest], int | None]:
         """All of the workload; in a given time so many as arrive in it, or one seed after another."""
         options = self._options
-        if load.duration_s == math.inf or options.requests:
-            drawn = draw_workload(options, self._draw(self._number, load.rate))
-            return drawn, len(drawn)
-        if load.is_closed:
+        ends_by_time = load.duration_s < math.inf and not options.requests
+        if load.is_closed and ends_by_time:
             return self._endless(), None
         number = self._number
-        if load.rate is not None:
-            expected = load.rate * load.duration_s
-            number = int(expected + 4 * math.sqrt(expected)) + _MARGIN
         drawn = draw_workload(options, self._draw(number, load.rate))
-        return list(takewhile(lambda one: one.follows is not None or one.arrival_s < load.duration_s, drawn)), None
+        while ends_by_time and load.rate is not None and _last_arrival_s(drawn) < load.duration_s:
+            number *= 2
+            drawn = draw_workload(options, self._draw(number, load.rate))
+        if not load.is_closed:
+            drawn = list(takewhile(lambda one: one.follows is not None or one.arrival_s < load.duration_s, drawn))
+        return drawn, len(drawn)
 
     @property
     def _number(self) -> int:
@@ -102,3 +101,7 @@ class RequestSource:
             burstiness=options.burstiness,
             length_scale=options.length_scale,
         )
+
+
+def _last_arrival_s(requests: Sequence[SampleRequest]) -> float:
+    return max(request.arrival_s for request in requests if request.follows is None)

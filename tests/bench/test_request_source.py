@@ -1,6 +1,7 @@
 """The requests of a load: as many as asked for or as fit into its time, and none that a prefix cache has seen."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -42,6 +43,31 @@ def test_a_rate_for_a_time_gives_the_arrivals_of_that_time() -> None:
     assert 150 < len(arrivals) < 250
     assert arrivals == sorted(arrivals)
     assert arrivals[-1] < 4
+
+
+def test_requests_and_a_time_end_with_whatever_comes_first() -> None:
+    flags = ("--rate", "5", "--duration", "2", "--requests")
+    made, [load] = source(*flags, "100")
+    assert 0 < len(few := drawn(made, load)) < 30
+    assert few[-1].arrival_s < 2
+    made, [load] = source(*flags, "3")
+    assert len(drawn(made, load)) == 3
+
+
+def test_one_tenant_of_several_arrives_for_the_whole_time() -> None:
+    made, [load] = source("--workload", "two_tenants", "--only-tenant", "light", "--rate", "20", "--duration", "20")
+    arrivals = [request.arrival_s for request in drawn(made, load)]
+    assert 20 < len(arrivals) < 60
+    assert arrivals[-1] > 15
+
+
+def test_bursts_do_not_end_before_their_time() -> None:
+    for seed in range(10):
+        flags = ("--workload", "equal_size", "--length-scale", "0.01", "--seed", str(seed))
+        made, [load] = source(*flags, "--rate", "5", "--burstiness", "0.02", "--duration", "30")
+        longer = replace(load, duration_s=60.0)
+        times = [request.arrival_s for request in drawn(made, load)]
+        assert times == [at for request in drawn(made, longer) if (at := request.arrival_s) < 30]
 
 
 def test_clients_for_a_time_never_run_out_of_requests() -> None:
