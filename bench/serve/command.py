@@ -144,9 +144,7 @@ class ServeBench:
         finally:
             watching.cancel()
             bars.end()
-        last_s = max((outcome.ended_s or begun_s for outcome in outcomes), default=begun_s)
-        until_s = min(begun_s + load.duration_s, last_s if last_s > begun_s else time.monotonic())
-        return Report(outcomes, begun_s, until_s)
+        return Report(outcomes, begun_s, min(begun_s + load.duration_s, time.monotonic()))
 
     def result(self, command: str) -> Result:
         """What was measured so far."""

@@ -19,7 +19,7 @@ class Answer:
 
 
 Says = Callable[[dict[str, str], dict[str, Any]], Answer]
-"""From a request's headers, by their names in small letters, and its body."""
+"""From a request's headers, by their names in small letters, and its body; {} where it has none."""
 
 
 @asynccontextmanager
@@ -44,7 +44,8 @@ async def _answered(says: Says, reader: asyncio.StreamReader, writer: asyncio.St
     """Read a request and say what is to be said; whether another may follow on this connection."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[1:-2]
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head)}
-    answer = says(headers, json.loads(await reader.readexactly(int(headers["content-length"]))))
+    body = await reader.readexactly(int(headers.get("content-length", 0)))
+    answer = says(headers, json.loads(body or b"{}"))
     writer.write(b"HTTP/1.1 %d Said\r\nTransfer-Encoding: chunked\r\n\r\n" % answer.status)
     for part in answer.parts:
         writer.write(b"%x\r\n%s\r\n" % (len(part), part))

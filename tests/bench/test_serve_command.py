@@ -1,0 +1,43 @@
+"""`bench serve` beside gateways that answer late, badly, or not at all."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from orcastream.bench.serve.command import ServeBench, parse
+from tests.bench.scripted_gateway import Answer, Says, scripted_gateway
+
+MODELS = Answer([b'{"data": [{"id": "m"}]}'])
+"""What is said to those who ask whether it is ready, and what it serves."""
+SHORT = ("--workload", "equal_size", "--length-scale", "0.01", "--warmup", "0")
+
+
+def whole(body: Mapping[str, Any], **usage: Any) -> Answer:
+    """All tokens at once."""
+    text = {"choices": [{"text": "w", "finish_reason": "length"}]}
+    told = {"usage": {"prompt_tokens": len(body["prompt"]), "completion_tokens": body["max_tokens"], **usage}}
+    return Answer([f"data: {json.dumps(event)}\n\n".encode() for event in (text, told)] + [b"data: [DONE]\n\n"])
+
+
+async def run(says: Says, *flags: str) -> tuple[ServeBench, dict[str, Any]]:
+    """The benchmark beside that gateway, and its figures."""
+    async with scripted_gateway(says) as url:
+        bench = ServeBench(parse(["--url", url, *SHORT, *flags]))
+        await bench.run()
+    return bench, bench.result("").to_json()
+
+
+async def test_rates_are_of_the_whole_time_where_the_last_requests_fail() -> None:
+    asked = 0
+
+    def says(_: dict[str, str], body: dict[str, Any]) -> Answer:
+        nonlocal asked
+        asked += bool(body)
+        if not body:
+            return MODELS
+        return whole(body) if asked == 1 else Answer([], hangs=True)
+
+    _, figures = await run(says, "--requests", "3", "--timeout", "0.4")
+    assert figures["errors"] == {"no end in time": 2}
+    assert figures["duration_s"] >= 0.4
+    assert figures["requests_per_s"] == 1 / figures["duration_s"]
