@@ -92,8 +92,7 @@ class ServeBench:
 
     async def run(self) -> None:
         """All repeats of all loads, or as many as there is time for until a signal."""
-        options, self._stop = self._options, Stop()
-        _stop_on_signals(self._stop)
+        options = self._options
         served = await served_model(options.url, api_key=self._some_key(), patience_s=options.patience)
         self._model = options.model or served
         if options.questions and not options.prompts and self._model != DEMO_MODEL:
@@ -108,6 +107,8 @@ class ServeBench:
         ) as client:
             for request in self._source.warm_up(options.warmup):
                 await client.ask(request)
+            self._stop = Stop()
+            _stop_on_signals(self._stop)
             with RunBars(options.repeats * len(self._loads)) as bars:
                 await self._measure(client, bars)
         if not any(variant.runs for variant in self._variants):

@@ -47,6 +47,7 @@ class _Asked:
         self._client = client
         self._outcomes = outcomes
         self._stop = stop
+        self._has_bound = most_at_once is not None
         self._places = asyncio.Semaphore(most_at_once) if most_at_once else nullcontext()
         self._ended: dict[int, asyncio.Future[Outcome]] = {}
 
@@ -64,6 +65,9 @@ class _Asked:
                 return
             request = _follow(request, before)
         async with self._places:
+            if self._has_bound and self._stop:
+                self._ended[index].set_result(Outcome(request, time.monotonic()))  # what follows it sees the end, too
+                return
             outcome = await self._client.ask(request, due_s)
         self._outcomes.append(outcome)
         self._ended[index].set_result(outcome)

@@ -143,6 +143,20 @@ async def test_stop_ends_the_load_and_not_what_is_under_way() -> None:
     assert [outcome.exact for outcome in outcomes] == [True]
 
 
+async def test_stop_ends_what_waits_for_a_place() -> None:
+    outcomes: list[Outcome] = []
+    stop = Stop()
+
+    def says(*_: object) -> Answer:
+        stop.set()
+        return Answer([START, piece("1, 2", "stop"), USAGE, DONE])
+
+    waiting = [QUESTION, QUESTION, replace(QUESTION, follows=1)]
+    async with scripted_gateway(says) as url, Client(url, "m") as one:
+        await open_loop(one, waiting, outcomes, stop, concurrency=1)
+    assert [outcome.exact for outcome in outcomes] == [True]
+
+
 async def test_what_follows_waits_for_what_it_follows_and_holds_its_prompt() -> None:
     bodies = []
 
