@@ -77,6 +77,12 @@ def check_outputs(options: argparse.Namespace) -> None:
         raise UserError("--plot: the package matplotlib is not installed: pip install 'orcastream[bench]'")
 
 
+def check_limit(options: argparse.Namespace) -> None:
+    """UserError for a limit of a sweep without one."""
+    if options.latency_limit_ms is not None and not options.sweep:
+        raise UserError(f"--latency-limit-ms: got {options.latency_limit_ms:g}, allowed: with --sweep")
+
+
 def objectives(options: argparse.Namespace) -> Objectives:
     """The service-level objectives that were given."""
     ttft_ms, tbt_ms = options.ttft_slo_ms, options.tbt_slo_ms
@@ -116,9 +122,12 @@ def check_arrivals(workload: str, rate: float | None, burstiness: float = 1.0) -
 def numbers(flag: str, text: str | None) -> list[float]:
     """`0.5,1,2` as numbers above 0; UserError."""
     try:
-        return [] if text is None else [above_zero(part) for part in text.split(",")]
+        found = [] if text is None else [above_zero(part) for part in text.split(",")]
     except argparse.ArgumentTypeError:
         raise UserError(f"{flag}: got {text!r}, allowed: numbers above 0, with commas between") from None
+    if len({f"{number:g}" for number in found}) < len(found):
+        raise UserError(f"{flag}: got {text!r}, allowed: each number once")
+    return found
 
 
 def names(text: str | None) -> Sequence[str]:

@@ -33,6 +33,7 @@ from orcastream.bench.flags import (
     add_workload_flags,
     at_least,
     check_arrivals,
+    check_limit,
     check_outputs,
     draw_workload,
     names,
@@ -197,6 +198,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(list(arguments))
     if options.sweep and options.rate:
         parser.error("--sweep: got a rate beside it, allowed: without --rate")
+    check_limit(options)
     for rate in numbers("--sweep", options.sweep) or [options.rate]:
         check_arrivals(options.workload, rate, options.burstiness)
     return options

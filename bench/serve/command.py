@@ -35,6 +35,7 @@ from orcastream.bench.flags import (
     add_result_flags,
     add_workload_flags,
     at_least,
+    check_limit,
     check_outputs,
     objectives,
 )
@@ -49,6 +50,7 @@ from orcastream.bench.serve.requests import RequestSource
 from orcastream.cli.errors import UserError
 
 _WATCH_S = 0.5
+_OF_A_WORKLOAD = ("--workload", "--length-scale", "--only-tenant", "--vocab-size")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -191,7 +193,22 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(list(arguments))
     if options.sweep and (options.rate or options.concurrency):
         parser.error("--sweep: got a load beside it, allowed: without --rate and --concurrency")
+    given = {argument.partition("=")[0] for argument in arguments}
+    _check_flags(parser, given)
+    check_limit(options)
     return options
+
+
+def _check_flags(parser: argparse.ArgumentParser, given: set[str]) -> None:
+    """UserError for flags that would change nothing beside the others."""
+    if {"--questions", "--prompts"} <= given:
+        parser.error("--questions: got --prompts beside it, allowed: one of them")
+    if {"--questions", "--prompts"} & given:
+        for flag in _OF_A_WORKLOAD:
+            if flag in given:
+                parser.error(f"{flag}: got questions in text, allowed: with a workload")
+    elif "--require-exact" in given:
+        parser.error("--require-exact: got a workload, allowed: with --questions or --prompts")
 
 
 def _add_load_flags(parser: argparse.ArgumentParser) -> None:

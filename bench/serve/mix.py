@@ -41,6 +41,8 @@ def read_shares(flag: str, text: str | None) -> dict[str, float]:
     shares: dict[str, float] = {}
     for part in (text or "").split(",") if text else ():
         name, equals, share = part.partition("=")
+        if name.strip() in shares:
+            raise UserError(f"{flag}: got {name.strip()!r} twice, allowed: each name once")
         try:
             shares[name.strip()] = above_zero(share)
         except argparse.ArgumentTypeError:
@@ -57,5 +59,7 @@ def read_keys(texts: Iterable[str]) -> dict[str, str]:
         name, equals, key = text.partition("=")
         if not (equals and name and key):
             raise UserError("--tenant-key: got something else, allowed: NAME=KEY")
+        if name in keys:
+            raise UserError(f"--tenant-key: got {name!r} twice, allowed: each name once")
         keys[name] = key
     return keys

@@ -70,6 +70,8 @@ class Report:
         ]
         if not self.outcomes:
             complaints.append("no request was made")
+        if require_exact and not self.comparable:
+            complaints.append("no answer could be compared with a known one")
         if require_exact and self.exact < self.comparable:
             complaints.append(f"{self.comparable - self.exact} of {self.comparable} answers are not the known ones")
         return complaints

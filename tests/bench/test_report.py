@@ -60,7 +60,9 @@ def test_an_answer_that_was_cut_on_purpose_is_not_compared() -> None:
     outcome = answered("4")
     outcome.request = SampleRequest("2 + 2?", "4", max_tokens=1)
     assert outcome.exact is None
-    assert Report([outcome], 0.0, 4.0).comparable == 0
+    report = Report([outcome], 0.0, 4.0)
+    assert (report.comparable, report.failed()) == (0, [])
+    assert report.failed(require_exact=True) == ["no answer could be compared with a known one"]
 
 
 def test_no_request_at_all_is_a_failure() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from orcastream.bench.serve.command import parse
 from orcastream.bench.serve.load import Load, read_loads
-from orcastream.bench.serve.mix import Mix
+from orcastream.bench.serve.mix import Mix, read_keys, read_shares
 from orcastream.bench.serve.requests import RequestSource
 from orcastream.bench.workloads import SampleRequest, token_ids
 from orcastream.cli.errors import UserError
@@ -85,6 +85,29 @@ def test_classes_and_tenants_are_drawn_by_share() -> None:
     requests = drawn(made, load)
     assert sum(request.priority_class == "low" for request in requests) == pytest.approx(450, abs=50)
     assert {request.tenant for request in requests} == {"light"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "refused"),
+    [
+        (("--questions", "demo", "--prompts", "f"), "--questions: got --prompts beside it"),
+        (("--questions", "demo", "--workload", "orca_trace"), "--workload: got questions in text"),
+        (("--prompts=f", "--length-scale=2"), "--length-scale: got questions in text"),
+        (("--require-exact",), "--require-exact: got a workload"),
+        (("--latency-limit-ms", "5", "--rate", "1"), "--latency-limit-ms: got 5, allowed: with --sweep"),
+        (("--sweep", "rate=1,2,1"), "--sweep: got '1,2,1', allowed: each number once"),
+    ],
+)
+def test_flags_that_would_not_be_heeded_are_refused(flags: Sequence[str], refused: str) -> None:
+    with pytest.raises(UserError, match=refused):
+        source(*flags)
+
+
+def test_names_stand_once_in_a_mix_and_among_keys() -> None:
+    with pytest.raises(UserError, match="--mix: got 'low' twice"):
+        read_shares("--mix", "low=1,high=1,low=2")
+    with pytest.raises(UserError, match="--tenant-key: got 'a' twice"):
+        read_keys(["a=1", "a=2"])
 
 
 def test_questions_are_asked_for_a_minute_unless_told_otherwise() -> None:
