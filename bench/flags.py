@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -68,13 +69,33 @@ def add_result_flags(parser: argparse.ArgumentParser, *, repeats: int) -> None:
     group.add_argument("--plot", type=Path, metavar="FILE", help="draw them there: .svg, .png, .pdf (needs matplotlib)")
 
 
-def check_outputs(options: argparse.Namespace) -> None:
+def check_outputs(options: argparse.Namespace, pictures: Sequence[str] = (".svg", ".png", ".pdf")) -> None:
     """UserError where a file that was asked for could not be written, before anything is measured."""
-    for flag, path in (("--json", options.json), ("--plot", options.plot)):
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise UserError(f"{flag}: got {str(path)!r}, allowed: a file in a directory that exists")
-    if options.plot is not None and importlib.util.find_spec("matplotlib") is None:
+    json_path: Path | None = options.json
+    plot_path: Path | None = getattr(options, "plot", None)
+    if plot_path is not None and plot_path.suffix not in pictures:
+        raise UserError(f"--plot: got {str(plot_path)!r}, allowed: a name that ends with {', '.join(pictures)}")
+    if json_path is not None and json_path == plot_path:
+        raise UserError(f"--json, --plot: got {str(json_path)!r} twice, allowed: two files")
+    for flag, path in (("--json", json_path), ("--plot", plot_path)):
+        if path is not None:
+            _check_writable(flag, path)
+    if plot_path is not None and importlib.util.find_spec("matplotlib") is None:
         raise UserError("--plot: the package matplotlib is not installed: pip install 'orcastream[bench]'")
+
+
+def _check_writable(flag: str, path: Path) -> None:
+    """UserError where the file could not be opened; it is as it was afterwards."""
+    try:
+        if path.is_file() or not path.exists():
+            is_new = not path.exists()
+            path.open("ab").close()
+            if is_new:
+                path.unlink()
+        elif path.is_dir() or not os.access(path, os.W_OK):
+            raise UserError(f"{flag}: got {str(path)!r}, allowed: a file that can be written")
+    except OSError as error:
+        raise UserError(f"{flag}: got {str(path)!r}, allowed: a file that can be written ({error.strerror})") from None
 
 
 def check_limit(options: argparse.Namespace) -> None:

@@ -48,7 +48,7 @@ _LAST_LINES = 40
 def main(arguments: Sequence[str]) -> int:
     """Perform, draw, and judge; returns the exit status."""
     options = _parse(arguments)
-    check_outputs(options)
+    check_outputs(options, pictures=(".svg",))
     spec = for_batches_of(options.max_batch_size, replace(DEPLOYED, max_replicas=options.max_replicas))
     spec = spec.faster(options.faster)
     series = Series(_settings(options, spec))

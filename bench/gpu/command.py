@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orcastream.bench.figures.machine import command_line, machine, versions
-from orcastream.bench.flags import Parser, at_least, names
+from orcastream.bench.flags import Parser, at_least, check_outputs, names
 from orcastream.cli.errors import UserError
 
 if TYPE_CHECKING:  # it is loaded after it has been decided whether Triton interprets
@@ -46,8 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     workloads = names(options.workloads) or WORKLOADS_COMPARED
     if unknown := [workload for workload in workloads if workload not in WORKLOADS_COMPARED]:
         raise UserError(f"--workloads: got {unknown[0]!r}, allowed: {', '.join(WORKLOADS_COMPARED)}")
-    if options.json is not None and not options.json.absolute().parent.is_dir():
-        raise UserError(f"--json: got {str(options.json)!r}, allowed: a file in a directory that exists")
+    check_outputs(options)
     if options.interpret:
         _interpret()
     return _run(options, stages, shapes, workloads, command_line("gpu", arguments))

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from orcastream.bench.arrivals import poisson
 from orcastream.bench.figures.outcome import Outcome
-from orcastream.bench.flags import Parser, above_zero, at_least
+from orcastream.bench.flags import Parser, above_zero, at_least, check_outputs
 from orcastream.bench.overload.client import LeanClient
 from orcastream.bench.overload.report import Report
 from orcastream.bench.serve.http_pool import HttpPool
@@ -102,6 +102,7 @@ async def _capacity(client: LeanClient, asking: Asking, duration_s: float) -> fl
 def main(arguments: Sequence[str]) -> int:
     """Measure and print; returns the exit status."""
     options = _parse(arguments)
+    check_outputs(options)
     report = asyncio.run(measure(options))  # it starts processes, which uvloop cannot by way of the supervisor
     print(report.summary())
     if options.json:

@@ -29,7 +29,7 @@ from rich.table import Table
 
 from orcastream import demo
 from orcastream.bench.figures.machine import machine, versions
-from orcastream.bench.flags import Parser, above_zero, at_least
+from orcastream.bench.flags import Parser, above_zero, at_least, check_outputs
 from orcastream.bench.redis.own_redis import own_redis
 from orcastream.broker.link import Link
 from orcastream.cli.cores import usable_cores
@@ -44,6 +44,7 @@ Part = Callable[[argparse.Namespace, str, Link], Awaitable[tuple[list[Row], Any]
 def main(arguments: Sequence[str]) -> int:
     """Measure and print; returns the exit status."""
     options = _parse(arguments)
+    check_outputs(options)
     rows, figures = asyncio.run(_measure(options))
     table = Table(box=box.SIMPLE, pad_edge=False)
     for heading in ("what", "load", "measured", "goal"):

@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from orcastream.bench.figures.machine import command_line, machine, versions
-from orcastream.bench.flags import Parser, above_zero, at_least, check_arrivals, names
+from orcastream.bench.flags import Parser, above_zero, at_least, check_arrivals, check_outputs, names
 from orcastream.bench.peers.contest import Contest
 from orcastream.bench.peers.entrant import Place
 from orcastream.bench.peers.report import Report
@@ -74,8 +74,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(list(arguments))
     if options.model is None and options.set_up is None:
         raise UserError("--model, --set-up: got neither, allowed: one of them or both")
-    if options.json is not None and (options.json.is_dir() or not options.json.absolute().parent.is_dir()):
-        raise UserError(f"--json: got {str(options.json)!r}, allowed: a file in a directory that exists")
+    check_outputs(options)
     least = options.max_batch_size
     if options.max_num_batched_tokens is not None and options.max_num_batched_tokens < least:
         raise UserError(

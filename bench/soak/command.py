@@ -132,7 +132,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--vocab-size", type=at_least(2), default=1000, help="token ids are below it (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, times in milliseconds")
-    parser.set_defaults(plot=None, only_tenant=None)
+    parser.set_defaults(only_tenant=None)
     options = parser.parse_args(list(arguments))
     if options.minutes < 2 * options.window:
         parser.error(f"--minutes: got {options.minutes:g}, allowed: at least two windows of {options.window:g}")

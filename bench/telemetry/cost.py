@@ -27,7 +27,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from orcastream.bench.flags import Parser
+from orcastream.bench.flags import Parser, check_outputs
 from orcastream.bench.redis.own_redis import own_redis
 from orcastream.bench.serve.client import Client
 from orcastream.bench.serve.questions import DEMO_MODEL
@@ -155,6 +155,7 @@ async def _client(environment: Mapping[str, str]) -> AsyncIterator[Client]:
 def main(arguments: Sequence[str]) -> int:
     """Measure and print; returns the exit status."""
     options = _parse(arguments)
+    check_outputs(options)
     cost, spans, points = asyncio.run(measure(options))
     _print(cost, f"the collector got {spans:,} spans and {points:,} data points")
     if options.json:

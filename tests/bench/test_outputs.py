@@ -1,0 +1,52 @@
+"""A file that cannot be written is noticed before anything is measured."""
+
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from orcastream.bench.flags import check_outputs
+from orcastream.bench.main import main
+from orcastream.cli.errors import UserError
+
+NEVER = "/proc/figures.json"
+"""In a directory that exists, where nobody may make a file."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["serve", "--url", "http://127.0.0.1:1"],
+        ["offline", "--model", "not loaded"],
+        ["peers", "--model", "not loaded"],
+        *(["overload"], ["path"], ["soak"], ["autoscale"], ["telemetry-cost"], ["gpu"]),
+    ],
+)
+def test_it_is_one_line_before_the_measurement(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--json", NEVER]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(
+        f"orcastream bench {command[0]}: --json: got '{NEVER}', allowed: a file that can be written"
+    )
+    assert error.count("\n") == 1
+
+
+def test_a_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="too long"):
+        check_outputs(Namespace(json=tmp_path / ("a" * 300)))
+
+
+def test_a_picture_has_a_format_and_a_file_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--plot: got .*curve.doc', allowed: a name that ends with .svg, .png, .pdf"):
+        check_outputs(Namespace(json=None, plot=tmp_path / "curve.doc"))
+    with pytest.raises(UserError, match="twice, allowed: two files"):
+        check_outputs(Namespace(json=tmp_path / "a.svg", plot=tmp_path / "a.svg"))
+
+
+def test_what_is_there_stays_until_the_figures_are(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    old.write_text("{}")
+    for path in (old, new, Path("/dev/stdout")):
+        check_outputs(Namespace(json=path))
+    assert old.read_text() == "{}"
+    assert not new.exists()
