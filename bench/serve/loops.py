@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, nullcontext, suppress
 
@@ -54,6 +55,10 @@ class _Asked:
     def expect(self, index: int) -> None:
         """A request of that index has been taken up."""
         self._ended[index] = asyncio.get_running_loop().create_future()
+
+    def has_ended(self, index: int) -> bool:
+        """Whether what was taken up has come to its end."""
+        return self._ended[index].done()
 
     async def ask(self, index: int, request: SampleRequest, due_s: float | None, wait: bool = True) -> None:
         """Ask once what the request follows has ended, and, with `wait`, its time has come."""
@@ -117,18 +122,33 @@ async def closed_loop(
     concurrency: int,
     duration_s: float = float("inf"),
 ) -> None:
-    """`concurrency` clients, each of which asks for the next request as soon as it has its answer, for `duration_s`."""
+    """`concurrency` clients, each of which asks for the next request as soon as it has its answer, for `duration_s`.
+
+    A request that follows one under way is left for later: nobody waits for it as long as there are others.
+    """
     until = time.monotonic() + duration_s
     asked = _Asked(client, outcomes, stop)
     left = enumerate(requests)
+    ready: deque[tuple[int, SampleRequest]] = deque()
+    later: dict[int, list[tuple[int, SampleRequest]]] = {}
+
+    def taken() -> tuple[int, SampleRequest] | None:
+        if ready:
+            return ready.popleft()
+        for index, request in left:
+            asked.expect(index)
+            if request.follows is None or asked.has_ended(request.follows):
+                return index, request
+            later.setdefault(request.follows, []).append((index, request))
+        for followers in later.values():
+            if followers:
+                return followers.pop(0)
+        return None
 
     async def one_after_another() -> None:
-        while time.monotonic() < until and not stop:
-            index, request = next(left, (-1, None))
-            if request is None:
-                return
-            asked.expect(index)
-            await asked.ask(index, request, None, wait=False)
+        while time.monotonic() < until and not stop and (one := taken()):
+            await asked.ask(*one, None, wait=False)
+            ready.extend(later.pop(one[0], ()))
 
     async with _group() as tasks:
         tasks.update(asyncio.create_task(one_after_another()) for _ in range(concurrency))

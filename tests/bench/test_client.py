@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -141,6 +141,32 @@ async def test_stop_ends_the_load_and_not_what_is_under_way() -> None:
         await open_loop(one, stopping(), outcomes, stop)
         await closed_loop(one, stopping(), outcomes, stop, concurrency=2, duration_s=3600)
     assert [outcome.exact for outcome in outcomes] == [True]
+
+
+@pytest.mark.parametrize("turns", [4, 1])
+async def test_as_many_are_under_way_as_there_are_clients(turns: int) -> None:
+    """Each answer is given once four requests have come, so that fewer at once would not end."""
+    four, connections = asyncio.Barrier(4), asyncio.Semaphore(0)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                await reader.readexactly(int(head.partition(b"Content-Length: ")[2].split(b"\r\n")[0]))
+                await four.wait()
+                body = b'data: {"choices": [{"text": "w"}]}\n\n' + DONE
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        writer.close()
+        connections.release()
+
+    follows = [index - 1 if index % turns else None for index in range(4 * turns)]
+    asked = [SampleRequest((1, 2), max_tokens=1, follows=one) for one in follows]
+    outcomes: list[Outcome] = []
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server, asyncio.timeout(20):
+        async with Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "m") as one:
+            await closed_loop(one, asked, outcomes, Stop(), concurrency=4)
+        for _ in range(4):
+            await connections.acquire()
+    assert sum(outcome.complete for outcome in outcomes) == 4 * turns
 
 
 async def test_stop_ends_what_waits_for_a_place() -> None:
