@@ -35,6 +35,8 @@ class Outcome:
     """Those of the prompt that a prefix cache saved."""
     tokens: int = 0
     """Output tokens."""
+    has_usage: bool = False
+    """Whether the gateway has told them."""
     output_ids: list[int] = field(default_factory=list)
     """Theirs, where they are told: HTTP gives text."""
     finish_reason: str | None = None

@@ -15,6 +15,8 @@ _DONE = "[DONE]"
 _OK = 200
 LOST = "cut off"
 """The stream ended without its last line."""
+UNCOUNTED = "no usage"
+"""Nobody said how many tokens the answer has, so there are no rates of them."""
 UNREADABLE = "unreadable"
 """An event is none of those that the API describes."""
 
@@ -79,6 +81,8 @@ class Client:
                     _take(outcome, event)
         if outcome.ended_s is None and outcome.error is None:
             outcome.error = LOST
+        if outcome.error is None and not outcome.has_usage:
+            outcome.error = UNCOUNTED
 
     def _headers(self, tenant: str) -> dict[str, str]:
         key = self._tenant_keys.get(tenant, self._api_key)
@@ -114,6 +118,13 @@ def _take(outcome: Outcome, event: str) -> None:
         outcome.error = UNREADABLE
 
 
+def _count(usage: Mapping[str, Any], name: str) -> int:
+    """ValueError where it is no number of tokens."""
+    if not (isinstance(value := usage[name], int) and value >= 0):
+        raise ValueError(f"{name}: {value!r}")
+    return value
+
+
 def _read(outcome: Outcome, event: Mapping[str, Any]) -> None:
     if "error" in event:
         outcome.error = f"in the stream: {event['error'].get('code')}"
@@ -125,9 +136,10 @@ def _read(outcome: Outcome, event: Mapping[str, Any]) -> None:
             outcome.text += content or ""
         outcome.finish_reason = reason or outcome.finish_reason
     if usage := event.get("usage"):
-        outcome.tokens = usage["completion_tokens"]
-        outcome.prompt_tokens = usage["prompt_tokens"]
-        outcome.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        outcome.tokens, outcome.prompt_tokens = (_count(usage, f"{kind}_tokens") for kind in ("completion", "prompt"))
+        if (details := usage.get("prompt_tokens_details")) and details.get("cached_tokens") is not None:
+            outcome.cached_tokens = _count(details, "cached_tokens")
+        outcome.has_usage = True
 
 
 def _refusal(status: int, body: bytes) -> str:

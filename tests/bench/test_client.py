@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orcastream.bench.figures.outcome import Objectives, Outcome
-from orcastream.bench.serve.client import LOST, UNREADABLE, Client
+from orcastream.bench.serve.client import LOST, UNCOUNTED, UNREADABLE, Client
 from orcastream.bench.serve.loops import Stop, closed_loop, open_loop
 from orcastream.bench.workloads import SampleRequest
 from tests.bench.scripted_gateway import Answer, scripted_gateway
@@ -60,6 +60,9 @@ async def test_a_whole_answer() -> None:
         ((b"bad gateway",), 502, "502"),
         ((START, b"data: {\n\n", DONE), 200, UNREADABLE),
         ((START, b'data: {"choices": [{"text": "1"}]}\n\n', DONE), 200, UNREADABLE),
+        ((START, piece("1,"), USAGE.replace(b"3", b"null"), DONE), 200, UNREADABLE),
+        ((START, piece("1,"), USAGE.replace(b"5", b'"5"'), DONE), 200, UNREADABLE),
+        ((START, piece("1,", "stop"), DONE), 200, UNCOUNTED),
     ],
 )
 async def test_what_is_lost_or_refused_is_named(parts: tuple[bytes, ...], status: int, error: str) -> None:
@@ -153,7 +156,7 @@ async def test_as_many_are_under_way_as_there_are_clients(turns: int) -> None:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 await reader.readexactly(int(head.partition(b"Content-Length: ")[2].split(b"\r\n")[0]))
                 await four.wait()
-                body = b'data: {"choices": [{"text": "w"}]}\n\n' + DONE
+                body = b'data: {"choices": [{"text": "w"}]}\n\n' + USAGE + DONE
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
         writer.close()
         connections.release()
