@@ -35,6 +35,11 @@ def above_zero(text: str) -> float:
     return _checked(text, float, lambda value: 0 < value < float("inf"), "more than 0 and finite")
 
 
+def zero_or_more(text: str) -> float:
+    """argparse type: a number that is at least 0 and finite."""
+    return _checked(text, float, lambda value: 0 <= value < float("inf"), "0 or more and finite")
+
+
 def at_least(least: int) -> Callable[[str], int]:
     """argparse type: a whole number from `least` on."""
     return lambda text: _checked(text, int, lambda value: value >= least, f"a whole number of at least {least}")

@@ -22,7 +22,7 @@ from orcastream.bench.autoscaling.keda import Autoscaler, Policy, ScaledObject
 from orcastream.bench.autoscaling.performance import Performance
 from orcastream.bench.autoscaling.series import Series
 from orcastream.bench.figures.spread import Spread
-from orcastream.bench.flags import Parser, check_outputs
+from orcastream.bench.flags import Parser, above_zero, at_least, check_outputs, zero_or_more
 from orcastream.bench.serve.gateway import GatewayUnavailable, served_model
 from orcastream.bench.serve.questions import DEMO_MODEL
 from orcastream.bench.serve.report import Report
@@ -83,10 +83,16 @@ def for_batches_of(max_batch_size: int, spec: ScaledObject) -> ScaledObject:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser("autoscale", __doc__)
     parser.add_argument("--profile", type=RateProfile.parse, default=PROFILE, help="SECONDS:RATE,... (%(default)s)")
-    parser.add_argument("--faster", type=float, default=10.0, help="divides the times of KEDA and HPA (%(default)g)")
-    parser.add_argument("--max-replicas", type=int, default=3, help="most workers (%(default)s)")
-    parser.add_argument("--max-batch-size", type=int, default=4, help="most requests in an iteration (%(default)s)")
-    parser.add_argument("--drain-grace", type=float, default=2.0, help="the workers' drain_grace_s (%(default)g)")
+    parser.add_argument(
+        "--faster", type=above_zero, default=10.0, help="divides the times of KEDA and HPA (%(default)g)"
+    )
+    parser.add_argument("--max-replicas", type=at_least(1), default=3, help="most workers (%(default)s)")
+    parser.add_argument(
+        "--max-batch-size", type=at_least(1), default=4, help="most requests in an iteration (%(default)s)"
+    )
+    parser.add_argument(
+        "--drain-grace", type=zero_or_more, default=2.0, help="the workers' drain_grace_s (%(default)g)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of arrivals and questions (%(default)s)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the run there, as SVG (needs matplotlib)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was recorded there")

@@ -39,6 +39,7 @@ from orcastream.bench.flags import (
     names,
     numbers,
     objectives,
+    zero_or_more,
 )
 from orcastream.bench.offline.drive import Drive
 from orcastream.bench.offline.flags import add_engine_flags, engine_settings
@@ -191,7 +192,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=at_least(1), help="torch's threads (its own choice)")
     add_workload_flags(parser, "equal_size")
     parser.add_argument(
-        "--time-scale", type=float, default=1.0, help="multiplies the times of arrivals; 0: all at once"
+        "--time-scale", type=zero_or_more, default=1.0, help="multiplies the times of arrivals; 0: all at once"
     )
     add_result_flags(parser, repeats=3)
     add_engine_flags(parser)

@@ -27,6 +27,7 @@ from orcastream.bench.serve.http_pool import HttpPool
 from orcastream.bench.serve.questions import DEMO_MODEL
 from orcastream.bench.site import ready_site
 from orcastream.bench.workloads import SampleRequest
+from orcastream.cli.errors import UserError
 
 _CLIENTS = 48
 """Enough to fill a default batch (32) with some waiting."""
@@ -56,12 +57,15 @@ class Asking:
 async def measure(options: argparse.Namespace) -> Report:
     """One run on a site of its own."""
     async with ready_site(DEMO_MODEL) as (site, _), HttpPool(site.url) as http:
-        return await _stretches(LeanClient(http, DEMO_MODEL, options.deadline), options)
+        return await stretches(LeanClient(http, DEMO_MODEL, options.deadline), options)
 
 
-async def _stretches(client: LeanClient, options: argparse.Namespace) -> Report:
+async def stretches(client: LeanClient, options: argparse.Namespace) -> Report:
+    """The capacity, and the three stretches. UserError where there is none."""
     asking, console = Asking(options), Console(stderr=True)
     capacity = await _capacity(client, asking, options.capacity_seconds)
+    if not capacity:
+        raise UserError("capacity: no request was answered in the second half of --capacity-seconds: it takes longer")
     console.print(f"capacity: {capacity:.2f} requests/s")
     normal = await _stretch(client, asking.arriving(_NORMAL_LOAD * capacity, options.normal_seconds))
     console.print(f"normal load: {len(normal)} requests")
@@ -101,7 +105,7 @@ async def _capacity(client: LeanClient, asking: Asking, duration_s: float) -> fl
 
 def main(arguments: Sequence[str]) -> int:
     """Measure and print; returns the exit status."""
-    options = _parse(arguments)
+    options = parse(arguments)
     check_outputs(options)
     report = asyncio.run(measure(options))  # it starts processes, which uvloop cannot by way of the supervisor
     print(report.summary())
@@ -112,7 +116,8 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if complaints else 0
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The flags of the command line. UserError."""
     parser = Parser("overload", __doc__)
     parser.add_argument("--times", type=above_zero, default=5.0, help="times the capacity (%(default)s)")
     parser.add_argument("--seconds", type=above_zero, default=60.0, help="how long (%(default)s)")

@@ -15,7 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from orcastream.bench.flags import Parser
+from orcastream.bench.flags import Parser, at_least
 from orcastream.bench.redis.own_redis import info, own_redis, server_version
 from orcastream.bench.redis.replies import Replies
 from orcastream.broker.link import Link
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measure and print; returns the exit status."""
     parser = Parser("redis-memory", __doc__)
     parser.add_argument("--redis-url", help="an empty database (an embedded server)")
-    parser.add_argument("--count", type=int, default=500, help="requests per figure (%(default)s)")
+    parser.add_argument("--count", type=at_least(1), default=500, help="requests per figure (%(default)s)")
     options = parser.parse_args(list(arguments))
     version, found = asyncio.run(measure(options.redis_url, options.count))
     table = Table(box=box.SIMPLE, pad_edge=False, title=version, title_justify="left")

@@ -18,7 +18,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from orcastream.bench.flags import Parser
+from orcastream.bench.flags import Parser, above_zero, at_least
 from orcastream.bench.redis.own_redis import own_redis, server_cpu_s, server_version
 from orcastream.bench.redis.replies import Replies
 from orcastream.broker.link import Link
@@ -114,9 +114,9 @@ def main(arguments: Sequence[str]) -> int:
     """Measure and print; returns the exit status."""
     parser = Parser("redis-rate", __doc__)
     parser.add_argument("--redis-url", help="an empty database (an embedded server with an append-only file)")
-    parser.add_argument("--streams", type=int, nargs="+", default=[8, 64, 256], help="reply logs (%(default)s)")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[1, 4], help="tokens per event (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of writing per figure (%(default)g)")
+    parser.add_argument("--streams", type=at_least(1), nargs="+", default=[8, 64, 256], help="reply logs (%(default)s)")
+    parser.add_argument("--tokens", type=at_least(1), nargs="+", default=[1, 4], help="tokens per event (%(default)s)")
+    parser.add_argument("--seconds", type=above_zero, default=5.0, help="of writing per figure (%(default)g)")
     parser.add_argument("--read", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(list(arguments))
     if options.read:

@@ -38,6 +38,7 @@ from orcastream.bench.flags import (
     check_limit,
     check_outputs,
     objectives,
+    zero_or_more,
 )
 from orcastream.bench.serve.client import Client
 from orcastream.bench.serve.gateway import GatewayUnavailable, served_model
@@ -179,7 +180,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     gateway.add_argument("--api-key", default=os.environ.get("ORCASTREAM_API_KEY"), help="or ORCASTREAM_API_KEY")
     gateway.add_argument("--model", help="served name (the first that the gateway lists)")
     gateway.add_argument("--timeout", type=above_zero, default=600.0, help="seconds until giving up (%(default)g)")
-    gateway.add_argument("--patience", type=float, default=60.0, help="seconds to wait for the gateway (%(default)g)")
+    gateway.add_argument(
+        "--patience", type=zero_or_more, default=60.0, help="seconds to wait for the gateway (%(default)g)"
+    )
     _add_load_flags(parser)
     add_workload_flags(parser, "orca_trace")
     parser.add_argument(

@@ -31,6 +31,7 @@ from orcastream.bench.serve.loops import Stop, closed_loop, open_loop
 from orcastream.bench.site import Site, ready_site
 from orcastream.bench.soak.windows import Window, Windows, shortcomings
 from orcastream.bench.workloads import WORKLOADS, Draw, SampleRequest
+from orcastream.cli.errors import UserError
 
 _SAMPLE_S = 5.0
 _RETENTION_S = 60
@@ -38,7 +39,7 @@ _RETENTION_S = 60
 
 def main(arguments: Sequence[str]) -> int:
     """Run, print, judge; returns the exit status."""
-    options = _parse(arguments)
+    options = parse(arguments)
     check_outputs(options)
     capacity, windows = asyncio.run(_run(options))
     Console(width=120, highlight=False).print(_table(windows, options, capacity))
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 async def _run(options: argparse.Namespace) -> tuple[float, list[Window]]:
     async with _site(options) as (site, client):
-        capacity = await _capacity(client, options)
+        capacity = await capacity_of(client, options)
         windows = Windows(time.monotonic(), options.window * 60)
         outcomes: list[Outcome] = []
         watching = asyncio.create_task(_watch(site, outcomes, windows))
@@ -76,13 +77,15 @@ async def _site(options: argparse.Namespace) -> AsyncIterator[tuple[Site, Client
         yield site, client
 
 
-async def _capacity(client: Client, options: argparse.Namespace) -> float:
-    """Requests per second that clients get who never wait."""
+async def capacity_of(client: Client, options: argparse.Namespace) -> float:
+    """Requests per second that clients get who never wait. UserError where they get none."""
     outcomes: list[Outcome] = []
     begun_s = time.monotonic()
     requests, duration_s = _endless(options, "capacity"), options.capacity_seconds
     await closed_loop(client, requests, outcomes, Stop(), concurrency=options.clients, duration_s=duration_s)
-    return sum(outcome.complete for outcome in outcomes) / (time.monotonic() - begun_s)
+    if not (complete := sum(outcome.complete for outcome in outcomes)):
+        raise UserError(f"capacity: no request was answered: {outcomes[0].error}")
+    return complete / (time.monotonic() - begun_s)
 
 
 def _endless(options: argparse.Namespace, purpose: str) -> Iterator[SampleRequest]:
@@ -118,7 +121,8 @@ async def _watch(site: Site, outcomes: list[Outcome], windows: Windows) -> None:
         await asyncio.sleep(_SAMPLE_S)
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The flags of the command line. UserError."""
     parser = Parser("soak", __doc__)
     single = [name for name, workload in WORKLOADS.items() if name in ("equal_size", "orca_trace", "heavy_tail")]
     parser.add_argument("--minutes", type=above_zero, default=60.0, help="of load (%(default)g)")

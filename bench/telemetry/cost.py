@@ -27,7 +27,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from orcastream.bench.flags import Parser, check_outputs
+from orcastream.bench.flags import Parser, above_zero, at_least, check_outputs
 from orcastream.bench.redis.own_redis import own_redis
 from orcastream.bench.serve.client import Client
 from orcastream.bench.serve.questions import DEMO_MODEL
@@ -168,13 +168,19 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser("telemetry-cost", __doc__)
-    parser.add_argument("--rounds", type=int, default=20, help="of both workers, for throughput (%(default)s)")
-    parser.add_argument("--pairs", type=int, default=10, help="of sites, for the time to first token (%(default)s)")
-    parser.add_argument("--requests", type=int, default=64, help="posted at once for throughput (%(default)s)")
-    parser.add_argument("--tokens", type=int, default=96, help="output tokens of each (%(default)s)")
-    parser.add_argument("--http-requests", type=int, default=40, help="to each site, one after another (%(default)s)")
+    parser.add_argument("--rounds", type=at_least(2), default=20, help="of both workers, for throughput (%(default)s)")
+    parser.add_argument(
+        "--pairs", type=at_least(2), default=10, help="of sites, for the time to first token (%(default)s)"
+    )
+    parser.add_argument("--requests", type=at_least(1), default=64, help="posted at once for throughput (%(default)s)")
+    parser.add_argument("--tokens", type=at_least(1), default=96, help="output tokens of each (%(default)s)")
+    parser.add_argument(
+        "--http-requests", type=at_least(1), default=40, help="to each site, one after another (%(default)s)"
+    )
     parser.add_argument("--sampled", type=float, default=0.05, help="share of traces sampled (%(default)s)")
-    parser.add_argument("--interval", type=float, default=10.0, help="seconds between metric exports (%(default)s)")
+    parser.add_argument(
+        "--interval", type=above_zero, default=10.0, help="seconds between metric exports (%(default)s)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     options = parser.parse_args(list(arguments))
     for name, least in (("rounds", 2), ("pairs", 2), ("requests", 1), ("tokens", 1), ("http_requests", 1)):

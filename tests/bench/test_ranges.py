@@ -1,0 +1,50 @@
+"""Numbers with which nothing could be measured are refused, and a service without a capacity is named."""
+
+from typing import Any
+
+import pytest
+
+from orcastream.bench.main import main
+from orcastream.bench.overload import command as overload
+from orcastream.bench.overload.client import LeanClient
+from orcastream.bench.serve.client import Client
+from orcastream.bench.serve.http_pool import HttpPool
+from orcastream.bench.soak import command as soak
+from orcastream.cli.errors import UserError
+from tests.bench.scripted_gateway import Answer, scripted_gateway
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "value"),
+    [
+        (["serve"], "--patience", "nan"),
+        (["offline", "--model", "not loaded"], "--time-scale", "-1"),
+        (["redis-memory"], "--count", "0"),
+        (["redis-rate"], "--streams", "0"),
+        (["redis-rate"], "--seconds", "nan"),
+        (["autoscale"], "--faster", "0"),
+        (["autoscale"], "--max-replicas", "0"),
+        (["autoscale"], "--drain-grace", "nan"),
+        (["telemetry-cost"], "--rounds", "0"),
+        (["telemetry-cost"], "--interval", "0"),
+    ],
+)
+def test_they_are_one_line(command: list[str], flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, flag, value]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"orcastream bench {command[0]}: argument {flag}: got {value}, allowed: ")
+    assert error.count("\n") == 1
+
+
+def refuse(*_: Any) -> Answer:
+    return Answer([b'{"error": {"code": "invalid_request"}}'], status=422)
+
+
+async def test_a_service_that_answers_nothing_has_no_capacity() -> None:
+    async with scripted_gateway(refuse) as url:
+        with pytest.raises(UserError, match="capacity: no request was answered"):
+            async with HttpPool(url) as http:
+                await overload.stretches(LeanClient(http, "m", 1.0), overload.parse(["--capacity-seconds", "0.1"]))
+        with pytest.raises(UserError, match="capacity: no request was answered: 422 invalid_request"):
+            async with Client(url, "m") as client:
+                await soak.capacity_of(client, soak.parse(["--capacity-seconds", "0.1"]))
