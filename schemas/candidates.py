@@ -1,4 +1,4 @@
-"""Which parameters go together where the choices of a request are selected among candidates."""
+"""Which parameters may be combined where a request's choices are selected from candidates."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -14,11 +14,11 @@ CHANGING_LOGITS: Final = {
     "repetition_penalty": 1.0,
     "logit_bias": (),
 }
-"""Parameters that change logits before a token is chosen, and the value of each that changes nothing."""
+"""Parameters that change logits before a token is chosen, each with its neutral value."""
 
 
 def check_candidates(payload: "RequestParameters") -> None:
-    """InvalidRequest naming the parameter that does not go with the others."""
+    """Raise InvalidRequest naming the parameter that conflicts with the others."""
     if payload.best_of is not None and payload.best_of < payload.n:
         raise InvalidRequest("best_of", payload.best_of, f"at least n ({payload.n})")
     if payload.max_tokens == 0 and payload.is_ranked:
@@ -39,13 +39,13 @@ def _check_beam_search(payload: "RequestParameters") -> None:
     for name, unchanged in CHANGING_LOGITS.items():
         value = getattr(payload, name)
         if value != unchanged:
-            raise InvalidRequest(name, value, f"{unchanged} with use_beam_search, which goes by the model's own")
+            raise InvalidRequest(name, value, f"{unchanged} with use_beam_search, which uses the model's own logits")
     for name in ("logprobs", "prompt_logprobs"):
         if getattr(payload, name) is not None:
             allowed = "nothing with use_beam_search, which scores whole outputs"
             raise InvalidRequest(name, getattr(payload, name), allowed)
     if payload.stop:
-        allowed = "none with use_beam_search, which compares tokens and no text (stop_token_ids: yes)"
+        allowed = "none with use_beam_search, which compares tokens, not text (stop_token_ids are allowed)"
         raise InvalidRequest("stop", payload.stop, allowed)
 
 

@@ -12,23 +12,23 @@ from orcastream.schemas.json_text import JsonBounds, parse_json
 from orcastream.schemas.limits import MAX_PROMPT_TOKENS
 
 _packer = msgpack.Packer()
-"""One for all: `pack` leaves nothing behind in it."""
+"""One packer for all callers: `pack` leaves no state behind."""
 
 
 class Form(StrEnum):
-    """How a payload is written; replies use the form of their request."""
+    """How a payload is encoded; replies use the form of their request."""
 
     MSGPACK = "msgpack"
     JSON = "json"
 
 
 def form_of(payload: bytes) -> Form:
-    """The form of a payload, told by its first byte (a msgpack map never starts with `{`)."""
+    """Return the form of a payload, given by its first byte (a msgpack map never starts with `{`)."""
     return Form.JSON if payload[:1] == b"{" else Form.MSGPACK
 
 
 def encode(body: dict[str, Any], form: Form) -> bytes:
-    """`body` as bytes in the given form; JSON is compact, UTF-8 and free of NaN."""
+    """Return `body` as bytes in the given form; JSON is compact, UTF-8 and free of NaN."""
     if form is Form.JSON:
         return json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
     packed: bytes = _packer.pack(body)
@@ -36,15 +36,15 @@ def encode(body: dict[str, Any], form: Form) -> bytes:
 
 
 pack_value: Callable[[Any], bytes] = _packer.pack
-"""One value as msgpack: for those who put the bytes of a payload together themselves."""
+"""Pack one value as msgpack, for callers that assemble a payload's bytes themselves."""
 
 
 def decode(payload: bytes, *, unique_keys: bool = False, max_parts: int | None = None) -> dict[str, Any]:
-    """The dict in `payload`; InvalidRequest naming `payload` when it is not one. JSON is UTF-8.
+    """Return the dict in `payload`; raise InvalidRequest naming `payload` when it is not one. JSON is UTF-8.
 
-    Of a key that stands more than once the last value counts; with `unique_keys`, InvalidRequest naming the key. With
-    `max_parts`, one of more maps and arrays, or of more names, is refused before all of them are made; JSON before it
-    is parsed.
+    If a key appears more than once, its last value counts; with `unique_keys`, raise InvalidRequest naming the key.
+    With `max_parts`, a payload with more maps and arrays, or more names, is refused before all of them are built;
+    JSON is refused before it is parsed.
     """
     parts = _Parts(unique_keys, max_parts) if unique_keys or max_parts is not None else None
     map_hook, list_hook = (None, None) if parts is None else (parts.map, parts.array)
@@ -72,7 +72,7 @@ def decode(payload: bytes, *, unique_keys: bool = False, max_parts: int | None =
 
 
 class _Parts:
-    """What a decoder calls for each map and array, inner ones first."""
+    """The hooks that a decoder calls for each map and array, inner ones first."""
 
     def __init__(self, unique_keys: bool, most: int | None) -> None:
         self._unique_keys = unique_keys
@@ -85,7 +85,7 @@ class _Parts:
         if self._unique_keys and len(found) < len(pairs):
             twice, _ = first_repeated(pairs)
             values = tuple(value for key, value in pairs if key == twice)
-            raise InvalidRequest(str(twice), values, "one value: no key may stand more than once")
+            raise InvalidRequest(str(twice), values, "one value: no key may appear more than once")
         return found
 
     def array(self, items: list[Any]) -> list[Any]:
@@ -95,7 +95,7 @@ class _Parts:
     def _count_one(self) -> None:
         self._count += 1
         if self._most is not None and self._count > self._most:
-            raise InvalidRequest("payload", f"more than {self._most} maps and arrays", "few, and none inside another")
+            raise InvalidRequest("payload", f"more than {self._most} maps and arrays", f"at most {self._most}")
 
 
 def _no_extension_type(code: int, data: bytes) -> Any:
@@ -103,10 +103,10 @@ def _no_extension_type(code: int, data: bytes) -> Any:
 
 
 def first_repeated(pairs: list[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """The first key that stands a second time, and its value there, in one pass; ValueError where none does."""
+    """Return the first repeated key and its second value, in one pass; raise ValueError if no key repeats."""
     known: set[Any] = set()
     for key, value in pairs:
         if key in known:
             return key, value
         known.add(key)
-    raise ValueError("no key stands twice")
+    raise ValueError("no key appears twice")

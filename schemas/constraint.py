@@ -1,4 +1,4 @@
-"""What the text of an answer has to follow."""
+"""The constraint that the text of an answer must follow."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -14,9 +14,9 @@ ChoiceText = Annotated[str, Field(min_length=1, max_length=MAX_CONSTRAINT_CHOICE
 
 
 class Constraint(BaseModel):
-    """One of these; what is not given is empty. Whether the worker can follow it is not known here.
+    """Exactly one kind of constraint; the other fields are empty. Only the worker knows whether it can follow it.
 
-    An answer that ends by itself follows it from its first character to its last.
+    An answer that ends without being cut follows it from its first character to its last.
     """
 
     model_config = ConfigDict(
@@ -62,17 +62,17 @@ class Constraint(BaseModel):
 
     @property
     def kind(self) -> str:
-        """The name of the field that is given."""
+        """The name of the field that is set."""
         (name,) = self.model_fields_set
         return name
 
 
 def check_constraint(payload: "RequestParameters") -> None:
-    """InvalidRequest naming the parameter that does not go with a constraint."""
+    """Raise InvalidRequest naming the parameter that conflicts with a constraint."""
     if payload.constraint is None:
         return
     if payload.use_beam_search:
-        allowed = "nothing with use_beam_search, whose hypotheses are compared before any of them is whole"
+        allowed = "nothing with use_beam_search, whose hypotheses are compared before any of them is complete"
         raise InvalidRequest("constraint", payload.constraint.kind, allowed)
     if payload.ignore_eos:
         raise InvalidRequest("ignore_eos", True, "false with a constraint, which says where the answer may end")

@@ -1,4 +1,4 @@
-"""What can be wrong with a request, and the codes that terminal error events carry."""
+"""The error for an invalid request, and the codes that terminal error events carry."""
 
 import copyreg
 import re
@@ -17,7 +17,7 @@ class ErrorCode(StrEnum):
     """The deadline passed before the request finished."""
     CANCELLED = "cancelled"
     LOST = "lost"
-    """The queue entry is gone and nobody can tell what became of the request."""
+    """The queue entry is gone and nothing shows what became of the request."""
     DEAD_LETTER = "dead_letter"
     """The request was set aside after attempts that made no progress."""
     ENGINE_ERROR = "engine_error"
@@ -25,10 +25,10 @@ class ErrorCode(StrEnum):
 
 
 SERVICE_FAULTS = (ErrorCode.EXPIRED, ErrorCode.LOST, ErrorCode.DEAD_LETTER, ErrorCode.ENGINE_ERROR)
-"""Ends that are nobody's wish and not the request's doing."""
+"""Failures that nobody asked for and that the request did not cause."""
 
 MAX_FIELD_LENGTH = 160
-"""A field's name is cut here: unknown names come from the input and may be of any length."""
+"""Field names are cut to this length: unknown names come from the input and may have any length."""
 _MAX_SHOWN_LENGTH = 80
 _SHORT_REPR = Repr()
 _SHORT_REPR.maxlevel = 3
@@ -37,7 +37,7 @@ _SHORT_REPR.maxstring = _SHORT_REPR.maxlong = _SHORT_REPR.maxother = _MAX_SHOWN_
 
 
 def shown(value: object) -> str:
-    """At most 80 characters that show `value`, at a bounded cost however large or deeply nested it is."""
+    """Return at most 80 characters that show `value`, at a bounded cost however large or deeply nested it is."""
     if isinstance(value, bytes | str):
         value = value[:_MAX_SHOWN_LENGTH]
     text = _SHORT_REPR.repr(value)
@@ -49,9 +49,9 @@ _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 
 def without_values(message: str) -> str:
-    """A message as it may be logged: without the value that an InvalidRequest quotes, nor a field that is no name.
+    """Return a message for logs: without the value that an InvalidRequest quotes, or a field that is not a valid name.
 
-    Who sent the request reads the whole of it; those values can be prompts.
+    The sender of the request gets the full message; the quoted values can be prompts.
     """
     quoting = _QUOTED.fullmatch(message)
     if quoting is None:
@@ -61,8 +61,9 @@ def without_values(message: str) -> str:
 
 
 def reduced(error: Exception) -> tuple[Any, ...]:
-    """What `__reduce__` returns of one that is to be copied and pickled as it is: by itself it is made again of its
-    message alone.
+    """Return the result of `__reduce__` for an error that must be copied and pickled with its attributes.
+
+    By default Python rebuilds an exception from its message alone.
     """
     made = copyreg.__newobj__  # type: ignore[attr-defined]  # typeshed lacks it
     return made, (type(error), *error.args), error.__dict__
@@ -71,8 +72,8 @@ def reduced(error: Exception) -> tuple[Any, ...]:
 class InvalidRequest(ValueError):
     """Input that breaks the contract: names the field, the value and what is allowed.
 
-    `str()` of it is a complete sentence that can be shown to a user as it is. `why` says more about the value, and may
-    quote it.
+    `str()` of it is a complete sentence that can be shown to a user as it is. `why` adds details about the value, and
+    may quote it.
     """
 
     def __init__(
@@ -96,5 +97,5 @@ class InvalidRequest(ValueError):
         return reduced(self)
 
     def renamed(self, field: str) -> "InvalidRequest":
-        """The same of a field that has another name for whoever is told."""
+        """Return the same error under the field name that its recipient uses."""
         return InvalidRequest(field, self.value, self.allowed, self.code, why=self.why)

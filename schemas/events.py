@@ -1,4 +1,4 @@
-"""What stands in a reply log: one started event per epoch, what is told of the prompt, output, one terminal."""
+"""The events of a reply log: one started event per epoch, prompt log probabilities, output, one terminal event."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ Named = TypeVar("Named", bound=StrEnum)
 class EventId:
     """Entry id of a reply log: the epoch of the attempt, and the event's number in it (0 is the started event).
 
-    Never changed once it is made, as a Run.
+    Treat as immutable, like Run.
     """
 
     epoch: int
@@ -26,7 +26,7 @@ class EventId:
 
     @classmethod
     def parse(cls, text: bytes | str) -> Self:
-        """From `epoch-index`."""
+        """Parse `epoch-index`."""
         epoch, _, index = text.partition(b"-") if isinstance(text, bytes) else text.partition("-")
         return cls(int(epoch), int(index or 0))
 
@@ -38,8 +38,8 @@ class EventId:
 class Run:
     """Consecutive output tokens of one choice; `position` is that of the first, 0 being the first output token.
 
-    Never changed once it is made. It is not frozen because one is made per token, and frozen ones take four times as
-    long to make.
+    Treat as immutable. It is not frozen because one is created per token, and a frozen dataclass takes four times as
+    long to create.
 
     `logprobs`, when asked for, has one item per token: `[logprob of the token, [[token id, logprob], ...]]`.
     """
@@ -50,7 +50,7 @@ class Run:
     logprobs: tuple[Any, ...] | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """The run as a plain dict."""
+        """Return the run as a plain dict."""
         wire: dict[str, Any] = {"choice": self.choice, "position": self.position, "tokens": list(self.tokens)}
         if self.logprobs is not None:
             wire["logprobs"] = list(self.logprobs)
@@ -58,28 +58,29 @@ class Run:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """From a plain dict; TypeError where a value has another type or range. Called for every event that is read."""
+        """Build from a plain dict; raise TypeError if a value has the wrong type or range. Called per event read."""
         choice, position, tokens, logprobs = wire["choice"], wire["position"], wire["tokens"], wire.get("logprobs")
         if type(choice) is not int or type(position) is not int or not (0 <= choice <= MAX_SEED >= position >= 0):
             raise TypeError(f"choice {shown(choice)}, position {shown(position)}")
         if type(tokens) is not list:
-            raise TypeError("tokens are no list")
+            raise TypeError("tokens is not a list")
         for token in tokens:
             if type(token) is not int or not 0 <= token <= MAX_TOKEN_ID:
-                raise TypeError(f"{shown(token)} is no token id")
+                raise TypeError(f"{shown(token)} is not a token id")
         if logprobs is None:
             return cls(choice, position, tuple(tokens))
         if type(logprobs) is not list or len(logprobs) != len(tokens):
-            raise TypeError("logprobs are no list with one item per token")
+            raise TypeError("logprobs is not a list with one item per token")
         return cls(choice, position, tuple(tokens), tuple(logprobs))
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The event `E-0`: by writing it a worker fences every older epoch and says who it is.
+    """The event `E-0`: by writing it, a worker fences every older epoch and identifies itself.
 
-    `entry` is `class entry-id`, the queue entry it serves. `worker` ends a request it does not own with a name, too.
-    `answer_format` is the request's own, so that whoever reads the log alone can tell thinking and calls from content.
+    `entry` is `class entry-id`, the queue entry being served. `worker` is set even by a writer that only ends the
+    request. `answer_format` is the request's own, so that readers of the log alone can tell thinking and calls from
+    content.
     """
 
     worker: str
@@ -93,12 +94,12 @@ class Started:
     traceparent: str | None = None
     answer_format: str = ""
     prompt_logprobs: int | None = None
-    """The request's own: where there is a number, prompt events come before the first token."""
+    """The request's own: if it is a number, prompt events come before the first token."""
 
     type = "started"
 
     def to_wire(self) -> dict[str, Any]:
-        """The event as a plain dict."""
+        """Return the event as a plain dict."""
         wire: dict[str, Any] = {
             "worker": self.worker,
             "model": self.model,
@@ -120,11 +121,11 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class PromptRun:
-    """Consecutive tokens of the prompt, with what the model thought of them; `position` is that of the first, from 0.
+    """Consecutive tokens of the prompt with the model's log probabilities; `position` is that of the first, from 0.
 
-    `logprobs` has one item per token: `[logprob of the token, [[token id, logprob], ...]]`, and None for the prompt's
-    first, which follows nothing. So has `ranks`: one more than the number of tokens with a higher log probability; an
-    older version's events have none.
+    `logprobs` has one item per token: `[logprob of the token, [[token id, logprob], ...]]`, or None for the first
+    token of the prompt, which follows nothing. `ranks` likewise: one more than the number of tokens with a higher log
+    probability. Events of older versions have no ranks.
     """
 
     position: int
@@ -134,15 +135,15 @@ class PromptRun:
 
     type = "prompt"
     runs: ClassVar[tuple[Run, ...]] = ()
-    """It brings no output."""
+    """Carries no output."""
 
     @property
     def end(self) -> int:
-        """The position behind its last token."""
+        """The position after its last token."""
         return self.position + len(self.tokens)
 
     def beyond(self, position: int) -> "PromptRun | None":
-        """What of it is at `position` and behind; None: nothing."""
+        """Return the part at `position` and after; None if nothing is left."""
         skip = max(0, position - self.position)
         if skip >= len(self.tokens):
             return None
@@ -152,53 +153,53 @@ class PromptRun:
         return PromptRun(self.position + skip, self.tokens[skip:], self.logprobs[skip:], ranks)
 
     def to_wire(self) -> dict[str, Any]:
-        """The event as a plain dict."""
+        """Return the event as a plain dict."""
         wire = {"position": self.position, "tokens": list(self.tokens), "logprobs": list(self.logprobs)}
         return wire if self.ranks is None else {**wire, "ranks": list(self.ranks)}
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """From a plain dict; TypeError where a value has another type or range."""
+        """Build from a plain dict; raise TypeError if a value has the wrong type or range."""
         position, tokens, logprobs = wire["position"], wire["tokens"], wire["logprobs"]
         run = Run.from_wire({"choice": 0, "position": position, "tokens": tokens, "logprobs": logprobs})
         if not run.tokens or run.logprobs is None:
             raise TypeError("no tokens with log probabilities")
         for offset, item in enumerate(run.logprobs):
             if not (item is None if position + offset == 0 else type(item) is list and len(item) == 2):
-                raise TypeError(f"{shown(item)} is no log probability of a prompt's token {position + offset}")
+                raise TypeError(f"{shown(item)} is not a log probability of the prompt's token {position + offset}")
         return cls(run.position, run.tokens, run.logprobs, _ranks(run, wire.get("ranks")))
 
 
 def _ranks(run: Run, ranks: Any) -> tuple[int | None, ...] | None:
-    """Those of a prompt's tokens, checked."""
+    """Return the checked ranks of a prompt's tokens."""
     if ranks is None:
         return None
     if type(ranks) is not list or len(ranks) != len(run.tokens):
-        raise TypeError("ranks are no list with one item per token")
+        raise TypeError("ranks is not a list with one item per token")
     for position, rank in enumerate(ranks, run.position):
         if position == 0 and rank is None:
             continue
         if position == 0 or type(rank) is not int or not 1 <= rank <= MAX_TOKEN_ID + 1:
-            raise TypeError(f"{shown(rank)} is no rank of a prompt's token {position}")
+            raise TypeError(f"{shown(rank)} is not a rank of the prompt's token {position}")
     return tuple(ranks)
 
 
 @dataclass(slots=True)
 class Output:
-    """Tokens that one iteration brought, for one or more choices. Never changed, as a Run."""
+    """Tokens from one iteration, for one or more choices. Treat as immutable, like Run."""
 
     runs: tuple[Run, ...]
 
     type = "tokens"
 
     def to_wire(self) -> dict[str, Any]:
-        """The event as a plain dict."""
+        """Return the event as a plain dict."""
         return {"output": [run.to_wire() for run in self.runs]}
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How one choice ended: its number of tokens; where its text ends in characters if a stop string cut it."""
+    """How one choice ended: its number of tokens and, if a stop string cut its text, the text's length."""
 
     finish_reason: FinishReason | None
     tokens: int
@@ -207,7 +208,7 @@ class Ending:
     """The stop string or stop token that ended it."""
 
     def to_wire(self) -> dict[str, Any]:
-        """The ending as a plain dict without empty parts."""
+        """Return the ending as a plain dict without empty parts."""
         wire = {
             "finish_reason": self.finish_reason,
             "tokens": self.tokens,
@@ -218,7 +219,7 @@ class Ending:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """From a plain dict."""
+        """Build from a plain dict."""
         reason, length, stop = wire.get("finish_reason"), wire.get("text_length"), wire.get("stop")
         return cls(
             finish_reason=None if reason is None else _known(FinishReason, text(reason), FinishReason.STOP),
@@ -237,7 +238,7 @@ class Usage:
     cached_tokens: int = 0
 
     def to_wire(self) -> dict[str, int]:
-        """The usage as a plain dict."""
+        """Return the usage as a plain dict."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -246,17 +247,17 @@ class Usage:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """From a plain dict; counts that a later version may add are left out."""
+        """Build from a plain dict; counts that a later version may add are ignored."""
         cached_tokens = integer(wire.get("cached_tokens", 0))
         return cls(integer(wire["prompt_tokens"]), integer(wire["completion_tokens"]), cached_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """The one event that ends a reply log. The last tokens travel in it.
+    """The one event that ends a reply log. It carries the last tokens.
 
-    With `error` the request ended before its time (cancelled, expired, invalid ...) and `message` says why;
-    without, every choice has a finish reason. `timings` are milliseconds: queue_ms, prefill_ms, total_ms.
+    With `error`, the request ended early (cancelled, expired, invalid ...) and `message` says why; without it, every
+    choice has a finish reason. `timings` are milliseconds: queue_ms, prefill_ms, total_ms.
     """
 
     endings: tuple[Ending, ...]
@@ -279,7 +280,7 @@ class Terminal:
         return str(self.error or self.endings[0].finish_reason)
 
     def to_wire(self) -> dict[str, Any]:
-        """The event as a plain dict."""
+        """Return the event as a plain dict."""
         wire: dict[str, Any] = {
             "output": [run.to_wire() for run in self.runs],
             "choices": [ending.to_wire() for ending in self.endings],
@@ -297,12 +298,12 @@ Event = Started | PromptRun | Output | Terminal
 
 
 def encode_event(event: Event, form: Form) -> tuple[str, str, str, bytes]:
-    """The flat field list of a reply entry, `type <type> payload <bytes>`, for XADD."""
+    """Return the flat field list of a reply entry, `type <type> payload <bytes>`, for XADD."""
     return "type", event.type, "payload", encode_payload(event, form)
 
 
 def encode_payload(event: Event, form: Form) -> bytes:
-    """The payload alone. One run in msgpack, what a worker writes for each token, is put together from its parts."""
+    """Return the payload alone. A single msgpack run, which workers write for each token, is assembled from parts."""
     if form is Form.MSGPACK and type(event) is Output and len(event.runs) == 1:
         run = event.runs[0]
         if run.logprobs is None:
@@ -311,7 +312,7 @@ def encode_payload(event: Event, form: Form) -> bytes:
 
 
 def pack_run(choice: int, position: int, tokens: Sequence[int]) -> bytes:
-    """The msgpack payload of a tokens event of one run without log probabilities."""
+    """Return the msgpack payload of a tokens event of one run without log probabilities."""
     packed = pack_value(choice), _RUN_POSITION, pack_value(position), _RUN_TOKENS, pack_value(tokens)
     return b"%b%b%b%b%b%b" % (_RUN_CHOICE, *packed)
 
@@ -319,12 +320,12 @@ def pack_run(choice: int, position: int, tokens: Sequence[int]) -> bytes:
 _RUN_CHOICE = b"\x81\xa6output\x91\x83\xa6choice"
 _RUN_POSITION, _RUN_TOKENS = b"\xa8position", b"\xa6tokens"
 TOKEN_PARTS = _RUN_CHOICE + b"\x00" + _RUN_POSITION + b"\xce", _RUN_TOKENS + b"\x91\xce"
-"""What `pack_run(0, position, [token])` means, for whoever packs many: the first part, the position, the second part,
-the token; both numbers of 32 bits, the highest byte first."""
+"""The constant parts of `pack_run(0, position, [token])`, for callers that pack many: first part, position, second
+part, token. Both numbers are 32-bit big-endian."""
 
 
 def decode_event(fields: Mapping[bytes, bytes]) -> Event:
-    """The event in a reply entry; InvalidRequest if it is none of this version."""
+    """Return the event in a reply entry; raise InvalidRequest if it is not an event of this version."""
     kind = str(fields.get(b"type", b""), "utf-8", "replace")
     wire = decode(fields.get(b"payload", b""))
     try:
@@ -363,7 +364,7 @@ def _started(wire: Mapping[str, Any]) -> Started:
 
 
 def _known(kind: type[Named], name: str, otherwise: Named) -> Named:
-    """What a later version calls otherwise has ended all the same: who passed over it would have it computed again."""
+    """Map a value of a later version to `otherwise`: skipping the ending would have the request computed again."""
     try:
         return kind(name)
     except ValueError:

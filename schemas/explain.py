@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in the words of InvalidRequest."""
+"""Turns pydantic's validation errors into InvalidRequest messages."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -43,16 +43,16 @@ _ALLOWED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 MAX_COMPLAINTS = 1000
-"""Above so many errors none is looked for: pydantic describes all of them where the first one is asked for."""
+"""Above this many errors the first is not determined: pydantic describes all of them to return one."""
 
 
 def first_complaint(error: ValidationError, whole: str = "payload") -> InvalidRequest:
-    """The first thing that `error` holds against its input; `whole` names the input where no field can be named."""
+    """Return the first error about the input; `whole` names the input where no field can be named."""
     if error.error_count() > MAX_COMPLAINTS:
         return InvalidRequest(whole, f"{error.error_count()} errors", "none")
     first = error.errors(include_url=False)[0]
     rule = first.get("ctx", {}).get("error")
-    if isinstance(rule, InvalidRequest):  # of several parameters that do not go together: it names the one to change
+    if isinstance(rule, InvalidRequest):  # parameters that conflict: the rule names the one to change
         return rule
     field = ".".join(str(part) for part in first["loc"]) or whole
     explain = _ALLOWED.get(first["type"])

@@ -1,4 +1,4 @@
-"""JSON from somebody else: how much of it there is, before any of it is parsed."""
+"""Bounds and parsing for untrusted JSON: its size is checked before any of it is parsed."""
 
 import json
 import re
@@ -10,20 +10,20 @@ from typing import Any, Final
 from orcastream.schemas.errors import InvalidRequest, shown
 
 _STRING: Final = re.compile(rb'"[^"]*+(?:"|\Z)')
-"""A JSON string without escapes, or what begins as one and does not end."""
+"""A JSON string without escapes, or an unterminated one."""
 _MANY_VALUES: Final = 131_072
 _LONG_VALUE_BYTES: Final = 32
-"""So many values, or values of such a length on average, are numbers that take long. Python code reads them, between
-whose calls other threads can run; token ids are read faster without."""
+"""With more values than this, or longer values on average, the numbers take long to parse. Python code then parses
+them, so that other threads can run between its calls; token ids parse faster without it."""
 
 Hook = Callable[[list[tuple[str, Any]]], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class JsonBounds:
-    """The most that one text may hold. A parser holds the interpreter until it has made all of it.
+    """The most that one text may hold. A parser holds the interpreter until it has built everything.
 
-    `parts` are maps and arrays, `strings` names and texts, `values` what stands in maps and arrays.
+    `parts` counts maps and arrays, `strings` names and texts, `values` the items of maps and arrays.
     """
 
     parts: int
@@ -31,10 +31,10 @@ class JsonBounds:
     values: int
 
     def check(self, raw: bytes, field: str) -> None:
-        """InvalidRequest naming `field` where there is more, whatever stands inside strings."""
+        """Raise InvalidRequest naming `field` if the text holds more, whatever its strings contain."""
         if self._exceeded(raw) is None:
             return
-        # Without escapes every quotation mark left is a string's begin or end.
+        # Once escapes are removed, every remaining quotation mark begins or ends a string.
         bare = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
         exceeded = self._exceeded(bare)
         if exceeded is not None and bare.count(b'"') // 2 <= self.strings:
@@ -60,7 +60,7 @@ def parse_json(
     parse_constant: Callable[[str], Any] | None = None,
     parse_float: Callable[[str], float] | None = None,
 ) -> Any:
-    """What `raw` says, in UTF-8; `hook` gets the pairs of each map. ValueError, RecursionError."""
+    """Return the value of `raw`, in UTF-8; `hook` gets the pairs of each map. Raises ValueError or RecursionError."""
     commas = raw.count(b",")
     slow = commas > _MANY_VALUES or len(raw) > commas * _LONG_VALUE_BYTES
     return json.loads(
@@ -73,15 +73,15 @@ def parse_json(
 
 
 def no_constant(name: str) -> float:
-    """For `parse_constant`: refuses what Python's JSON has and JSON has not."""
+    """Reject, as `parse_constant`, the constants that Python's JSON accepts and JSON does not."""
     raise ValueError(f"{name} is not JSON")
 
 
 def finite(text: str) -> float:
-    """For `parse_float`: refuses a number as large as 1e999, which would be told again as what is not JSON."""
+    """Reject, as `parse_float`, a number like 1e999, which would be written back as invalid JSON."""
     value = float(text)
     if not isfinite(value):
-        raise ValueError(f"{shown(text)} is beyond all numbers")
+        raise ValueError(f"{shown(text)} is too large for a number")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Names of every Redis key. Braces are Redis Cluster hash tags: one slot per lane of a queue, 256 for replies."""
+"""Names of all Redis keys. Braces are Redis Cluster hash tags: one slot per lane of a queue, 256 tags for replies."""
 
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Self, get_args
@@ -9,10 +9,10 @@ from orcastream.schemas.limits import ID_PATTERN, ID_RULE, MAX_QUEUE_LANES, NAME
 
 PriorityClass = Literal["realtime", "high", "normal", "low"]
 CLASSES: Final[tuple[str, ...]] = get_args(PriorityClass)
-"""Priority classes, most urgent first; each has a request stream of its own."""
+"""Priority classes, most urgent first; each has its own request stream."""
 
 CLASS_WEIGHT: Final = 4.0
-"""How many times as fast as a request of the class below one gains precedence, unless set otherwise."""
+"""By default, a request gains precedence this many times as fast as one of the next lower class."""
 
 GROUP: Final = "workers"
 """The consumer group of every request stream, created at 0 so that nothing posted before it is skipped."""
@@ -21,24 +21,24 @@ DEFAULT_NAMESPACE: Final = "orca"
 
 
 def class_weights(class_weight: float) -> dict[str, float]:
-    """By class: how fast a request of it gains precedence, in units of the lowest class."""
+    """Return, by class, how fast its requests gain precedence, in units of the lowest class."""
     return {name: class_weight**below for below, name in enumerate(reversed(CLASSES))}
 
 
 def lane(request_id: str) -> str:
-    """Two hex digits that spread reply logs over 256 hash tags."""
+    """Return the two hex digits that spread reply logs over 256 hash tags."""
     return f"{crc32(request_id.encode()) & 0xFF:02x}"
 
 
 def check_id(request_id: object, field: str = "id") -> str:
-    """The id itself; InvalidRequest when its form or length is not allowed."""
+    """Return the id; raise InvalidRequest if its form or length is not allowed."""
     if not isinstance(request_id, str) or not ID_PATTERN.fullmatch(request_id):
         raise InvalidRequest(field, request_id, ID_RULE)
     return request_id
 
 
 def check_name(name: object, field: str) -> str:
-    """A model or namespace name that may stand inside a key; InvalidRequest otherwise."""
+    """Return a model or namespace name that may appear in a key; raise InvalidRequest otherwise."""
     if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
         raise InvalidRequest(field, name, NAME_RULE)
     return name
@@ -51,9 +51,9 @@ class Keys:
     model: str
     namespace: str = DEFAULT_NAMESPACE
     queue_lanes: int = 1
-    """Parts of the queue, each in a slot of its own; requests find theirs by their ids."""
+    """Parts of the queue, each in its own slot; a request's id determines its lane."""
     lane: int = 0
-    """Whose request streams, dead letters and clients these names are; what names a request is in that one's lane."""
+    """The lane of the request streams, dead letters and clients named here; a request's own keys are in its lane."""
 
     def __post_init__(self) -> None:
         check_name(self.model, "model")
@@ -62,16 +62,16 @@ class Keys:
             raise InvalidRequest("lane", self.lane, f"0 to {self.queue_lanes - 1}, of at most {MAX_QUEUE_LANES} lanes")
 
     def in_lane(self, lane: int) -> Self:
-        """The keys of another part of the queue."""
+        """Return the keys of another lane."""
         return self if lane == self.lane else replace(self, lane=lane)
 
     @property
     def each_lane(self) -> "list[Self]":
-        """The keys of all parts of the queue."""
+        """The keys of all lanes."""
         return [self.in_lane(lane) for lane in range(self.queue_lanes)]
 
     def lane_of(self, request_id: str) -> int:
-        """The part of the queue that a request belongs to."""
+        """Return the lane that a request belongs to."""
         return crc32(request_id.encode()) % self.queue_lanes
 
     def _tag(self, lane: int) -> str:
@@ -94,26 +94,26 @@ class Keys:
         return self._of_request("seen", request_id)
 
     def cancel(self, request_id: str) -> str:
-        """String: exists when the request was cancelled."""
+        """String: exists once the request is cancelled."""
         return self._of_request("cancel", request_id)
 
     @property
     def work(self) -> str:
-        """Hash, the books: what each accepted entry asks for, and the sums by class and tenant."""
+        """Hash, the ledger: what each accepted entry asks for, and the sums by class and tenant."""
         return f"{self.namespace}:{self._tag(self.lane)}:work"
 
     @property
     def throughput(self) -> str:
-        """Hash: what each worker serves, and until when its report counts."""
+        """Hash: each worker's throughput report, and until when it counts."""
         return f"{self.namespace}:{self._tag(self.lane)}:throughput"
 
     def rate(self, tenant: str) -> str:
-        """String: when the bucket of a tenant with a limited rate is full again (Unix ms)."""
+        """String: when a rate-limited tenant's bucket is full again (Unix ms)."""
         return f"{self.namespace}:{self._tag(self.lane)}:rate:{tenant}"
 
     @property
     def control(self) -> str:
-        """Capped stream that wakes workers up; one for all lanes."""
+        """Capped stream that wakes up workers; one for all lanes."""
         return f"{self.namespace}:{self._tag(0)}:control"
 
     @property
@@ -123,7 +123,7 @@ class Keys:
 
     @property
     def stats(self) -> str:
-        """Capped stream of what the workers' engines do, while somebody watches; one for all lanes."""
+        """Capped stream of engine statistics from the workers, while somebody watches; one for all lanes."""
         return f"{self.namespace}:{self._tag(0)}:stats"
 
     @property
@@ -145,60 +145,60 @@ class Keys:
         return f"{self.namespace}:job:{{{job_id}}}"
 
     def job_lines(self, job_id: str) -> str:
-        """Stream: the lines of a bulk job that have no result yet, under their numbers."""
+        """Stream: the lines of a bulk job that have no result yet, with their numbers as entry ids."""
         return f"{self.job(job_id)}:lines"
 
     def job_results(self, job_id: str) -> str:
-        """Stream: the results of a bulk job, as they came."""
+        """Stream: the results of a bulk job, in order of arrival."""
         return f"{self.job(job_id)}:results"
 
     def job_runner(self, job_id: str) -> str:
-        """String that expires: who runs a bulk job."""
+        """String that expires: the process that runs a bulk job."""
         return f"{self.job(job_id)}:runner"
 
     def files(self, tenant: str) -> str:
-        """Hash of the files of a tenant: id → what is known of each, as JSON."""
+        """Hash of a tenant's files: id → its metadata as JSON."""
         return f"{self.namespace}:files:{tenant}"
 
     def file_pieces(self, file_id: str) -> str:
-        """Stream: the content of a file in pieces, under their numbers."""
+        """Stream: the content of a file in pieces, with their numbers as entry ids."""
         return f"{self.namespace}:file:{file_id}:pieces"
 
     def batches(self, tenant: str) -> str:
-        """Sorted set: the batches of a tenant, by when they were made (Unix ms)."""
+        """Sorted set: the batches of a tenant, by creation time (Unix ms)."""
         return f"{self.namespace}:batches:{tenant}"
 
     @property
     def open_batches(self) -> str:
-        """Hash of the gateways: batches that have not ended, id → tenant."""
+        """Hash of the gateways: unfinished batches, id → tenant."""
         return f"{self.namespace}:open-batches"
 
     @property
     def api_keys(self) -> str:
-        """Hash of the API keys of all gateways of the namespace: SHA-256 of a key → what it allows."""
+        """Hash of the API keys of all gateways of the namespace: SHA-256 of a key → its permissions."""
         return f"{self.namespace}:api-keys"
 
     @property
     def clients(self) -> str:
-        """Sorted set of the gateways: requests whose clients matter, by when each client counts as gone (Unix ms)."""
+        """Sorted set of the gateways: requests that depend on clients, by when each client counts as gone (Unix ms)."""
         return f"{self.namespace}:{self._tag(self.lane)}:clients"
 
     def readers(self, request_id: str) -> str:
-        """Hash of the gateways: which of them read this reply, and until when their marks count (Unix ms)."""
+        """Hash of the gateways: the gateways that read this reply, and until when their marks count (Unix ms)."""
         return self._of_request("readers", request_id)
 
     def response(self, request_id: str) -> str:
-        """String of the gateways: what is kept of a request beside its entry, for who asks for its response."""
+        """String of the gateways: the record stored with a request, for clients that ask for its response."""
         return self._of_request("response", request_id)
 
     def responses(self, tenant: str) -> str:
-        """Sorted set of the gateways: what is kept of a tenant's responses, by when it expires (Unix ms)."""
+        """Sorted set of the gateways: a tenant's stored responses, by when they expire (Unix ms)."""
         return f"{self.namespace}:{self._tag(self.lane)}:responses:{tenant}"
 
     def response_bytes(self, tenant: str) -> str:
-        """Hash of the gateways: how many bytes are kept of each of a tenant's responses, and of all together."""
+        """Hash of the gateways: the stored bytes of each of a tenant's responses, and of all together."""
         return f"{self.namespace}:{self._tag(self.lane)}:response-bytes:{tenant}"
 
     def worker(self, worker: str) -> str:
-        """Hash that a worker keeps about itself; expires when it stops doing so."""
+        """Hash that a worker maintains about itself; expires when the worker stops renewing it."""
         return f"{self.namespace}:workers:{self.model}:{worker}"

@@ -13,14 +13,14 @@ from orcastream.schemas.limits import (
 from orcastream.schemas.request import Payload
 
 _LENGTH_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len", "seq_length")
-"""What configurations call the longest sequence that a model was made for, the usual name first."""
+"""The names that model configurations use for the longest supported sequence, the usual name first."""
 
 
 def context_length(stated: Callable[[str], object], asked: int | None) -> int:
-    """Most tokens of prompt and output together; gateway and worker both take it from here.
+    """Return the most tokens of prompt and output together; gateway and worker both use this function.
 
     `stated` looks up a name in the model's text configuration; `asked` is the setting max_model_len, which may only
-    lower what is stated. ValueError where it is higher, or where neither says anything.
+    lower the stated value. Raises ValueError if it is higher, or if neither gives a value.
     """
     found = [value for value in map(stated, _LENGTH_NAMES) if isinstance(value, int) and value > 0]
     if not found and asked is None:
@@ -41,7 +41,7 @@ class ModelLimits:
     max_cached_tokens: int | None = None
 
     def lowered(self, lengths: Iterable[int], cached_tokens: Iterable[int]) -> "ModelLimits":
-        """What holds where several workers serve the model: the shortest context and the smallest cache they tell."""
+        """Return the limits of several workers serving the model: the shortest context and smallest cache reported."""
         return ModelLimits(
             self.vocab_size, min([self.max_model_len, *lengths]), min(cached_tokens, default=self.max_cached_tokens)
         )
@@ -55,15 +55,15 @@ class ModelLimits:
 
     @property
     def max_payload_bytes(self) -> int:
-        """The largest payload whose prompt can fit into the context: a larger one need not be read."""
+        """The largest payload whose prompt can fit into the context; larger payloads need not be read."""
         return min(MAX_PAYLOAD_BYTES, PAYLOAD_BYTES_BESIDE + PAYLOAD_BYTES_PER_TOKEN * self.max_total_tokens)
 
     def resolve_max_tokens(self, payload: Payload) -> int:
-        """The bound on output tokens that holds for `payload`: what it asks for, or what the context leaves."""
+        """Return the bound on output tokens for `payload`: its own, or the rest of the context."""
         return self.fit(len(payload.prompt), max_tokens=payload.max_tokens, min_tokens=payload.min_tokens)
 
     def fit(self, num_prompt_tokens: int, *, max_tokens: int | None, min_tokens: int) -> int:
-        """The bound on output tokens; InvalidRequest where prompt and output cannot be held."""
+        """Return the bound on output tokens; raise InvalidRequest if prompt and output do not fit."""
         room = self.max_total_tokens - num_prompt_tokens
         if room < 1:
             raise self.too_long(f"{num_prompt_tokens} tokens")
@@ -74,13 +74,13 @@ class ModelLimits:
         return room if max_tokens is None else max_tokens
 
     def too_long(self, told: str) -> InvalidRequest:
-        """The error of a prompt that cannot be held; `told` is its length in words."""
+        """Return the error for a prompt that does not fit; `told` is its length in words."""
         cache = "" if self.max_cached_tokens is None else f", KV cache {self.max_cached_tokens}"
         allowed = f"at most {self.max_total_tokens - 1} tokens (context {self.max_model_len}{cache})"
         return InvalidRequest("prompt", told, allowed)
 
     def check(self, payload: Payload) -> None:
-        """InvalidRequest where `payload` asks for what this model cannot do."""
+        """Raise InvalidRequest if `payload` asks for something that this model cannot do."""
         self.resolve_max_tokens(payload)
         _check_prompt_logprobs(payload)
         biased = tuple(token for token, _ in payload.logit_bias)
@@ -97,7 +97,7 @@ class ModelLimits:
 
 
 def _check_prompt_logprobs(payload: Payload) -> None:
-    """InvalidRequest where a reply would hold more of them than the contract allows."""
+    """Raise InvalidRequest if a reply would hold more of them than the contract allows."""
     if payload.num_prompt_logprobs <= MAX_PROMPT_LOGPROBS:
         return
     num_tokens = len(payload.prompt)

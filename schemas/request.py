@@ -1,4 +1,4 @@
-"""One generation request: the flat fields of its queue entry and the payload inside."""
+"""One generation request: the flat fields of its queue entry and the payload in it."""
 
 import sys
 from array import array
@@ -45,16 +45,16 @@ from orcastream.schemas.limits import (
 from orcastream.schemas.sampling import SamplingParams, TokenId
 
 _ID_TYPE = "I"
-"""An array's numbers from 0 to MAX_TOKEN_ID, 32 bits: it takes no others."""
+"""The array type for numbers from 0 to MAX_TOKEN_ID (32 bits); it accepts no others."""
 ENTRY_FIELDS = frozenset({"id", "v", "class", "deadline", "traceparent", "tracestate", "payload"})
 
 M = TypeVar("M", bound=BaseModel)
 
 
 def _token_ids(prompt: object, validate: ValidatorFunctionWrapHandler) -> object:
-    """Prompt ids travel as an array, or as one binary of little-endian uint32 (msgpack only).
+    """Parse prompt ids: an array, or one binary of little-endian uint32 (msgpack only).
 
-    A long prompt is checked as a whole; `validate` looks at each id where something is wrong, and says what.
+    A long prompt is checked as a whole; `validate` checks each id only after that fails, to say which one is wrong.
     """
     if isinstance(prompt, bytes):
         if len(prompt) % 4:
@@ -64,7 +64,7 @@ def _token_ids(prompt: object, validate: ValidatorFunctionWrapHandler) -> object
             ids.byteswap()
         prompt = tuple(ids)
         if 0 < len(prompt) <= MAX_PROMPT_TOKENS:
-            return prompt  # an array of that type holds nothing but ids
+            return prompt  # an array of that type holds only valid ids
     elif isinstance(prompt, list):
         prompt = tuple(prompt)
     return prompt if isinstance(prompt, tuple) and _are_ids(prompt) else validate(prompt)
@@ -91,7 +91,7 @@ PromptIds = Annotated[
 
 
 class RequestParameters(SamplingParams):
-    """All that a producer asks for besides the prompt: sampling, choices, and how the request behaves."""
+    """Everything a producer sets besides the prompt: sampling, choices, and how the request behaves."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -120,12 +120,12 @@ class RequestParameters(SamplingParams):
         le=MAX_LOGPROBS,
         description="Log probability of each token of the prompt and of this many likeliest ones in its place.",
     )
-    constraint: Constraint | None = Field(None, description="What the text of every choice has to follow.")
+    constraint: Constraint | None = Field(None, description="A constraint that the text of every choice must follow.")
     answer_format: str = Field(
         "",
         max_length=MAX_ANSWER_FORMAT_LENGTH,
         pattern=f"^(?:{ANSWER_FORMAT_PATTERN.pattern})?$",
-        description="What the text holds besides content, for those who read it: names with + between them.",
+        description="What the text holds besides content, for its readers: names joined by +.",
     )
     tenant: str = Field(
         DEFAULT_TENANT,
@@ -135,7 +135,7 @@ class RequestParameters(SamplingParams):
     cache_salt: str = Field(
         "",
         max_length=MAX_CACHE_SALT_LENGTH,
-        description="Cached prefixes are shared among requests of equal tenant and salt alone.",
+        description="Cached prefixes are shared only among requests of equal tenant and salt.",
     )
     adapter: str = Field(
         "",
@@ -149,7 +149,7 @@ class RequestParameters(SamplingParams):
         None, gt=0, le=MAX_SLO_MS, description="Target for the time between two tokens. [ms]"
     )
     on_disconnect: Literal["cancel", "continue"] = Field(
-        "continue", description="What the loss of the HTTP client means whose gateway accepted the request."
+        "continue", description="What the loss of its HTTP client means to a request that a gateway accepted."
     )
 
     @model_validator(mode="after")
@@ -160,22 +160,22 @@ class RequestParameters(SamplingParams):
 
     @property
     def num_candidates(self) -> int:
-        """Sequences that are computed for the request: samples, or hypotheses of its beam search."""
+        """Number of sequences computed for the request: samples, or hypotheses of its beam search."""
         return self.best_of or self.n
 
     @property
     def declared_length(self) -> int:
-        """The longest that one candidate gets, as far as the request says. [tokens]"""
+        """The longest output of one candidate, as far as the request states it. [tokens]"""
         return UNSTATED_OUTPUT_TOKENS if self.max_tokens is None else self.max_tokens
 
     @property
     def is_ranked(self) -> bool:
-        """Whether the choices are known only once every candidate has ended: nothing is published before that."""
+        """Whether the choices are known only once every candidate has ended; nothing is published before that."""
         return self.use_beam_search or self.num_candidates > self.n
 
     @property
     def sampling(self) -> SamplingParams:
-        """The sampling parameters alone, as the engine takes them; a beam search draws nothing."""
+        """The sampling parameters alone, as the engine takes them; a beam search draws no samples."""
         values = {name: getattr(self, name) for name in SamplingParams.model_fields}
         if self.use_beam_search:
             values["temperature"] = 0.0
@@ -197,7 +197,7 @@ class Payload(RequestParameters):
 
     @classmethod
     def of(cls, prompt: Sequence[int], parameters: RequestParameters) -> "Payload":
-        """The payload of checked parameters; InvalidRequest naming the place where `prompt` is none."""
+        """Return the payload of checked parameters; raise InvalidRequest naming the place where `prompt` is invalid."""
         checked = _parse(_Prompt, {"prompt": prompt}).prompt
         names = {*parameters.model_fields_set, "prompt"}
         return cls.model_construct(_fields_set=names, **{**parameters.__dict__, "prompt": checked})
@@ -209,22 +209,22 @@ class Payload(RequestParameters):
 
     @property
     def declared_tokens(self) -> int:
-        """What the request counts for before anybody knows what it takes: its prompt and its candidates. [tokens]"""
+        """What the request counts for before its cost is known: its prompt and its candidates. [tokens]"""
         return len(self.prompt) + self.num_candidates * self.declared_length
 
 
 def parse_payload(body: Mapping[str, Any]) -> Payload:
-    """The checked payload; InvalidRequest naming the first field that is wrong."""
+    """Return the checked payload; raise InvalidRequest naming the first field that is wrong."""
     return _parse(Payload, body)
 
 
 def parse_parameters(body: Mapping[str, Any]) -> RequestParameters:
-    """The checked parameters of a request whose prompt is elsewhere; InvalidRequest as `parse_payload`."""
+    """Return the checked parameters of a request whose prompt is elsewhere; raise InvalidRequest as `parse_payload`."""
     return _parse(RequestParameters, body)
 
 
 def _parse(kind: type[M], body: Mapping[str, Any]) -> M:
-    if len(body) > len(kind.model_fields):  # else each of half a million names would get an error of its own
+    if len(body) > len(kind.model_fields):  # otherwise each of half a million names would get its own error
         unknown = next(name for name in body if name not in kind.model_fields)
         raise InvalidRequest(unknown, body[unknown], "no such parameter exists")
     try:
@@ -245,10 +245,10 @@ class GenerationRequest:
     traceparent: str | None = None
     tracestate: str | None = None
     record: str | None = field(default=None, compare=False)
-    """What its gateway keeps beside the entry as long as the id is remembered; no part of the entry."""
+    """The gateway's data stored next to the entry as long as the id is remembered; not part of the entry."""
 
     def fields(self) -> dict[str, str | bytes]:
-        """The flat fields of the queue entry, for XADD."""
+        """Return the flat fields of the queue entry, for XADD."""
         body = self.payload.model_dump(exclude_defaults=True, exclude={"prompt"})
         body["prompt"] = list(self.payload.prompt) if self.form is Form.JSON else _pack_ids(self.payload.prompt)
         flat: dict[str, str | bytes] = {
@@ -273,9 +273,9 @@ class GenerationRequest:
         now_ms: int,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> Self:
-        """Read a queue entry found in the stream of `stream_class`; InvalidRequest where it breaks the contract.
+        """Read a queue entry found in the stream of `stream_class`; raise InvalidRequest if it breaks the contract.
 
-        `id` and `v` are checked first, so that whoever reports the error knows where and in which version to do it.
+        `id` and `v` are checked first, so that the error's reporter knows where and in which version to report it.
         A deadline that has passed is not an error of form: the caller ends such a request as expired.
         """
         request_id = check_id(_text(fields, "id"))

@@ -22,8 +22,8 @@ Bias = Annotated[tuple[TokenId, Annotated[float, Field(ge=-MAX_LOGIT_BIAS, le=MA
 class SamplingParams(BaseModel):
     """Sampling and stop conditions of one request. Immutable; every field is checked on construction.
 
-    Logits are changed by repetition_penalty, then by logit_bias, frequency_penalty and presence_penalty; filters apply
-    in the order temperature, top_k, top_p, min_p. `temperature=0` is greedy.
+    repetition_penalty changes logits first, then logit_bias, frequency_penalty and presence_penalty. Filters apply in
+    the order temperature, top_k, top_p, min_p. `temperature=0` is greedy.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -41,19 +41,19 @@ class SamplingParams(BaseModel):
     )
     min_p: float = Field(0.0, ge=0, le=1, description="Drop tokens less likely than this share of the most likely one.")
     presence_penalty: float = Field(
-        0.0, ge=-2, le=2, description="Taken off the logit of every token that the output has."
+        0.0, ge=-2, le=2, description="Subtracted from the logit of every token that the output contains."
     )
     frequency_penalty: float = Field(
-        0.0, ge=-2, le=2, description="Taken off the logit of a token once for each time that the output has it."
+        0.0, ge=-2, le=2, description="Subtracted from a token's logit once for each time the output contains it."
     )
     repetition_penalty: float = Field(
         1.0,
         gt=0,
         le=MAX_REPETITION_PENALTY,
-        description="Divides the logit of every token of prompt and output where it is above 0, else multiplies it.",
+        description="Divides the logit of every token of prompt and output if it is above 0, else multiplies it.",
     )
     logit_bias: Annotated[tuple[Bias, ...], FailFast()] = Field(
-        (), max_length=MAX_LOGIT_BIASES, strict=False, description="Pairs of a token id and what is added to its logit."
+        (), max_length=MAX_LOGIT_BIASES, strict=False, description="Pairs of a token id and the bias for its logit."
     )
     seed: int | None = Field(
         None,
@@ -64,7 +64,7 @@ class SamplingParams(BaseModel):
     stop_token_ids: Annotated[tuple[TokenId, ...], FailFast()] = Field(
         (), max_length=MAX_STOP_TOKEN_IDS, strict=False, description="Each ends the request, like EOS."
     )
-    ignore_eos: bool = Field(False, description="Go on past the model's own EOS.")
+    ignore_eos: bool = Field(False, description="Continue past the model's own EOS.")
     logprobs: int | None = Field(
         None, ge=0, le=MAX_LOGPROBS, description="Log probability of each chosen token and of this many likeliest ones."
     )

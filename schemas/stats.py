@@ -1,4 +1,4 @@
-"""What a worker's engine does, as it is shown to those who watch."""
+"""The statistics of a worker's engine, as sent to observers."""
 
 from typing import Any, Final
 
@@ -13,27 +13,27 @@ _STRICT: Final = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 @with_config(_STRICT)
 class Stay(TypedDict):
-    """One request in one place of the batch, from joining to leaving. Times are the server's, in milliseconds."""
+    """One request in one slot of the batch, from joining to leaving. Times are the server's, in milliseconds."""
 
     number: int
-    """Tells the stays at one worker apart."""
+    """Distinguishes the stays at one worker."""
     id: str
-    """The request's id; '' for whoever may not know it."""
+    """The request's id; '' for observers who may not know it."""
     choice: int
     tenant: str
     request_class: str
     place: int
-    """Its place in the batch, from 0; the lowest that was free."""
+    """Its slot in the batch, from 0; the lowest that was free."""
     prompt_tokens: int
     cached_tokens: int
     """Prompt tokens that the prefix cache saved."""
     output_tokens: int
     continued: bool
-    """Whether it goes on from tokens that another attempt wrote: a takeover, if that was another worker's."""
+    """Whether it continues from tokens of another attempt; a takeover if another worker made that attempt."""
     arrived_ms: float
     joined_ms: float
     first_ms: float | None
-    """When its first token came; None: not yet."""
+    """When its first token arrived; None: not yet."""
     left_ms: float | None
     left: str | None
     """Why it left: `finished`, `preempted`, `withdrawn` (cancelled, overdue, failed or at a stop string)."""
@@ -44,14 +44,14 @@ class Batch(TypedDict):
     """The spans of one flat batch, those that decode first."""
 
     stays: list[int]
-    """Whose each span is: numbers of `WorkerStats.stays`."""
+    """The stay of each span: numbers of `WorkerStats.stays`."""
     tokens: list[int]
     decodes: int
 
 
 @with_config(_STRICT)
 class Blocks(TypedDict):
-    """The KV blocks of one layer group; `runs` as engine/kv/block_map.py says, by places."""
+    """The KV blocks of one layer group; `runs` as in engine/kv/block_map.py, by slots."""
 
     window: int | None
     num_blocks: int
@@ -61,26 +61,26 @@ class Blocks(TypedDict):
 
 @with_config(_STRICT)
 class WorkerStats(TypedDict):
-    """What one worker's engine did since the entry before, and what it holds now; complete by itself."""
+    """What one worker's engine did since the previous entry, and what it holds now; each entry is self-contained."""
 
     worker: str
     policy: str
     policies: list[str]
-    """Those that it would switch to."""
+    """The policies that it can switch to."""
     sent_ms: float
     num_places: int
     waiting: int
-    """Requests that wait in its engine."""
+    """Requests waiting in its engine."""
     stays: list[Stay]
-    """All that are in the batch, and those that have left since the entry before."""
+    """The requests in the batch, and those that left since the previous entry."""
     batches: list[Batch]
     iterations: list[tuple[float, float, int]]
-    """Begin of each, milliseconds after `sent_ms` (negative); how long it took; which of `batches` it computed."""
+    """Start of each, in milliseconds after `sent_ms` (negative); its duration; which of `batches` it computed."""
     blocks: list[Blocks]
     preemptions: int
-    """In all."""
+    """In total."""
     queried_tokens: int
-    """Prompt tokens of all that joined, and those of them that the cache had."""
+    """Prompt tokens of all requests that joined; `cached_tokens` are those found in the cache."""
     cached_tokens: int
 
 
@@ -88,13 +88,13 @@ _ADAPTER: Final = TypeAdapter(WorkerStats)
 
 
 def encode_stats(stats: WorkerStats) -> bytes:
-    """One entry's payload: a msgpack map."""
+    """Return one entry's payload: a msgpack map."""
     body: dict[str, Any] = {**stats}
     return encode(body, Form.MSGPACK)
 
 
 def decode_stats(payload: bytes) -> WorkerStats:
-    """The statistics in a payload; InvalidRequest where it holds something else."""
+    """Return the statistics in a payload; raise InvalidRequest if it holds anything else."""
     try:
         return _ADAPTER.validate_python(decode(payload))
     except ValidationError as error:

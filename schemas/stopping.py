@@ -1,4 +1,4 @@
-"""When is a choice finished? One rule for the engine and for whoever continues from a reply log."""
+"""When a choice is finished: one rule for the engine and for every reader that continues from a reply log."""
 
 from collections.abc import Collection, Sequence
 from enum import StrEnum
@@ -7,7 +7,7 @@ from orcastream.schemas.sampling import SamplingParams
 
 
 class FinishReason(StrEnum):
-    """Why a choice ended by itself."""
+    """Why a choice ended without an error."""
 
     STOP = "stop"
     """EOS, a stop token or a stop string."""
@@ -18,7 +18,7 @@ class FinishReason(StrEnum):
 def finish_reason(
     token: int, num_tokens: int, sampling: SamplingParams, eos_token_ids: Collection[int], max_tokens: int
 ) -> FinishReason | None:
-    """The reason to stop after `token`, the `num_tokens`-th output token (1-based) of its choice; None to go on.
+    """Return the reason to stop after `token`, the choice's `num_tokens`-th output token (1-based); None to continue.
 
     `max_tokens` is the resolved bound: sampling.max_tokens, or what the context leaves.
     """
@@ -29,14 +29,14 @@ def finish_reason(
 
 
 def stop_ids(sampling: SamplingParams, eos_token_ids: Collection[int]) -> frozenset[int]:
-    """The tokens that can be the reason to stop."""
+    """Return the tokens that can end a choice."""
     return frozenset(sampling.stop_token_ids).union(() if sampling.ignore_eos else eos_token_ids)
 
 
 def first_finish(
     tokens: Sequence[int], sampling: SamplingParams, eos_token_ids: Collection[int], max_tokens: int
 ) -> tuple[int, FinishReason] | None:
-    """How many of `tokens` (a choice's output from its start) count, and why it ended there; None if it goes on."""
+    """Return how many of `tokens` (a choice's output from its start) count and why it ended; None if it continues."""
     for num_tokens, token in enumerate(tokens, start=1):
         reason = finish_reason(token, num_tokens, sampling, eos_token_ids, max_tokens)
         if reason is not None:

@@ -1,4 +1,4 @@
-"""Text from somebody else, which JSON's escapes can make what UTF-8 cannot say."""
+"""Checks on untrusted text, in which JSON escapes can encode what UTF-8 cannot."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,11 +6,11 @@ from typing import Final
 from orcastream.schemas.errors import InvalidRequest
 
 MAX_VALUE_DEPTH: Final = 64
-"""Of maps and arrays in tools, in the arguments of calls that a model is shown, and in a client's messages."""
+"""Of maps and arrays in tools, in the arguments of calls that a model sees, and in a client's messages."""
 
 
 def check_text(field: str, text: str) -> str:
-    """The text itself; InvalidRequest where it holds half a surrogate pair, which is no text."""
+    """Return the text; raise InvalidRequest if it holds half a surrogate pair, which is not text."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -19,7 +19,7 @@ def check_text(field: str, text: str) -> str:
 
 
 def check_value(field: str, value: object, depth: int = MAX_VALUE_DEPTH) -> None:
-    """InvalidRequest where a text in a JSON value, names among them, is none, or where it is nested too deeply."""
+    """Raise InvalidRequest if a JSON value, names included, holds invalid text or is nested too deeply."""
     if isinstance(value, str):
         check_text(field, value)
     elif isinstance(value, Mapping | list) and not depth:

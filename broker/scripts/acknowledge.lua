@@ -1,6 +1,6 @@
--- Take an entry that has ended out of the group, out of its stream, and off the books.
+-- Remove an entry that has ended from the group, its stream and the ledger.
 -- KEYS[1] request stream, KEYS[2] work   ARGV[1] group, ARGV[2] entry id, ARGV[3] class and entry id
--- Returns 1 deleted by this call, 0 it was gone
+-- Returns 1 deleted by this call, 0 already gone
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
 local deleted = redis.call('XDEL', KEYS[1], ARGV[2])
 release(KEYS[2], ARGV[3])

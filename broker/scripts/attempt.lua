@@ -1,4 +1,4 @@
--- Set how many deliveries of an entry count, if it is still this worker's; its lease is renewed on the way.
+-- Set how many deliveries of an entry count, if the entry is still this worker's; this also renews its lease.
 -- KEYS[1] request stream   ARGV[1] group, ARGV[2] worker, ARGV[3] entry id, ARGV[4] number, or +1 for one more
 -- Returns 1 done, 0 not this worker's
 local id = ARGV[3]

@@ -1,5 +1,5 @@
--- A gateway reads these replies: its marks count for one lease. Where a client stands behind a request, it is there for
--- so long, and then has its grace.
+-- A gateway reads these replies: its marks count for one lease. If a request depends on a client, the client counts as
+-- present for that long, and then has its grace period.
 -- KEYS[1] clients (request id -> when its client counts as gone, Unix ms), KEYS[2..] readers of one reply each
 -- ARGV[1] gateway, ARGV[2] lease ms, ARGV[3] grace ms, then per reply: request id, 1: the gateway accepted it for a client
 local time = redis.call('TIME')

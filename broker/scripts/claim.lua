@@ -1,15 +1,15 @@
--- Claim requests that nobody was given yet, each time the one of the greatest precedence: age times weight of its class
+-- Claim requests that were never delivered, each time the one with the greatest precedence: age times weight of its class
 -- KEYS request streams, most urgent class first
--- ARGV[1] group, ARGV[2] consumer, ARGV[3] how many at most, ARGV[4] weight of a class in units of that of the next one
--- Returns {{number of its stream in KEYS, entry id, fields} ...}; NOGROUP, with nothing claimed, where a stream or its
--- group is missing; another error of a stream where no other stream has anything
+-- ARGV[1] group, ARGV[2] consumer, ARGV[3] how many at most, ARGV[4] weight of a class relative to the next lower one
+-- Returns {{number of its stream in KEYS, entry id, fields} ...}; NOGROUP, with nothing claimed, if a stream or its
+-- group is missing; another error of a stream if no other stream has an entry
 local group, consumer, class_weight = ARGV[1], ARGV[2], tonumber(ARGV[4])
 
--- The clock that made the ids, so that one glance of it ages all entries alike.
+-- The clock that made the entry ids, read once so that all entries are aged alike.
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
--- The first entry behind an id is the oldest that waits in its class, so no other one of the class can go before it.
+-- The first entry after an id is the oldest waiting one of its class, so no other entry of the class can precede it.
 local function precedence_behind(number, id)
   local entries = redis.call('XRANGE', KEYS[number], '(' .. id, '+', 'COUNT', 1)
   if #entries == 0 then return nil end

@@ -1,20 +1,20 @@
--- Accept a request once: its terms, `seen`, XADD and the books, together or not at all.
+-- Accept a request once: check its terms, then write `seen`, the entry and the ledger, together or not at all.
 -- KEYS[1..4] request streams, most urgent first; KEYS[5] seen key; KEYS[6] work; KEYS[7] throughput; KEYS[8] rate of the
--- tenant; perhaps KEYS[9] record
--- ARGV[1] JSON object, ARGV[2..] fields of the entry, perhaps the record behind them. In the object:
+-- tenant; optionally KEYS[9] record
+-- ARGV[1] JSON object, ARGV[2..] fields of the entry, optionally followed by the record. In the object:
 --   class, tenant, deadline (Unix ms), tokens (prompt and longest answers together), length (tokens of the longest answer),
---   seen_until (Unix ms, when `seen` expires), perhaps replaces (entry that this one replaces if it is gone), and
---   record (true where there is one, which is kept for as long as `seen`);
---   and the terms, of which any may be missing: max_requests and max_tokens, waiting and running in the class; max_wait_ms,
---   and max_wait_share of the time up to the deadline; requests_per_minute and max_concurrency of the tenant, and
+--   seen_until (Unix ms, when `seen` expires), optionally replaces (the entry that this one replaces if it is gone),
+--   and record (true if there is one; it is stored as long as `seen`);
+--   and the terms, all optional: max_requests and max_tokens, waiting and running in the class; max_wait_ms, and
+--   max_wait_share of the time until the deadline; requests_per_minute and max_concurrency of the tenant, and
 --   tenant_requests and tenant_tokens, its share of the queue
--- Returns {class, entry id and perhaps how it ended and whose it was, duplicate 0|1, depth}
+-- Returns {class, entry id and optionally outcome and tenant, duplicate 0|1, depth}
 --      or {'', reason, found, allowed, after how many ms to try again}; then nothing was written
 local asked = cjson.decode(ARGV[1])
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
 local MINUTE_MS = 60000
--- The part of its time that a request may be expected to take, the wait included: what is expected is a mean.
+-- The part of its time that a request may be expected to take, including the wait: the expectation is a mean.
 local END_SHARE = 0.8
 
 local numbers, lengths, depth = {}, {}, 0
@@ -26,8 +26,7 @@ end
 local own = numbers[asked.class]
 if not own then return redis.error_reply('ERR class: no stream in KEYS is of it') end
 
--- Number of the stream and entry id; nil where it is no `class entry-id`, after which two words may say how it ended and
--- whose it was
+-- Number of the stream and entry id; nil if `ref` is not `class entry-id`, optionally followed by outcome and tenant
 local function parsed(ref)
   local class, id, rest = string.match(ref, '^(%S+) (%d+%-%d+)(.*)$')
   if rest ~= '' and not (rest and string.match(rest, '^ %S+ %S+$')) then return nil end
@@ -39,13 +38,13 @@ local function exists(ref)
   return i ~= nil and #redis.call('XRANGE', KEYS[i], id, id) > 0
 end
 
--- A number that stands in the books; 0 where there is none.
+-- A number from the ledger; 0 if it has none.
 local function counted(field)
   local value = redis.pcall('HGET', KEYS[6], field)
   return math.max(type(value) == 'string' and tonumber(value) or 0, 0)
 end
 
--- Tokens asked for by what waits and runs in a class. An entry that was written by plain XADD counts as the mean one.
+-- Tokens asked for by a class's waiting and running requests. An entry written with plain XADD counts as the mean one.
 local function tokens_of(i)
   local class = string.match(KEYS[i], '[^:]+$')
   local requests, tokens = counted('requests ' .. class), counted('tokens ' .. class)
@@ -53,8 +52,8 @@ local function tokens_of(i)
   return tokens + math.max(lengths[i] - requests, 0) * tokens / requests
 end
 
--- What all workers serve together: tokens per ms, ms per token of one answer, tokens done of what runs, weight of a class.
--- There may be many of them, and mostly nobody has to know.
+-- What all workers serve together: tokens per ms, ms per token of one answer, tokens already done of running requests,
+-- weight of a class. Computed only when needed, because there may be many workers.
 local service
 local function served()
   if service then return service end
@@ -77,15 +76,15 @@ local function served()
   return sum
 end
 
--- How long a new request of the class is expected to wait. Of what is less urgent only the oldest go before it, a share
--- that is the ratio of the weights.
+-- How long a new request of the class is expected to wait. Of less urgent requests only the oldest precede it, a share
+-- equal to the ratio of the weights.
 local function expected_wait_ms()
   local ahead = 0
   for i = 1, 4 do ahead = ahead + tokens_of(i) * math.min(served().class_weight ^ (own - i), 1) end
   return math.max(ahead - served().done, 0) / served().per_ms
 end
 
--- Whether anything waits that no worker was given. While nothing does, workers have places, or all are just taken.
+-- Whether any entry is still undelivered. While none is, workers have free slots or have only just filled them.
 local function anything_waits()
   for i = 1, 4 do
     local pending = redis.pcall('XPENDING', KEYS[i], 'workers')
@@ -94,14 +93,14 @@ local function anything_waits()
   return false
 end
 
--- The tenant's bucket, as the time at which it is full again (generic cell rate algorithm): a minute's requests at once
+-- The tenant's bucket, as the time at which it is full again (generic cell rate algorithm); its burst is a minute's requests
 local function bucket_full_ms()
   local stored = redis.pcall('GET', KEYS[8])
   local full_ms = type(stored) == 'string' and tonumber(stored) or now_ms
   return math.max(full_ms, now_ms) + MINUTE_MS / asked.requests_per_minute
 end
 
--- Why the request is not accepted: reason, found, allowed, ms to wait; nil where it is
+-- Why the request is not accepted: reason, found, allowed, ms to wait; nil if it is accepted
 local function refusal()
   if asked.requests_per_minute then
     local late_ms = bucket_full_ms() - now_ms - MINUTE_MS
@@ -141,7 +140,7 @@ end
 
 local seen, replaces = redis.pcall('GET', KEYS[5]), asked.replaces or ''
 local seen_until = string.format('%.0f', asked.seen_until)
--- What somebody else wrote there says nothing.
+-- Ignore a value that some other program wrote there.
 if type(seen) ~= 'string' or not parsed(seen) then seen = false end
 if seen and (string.match(seen, '^%S+ %S+') ~= replaces or exists(seen)) then
   return {seen, 1, depth}
@@ -155,7 +154,7 @@ if refused then
   for i = 2, 4 do refused[i] = math.floor(refused[i] + 0.5) end
   return {'', unpack(refused)}
 end
--- The first write: out of memory it is refused, and nothing was done. Once it is done, memory stops nothing below.
+-- The first write: if memory is full, it is refused and nothing has changed. Later writes do not fail for lack of memory.
 local id = redis.call('XADD', KEYS[own], '*', unpack(ARGV, 2, asked.record and #ARGV - 1 or #ARGV))
 local ref = asked.class .. ' ' .. id
 local set = redis.pcall('SET', KEYS[5], ref, 'PXAT', seen_until)
@@ -164,7 +163,7 @@ if set.err then
   return set
 end
 if asked.record then redis.call('SET', KEYS[9], ARGV[#ARGV], 'PXAT', seen_until) end
--- Where somebody else has spoilt these keys nothing is counted, and everything is served.
+-- If some other program has corrupted these keys, nothing is counted, and every request is served.
 redis.pcall('HSET', KEYS[6], ref, string.format('%.0f %s', asked.tokens, asked.tenant))
 redis.pcall('HINCRBY', KEYS[6], 'requests ' .. asked.class, 1)
 redis.pcall('HINCRBY', KEYS[6], 'tokens ' .. asked.class, string.format('%.0f', asked.tokens))

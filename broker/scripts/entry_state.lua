@@ -1,4 +1,4 @@
--- What became of one queue entry, without sending its body.
+-- Return the state of one queue entry without its body.
 -- KEYS[1] request stream   ARGV[1] group, ARGV[2] entry id
 -- Returns {exists 0|1, consumer or '', idle ms, deliveries}
 local exists = #redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2]) > 0 and 1 or 0

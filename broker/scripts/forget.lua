@@ -1,5 +1,5 @@
--- Delete a consumer, but only while it holds nothing: its pending entries would be lost with it.
--- KEYS[1] request stream   ARGV[1] group, ARGV[2] consumer, ARGV[3] least idle ms
+-- Delete a consumer only if it holds nothing: its pending entries would be lost with it.
+-- KEYS[1] request stream   ARGV[1] group, ARGV[2] consumer, ARGV[3] minimum idle ms
 -- Returns 1 deleted, 0 left alone
 local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])
 if consumers.err then return 0 end

@@ -1,6 +1,6 @@
--- Make the leases that are still this worker's expire at once. The deliveries do not count as attempts.
--- KEYS[1] request stream   ARGV[1] group, ARGV[2] worker, then for each entry its id, the idle ms to set, and how many
--- deliveries to take back
+-- Make the leases that are still this worker's expire at once. These deliveries do not count as attempts.
+-- KEYS[1] request stream   ARGV[1] group, ARGV[2] worker, then for each entry its id, the idle ms to set, and the number
+-- of deliveries to take back
 -- Returns per entry 1 handed over, 0 not this worker's
 local done = {}
 for i = 3, #ARGV, 3 do

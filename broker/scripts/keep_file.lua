@@ -1,9 +1,9 @@
--- Enter a file into its tenant's list, or say it anew; files that have expired leave the list. One that cannot be read stays,
--- and counts as a file without bytes.
+-- Add a file to its tenant's list, or update it; expired files leave the list. An unreadable record stays, and counts as
+-- a file without bytes.
 -- KEYS[1] the tenant's files
 -- ARGV[1] id, ARGV[2] the file as JSON with size_bytes and expires_ms, ARGV[3] now, ms,
--- ARGV[4] most bytes of all files together, ARGV[5] most files; 0: any
--- Returns {1}; or, where it is not entered, {0, bytes} or {-1, files} that there would be
+-- ARGV[4] most bytes of all files together, ARGV[5] most files; 0: no limit
+-- Returns {1}; or, if it is not added, {0, bytes} or {-1, files} that there would be
 local file = cjson.decode(ARGV[2])
 local bytes, files, latest_ms = file.size_bytes, 1, file.expires_ms
 local entered = redis.call('HGETALL', KEYS[1])

@@ -1,7 +1,7 @@
--- The right to run a job, which one runner at a time has; what a late one still does is harmless: a line has one result.
+-- The right to run a job, held by one runner at a time. A late runner does no harm: each line gets one result.
 -- KEYS[1] job, KEYS[2] its runner
--- ARGV[1] name of the runner, ARGV[2] for how long, ms; 0: it gives the right back
--- Returns 1 it has the right (until now, where it gave it back), 2 it has and the job is cancelled, 0 another has it;
+-- ARGV[1] name of the runner, ARGV[2] for how long, ms; 0: release the right
+-- Returns 1 it has the right (until now, if released), 2 it has the right and the job is cancelled, 0 another has it;
 --      or -1: there is no such job
 if redis.call('EXISTS', KEYS[1]) == 0 then return -1 end
 local holder = redis.call('GET', KEYS[2])

@@ -1,6 +1,6 @@
--- A gateway reads this reply no more: the grace of its client begins, unless another gateway reads it.
+-- A gateway stops reading this reply: the client's grace period begins, unless another gateway reads it.
 -- KEYS[1] clients, KEYS[2] readers of the reply   ARGV[1] gateway, ARGV[2] grace ms, ARGV[3] request id
--- Returns when the client counts as gone (Unix ms), 0 where none stands behind the request
+-- Returns when the client counts as gone (Unix ms), 0 if the request depends on no client
 redis.call('HDEL', KEYS[2], ARGV[1])
 if not redis.call('ZSCORE', KEYS[1], ARGV[3]) then return 0 end
 local time = redis.call('TIME')

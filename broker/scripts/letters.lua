@@ -1,10 +1,10 @@
--- The next few dead letters, the newest first, without what was asked in them.
+-- Return the next few dead letters, newest first, without their prompts.
 -- KEYS[1] dead letters   ARGV[1] where to begin, ARGV[2] how many
 -- Returns {letter id, entry, reason, message, attempts, request id, deadline, bytes of the payload} per letter
 local found = {}
 for _, letter in ipairs(redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', ARGV[2])) do
   local flat, own, request = letter[2], {}, {}
-  -- bury.lua puts its own five fields before those of the entry, which may bear the same names.
+  -- bury.lua puts its own five fields before those of the entry, which may have the same names.
   for i = 1, #flat, 2 do
     local fields = i <= 10 and own or request
     fields[flat[i]] = flat[i + 1]

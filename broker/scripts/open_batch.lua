@@ -1,7 +1,7 @@
--- Enter a batch among those that gateways have to run, unless its tenant has as many there as it may.
+-- Add a batch to those that gateways must run, unless its tenant already has as many open as allowed.
 -- KEYS[1] open batches: id → tenant
 -- ARGV[1] id, ARGV[2] tenant, ARGV[3] most open batches of one tenant
--- Returns 1 entered, by this call or before, or 0: not
+-- Returns 1 added, by this call or before, or 0 not added
 if redis.call('HGET', KEYS[1], ARGV[1]) then return 1 end
 local count = 0
 for _, tenant in ipairs(redis.call('HVALS', KEYS[1])) do

@@ -1,6 +1,6 @@
--- Take entries off the books that somebody deleted without acknowledge.lua, where there are any.
--- KEYS[1..4] request streams, KEYS[5] work   ARGV[1] cursor, 0 at first, ARGV[2] how many records to look at
--- Returns {cursor to go on from, 0 at the end, how many were taken off}
+-- Remove entries from the ledger that were deleted without acknowledge.lua, if there are any.
+-- KEYS[1..4] request streams, KEYS[5] work   ARGV[1] cursor, 0 at first, ARGV[2] how many records to check
+-- Returns {cursor to continue from, 0 at the end, how many were removed}
 local streams, too_many = {}, false
 for i = 1, 4 do
   local class = string.match(KEYS[i], '[^:]+$')

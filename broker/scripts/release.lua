@@ -1,5 +1,5 @@
--- For other scripts, in front of which it is put: an entry that is gone counts no longer among the work of its class and
--- tenant. Each counts once, since its record goes with it.
+-- Prepended to other scripts: an entry that is gone no longer counts toward the work of its class and tenant. Each entry
+-- is subtracted once, since its record goes with it.
 local function release(work, ref)
   local record = redis.pcall('HGET', work, ref)
   if type(record) ~= 'string' then return 0 end

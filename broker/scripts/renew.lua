@@ -1,5 +1,5 @@
--- Renew the leases that are still this worker's, and read the cancel flags on the way.
--- KEYS[1] request stream, KEYS[2..] cancel keys   ARGV[1] group, ARGV[2] worker, ARGV[3..] entry ids, as the cancel keys
+-- Renew the leases that are still this worker's, and read the cancel flags in the same call.
+-- KEYS[1] request stream, KEYS[2..] cancel keys   ARGV[1] group, ARGV[2] worker, ARGV[3..] entry ids, same order
 -- Returns per entry 0 not owned, 1 owned, 2 not owned and cancelled, 3 owned and cancelled
 local flags = {}
 for i = 3, #ARGV do

@@ -1,5 +1,5 @@
--- What is kept of one response counts no more. KEYS[1] expiries, KEYS[2] bytes, for the scripts that this stands in front
--- of. Returns 1 counted until now, 0 not.
+-- Prepended to other scripts: stop counting one stored response. KEYS[1] expiries, KEYS[2] bytes.
+-- Returns 1 if it was counted until now, else 0.
 local function uncount(id)
   local bytes = redis.call('HGET', KEYS[2], id)
   redis.call('ZREM', KEYS[1], id)

@@ -1,6 +1,6 @@
--- Results of a job in the order in which they came: as many as are asked for, or as have some bytes; at least one.
+-- Return results of a job in order of arrival, up to a count or a number of bytes; at least one.
 -- KEYS[1] its results
--- ARGV[1] where to begin, as XRANGE has it, ARGV[2] most results, ARGV[3] bytes from which on there are no more
+-- ARGV[1] where to begin, as in XRANGE, ARGV[2] most results, ARGV[3] bytes from which on no more are added
 -- Returns entries, as XRANGE does
 local page, bytes, begin = {}, 0, ARGV[1]
 while #page < tonumber(ARGV[2]) and bytes < tonumber(ARGV[3]) do

@@ -1,7 +1,7 @@
--- A job's lines are all there: it can be run.
+-- All lines of a job have been added: it can be run.
 -- KEYS[1] job, KEYS[2] its lines
 -- ARGV[1] number of lines
--- Returns 1 sealed, by this call or before; 0 not: a line is missing, and all are to be added anew;
+-- Returns 1 sealed, by this call or before; 0 not: a line is missing, and all must be added again;
 --      or -1: there is no such job
 if redis.call('EXISTS', KEYS[1]) == 0 then return -1 end
 if redis.call('HGET', KEYS[1], 'total') then return 1 end

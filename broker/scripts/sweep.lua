@@ -1,10 +1,10 @@
--- Look at the next few entries of one request stream.
--- Entries that were delivered but are not pending (their consumer was deleted, the group began behind them, somebody
--- acknowledged without deleting) would wait for ever: they become pending with a lease that has expired.
+-- Check the next few entries of one request stream.
+-- Entries that were delivered but are not pending (their consumer was deleted, the group began after them, or a client
+-- acknowledged without deleting) would wait forever: they become pending with an expired lease.
 -- KEYS[1] request stream
 -- ARGV[1] group, ARGV[2] where to begin, ARGV[3] how many, ARGV[4] deadlines before this are overdue (Unix ms),
 -- ARGV[5] consumer that holds repaired entries, ARGV[6] idle ms to give them
--- Returns {where to go on or '' at the end, repaired, {entry id, request id, deadline} per overdue entry ...}
+-- Returns {where to continue or '' at the end, repaired, {entry id, request id, deadline} per overdue entry ...}
 local entries = redis.call('XRANGE', KEYS[1], ARGV[2], '+', 'COUNT', ARGV[3])
 if #entries == 0 then return {'', 0} end
 local first, last = entries[1][1], entries[#entries][1]
@@ -30,7 +30,7 @@ if bound then
   for _, item in ipairs(redis.call('XPENDING', KEYS[1], ARGV[1], first, last, #entries)) do pending[item[1]] = true end
 end
 
--- The list above may be cut short by pending entries whose bodies are gone, so ask again before repairing.
+-- Pending entries whose bodies are gone may cut the list above short, so ask again before repairing.
 local function is_pending(id)
   return pending[id] or #redis.call('XPENDING', KEYS[1], ARGV[1], id, id, 1) > 0
 end

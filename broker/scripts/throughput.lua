@@ -1,5 +1,5 @@
--- A worker says what it serves; reports that have run out go.
--- KEYS[1] throughput   ARGV[1] worker, ARGV[2] ms that the report counts, ARGV[3] report, JSON object; '': it serves no more
+-- Record a worker's throughput; expired reports are removed.
+-- KEYS[1] throughput   ARGV[1] worker, ARGV[2] ms that the report counts, ARGV[3] report, JSON object; '': it stopped serving
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local flat = redis.call('HGETALL', KEYS[1])
