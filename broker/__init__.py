@@ -1,1 +1,1 @@
-"""The protocol against Redis, one implementation for producers, gateways and workers."""
+"""The protocol against Redis: one implementation for producers, gateways and workers."""

@@ -1,4 +1,4 @@
-"""Where Redis is: the parts of a URL that leads to one server, to sentinels that know the master, or to a cluster."""
+"""The address of Redis, parsed from a URL: one server, sentinels that know the master, or a cluster."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ _SERVER = (
 _SENTINEL = "redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...]/SERVICE[/DB], or rediss+sentinel:// alike"
 _CLUSTER = "redis+cluster://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...], or rediss+cluster:// alike"
 _PARAMETERS = frozenset({"username", "password", *URL_QUERY_ARGUMENT_PARSERS})
-"""Beside `ssl_...`; redis-py's others cannot be said in text."""
+"""In addition to `ssl_...`; redis-py's other parameters cannot be expressed as text."""
 POOL_PARAMETERS = ("max_connections", "timeout")
-"""What redis-py takes from a URL for a pool of connections, and a single one does not."""
+"""URL parameters that redis-py uses for a connection pool and not for a single connection."""
 _SENTINEL_PARAMETERS = {"sentinel_username": "username", "sentinel_password": "password"}
 SENTINEL_PORT = 26379
 _SERVER_PORT = 6379
 
 
 class Mode(StrEnum):
-    """What a URL leads to."""
+    """What kind of deployment a URL names."""
 
     SERVER = "server"
     SENTINEL = "sentinel"
@@ -34,10 +34,10 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """`options` are redis-py's for a connection to a server; with sentinels or a cluster without its host and port.
+    """A parsed URL. `options` are redis-py's connection options, without host and port for sentinels or a cluster.
 
-    `hosts` are the sentinels, or those nodes of the cluster that are asked for all others; `service` is the name that
-    sentinels know the master by, `sentinel_options` those of a connection to a sentinel.
+    `hosts` are the sentinels, or the cluster's seed nodes; `service` is the sentinels' name of the master,
+    `sentinel_options` the options of a connection to a sentinel.
     """
 
     mode: Mode
@@ -48,7 +48,7 @@ class RedisAddress:
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """ValueError, which says what is allowed, for a URL that is none or says what redis-py would pass over."""
+        """Parse `url`; raise ValueError, with what is allowed, if it is invalid or has parts that redis-py ignores."""
         scheme, _, rest = url.partition("://")
         plain, _, kind = scheme.lower().partition("+")
         if kind == "":
@@ -83,14 +83,14 @@ class RedisAddress:
 
 
 def is_encrypted(url: str) -> bool:
-    """Whether connections to what the URL leads to are made with TLS."""
+    """Whether connections to this URL use TLS."""
     return url.lower().startswith(("rediss://", "rediss+"))
 
 
 def _members(
     scheme: str, authority: str, rest: str, port: int, allowed: str
 ) -> tuple[dict[str, Any], tuple[tuple[str, int], ...]]:
-    """The options of a connection to any of several hosts, and these; ValueError `allowed` for what is none."""
+    """Return the options of a connection to any of several hosts, and the hosts; raise ValueError(allowed)."""
     user, at, hosts = authority.rpartition("@")
     if not all(hosts.split(",")):
         raise ValueError(allowed)
@@ -102,7 +102,7 @@ def _members(
 
 
 def _checked(url: str, allowed: str) -> dict[str, Any]:
-    """redis-py's options of a connection to one server; ValueError `allowed` where it cannot make one of the URL."""
+    """Return redis-py's options of a connection to one server; raise ValueError(allowed) if `url` is invalid."""
     try:
         parts = urlsplit(url)
         options: dict[str, Any] = dict(parse_url(url))

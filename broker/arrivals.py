@@ -1,4 +1,4 @@
-"""Requests that nobody was given yet, and which of them goes first."""
+"""New requests of one lane: claims entries that were never delivered, in order of precedence."""
 
 from redis.exceptions import ResponseError
 
@@ -16,12 +16,12 @@ from orcastream.schemas.keys import CLASSES, GROUP, Keys, class_weights
 class Arrivals:
     """Claims new entries of one lane by accumulating priority: the greatest age times weight of the class goes first.
 
-    A class weighs `class_weight` times the one below it, at least 1; 1 makes one queue of all classes. So while more
-    comes than is served, waits grow in one ratio, that of the weights, however long they get; and an entry waits at
-    most that ratio times as long as the longest waits of a class above. (L. Kleinrock, A delay dependent queue
+    A class weighs `class_weight` times the next lower one, at least 1; with 1, all classes share one queue. So while
+    more requests arrive than are served, waits grow in the ratio of the weights, however long they get; and an entry
+    waits at most that ratio times as long as the longest wait of a higher class. (L. Kleinrock, A delay dependent queue
     discipline, Naval Research Logistics Quarterly 1964; D. Stanford, P. Taylor, I. Ziedins, Waiting time distributions
-    in the accumulating priority queue, Queueing Systems 2014.) Ages follow from the ids of entries and the server's
-    clock. Raises LinkLost and ResponseError.
+    in the accumulating priority queue, Queueing Systems 2014.) Ages follow from entry ids and the server's clock. Calls
+    raise LinkLost and ResponseError.
     """
 
     def __init__(self, link: Connection, keys: Keys, worker: str, class_weight: float) -> None:
@@ -32,7 +32,7 @@ class Arrivals:
         self._weights = class_weights(class_weight)
 
     async def claim(self, count: int) -> list[Claimed]:
-        """At most `count` entries, the first ones of all classes; one step of the server, whatever rivals do."""
+        """Claim at most `count` entries, the first of all classes; atomic on the server, whatever rivals do."""
         streams = [self.keys.requests(name) for name in CLASSES]
         try:
             reply = await self._link.run(CLAIM, streams, [GROUP, self._worker, count, repr(self._class_weight)])
@@ -45,7 +45,7 @@ class Arrivals:
         ]
 
     async def wait(self, blocking_link: Link, timeout_ms: int) -> list[Claimed]:
-        """Block until something arrives: at most one entry of each class, the first of them first."""
+        """Block until something arrives; claim at most one entry of each class, in order of precedence."""
         streams = [self.keys.requests(name) for name in CLASSES]
         read = ("XREADGROUP", "GROUP", GROUP, self._worker, "COUNT", 1, "BLOCK", timeout_ms, "STREAMS")
         try:
@@ -67,7 +67,7 @@ class Arrivals:
         return claimed
 
     def _order(self, ref: EntryRef, now_ms: int) -> tuple[float, int]:
-        """The greatest precedence first, as claim.lua has it; of equals the more urgent class."""
+        """Sort key: the greatest precedence first, as in claim.lua; on a tie the more urgent class."""
         arrived_ms, _, rank = ref.order
         age_ms = max(now_ms - arrived_ms, 1)
         return -age_ms * self._weights[ref.priority_class], rank

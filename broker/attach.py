@@ -1,4 +1,4 @@
-"""Begin an epoch: fence every older writer of a reply log, read it, and see whether the request is still mine."""
+"""Begins an epoch: fences every older writer of a reply log, reads it, and checks that the request is still mine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ from orcastream.schemas.events import EventId, Started, encode_event
 from orcastream.schemas.keys import Keys
 
 ATTEMPTS = 5
-"""How often an attach begins again because a rival attached in the middle of it."""
+"""How often an attach is repeated because a rival attached during it."""
 MAX_EPOCH = 2**64 - 1
-"""The largest number that the first part of an entry id can be."""
+"""The largest first part of an entry id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The log is open for writing; `fold` is what stands in it, this epoch's started event included.
+    """The log is open for writing; `fold` holds its contents, including this epoch's started event.
 
-    `cancelled`: whether the request was, when the epoch began.
+    `cancelled`: whether the request was cancelled when the epoch began.
     """
 
     log: ReplyLog
@@ -38,19 +38,19 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class NotMine:
-    """The queue entry is gone or somebody else's: drop the request."""
+    """The queue entry is gone or belongs to another worker: drop the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Another entry of this id has begun the log, or is earlier; mine has been acknowledged and deleted."""
+    """Another entry of this id began the log, or is earlier; mine has been acknowledged and deleted."""
 
     other: EntryRef
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The log holds a terminal event; the clean-up has been finished."""
+    """The log holds a terminal event; the cleanup is complete."""
 
     fold: Fold
 
@@ -73,13 +73,13 @@ async def attach(
     above_epoch: int = 0,
     first_claim_until_ms: int | None = None,
 ) -> Attachment:
-    """Fence, read, and decide; two round trips, and one where there is no log and the first claim surely holds.
+    """Fence, read, and decide. Takes two round trips; one if there is no log and the first claim certainly holds.
 
     `ref` is the queue entry served; with `owned` it must be pending under `worker`. `log_expire_at_ms` is deadline +
-    retention, `retention_ms` what a log that has ended gets. `above_epoch` is the newest epoch this process used for
-    the request. `first_claim_until_ms` is for an entry that nobody had before, and for the first attach to it: the
-    server's time until which nobody else can have it. Raises LinkLost (start again on a new link), Unwritable, Fenced
-    (rivals kept attaching: later), and Unusable where no attempt can ever succeed.
+    retention, `retention_ms` the lifetime of a log that has ended. `above_epoch` is the newest epoch this process used
+    for the request. `first_claim_until_ms` is for the first attach to an entry that nobody had before: the server's
+    time until which nobody else can have it. Raises LinkLost (start again on a new link), Unwritable, Fenced (rivals
+    kept attaching: try later), and Unusable if no attempt can ever succeed.
     """
     task = _Attach(link, keys, request_id, worker if owned else None, started, ref, form, retention_ms)
     if first_claim_until_ms is not None and ref is not None:
@@ -91,7 +91,7 @@ async def attach(
         if attachment is not None:
             return attachment
     await task.check_usable()
-    raise Fenced(f"{task.log_key}: rivals attached {ATTEMPTS} times in the middle of an attach")
+    raise Fenced(f"{task.log_key}: rivals attached {ATTEMPTS} times during an attach")
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class _Attach:
         return self.keys.reply(self.request_id)
 
     async def begin(self, arrived_ms: int, claimed_until_ms: int, log_expire_at_ms: int) -> Attachment | None:
-        """Begin a log that nobody has begun; None where that cannot be done so simply, and `attempt` tells why."""
+        """Begin a log that nobody has begun; None if that is not possible, and `attempt` finds out why."""
         times_ms = (arrived_ms, claimed_until_ms, log_expire_at_ms, self.retention_ms)
         batch: list[Command | ScriptCall] = [
             BEGIN.call([self.log_key], [*times_ms, *encode_event(self.started, self.form)]),
@@ -127,7 +127,7 @@ class _Attach:
         return Attached(await self._log(epoch), fold, bool(cancelled))
 
     async def attempt(self, log_expire_at_ms: int, above_epoch: int) -> Attachment | None:
-        """One attempt; None when a rival's epoch came in between."""
+        """Make one attempt; None if a rival's epoch came in between."""
         newest, now, *state = await self._call([("XREVRANGE", self.log_key, "+", "-", "COUNT", 1), ("TIME",)])
         if newest and fold_log(newest).terminal is not None:
             return await self._ended(fold_log(await self._call_one("XRANGE", self.log_key, "-", "+")))
@@ -150,10 +150,10 @@ class _Attach:
         return await self._decide(epoch, fold_log(entries), bool(cancelled), state)
 
     async def check_usable(self) -> None:
-        """Raise Unusable where an epoch was refused above all that stands in the log: ids that are gone block it."""
+        """Raise Unusable if an epoch above all entries of the log was refused: a deleted id blocks it."""
         newest = await self._call_one("XREVRANGE", self.log_key, "+", "-", "COUNT", "1")
         if _epoch_of(newest) < self.refused_epoch:
-            raise Unusable(ResponseError(f"{self.log_key}: an id that was deleted is above every epoch"))
+            raise Unusable(ResponseError(f"{self.log_key}: a deleted entry id is above every epoch"))
 
     async def _decide(self, epoch: int, fold: Fold, cancelled: bool, state: Sequence[Any]) -> Attachment | None:
         if fold.terminal is not None:
@@ -194,8 +194,8 @@ class _Attach:
         return Ended(fold)
 
     async def _other_entry(self, fold: Fold) -> Duplicate | None:
-        """Two entries of one id must not fence each other for ever, nor go on with each other's answer: the one that
-        began the log stays, and where it is gone the earlier one.
+        """Two entries of one id must neither fence each other forever nor continue each other's answer: the entry that
+        began the log stays, or, if it is gone, the earlier one.
         """
         if self.ref is None or fold.previous_started is None:
             return None
@@ -211,9 +211,9 @@ class _Attach:
         return None
 
     async def _call(self, commands: Sequence[Command], *, may_refuse: bool = False) -> list[Any]:
-        """Carry out `commands`, the first of them about the log, and with an owner ask for the state of the entry.
+        """Carry out `commands`, the first of which concerns the log; with an owner, also query the entry's state.
 
-        Where the log is written, the state is that after the write.
+        If the log is written, the state is the one after the write.
         """
         batch = self._with_state(commands)
         replies = await (self.link.call_in_order(batch) if may_refuse else self.link.call_many(batch))
@@ -227,7 +227,7 @@ class _Attach:
         return replies
 
     def _with_state(self, commands: Sequence[Command | ScriptCall]) -> list[Command | ScriptCall]:
-        """`commands`, and with an owner the question for the state of the entry."""
+        """Return `commands`, with an owner followed by the query for the entry's state."""
         if self.owner is None or self.ref is None:
             return list(commands)
         return [*commands, entry_state_call(self.keys, self.ref)]
@@ -240,5 +240,5 @@ class _Attach:
 
 
 def _epoch_of(newest: Sequence[Any]) -> int:
-    """The epoch of a log's newest entry; 0 where there is none."""
+    """Return the epoch of a log's newest entry; 0 if it is empty."""
     return EventId.parse(newest[0][0]).epoch if newest else 0

@@ -1,4 +1,4 @@
-"""Which gateways read which replies, and which requests have lost their client: marks that all gateways see."""
+"""Which gateways read which replies, and which requests have lost their client: marks shared by all gateways."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from orcastream.schemas.keys import Keys
 from orcastream.schemas.limits import MAX_DEADLINE_AHEAD_MS
 
 CHUNK: Final = 256
-"""Replies per script call, so that no call holds the server up."""
+"""Replies per script call, so that no call blocks the server for long."""
 AGAIN_MS: Final = 5000
-"""Who gives a request up may die before it is done: after this anybody does it again."""
+"""A gateway that gives a request up may die before it is done: after this time another one repeats it."""
 
 
 class Reading(Enum):
-    """What a gateway says of one reply."""
+    """What a gateway reports about one reply."""
 
     ACCEPTED = "accepted"
-    """It is read, and this gateway accepted the request for a client whose loss cancels it."""
+    """The reply is being read, and this gateway accepted the request for a client whose loss cancels it."""
     READ = "read"
-    """It is read. That keeps a client there, but makes none: who only looks on stands for nobody."""
+    """The reply is being read. That keeps an existing client present but creates none: an observer is not a client."""
     LEFT = "left"
-    """It is read no more: the client's grace begins."""
+    """The reply is no longer read: the client's grace period begins."""
     STOPPED = "stopped"
-    """It is read no more because the gateway stops, which is no departure: the client has all the time there is."""
+    """The reply is no longer read because the gateway stops. The client has not left and may return at any time."""
     ENDED = "ended"
     """The reply has ended."""
 
@@ -37,8 +37,8 @@ class Reading(Enum):
 class Attendance:
     """The marks of one gateway.
 
-    A client counts as gone `grace_ms` after the last of its departures that any gateway saw, or `lease_ms` and
-    `grace_ms` after the gateway that read for it was heard of last. All times are the server's. Calls raise LinkLost,
+    A client counts as gone `grace_ms` after its last departure that any gateway saw, or `lease_ms` plus `grace_ms`
+    after the last sign of life of the gateway that read for it. All times are the server's. Calls raise LinkLost,
     Unwritable.
     """
 
@@ -48,7 +48,7 @@ class Attendance:
     grace_ms: int
 
     async def tell(self, link: Connection, readings: Sequence[tuple[str, Reading]]) -> None:
-        """Set the marks of these requests, in one write; may be repeated."""
+        """Set the marks of these requests, in one write; idempotent."""
         attended: dict[int, list[tuple[str, Reading]]] = {}
         for item in readings:
             if item[1] in (Reading.ACCEPTED, Reading.READ):
@@ -70,13 +70,13 @@ class Attendance:
         require(await link.call_many(calls))
 
     async def departed(self, link: Connection, *, for_ms: int = 0, count: int = 64) -> list[str]:
-        """Requests whose client has counted as gone `for_ms` or longer: at most `count`, the longest first."""
+        """Return at most `count` requests whose client has been gone for at least `for_ms`, the longest gone first."""
         replies = await link.call_many([DEPARTED.call([keys.clients], [for_ms, count]) for keys in self.keys.each_lane])
         require(replies)
         return [request_id.decode(errors="replace") for ids in replies for request_id in ids][:count]
 
     async def give_up(self, link: Connection, request_id: str, *, expire_at_ms: int) -> bool:
-        """Cancel the request, as `cancel.cancel` does; False where its client has come back meanwhile."""
+        """Cancel the request, as `cancel.cancel` does; False if its client has returned meanwhile."""
         names = [self._clients(request_id), self.keys.cancel(request_id)]
         (done,) = replies = await link.call_many([GIVE_UP.call(names, [request_id, AGAIN_MS, expire_at_ms])])
         require(replies)
@@ -91,7 +91,7 @@ class Attendance:
         return ATTEND.call(self._names([request_id for request_id, _ in readings]), args)
 
     def _names(self, request_ids: Sequence[str]) -> list[str]:
-        """The keys of requests of one lane."""
+        """Return the keys of requests of one lane."""
         return [self._clients(request_ids[0]), *map(self.keys.readers, request_ids)]
 
     def _clients(self, request_id: str) -> str:

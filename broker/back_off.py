@@ -4,7 +4,7 @@ from random import uniform
 
 
 class BackOff:
-    """Twice as long after each failure, up to a bound, and never the same for everybody."""
+    """A delay that doubles after each failure, up to a bound, with jitter."""
 
     def __init__(self, first_s: float = 0.05, most_s: float = 1.0) -> None:
         self._first_s = first_s
@@ -12,11 +12,11 @@ class BackOff:
         self._next_s = first_s
 
     def failed(self) -> float:
-        """Seconds to wait now."""
+        """Return the seconds to wait now."""
         wait_s = self._next_s * uniform(0.5, 1)
         self._next_s = min(2 * self._next_s, self._most_s)
         return wait_s
 
     def succeeded(self) -> None:
-        """The next failure is a first one."""
+        """Reset: the next failure counts as a first one."""
         self._next_s = self._first_s

@@ -1,4 +1,4 @@
-"""Cancelling: a key that is the truth, and a stream that wakes workers up to look at it."""
+"""Cancelling: a key that records it, and a stream that wakes up workers to check the key."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from orcastream.schemas.keys import Keys
 from orcastream.schemas.limits import MAX_DEADLINE_AHEAD_MS
 
 CONTROL_LENGTH: Final = 10_000
-"""About how many wake-ups the control stream keeps; who misses one finds the key at the next renewal."""
+"""About how many wake-ups the control stream keeps; a worker that misses one finds the key at the next renewal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A wake-up for workers. `kind`: `cancel` (look at `target`, a request id), `drain` (`target` is a
-    worker), `waiting` (the worker `target` gave requests away), `watch` (somebody watches: tell statistics) or `policy`
-    (schedule by the policy `target`, where that is allowed).
+    """A wake-up for workers. `kind`: `cancel` (check `target`, a request id), `drain` (`target` is a worker),
+    `waiting` (the worker `target` handed over requests), `watch` (somebody watches: publish statistics) or `policy`
+    (schedule by the policy `target`, if that is allowed).
     """
 
     kind: str
@@ -31,8 +31,7 @@ async def cancel(link: Connection, keys: Keys, request_id: str, *, expire_at_ms:
     """Cancel a request, durably: the key first, then the wake-up. Idempotent.
 
     The key lives until `expire_at_ms` (Unix ms, not before the request's deadline); None: as long as the request is
-    remembered. A request that waits is then to be ended by whoever calls this: `Ender.end_if_waiting`. Raises LinkLost,
-    Unwritable.
+    remembered. The caller must then end a waiting request: `Ender.end_if_waiting`. Raises LinkLost, Unwritable.
     """
     key = keys.cancel(request_id)
     if expire_at_ms is None:
@@ -44,7 +43,7 @@ async def cancel(link: Connection, keys: Keys, request_id: str, *, expire_at_ms:
 
 
 async def cancelled(link: Connection, keys: Keys, request_ids: Sequence[str]) -> set[str]:
-    """Which of these requests were cancelled. A worker asks after it has registered a request locally."""
+    """Return the requests that were cancelled. A worker asks after it has registered a request locally."""
     replies = await link.call_many([("EXISTS", keys.cancel(request_id)) for request_id in request_ids])
     require(replies)
     return {request_id for request_id, found in zip(request_ids, replies, strict=True) if found}
@@ -56,12 +55,12 @@ async def drain(link: Connection, keys: Keys, worker: str) -> None:
 
 
 def wake_up(keys: Keys, control: Control) -> tuple[str | int, ...]:
-    """The command that tells every worker of the model."""
+    """Return the command that notifies every worker of the model."""
     return ("XADD", keys.control, "MAXLEN", "~", CONTROL_LENGTH, "*", "type", control.kind, "target", control.target)
 
 
 class ControlReader:
-    """Reads the control stream over a link of its own, from the moment of `begin()` on."""
+    """Reads the control stream over its own link, from the call of `begin()` on."""
 
     def __init__(self, link: Connection, keys: Keys) -> None:
         self._link = link
@@ -74,7 +73,7 @@ class ControlReader:
         self._last_id = newest[0][0] if newest else b"0-0"
 
     async def read(self, timeout_ms: int) -> list[Control]:
-        """The next wake-ups; empty after `timeout_ms`. Raises LinkLost: the cancel keys hold what was missed."""
+        """Return the next wake-ups; empty after `timeout_ms`. Raises LinkLost: the cancel keys show what was missed."""
         if self._last_id is None:
             await self.begin()
         position: list[bytes | str] = [self._keys.control, self._last_id or b"0-0"]

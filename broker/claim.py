@@ -1,4 +1,4 @@
-"""Taking requests from the queue: new ones, those whose lease ran out, and those a lost reply left with me."""
+"""Takes requests from the queue: new ones, ones whose lease expired, and ones claimed in a reply that was lost."""
 
 import asyncio
 import time
@@ -24,15 +24,15 @@ from orcastream.schemas.keys import CLASS_WEIGHT, CLASSES, GROUP, Keys
 from orcastream.schemas.limits import MAX_DEADLINE_AHEAD_MS
 
 PAGES = 4
-"""Pages of expired leases looked at per class and call; a cursor goes on from there at the next call."""
+"""Pages of expired leases scanned per class and call; the next call continues from the cursor."""
 SETTLE_S = 0.1
-"""How long after a claim has returned its requests may still be on their way into the caller's books."""
+"""How long after a claim has returned the caller may not yet have registered its requests."""
 
 
 class Claimer:
     """A worker's side of the queue. Every call claims at most `count` requests: claim only what can run soon.
 
-    Bound to one link; make a new one after a reconnect. All calls raise LinkLost and ResponseError.
+    Bound to one link; create a new one after a reconnect. All calls raise LinkLost and ResponseError.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class Claimer:
         not_before_ms: int = 0,
         class_weight: float = CLASS_WEIGHT,
     ) -> None:
-        """`not_before_ms` (server clock): no takeover before it; on a reconnect, server time + lease.
+        """`not_before_ms` (server clock): no takeover before this time; on a reconnect, server time + lease.
 
-        `class_weight` as Arrivals takes it.
+        `class_weight`: see Arrivals.
         """
         self._link = link
         self._keys = keys
@@ -59,22 +59,22 @@ class Claimer:
         self._lanes = [Arrivals(link, one, worker, class_weight) for one in keys.each_lane]
         self._gates: dict[Link, TakeoverGate] = {}
         self._cursors: dict[tuple[str, int], str] = {}
-        """By stream and idle time asked for: a look for what was handed over leaves the other one where it is."""
+        """By stream and minimum idle time: a scan for handed-over entries does not move the other cursor."""
         self._claims: dict[object, float] = {}
         self._turn = -1
 
     async def new(self, count: int) -> list[Claimed]:
-        """Requests that nobody was given yet, the most urgent of each lane first; none waits for ever."""
+        """Claim requests that were never delivered, the most urgent of each lane first; none waits forever."""
         with self._claiming():
             claimed = await self._in_turn(count, Arrivals.claim)
             self._remember(claimed)
         return claimed
 
     async def wait_for_work(self, waits: LaneWaits, timeout_ms: int, *, count: int = 4) -> list[Claimed]:
-        """Block until a request arrives, on links of its own; claims what arrived, at most `count`.
+        """Block until a request arrives, on separate links; claim what arrived, at most `count`.
 
-        `timeout_ms` must be well below the links' reply timeout. Where several classes or lanes have something at once,
-        each gives one; what goes beyond `count` is handed over at once.
+        `timeout_ms` must be well below the links' reply timeout. If several classes or lanes have requests at once,
+        each yields one; requests beyond `count` are handed over at once.
         """
         with self._claiming():
             claimed = await waits.wait(self._lanes, timeout_ms)
@@ -85,8 +85,8 @@ class Claimer:
         return claimed[:count]
 
     async def expired(self, count: int) -> list[Claimed]:
-        """Requests that were handed over, or whose lease ran out; of these none within one lease of a Redis start or my
-        reconnect."""
+        """Claim requests that were handed over or whose lease expired; no expired ones within one lease of a Redis
+        start or my reconnect."""
         with self._claiming():
             claimed = await self._in_turn(count, self._expired_in)
             self._remember(claimed)
@@ -103,16 +103,16 @@ class Claimer:
         return claimed
 
     async def _gate(self, keys: Keys) -> TakeoverGate:
-        """That of the server of a lane, which lanes may share."""
+        """Return the gate of a lane's server, which lanes may share."""
         link = await self._link.link_for(keys.requests(CLASSES[0]))
         if link not in self._gates:
             self._gates[link] = TakeoverGate(link, self._lease_ms, self._not_before_ms)
         return self._gates[link]
 
     async def _in_turn(self, count: int, claim: Callable[[Arrivals, int], Awaitable[list[Claimed]]]) -> list[Claimed]:
-        """Claim from one lane after the other, each time beginning with the next one.
+        """Claim from one lane after the other, starting each time with the next lane.
 
-        A lane whose node is away keeps nothing from the others: its error is raised where none of them gave anything.
+        A lane whose node is down does not stop the others: its error is raised only if none of them yielded a request.
         """
         self._turn = (self._turn + 1) % len(self._lanes)
         claimed: list[Claimed] = []
@@ -129,11 +129,11 @@ class Claimer:
         return claimed
 
     async def unknown(self, running: Container[EntryRef]) -> list[Claimed]:
-        """Requests pending under my name that are not `running`: the answer to a claim was lost.
+        """Claim requests pending under my name that are not `running`: the reply to a claim was lost.
 
-        Put what other calls return into `running` before awaiting anything else; what a call in flight may just have
-        claimed is left out. The delivery count stays as it is. Whether it was one to be taken over nobody knows now: it
-        runs alone at first.
+        Add the results of other calls to `running` before awaiting anything else; entries that a call in flight may
+        just have claimed are skipped. The delivery count stays as it is. Nobody knows whether such a request was a
+        takeover, so it runs alone at first.
         """
         found: list[tuple[EntryRef, int]] = []
         for lane, name in product(self._keys.each_lane, CLASSES):
@@ -154,7 +154,7 @@ class Claimer:
 
     @contextmanager
     def _claiming(self) -> Iterator[None]:
-        """Note since when claims have been in flight; one whose answer is lost counts no longer."""
+        """Record since when claims have been in flight; a claim whose reply is lost stops counting."""
         token, loop = object(), asyncio.get_running_loop()
         self._claims[token] = loop.time()
         try:
@@ -185,9 +185,9 @@ class Claimer:
         return claimed
 
     async def _take_over(self, found: Sequence[tuple[EntryRef, int, int]], min_idle_ms: int) -> list[Claimed]:
-        """Claim what was `found`, with its idle time and deliveries, atomically between rivals.
+        """Claim the entries in `found` (with idle time and deliveries), atomically with respect to rivals.
 
-        Whoever had it may have died of another request: that its lease ran out counts nothing by itself.
+        The previous worker may have died of another request, so an expired lease alone does not count as an attempt.
         """
         commands: list[Command] = []
         counts = [deliveries + was_handed_over(idle_ms) for _, idle_ms, deliveries in found]
@@ -230,7 +230,7 @@ class Claimer:
             start = f"({page[-1][0].decode()}"
 
     def _longest_claim_ms(self) -> float:
-        """Entries idle for less than this may belong to a claim in flight; -1 when there is none."""
+        """Return the idle time below which entries may belong to a claim in flight; -1 if there is none."""
         if not self._claims:
             return -1.0
         return (asyncio.get_running_loop().time() - min(self._claims.values())) * 1000 + 1
@@ -243,20 +243,20 @@ class Claimer:
         await self._link.call_many([("XACK", stream_of(self._keys, ref), GROUP, ref.entry_id) for ref in gone])
 
     def _remember(self, claimed: Sequence[Claimed]) -> None:
-        """Set `seen` for requests that were added without the enqueue script; failing to is no harm.
+        """Set `seen` for requests that were added without the enqueue script; a failure does no harm.
 
-        One in another lane than its own is going to be refused.
+        A request in the wrong lane will be refused, so it is skipped.
         """
         commands: list[Command] = []
         for one in claimed:
             deadline = one.fields.get(b"deadline", b"")
             name = one.request_id
             if name and self._keys.lane_of(name) == one.ref.lane and deadline.isdigit() and len(deadline) <= 15:
-                # A deadline beyond what the contract allows, which is refused, is not remembered for years.
-                # An entry's id may be its producer's own.
+                # A deadline beyond the contract's limit is refused, so it is not remembered for years.
+                # The producer may have chosen the entry id.
                 latest_ms = max(one.ref.order[0], int(time.time() * 1000)) + MAX_DEADLINE_AHEAD_MS
                 expire_at_ms = min(int(deadline), latest_ms) + self._retention_ms
                 key = self._keys.seen(name)
                 commands.append(("SET", key, str(one.ref), "NX", "PXAT", max(expire_at_ms, 1)))
-        if commands:  # nobody waits for the answers: what comes next on this link comes behind
+        if commands:  # nobody waits for the replies: the next commands on this link follow these
             self._link.post_along(commands)

@@ -1,4 +1,4 @@
-"""A request in the hands of the worker that claimed it."""
+"""A request that a worker has claimed."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,11 @@ from orcastream.schemas.limits import ID_PATTERN
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A request that is mine from now on: its entry, the raw fields, and its deliveries that count, this one included.
+    """A claimed request: its entry, the raw fields, and its deliveries that count, including this one.
 
-    `taken_over`: another worker may have begun with it, though its deliveries were taken back when it was handed over.
-    `suspect`: it may have been what ended the worker that had it before; it is to run alone until it brings
-    something new.
+    `taken_over`: another worker may have begun it, even if its deliveries were taken back when it was handed over.
+    `suspect`: it may have caused the death of its previous worker, so it must run alone until it makes
+    progress.
     """
 
     ref: EntryRef
@@ -23,6 +23,6 @@ class Claimed:
 
     @property
     def request_id(self) -> str | None:
-        """The id among its fields; None where that is none."""
+        """The id among its fields; None if it is missing or invalid."""
         text = self.fields.get(b"id", b"").decode(errors="replace")
         return text if ID_PATTERN.fullmatch(text) else None

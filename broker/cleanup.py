@@ -1,4 +1,4 @@
-"""What is done once a terminal event stands in the log: keep the log a while, acknowledge, delete or bury."""
+"""The cleanup once a log holds a terminal event: keep the log for its retention, acknowledge, delete or bury."""
 
 from typing import Final
 
@@ -12,10 +12,10 @@ from orcastream.schemas.events import Terminal
 from orcastream.schemas.keys import GROUP, Keys
 
 BURIED: Final = frozenset({ErrorCode.DEAD_LETTER, ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION})
-"""Ends after which a copy of the request is kept among the dead letters."""
+"""Errors after which a copy of the request is kept among the dead letters."""
 
 MARKS_OUTLIVE: Final = 2
-"""How many times as long as its reply log a request that ended is remembered at least."""
+"""A request that ended is remembered at least this many times as long as its reply log."""
 
 
 async def finish(
@@ -28,11 +28,11 @@ async def finish(
     terminal: Terminal,
     retention_ms: int,
 ) -> None:
-    """Finish the clean-up of a request whose log holds `terminal`. Idempotent: whoever finds a terminal calls it.
+    """Finish the cleanup of a request whose log holds `terminal`. Idempotent: every finder of a terminal calls it.
 
-    Sets the log's final lifetime, says how it ended and whose it was in the `seen` key, which outlives the log, then
-    acknowledges and deletes the queue entry, or buries it where the request failed for good. Raises LinkLost,
-    Unwritable: the entry is then found again by whoever takes it over.
+    Sets the log's final lifetime, records the outcome and the tenant in the `seen` key, which outlives the log, then
+    acknowledges and deletes the queue entry, or buries it if the request failed for good. Raises LinkLost, Unwritable;
+    the next worker to take the entry over then repeats the cleanup.
     """
     outcome = str(terminal.error or "finished")
     commands: list[Command | ScriptCall] = [
@@ -50,11 +50,11 @@ async def finish(
 
 
 async def drop_duplicate(link: Connection, keys: Keys, *, request_id: str, ref: EntryRef, stays: EntryRef) -> None:
-    """Acknowledge and delete a second entry of one id; `seen` names the one that stays. Raises LinkLost, Unwritable."""
+    """Acknowledge and delete a second entry of one id; `seen` names the remaining one. Raises LinkLost, Unwritable."""
     key_list = [stream_of(keys, ref), keys.seen(request_id), keys.in_lane(ref.lane).work]
     require(await link.call_many([DUPLICATE.call(key_list, [GROUP, ref.entry_id, str(ref), str(stays)])]))
 
 
 def acknowledge_call(keys: Keys, ref: EntryRef) -> ScriptCall:
-    """The call of acknowledge.lua, which takes an entry out of the group, its stream and the books, together."""
+    """Return the call of acknowledge.lua, which removes an entry from the group, its stream and the books at once."""
     return ACKNOWLEDGE.call([stream_of(keys, ref), keys.in_lane(ref.lane).work], [GROUP, ref.entry_id, str(ref)])

@@ -1,4 +1,4 @@
-"""A connection to what a URL leads to: a server that is named there or known to sentinels, or a cluster."""
+"""Opens a connection for a URL: to a named server, to the master that sentinels know, or to a cluster."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ async def connect(
 ) -> Connection:
     """Open a link to the master, or a router over a cluster. Raises as `Link.open` and `Router.open` do.
 
-    Ask again, by a new call, once it is dead. A link that sentinels led to also ends when they name another master.
+    Call again once the connection is dead. A link found through sentinels also ends when they name another master.
     """
     address = RedisAddress.parse(url)
     options: dict[str, Any] = {"name": name, "reply_timeout_s": reply_timeout_s, "observer": observer}

@@ -1,4 +1,4 @@
-"""What carries commands out, as all of this package sees it: one link to a server, or a router over a cluster's."""
+"""The interface that carries out commands for this package: a link to one server, or a router over a cluster."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,54 +13,54 @@ if TYPE_CHECKING:
 
 
 class Connection(ABC):
-    """Open until something broke; then every call raises LinkLost, and a new one has to be opened."""
+    """Open until a failure; after that every call raises LinkLost, and a new connection must be opened."""
 
     lost_reason: str | None = None
     """Why it is dead; None while it lives."""
 
     @abstractmethod
     async def call_many(self, commands: Sequence[Command | ScriptCall]) -> list[Any]:
-        """Carry out several commands; error replies stand in the list as ResponseError.
+        """Carry out several commands; error replies appear in the list as ResponseError.
 
-        Commands on one key are carried out in their order. One without a key, such as TIME, goes where the one before
-        it goes, or the one after it.
+        Commands on one key are carried out in order. A command without a key, such as TIME, goes to the server of the
+        previous command, or of the next one.
         """
 
     @abstractmethod
     async def call_in_order(self, commands: Sequence[Command | ScriptCall]) -> list[Any]:
-        """As `call_many`, and each command after those before it, whatever servers their keys are on."""
+        """As `call_many`, but each command runs after the previous ones, whatever servers their keys are on."""
 
     @abstractmethod
     def post(self, commands: Sequence[Command | ScriptCall]) -> None:
-        """Send what nobody waits for, ahead of any later command on these keys; it may be lost. Raises LinkLost."""
+        """Send without waiting for replies, ahead of any later command on these keys; may be lost. Raises LinkLost."""
 
     @abstractmethod
     def post_along(self, commands: Sequence[Command | ScriptCall]) -> None:
-        """As `post`, but together with what is sent next, which spares the server a wake-up, or some milliseconds
+        """As `post`, but together with the next write, which saves the server a wake-up, or a few milliseconds
         later."""
 
     @abstractmethod
     async def link_for(self, key: str) -> "Link":
-        """The link that carries what is written to `key`: an epoch lives on it. LinkLost, ResponseError without one."""
+        """Return the link that carries writes to `key`: an epoch lives on it. Raises LinkLost, ResponseError."""
 
     def is_moving(self, key: str) -> bool:
-        """Whether `key` is where its slot is only going to be: what is written to it there comes after an ASKING."""
+        """Whether `key` is on a node that its slot is still migrating to: writes there must follow an ASKING."""
         return False
 
     @abstractmethod
     async def another(self, key: str, *, name: str) -> "Link":
-        """A new link to the server of `key`, for commands that block; it ends with this connection.
+        """Open a new link to the server of `key`, for blocking commands; it ends with this connection.
 
         Raises LinkLost, ResponseError.
         """
 
     @abstractmethod
     async def wait_lost(self) -> str:
-        """Return the reason once this is dead."""
+        """Wait until this is dead and return the reason."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End it; what is in flight raises LinkLost."""
+        """Close it; commands in flight raise LinkLost."""
 
     @property
     def alive(self) -> bool:
@@ -68,7 +68,7 @@ class Connection(ABC):
         return self.lost_reason is None
 
     async def call(self, *args: Arg) -> Any:
-        """Carry out one command: its reply, ResponseError where the server says no, LinkLost where nobody knows."""
+        """Return the reply to one command. Raises ResponseError if refused, LinkLost if the outcome is unknown."""
         return _raised((await self.call_many([args]))[0])
 
     async def run(self, script: Script, keys: Sequence[str], args: Sequence[Arg]) -> Any:
@@ -76,12 +76,12 @@ class Connection(ABC):
         return _raised((await self.call_many([script.call(keys, args)]))[0])
 
     async def server_time_ms(self) -> int:
-        """The server's clock, milliseconds of Unix time; in a cluster that of one of them."""
+        """Return the server's clock in milliseconds of Unix time; in a cluster, that of any node."""
         return time_ms(await self.call("TIME"))
 
 
 def time_ms(reply: Sequence[bytes]) -> int:
-    """A reply to TIME in milliseconds."""
+    """Return a reply to TIME in milliseconds."""
     return int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 

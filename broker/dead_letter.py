@@ -1,6 +1,6 @@
-"""Setting a request aside: a copy of its entry, with the reason and the number of attempts, and the entry deleted.
+"""Sets a request aside: copies its entry with the reason and number of attempts, then deletes the entry.
 
-Of the copies, the oldest go where there are more, or larger ones, than the contract's limits allow.
+The oldest copies are dropped when their number or size exceeds the contract's limits.
 """
 
 from orcastream.broker.connection import Connection
@@ -16,7 +16,7 @@ MAX_MESSAGE_LENGTH = 1000
 
 
 def is_hopeless(deliveries: int, fold: Fold, max_deliveries: int) -> bool:
-    """Whether a request just attached to is a dead letter: delivered too often, and the log shows no new token since.
+    """Whether a request just attached to is a dead letter: delivered too often, and the log shows no progress since.
 
     `deliveries` counts this one; hand-overs do not count.
     """
@@ -24,7 +24,7 @@ def is_hopeless(deliveries: int, fold: Fold, max_deliveries: int) -> bool:
 
 
 def bury_call(keys: Keys, ref: EntryRef, reason: ErrorCode, message: str, *, waiting: bool = False) -> ScriptCall:
-    """The call of bury.lua."""
+    """Return the call of bury.lua."""
     bounds = (MAX_DEAD_LETTERS, MAX_DEAD_LETTER_BYTES, MAX_PAYLOAD_BYTES)
     args: list[Arg] = [GROUP, ref.entry_id, str(ref), str(reason), message[:MAX_MESSAGE_LENGTH], int(waiting), *bounds]
     lane = keys.in_lane(ref.lane)
@@ -34,10 +34,10 @@ def bury_call(keys: Keys, ref: EntryRef, reason: ErrorCode, message: str, *, wai
 async def bury(
     link: Connection, keys: Keys, ref: EntryRef, *, reason: ErrorCode, message: str, waiting: bool = False
 ) -> bool:
-    """Acknowledge, copy to the dead letters and delete, in one script; False when somebody else was first.
+    """Acknowledge, copy to the dead letters and delete, in one script; False if another process was first.
 
-    Only for entries that are pending; with `waiting` also for one that no worker was given yet. The terminal event
-    comes before it, wherever a reply log can be named and written. Raises LinkLost, Unwritable.
+    Only for pending entries; with `waiting` also for one that was never delivered. Write the terminal event first,
+    wherever a reply log can be named and written. Raises LinkLost, Unwritable.
     """
     replies = await link.call_many([bury_call(keys, ref, reason, message, waiting=waiting)])
     require(replies)

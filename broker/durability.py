@@ -1,4 +1,4 @@
-"""Requests that count as accepted only once they are on the server's disk."""
+"""Durable acceptance: requests that count as accepted only once they are on the server's disk."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,13 +19,13 @@ from orcastream.schemas.keys import Keys
 
 RULE: Final = "false; true with Redis 7.2 or later, or Valkey, and its append-only file (`appendonly yes`)"
 _WAIT_MS: Final = 2000
-"""Above the second between two writes to disk of `appendfsync everysec`, and well below a link's time for an answer."""
+"""Longer than the second between disk writes of `appendfsync everysec`, and well below a link's reply timeout."""
 
 
 async def check_durable(link: Link) -> None:
-    """InvalidRequest naming `durable` where the server cannot say that a write is on its disk.
+    """Raise InvalidRequest naming `durable` if the server cannot confirm that a write is on its disk.
 
-    Raises LinkLost; ResponseError where it tells nobody, or not this user, now.
+    Raises LinkLost; ResponseError if the server refuses to answer at the moment, or refuses this user.
     """
     try:
         await link.call("WAITAOF", 1, 0, 1)
@@ -38,7 +38,7 @@ async def check_durable(link: Link) -> None:
 
 
 class _Waiting:
-    """An entry, and who waits for it."""
+    """An entry, and the future that its caller awaits."""
 
     def __init__(self, request_id: str, entry: EntryRef) -> None:
         self.request_id = request_id
@@ -49,9 +49,9 @@ class _Waiting:
 class Durability:
     """Waits for entries to be on disk; for any number of them at once with one WAITAOF.
 
-    WAITAOF holds up what comes behind it, so it has a connection of its own. It waits for what this connection wrote:
-    a script writes there for each entry, behind the entry, once it has seen that this server knows it. So neither a
-    restart nor a failover between the two connections can make it speak of another server's disk.
+    WAITAOF delays the commands after it, so it has its own connection. It covers only writes of that connection:
+    for each entry, a script writes there after the entry, once it has seen that this server knows it. So neither a
+    restart nor a failover between the two connections can make it confirm another server's disk.
     """
 
     def __init__(self, url: str, keys: Keys, name: str, observer: LinkObserver | None = None) -> None:
@@ -64,9 +64,9 @@ class Durability:
     async def enqueue(
         self, enqueue: Callable[[Connection], Awaitable[Enqueued]], request_id: str, link: Connection
     ) -> Enqueued:
-        """`enqueue(link)`, and wait for its entry. To be repeated alike.
+        """Call `enqueue(link)` and wait for its entry. Repeat with the same arguments after a failure.
 
-        Raises what `enqueue` does and, with nothing enqueued, InvalidRequest as `check_durable`; LinkLost, NotOnDisk.
+        Raises what `enqueue` raises; with nothing enqueued, InvalidRequest as `check_durable`; LinkLost, NotOnDisk.
         """
         own = await self._link_for(request_id)
         if own not in self._checked:
@@ -85,7 +85,7 @@ class Durability:
         await waiting.on_disk
 
     async def close(self) -> None:
-        """End the connection; who waits gets LinkLost."""
+        """Close the connection; waiting callers get LinkLost."""
         await self._redis.close()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
@@ -100,11 +100,11 @@ class Durability:
                 _settle(batch, error)
                 continue
             gone = [one for one in batch if one.entry in unknown]
-            _settle(gone, NotOnDisk("the server does not know the entry any more"))
+            _settle(gone, NotOnDisk("the server no longer has the entry"))
             _settle([one for one in batch if one.entry not in unknown], None)
 
     async def _confirm(self, batch: list[_Waiting]) -> set[EntryRef]:
-        """The entries that the server does not know; all others are on disk."""
+        """Return the entries that the server does not know; all others are on disk."""
         places: dict[Link, list[_Waiting]] = {}
         for one in batch:
             places.setdefault(await self._link_for(one.request_id), []).append(one)
@@ -112,7 +112,7 @@ class Durability:
         return set().union(*unknown)
 
     async def _confirm_by(self, link: Link, batch: list[_Waiting]) -> set[EntryRef]:
-        # WAITAOF goes by itself: a script that the server has not met yet runs after all else of its write.
+        # WAITAOF is sent separately: a script new to the server runs after all other commands of its write.
         calls = [CONFIRM.call([self._keys.seen(one.request_id)], [str(one.entry)]) for one in batch]
         known = await link.call_many(calls)
         for reply in known:
@@ -122,17 +122,17 @@ class Durability:
         if len(unknown) < len(batch):
             on_disk, _ = await link.call("WAITAOF", 1, 0, _WAIT_MS)
             if not on_disk:
-                raise NotOnDisk(f"nothing after {_WAIT_MS} ms (with `appendfsync no` it never says so)")
+                raise NotOnDisk(f"no confirmation after {_WAIT_MS} ms (with `appendfsync no` there is none)")
         return unknown
 
     async def _link_for(self, request_id: str) -> Link:
-        """To the server of the entry."""
+        """Return the link to the entry's server."""
         return await (await self._redis.get()).link_for(self._keys.seen(request_id))
 
 
 def _settle(batch: list[_Waiting], error: Exception | None) -> None:
     for waiting in batch:
-        if waiting.on_disk.done():  # who waited was cancelled
+        if waiting.on_disk.done():  # its caller was cancelled
             continue
         if error is None:
             waiting.on_disk.set_result(None)

@@ -1,4 +1,4 @@
-"""Ending a request that nobody owns: its deadline passed, it was cancelled while it waited, or it is lost."""
+"""Ends requests that nobody owns: the deadline passed, they were cancelled while waiting, or they are lost."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,16 +31,16 @@ log = logging.getLogger(__name__)
 __all__ = ["Ender", "OnEnd", "finish"]
 
 OnEnd = Callable[[EntryRef | None, Terminal, int], None]
-"""Told of a terminal event that was written: its queue entry, the event, and the server's clock (ms of Unix time)."""
+"""Called after writing a terminal event: its queue entry, the event, and the server's clock (ms of Unix time)."""
 
 ATTEMPTS = 5
-"""How often an end is tried against an owner that lives and keeps writing."""
+"""How often an end is attempted against an owner that is alive and keeps writing."""
 
 
 class Ender:
-    """Ends requests without owning them. `who` stands as worker in the started events that this writes.
+    """Ends requests without owning them. `who` is the worker name in the started events that this writes.
 
-    `on_end` is called for the terminal events that this writes, not for those that were there.
+    `on_end` is called for terminal events that this writes, not for existing ones.
     """
 
     def __init__(self, keys: Keys, who: str, *, retention_ms: int, on_end: OnEnd | None = None) -> None:
@@ -62,11 +62,11 @@ class Ender:
         form: Form = Form.MSGPACK,
         field_name: str | None = None,
     ) -> Terminal | None:
-        """Write the terminal event, unless one is there, and clean up; the terminal that stands in the log then.
+        """Write the terminal event, unless there is one, and clean up; return the log's terminal.
 
-        None when its owner lives and kept writing, or when the request lives on in another entry. What an
-        existing log says of tenant, seed and prompt goes on; else `request`, else `tenant` and `form`.
-        Raises LinkLost, Unwritable; Unusable where its log can never be written, which leaves `set_aside`.
+        Returns None if the owner is alive and kept writing, or if the request lives on in another entry. Tenant, seed
+        and prompt come from an existing log, else from `request`, else from `tenant` and `form`. Raises LinkLost,
+        Unwritable; Unusable if its log can never be written: then use `set_aside`.
         """
         with _about_one_log(request_id):
             for _ in range(ATTEMPTS):
@@ -95,7 +95,7 @@ class Ender:
                 except Fenced:
                     continue
                 if self._on_end is not None:
-                    self._on_end(ref, terminal, attachment.log.epoch)  # an epoch is the clock at its begin
+                    self._on_end(ref, terminal, attachment.log.epoch)  # an epoch is the clock at its start
                 await finish(
                     link,
                     self._keys,
@@ -109,7 +109,7 @@ class Ender:
         return None
 
     async def end_if_waiting(self, link: Connection, request: GenerationRequest, ref: EntryRef, message: str) -> bool:
-        """End a cancelled request that no worker has, also one that was handed over; False when one has it."""
+        """End a cancelled request that no worker holds, including a handed-over one; False if a worker holds it."""
         if not (await entry_state(link, self._keys, ref)).waits:
             return False
         code = ErrorCode.CANCELLED
@@ -120,7 +120,7 @@ class Ender:
     ) -> bool:
         """Refuse a claimed entry that breaks the contract: a terminal error if its id can be read, and a dead letter.
 
-        False where it became a dead letter alone: no reply log can be named, or written. Raises LinkLost, Unwritable.
+        Returns False if it only became a dead letter: its log cannot be named or written. Raises LinkLost, Unwritable.
         """
         try:
             request_id = check_id(fields.get(b"id", b"").decode())
@@ -153,9 +153,9 @@ class Ender:
         await bury(link, self._keys, ref, reason=code, message=message, waiting=True)
 
     async def _is_duplicate(self, link: Connection, request_id: str, ref: EntryRef, fold: Fold) -> bool:
-        """Whether an earlier entry is the request, and `ref`, which did not begin the log, a later one of its id.
+        """Whether an earlier entry is the request, and `ref`, which did not begin the log, a later one with its id.
 
-        What is wrong with that is its own, and it has been dropped.
+        The error then concerns only the later entry, which has been dropped.
         """
         if fold.first_entry == str(ref):
             return False
@@ -199,7 +199,7 @@ class Ender:
 
 @contextmanager
 def _about_one_log(request_id: str) -> Iterator[None]:
-    """Nothing that is wrong with one log, foreseen or not, may keep others from being ended."""
+    """Keep a defect of one log, foreseen or not, from stopping the ending of other requests."""
     try:
         yield
     except (BrokerError, ResponseError):
@@ -210,7 +210,7 @@ def _about_one_log(request_id: str) -> Iterator[None]:
 
 
 def _tenant(payload: bytes) -> str:
-    """Whose request a payload is that cannot be accepted, as far as it can be read at a bounded cost."""
+    """Return the tenant of an unacceptable payload, as far as it can be read at a bounded cost."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         return DEFAULT_TENANT
     try:

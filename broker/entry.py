@@ -1,4 +1,4 @@
-"""Names one entry of a request stream, and what is remembered of the request that it was."""
+"""References to entries of request streams, and the record of a request in its `seen` key."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.keys import CLASSES, Keys
 
 _DIGITS: Final = re.compile("[0-9]{1,20}")
-"""Of one half of a stream entry's id: 64 bits."""
+"""One half of a stream entry id: 64 bits."""
 
 
 @total_ordering
@@ -17,8 +17,8 @@ _DIGITS: Final = re.compile("[0-9]{1,20}")
 class EntryRef:
     """Priority class and stream entry id: `class entry-id` in the `seen` key and in started events.
 
-    Of two, the one with the smaller entry id is the earlier; ties go to the more urgent class. `lane` is the part of
-    the queue that it stands in, which follows from the request's id and is not said.
+    Entries are ordered by entry id; ties go to the more urgent class. `lane` is the entry's lane of the queue, which
+    follows from the request's id and is not part of the text.
     """
 
     priority_class: str
@@ -30,7 +30,7 @@ class EntryRef:
 
     @classmethod
     def parse(cls, text: str | bytes, lane: int = 0) -> Self:
-        """From `class entry-id`; InvalidRequest when it is none."""
+        """Parse `class entry-id`; raise InvalidRequest if invalid."""
         shown = text.decode(errors="replace") if isinstance(text, bytes) else text
         priority_class, _, entry_id = shown.partition(" ")
         ms, dash, seq = entry_id.partition("-")
@@ -40,7 +40,7 @@ class EntryRef:
 
     @classmethod
     def find(cls, text: str | bytes, lane: int = 0) -> Self | None:
-        """As `parse`; None when it is none."""
+        """As `parse`; None if invalid."""
         try:
             return cls.parse(text, lane)
         except InvalidRequest:
@@ -58,9 +58,9 @@ class EntryRef:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What the `seen` key says: the one entry that is the request and, once it has ended, how, and whose it was.
+    """The value of the `seen` key: the one entry that is the request and, once it has ended, its outcome and tenant.
 
-    `outcome` is `finished` or the code of an error; with it, and only then, there is a `tenant`.
+    `outcome` is `finished` or an error code; `tenant` is set if and only if `outcome` is.
     """
 
     ref: EntryRef
@@ -72,7 +72,7 @@ class Mark:
 
     @classmethod
     def find(cls, text: str | bytes, lane: int = 0) -> Self | None:
-        """From `class entry-id` or `class entry-id outcome tenant`; None when it is neither."""
+        """Parse `class entry-id` or `class entry-id outcome tenant`; None if neither."""
         shown = text.decode(errors="replace") if isinstance(text, bytes) else text
         words = shown.split(" ")
         ref = EntryRef.find(" ".join(words[:2]), lane)
@@ -82,5 +82,5 @@ class Mark:
 
 
 def stream_of(keys: Keys, ref: EntryRef) -> str:
-    """The request stream that an entry stands in."""
+    """Return the request stream of an entry."""
     return keys.in_lane(ref.lane).requests(ref.priority_class)

@@ -1,4 +1,4 @@
-"""What can go wrong between this process and Redis, and between writers of one reply log."""
+"""The errors between this process and Redis, and between writers of one reply log."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -7,16 +7,16 @@ from typing import Any, Final
 from redis.exceptions import ResponseError
 
 WRONG_TYPE: Final = "WRONGTYPE"
-"""Error code of a key that holds something else than the command is for: about that key, not about the server."""
+"""Error code for a key of the wrong type: it concerns that key, not the server."""
 
 
 NO_REPLICAS: Final = "NOREPLICAS"
-"""Error code of a master that takes no writes for want of replicas: with `min-replicas-to-write` each that was just
-promoted is one, until others have followed it."""
+"""Error code of a master that refuses writes for lack of replicas: with `min-replicas-to-write` that is the case
+after each promotion, until other servers follow the new master."""
 PASSING: Final = frozenset(
     {"LOADING", "READONLY", NO_REPLICAS, "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"}
 )
-"""Error codes of a server that does nothing now, while it, or the one that takes its place, soon will."""
+"""Error codes of a server that cannot serve now, while it or its successor soon will."""
 
 
 class BrokerError(Exception):
@@ -35,23 +35,23 @@ class Refusal(StrEnum):
     """Why a request is not accepted now."""
 
     REQUESTS = "requests"
-    """As many requests of its class wait and run as are allowed."""
+    """The class has reached its limit of waiting and running requests."""
     TOKENS = "tokens"
-    """What waits and runs in its class asks for as many tokens as are allowed."""
+    """The class has reached its limit of tokens asked for by waiting and running requests."""
     WAIT = "wait"
-    """It is expected to wait for longer than it may. [ms]"""
+    """The expected wait is longer than allowed. [ms]"""
     RATE = "rate"
-    """Its tenant has sent as many requests in a minute as it may."""
+    """The tenant has reached its limit of requests per minute."""
     CONCURRENCY = "concurrency"
-    """As many requests of its tenant wait and run as are allowed."""
+    """The tenant has reached its limit of waiting and running requests."""
     SHARE = "share"
-    """As many requests of its tenant wait and run as its share of the queue holds."""
+    """The tenant has reached its share of the queue, in waiting and running requests."""
     TOKEN_SHARE = "token_share"
-    """What waits and runs of its tenant asks for as many tokens as its share of the queue holds."""
+    """The tenant has reached its share of the queue, in tokens asked for by waiting and running requests."""
 
 
 class NotAdmitted(BrokerError):
-    """The terms of a request are not met, and nothing was written. It may be tried again after `retry_after_ms`."""
+    """The terms of a request are not met, and nothing was written. It may be retried after `retry_after_ms`."""
 
     def __init__(self, reason: Refusal, found: int, allowed: int, retry_after_ms: int) -> None:
         super().__init__(f"{reason}: got {found}, allowed: {allowed}")
@@ -62,7 +62,7 @@ class NotAdmitted(BrokerError):
 
 
 class Fenced(BrokerError):
-    """The reply log refused the write: a newer epoch stands in it, or it is gone. Attach again or drop the request."""
+    """The reply log refused the write: it has a newer epoch, or it is gone. Attach again or drop the request."""
 
 
 class Unwritable(BrokerError):
@@ -74,44 +74,44 @@ class Unwritable(BrokerError):
 
 
 class Unusable(Unwritable):
-    """One reply log that can never be dealt with: its key is no stream, its ids are used up, reading it fails.
+    """One reply log that can never be used: its key is not a stream, its ids are used up, or reading it fails.
 
-    It is about that request alone, and to try again is in vain: set the request aside.
+    It concerns that request alone, and retrying is futile: set the request aside.
     """
 
 
 class NotOnDisk(BrokerError):
-    """The server has not said in time that an entry is on its disk: it may be, or soon. To wait again does no harm."""
+    """The server has not confirmed in time that an entry is on disk; it may be, now or soon. Waiting again is safe."""
 
 
 class LogBusy(BrokerError):
-    """A second write to a reply log was begun while one was in flight, or after its end: an error of the caller."""
+    """A second write to a reply log began while one was in flight, or after its end: an error of the caller."""
 
 
 class Gap(BrokerError):
-    """Tokens are missing between what was folded and what the log says next: read it again from the start."""
+    """Tokens are missing between the folded ones and the next ones in the log: read it again from the start."""
 
     def __init__(self, choice: int | None, expected: int, found: int) -> None:
         """`choice` None: log probabilities of the prompt are missing."""
         where = "the prompt" if choice is None else f"choice {choice}"
-        super().__init__(f"{where}: the log goes on at token {found}, expected {expected}")
+        super().__init__(f"{where}: the log continues at token {found}, expected {expected}")
         self.choice = choice
         self.expected = expected
         self.found = found
 
 
 class ReplyConflict(BrokerError):
-    """The log says something else about tokens already delivered. Ends a client's stream with `reply_conflict`."""
+    """The log contradicts tokens already delivered. Ends a client's stream with `reply_conflict`."""
 
     code = "reply_conflict"
 
 
 class WrongTenant(BrokerError):
-    """The reply log belongs to another tenant; to be shown as 'not found'."""
+    """The reply log belongs to another tenant; show it as 'not found'."""
 
 
 class IdInUse(BrokerError):
-    """The id of a request is that of another tenant's."""
+    """The request id belongs to another tenant's request."""
 
     def __init__(self, request_id: str) -> None:
         super().__init__(f"The request id {request_id!r} is in use; choose another.")
@@ -119,7 +119,7 @@ class IdInUse(BrokerError):
 
 
 class ReplyExpired(BrokerError):
-    """The request of this id has ended, as `outcome` says, and its reply is not kept any more."""
+    """The request with this id has ended with `outcome`, and its reply is no longer stored."""
 
     def __init__(self, request_id: str, outcome: str) -> None:
         super().__init__(
@@ -140,18 +140,18 @@ def require(replies: Iterable[Any]) -> None:
 
 
 def refusal(error: ResponseError) -> Unwritable:
-    """What it means that the server refused a command on one reply log."""
+    """Return the error for a command on one reply log that the server refused."""
     return Unusable(error) if error_code(error) == WRONG_TYPE else Unwritable(error)
 
 
 def raise_if_moved(error: ResponseError) -> None:
-    """LinkLost where a key that a link was opened for is on another node of the cluster by now."""
+    """Raise LinkLost if a key that a link was opened for has moved to another node of the cluster."""
     if error_code(error) == "MOVED":
         raise LinkLost(f"another node serves the key: {error}") from None
 
 
 def error_code(error: ResponseError) -> str:
-    """The first word of a server's error reply, such as `OOM`; `ERR` where it is no code."""
+    """Return the first word of a server's error reply, such as `OOM`; `ERR` if it is not a code."""
     if error.status_code:
         return str(error.status_code)
     word = str(error).partition(" ")[0]

@@ -1,4 +1,4 @@
-"""A reply log folded by positions into what was generated."""
+"""Folds a reply log by positions into the generated tokens."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,24 +15,24 @@ class Fold:
     """The state of one reply log after the events fed so far.
 
     Positions, not ids, define the reply: a run at the next expected position is appended, a lower one must agree with
-    what is there, a higher one is a Gap. Positions of the prompt, where its log probabilities are told, come before
-    all of the output. Entries after the first terminal do not exist. An error may count fewer tokens
-    than there are: it changes none of them.
+    the known tokens, a higher one is a Gap. Positions of the prompt, if its log probabilities are logged, precede all
+    output. Entries after the first terminal are ignored. An error may count fewer tokens than there are: it changes
+    none of them.
     """
 
     def __init__(self) -> None:
         self.started: Started | None = None
         """The newest started event."""
         self.previous_started: Started | None = None
-        """The one before it."""
+        """The started event before it."""
         self.first_seed: int | None = None
-        """The seed that the first started event names: the one that every continuation uses."""
+        """The seed in the first started event, which every continuation uses."""
         self.first_entry = ""
-        """The queue entry that it names: the one whose answer this is."""
+        """The queue entry in the first started event, whose answer this is."""
         self.prompt_told = 0
-        """Tokens of the prompt, from its first, whose log probabilities are there."""
+        """Number of prompt tokens, from the first, whose log probabilities are in the log."""
         self.prompt_expected = 0
-        """Those that have to be there before the first output token."""
+        """Number of prompt tokens that need log probabilities before the first output token."""
         self.tokens: list[list[int]] = []
         """Output tokens, per choice."""
         self.terminal: Terminal | None = None
@@ -43,13 +43,13 @@ class Fold:
 
     @property
     def epochs_without_progress(self) -> int:
-        """How many epochs before the current one brought nothing new, neither a token nor more of a prompt that is
-        told, counted back from it; 0 once it brought something.
+        """How many epochs in a row before the current one added nothing, neither a token nor prompt log probabilities;
+        0 once the current epoch added something.
         """
         return 0 if self._progress else self._barren_epochs
 
     def feed(self, event_id: EventId, event: Event) -> list[Run]:
-        """Fold one event in; the runs of tokens that are new. Events that were fed before change nothing.
+        """Fold one event in; return the runs of new tokens. Events that were fed before change nothing.
 
         Raises Gap (nothing folded: feed the log again from its first entry) and ReplyConflict.
         """
@@ -70,7 +70,7 @@ class Fold:
         return fresh
 
     def progress(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """How far the fold has come: number of tokens and checksum of each choice."""
+        """Return how far the fold has come: number of tokens and checksum of each choice."""
         return tuple([len(tokens) for tokens in self.tokens]), tuple(self._checksums)
 
     def _choice(self, index: int) -> Sequence[int]:
@@ -116,7 +116,7 @@ class Fold:
                     raise ReplyConflict(f"choice {choice} ended after {ending.tokens} tokens, {length} were delivered")
 
     def _check_prompt(self, event: PromptRun | Output | Terminal) -> None:
-        """What is told of the prompt has no hole, and is complete before any output and before the request finishes."""
+        """Raise Gap if the prompt's log probabilities have a hole, or are incomplete before output or the end."""
         if isinstance(event, PromptRun):
             if event.position > self.prompt_told:
                 raise Gap(None, self.prompt_told, event.position)
@@ -149,7 +149,7 @@ def _compare(run: Run, known: Sequence[int]) -> None:
 
 
 def decode_entry(entry: Sequence[Any]) -> tuple[EventId, Event] | None:
-    """Id and event of one raw stream entry; None when it is no event of this version: such entries do not exist."""
+    """Return id and event of one raw stream entry; None if it is not an event of this version, to be ignored."""
     entry_id, flat = entry
     try:
         event = decode_event(fields_of(flat))
@@ -165,10 +165,10 @@ def _within_limits(event: Event) -> bool:
 
 
 def fold_log(entries: Iterable[Sequence[Any]]) -> Fold:
-    """Fold a whole log as read by XRANGE, for whoever continues it.
+    """Fold a whole log as read by XRANGE, for a worker that continues it.
 
-    What stands behind a hole, or contradicts what stands before it, does not count: the epoch that begins now fills it.
-    Only a terminal always counts.
+    Entries after a hole, or that contradict earlier ones, do not count: the epoch that begins now replaces them. Only a
+    terminal always counts.
     """
     fold = Fold()
     for entry in entries:

@@ -1,4 +1,4 @@
-"""One reply log as the reader reads it: how far, and what to do about a hole."""
+"""One reply log as the reader follows it: its read position, and the handling of holes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from orcastream.schemas.events import Event, EventId, PromptRun, Started, Termin
 
 
 class FollowedLog:
-    """A reply log that is being read: its state, how far the stream was read, and when it was last heard of."""
+    """A reply log being read: its state, how far the stream was read, and when it was last heard of."""
 
     __slots__ = ("checked_at", "heard_at", "key", "last_id", "look_at", "packed_key", "state", "watch")
 
@@ -24,14 +24,14 @@ class FollowedLog:
         self.last_id = b"0-0"
         self.checked_at = now
         self.heard_at = self.look_at = now
-        """When something came last, and when to look for more, where logs are looked at one by one."""
+        """When something last arrived, and when to check for more, if logs are read one by one."""
 
     def unreadable(self, why: str) -> None:
-        """Nothing can be read of it, ever."""
+        """Fail the reply for good: the log can never be read."""
         self.state.fail(UnknownRequest(f"{self.watch.request_id}: {why}"))
 
     def take(self, entry: Sequence[Any]) -> bool:
-        """Fold one entry in; False when the log must be read again from its start."""
+        """Fold one entry in; False if the log must be read again from its start."""
         self.last_id = entry[0]
         decoded = decode_entry(entry)
         if decoded is None or self.state.finished:
@@ -60,7 +60,7 @@ class FollowedLog:
             self.state.reread_until = None
 
     def _hole(self, event_id: EventId, event: Event, gap: Gap) -> bool:
-        """Read again from the start, once per epoch; what stands behind a hole that stays does not count."""
+        """Read again from the start, once per epoch; entries after a permanent hole do not count."""
         state = self.state
         if state.reread_until is None and event_id.epoch > state.damaged_epoch:
             state.damaged_epoch, state.reread_until = event_id.epoch, event_id

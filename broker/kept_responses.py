@@ -1,4 +1,4 @@
-"""What gateways keep of requests beside their queue entries, for those who ask for the response: bounded by tenant."""
+"""The records that gateways store next to queue entries, for clients that ask for the response; bounded per tenant."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from orcastream.schemas.request import GenerationRequest
 class KeptResponses:
     """The records of one model's requests. `enqueue` writes each together with its entry.
 
-    `max_bytes`: most bytes of one tenant's records, in all lanes together; beyond it those that expire first go.
+    `max_bytes`: most bytes of one tenant's records, in all lanes together; beyond it the first to expire are deleted.
     Calls raise LinkLost, Unwritable, and may be repeated.
     """
 
@@ -23,7 +23,7 @@ class KeptResponses:
     max_bytes: int
 
     async def count(self, link: Connection, request: GenerationRequest, *, expire_at_ms: int) -> None:
-        """The record of an accepted request counts from now on; what is beyond the bound is deleted."""
+        """Count the record of an accepted request, and delete records beyond the bound."""
         size = len((request.record or "").encode())
         names = self._counts(request.id, request.payload.tenant)
         most = -(-self.max_bytes // self.keys.queue_lanes)
@@ -33,7 +33,7 @@ class KeptResponses:
             require(await link.call_many([("DEL", self.keys.response(request_id.decode())) for request_id in dropped]))
 
     async def read(self, link: Connection, request_id: str) -> bytes | None:
-        """The record; None where there is none, or the key holds something else."""
+        """Return the record; None if there is none, or the key holds something else."""
         (found,) = replies = await link.call_many([("GET", self.keys.response(request_id))])
         if isinstance(found, ResponseError) and error_code(found) == WRONG_TYPE:
             return None
@@ -41,7 +41,7 @@ class KeptResponses:
         return found if found is None else bytes(found)
 
     async def delete(self, link: Connection, request_id: str, tenant: str) -> bool:
-        """Delete the record; False where there is none."""
+        """Delete the record; False if there is none."""
         names = [*self._counts(request_id, tenant), self.keys.response(request_id)]
         (deleted,) = replies = await link.call_many([DROP_RESPONSE.call(names, [request_id])])
         require(replies)

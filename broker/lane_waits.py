@@ -1,4 +1,4 @@
-"""Waiting for requests in all lanes of a queue at once: a command that blocks names keys of one slot only."""
+"""Waits for requests in all lanes of a queue at once, since a blocking command takes keys of one slot only."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -16,9 +16,9 @@ from orcastream.schemas.keys import CLASSES, Keys
 
 
 class LaneWaits:
-    """A link per lane, opened over `connection` when it is first waited on; bound to that connection.
+    """A link per lane, opened over `connection` at the first wait on it; bound to that connection.
 
-    A lane whose node is away is waited for by nobody, until a link to it can be opened.
+    A lane whose node is down is not waited for until a link to it can be opened.
     """
 
     def __init__(self, connection: Connection, keys: Keys, name: str) -> None:
@@ -31,7 +31,7 @@ class LaneWaits:
     async def wait(self, arrivals: Sequence[Arrivals], timeout_ms: int) -> list[Claimed]:
         """Block until something arrives in any lane; `arrivals` by lane.
 
-        Raises LinkLost; ResponseError where every lane refuses.
+        Raises LinkLost; ResponseError if every lane refuses.
         """
         if len(arrivals) == 1:
             return await self._wait(0, arrivals[0], timeout_ms)
@@ -51,7 +51,7 @@ class LaneWaits:
         return [one for claimed in outcomes if isinstance(claimed, list) for one in claimed]
 
     async def end(self, wanted: Callable[[], bool]) -> None:
-        """End the waits that are under way, as long as that is `wanted`. Raises LinkLost."""
+        """End the waits in progress while `wanted` is true. Raises LinkLost."""
         await asyncio.gather(*(self._end(lane, wanted) for lane in sorted(self._waiting)))
 
     async def close(self) -> None:
@@ -84,7 +84,7 @@ class LaneWaits:
 
 
 def _brought(wait: "asyncio.Task[list[Claimed]]") -> bool:
-    """Whether a wait brought something, or broke."""
+    """Whether a wait yielded something, or broke."""
     if not wait.done():
         return False
     error = wait.exception()

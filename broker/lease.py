@@ -14,28 +14,28 @@ from orcastream.broker.scripts import ATTEMPT, HAND_OVER, RENEW, Arg, Command, S
 from orcastream.schemas.keys import GROUP, Keys
 
 HANDED_OVER_MS: Final = 365 * 24 * 3600 * 1000
-"""Idle time that a hand-over sets: longer than any lease, and a mark that the entry was given away."""
+"""Idle time that a hand-over sets: longer than any lease, so that it marks the entry as handed over."""
 LEAST_MARK_MS: Final = HANDED_OVER_MS // 2
-"""What is idle for longer was given away."""
+"""An entry idle for longer was handed over."""
 SUSPECT_MS: Final = 2 * HANDED_OVER_MS
-"""The same of an entry that is given away as a suspect (`orcastream.broker.claimed`)."""
+"""The idle time of an entry handed over as a suspect (`orcastream.broker.claimed`)."""
 CHUNK: Final = 256
-"""Entries per script call, so that no call holds the server up."""
+"""Entries per script call, so that no call blocks the server for long."""
 
 
 def was_handed_over(idle_ms: int) -> bool:
-    """Whether the idle time of a pending entry is the mark of one that was given away, or that a sweep repaired."""
+    """Whether this idle time of a pending entry marks one that was handed over, or repaired by a sweep."""
     return idle_ms >= LEAST_MARK_MS
 
 
 def is_suspect(idle_ms: int) -> bool:
-    """Whether an entry taken over at this idle time is a suspect: its lease ran out, or it is given away as one."""
+    """Whether an entry taken over at this idle time is a suspect: its lease expired, or it was handed over as one."""
     return not was_handed_over(idle_ms) or idle_ms >= SUSPECT_MS - LEAST_MARK_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A request whose lease is to be renewed; its reply log lives until `log_expire_at_ms` (deadline + retention)."""
+    """A request whose lease must be renewed; its reply log lives until `log_expire_at_ms` (deadline + retention)."""
 
     ref: EntryRef
     request_id: str
@@ -44,7 +44,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A request to be given away: whether it is a suspect still, and whether its attempt alone was counted in vain."""
+    """A request to hand over: whether it is still a suspect, and whether its solo attempt was counted needlessly."""
 
     ref: EntryRef
     suspect: bool = False
@@ -60,7 +60,7 @@ class Lease:
 
 
 class Leases:
-    """Renews and hands over the leases of one worker; touches nothing that has become somebody else's."""
+    """Renews and hands over the leases of one worker; touches nothing that belongs to another worker by now."""
 
     def __init__(self, link: Connection, keys: Keys, worker: str) -> None:
         self._link = link
@@ -68,9 +68,9 @@ class Leases:
         self._worker = worker
 
     async def renew(self, held: Sequence[Held]) -> dict[EntryRef, Lease]:
-        """Renew leases and lifetimes of the reply logs, in one write; per entry, is it still mine, was it cancelled.
+        """Renew leases and reply log lifetimes in one write; return each entry's lease state.
 
-        In a cluster those are left out whose node is away now. Raises LinkLost; Unwritable where nothing was renewed.
+        In a cluster, entries whose node is down are omitted. Raises LinkLost; Unwritable if nothing was renewed.
         """
         chunks = list(_chunks(self._keys, held))
         calls: list[Command | ScriptCall] = [
@@ -94,7 +94,7 @@ class Leases:
     async def hand_over(self, given: Iterable[Given | EntryRef]) -> list[EntryRef]:
         """Let the leases expire at once, and wake idle workers; the deliveries do not count.
 
-        Returns those that were still mine. Raises LinkLost, Unwritable.
+        Returns the entries that were still mine. Raises LinkLost, Unwritable.
         """
         chunks = list(_chunks(self._keys, [one if isinstance(one, Given) else Given(one) for one in given]))
         if not chunks:
@@ -112,13 +112,13 @@ class Leases:
         ]
 
     def count_attempt(self, ref: EntryRef) -> None:
-        """The engine begins with a suspect, alone: it counts unless it brings something new. Nobody waits for the
-        answer.
+        """Count an attempt at a suspect, which the engine starts alone, until it makes progress. Does not wait for the
+        reply.
         """
         self._set_deliveries(ref, "+1")
 
     def forgive(self, ref: EntryRef) -> None:
-        """A request brought something new: its attempts are counted anew. Nobody waits for the answer."""
+        """Reset a request's attempts after it made progress. Does not wait for the reply."""
         self._set_deliveries(ref, "1")
 
     def _set_deliveries(self, ref: EntryRef, deliveries: str) -> None:
@@ -127,7 +127,7 @@ class Leases:
 
 
 def _marks(given: Sequence[Given]) -> Iterator[Arg]:
-    """The arguments of hand_over.lua for each entry."""
+    """Yield the arguments of hand_over.lua for each entry."""
     for one in given:
         yield from (one.ref.entry_id, SUSPECT_MS if one.suspect else HANDED_OVER_MS, 2 if one.counted else 1)
 
@@ -136,7 +136,7 @@ _Entry = TypeVar("_Entry", Held, Given)
 
 
 def _chunks(keys: Keys, held: Sequence[_Entry]) -> Iterable[tuple[str, Sequence[_Entry]]]:
-    """Request stream and entries, at most CHUNK at a time."""
+    """Yield request streams with their entries, at most CHUNK at a time."""
     by_stream: dict[str, list[_Entry]] = {}
     for one in held:
         by_stream.setdefault(stream_of(keys, one.ref), []).append(one)

@@ -1,4 +1,4 @@
-"""The dead letters of one model: read a few at a time, and without what was asked in them unless it is wanted."""
+"""The dead letters of one model: read a few at a time, and without their prompts unless requested."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ _OWN_PARTS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One dead letter: its own stream id, the entry it was (`class entry-id`), why, after how many attempts.
+    """One dead letter: its own stream id, its entry (`class entry-id`), the reason, and the number of attempts.
 
-    Behind the id of one of another lane than 0 stands its lane: `1700000000000-0.3`.
+    In lanes other than 0, the id ends with the lane: `1700000000000-0.3`.
 
-    What is known of the request is as it was found: the entry may have held anything.
+    Data about the request is as found: the entry may have held anything.
     """
 
     letter_id: str
@@ -39,12 +39,12 @@ class DeadLetter:
 
     @property
     def priority_class(self) -> str:
-        """The class of the entry that it was."""
+        """The class of its entry."""
         return self.entry.partition(" ")[0]
 
     @classmethod
     def from_row(cls, row: Sequence[bytes | int], lane: int) -> "DeadLetter":
-        """From one row of letters.lua."""
+        """Build from one row of letters.lua."""
         *parts, payload_bytes = row
         letter_id, entry, reason, message, attempts, request_id, deadline = (text(part) for part in parts)
         letter_id += f".{lane}" if lane else ""
@@ -54,7 +54,7 @@ class DeadLetter:
 
 
 async def newest_letters(link: Connection, keys: Keys) -> AsyncIterator[DeadLetter]:
-    """All dead letters that are there now, lane by lane, the newest first. Raises LinkLost, ResponseError."""
+    """Yield all current dead letters, lane by lane, the newest first. Raises LinkLost, ResponseError."""
     for lane in keys.each_lane:
         begin = "+"
         while rows := await link.run(LETTERS, [lane.dead], [begin, PIECE]):
@@ -64,7 +64,7 @@ async def newest_letters(link: Connection, keys: Keys) -> AsyncIterator[DeadLett
 
 
 async def find_letter(link: Connection, keys: Keys, letter_id: str) -> tuple[DeadLetter, dict[bytes, bytes]] | None:
-    """One dead letter and the whole fields of its request; None where there is none. Raises LinkLost, ResponseError."""
+    """Return one dead letter and all fields of its request; None if there is none. Raises LinkLost, ResponseError."""
     lane, stream_id = _place(keys, letter_id)
     found: list[Any] = await link.call("XRANGE", lane.dead, stream_id, stream_id)
     if not found:
@@ -77,7 +77,7 @@ async def find_letter(link: Connection, keys: Keys, letter_id: str) -> tuple[Dea
 
 
 async def delete_letters(link: Connection, keys: Keys, letter_ids: Sequence[str]) -> int:
-    """Delete dead letters; how many of them there were. Raises LinkLost, ResponseError."""
+    """Delete dead letters; return how many existed. Raises LinkLost, ResponseError."""
     by_stream: dict[str, list[str]] = {}
     for lane, stream_id in (_place(keys, letter_id) for letter_id in letter_ids):
         by_stream.setdefault(lane.dead, []).append(stream_id)
@@ -85,6 +85,6 @@ async def delete_letters(link: Connection, keys: Keys, letter_ids: Sequence[str]
 
 
 def _place(keys: Keys, letter_id: str) -> tuple[Keys, str]:
-    """The keys of a letter's lane, and its id there; one of a lane that there is not is looked for in the first."""
+    """Return the keys of a letter's lane, and its id there; an unknown lane maps to the first one."""
     stream_id, _, lane = letter_id.partition(".")
     return keys.in_lane(int(lane) if lane.isdecimal() and int(lane) < keys.queue_lanes else 0), stream_id

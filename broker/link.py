@@ -1,4 +1,4 @@
-"""ONE connection to Redis: pipelined, without retries of any kind, and dead for ever once anything failed."""
+"""ONE connection to Redis: pipelined, without retries of any kind, and dead forever after any failure."""
 
 import asyncio
 from collections import deque
@@ -25,37 +25,37 @@ from orcastream.broker.scripts import Arg, Command, ScriptCall
 
 _CLOSED = "closed"
 _ALONG_WITHIN_S = 0.005
-"""How long what goes along with the next write waits for one."""
+"""How long a `post_along` waits for another write."""
 
 
 class LinkObserver(Protocol):
-    """Told what happens on links, on the loop: must be quick and raise nothing."""
+    """Receives the events of links, on the loop: must be quick and raise nothing."""
 
     def sent(self, num_commands: int) -> None:
         """Commands were written."""
 
     def answered(self, seconds: float) -> None:
-        """The last reply to one write came `seconds` after it; never told of blocking links."""
+        """The last reply to one write came after `seconds`; not called for blocking links."""
 
     def lost(self) -> None:
-        """A link broke; to be closed is not to break."""
+        """A link broke; closing it does not count."""
 
 
 class Answer(Protocol):
-    """Who waits for the replies to a write, as a future does. Told on the loop: must be quick and raise nothing."""
+    """The recipient of the replies to a write, like a future. Called on the loop: must be quick and raise nothing."""
 
     def done(self) -> bool:
         """Whether nobody waits any more."""
 
     def set_result(self, result: Any, /) -> None:
-        """The replies have come; None where they are the expected bytes."""
+        """The replies have arrived; None if they are the expected bytes."""
 
     def set_exception(self, error: BaseException, /) -> None:
         """The link is dead (LinkLost)."""
 
 
 class _InFlight:
-    """One write: how many replies it waits for, those that came, and since when (loop time)."""
+    """One write: how many replies it waits for, those that arrived, and since when (loop time)."""
 
     __slots__ = ("answer", "count", "expected", "matched", "replies", "since")
 
@@ -63,14 +63,14 @@ class _InFlight:
         self.answer = answer
         self.count = count
         self.expected = expected
-        """The bytes of all replies, as far as they are foreseen; the first `matched` of them have come."""
+        """The bytes of all replies, as far as predicted; the first `matched` of them have arrived."""
         self.matched = 0
         self.since = since
         self.replies: list[Any] = []
 
 
 class _Stream(asyncio.Protocol):
-    """Takes over the socket's stream: bytes go to the link as they come, without a task between."""
+    """Takes over the socket's stream: bytes go straight to the link, without a task in between."""
 
     def __init__(self, link: "Link") -> None:
         self._link = link
@@ -89,10 +89,10 @@ class _Stream(asyncio.Protocol):
 class Link(Connection):
     """One connection. Commands of concurrent callers are written in order and their replies resolved in order.
 
-    When anything fails (end of file, a reply that takes longer than `reply_timeout_s`, bytes that are no reply, a
-    server that has become a replica) the link is dead: what is in flight and every later call raises LinkLost. A caller
-    that is cancelled merely ignores its reply. Blocking commands belong on a link of their own (`blocking`), with a
-    BLOCK well below `reply_timeout_s`.
+    After any failure (end of file, a reply that takes longer than `reply_timeout_s`, bytes that are not a reply, a
+    server that has become a replica) the link is dead: commands in flight and all later calls raise LinkLost. A caller
+    that is cancelled only ignores its reply. Blocking commands need their own link (`blocking`), with a BLOCK well
+    below `reply_timeout_s`.
     """
 
     def __init__(
@@ -105,10 +105,10 @@ class Link(Connection):
         reader, writer = connection._reader, connection._writer
         if reader is None or writer is None:
             raise LinkLost("not connected")
-        # The connection object opened the socket and spoke the greeting; from here on the link alone owns the stream.
+        # The connection object opened the socket and did the handshake; from here on only the link uses the stream.
         connection._reader = connection._writer = None
         self._loop = asyncio.get_running_loop()
-        self._writer = writer  # kept: a writer that nobody refers to closes its transport
+        self._writer = writer  # kept: a writer without references closes its transport
         self._transport = writer.transport
         self._parser = ReplyParser()
         self._timeout_s = reply_timeout_s
@@ -116,19 +116,19 @@ class Link(Connection):
         self._timed_by = None if blocking else observer
         self._in_flight: deque[_InFlight] = deque()
         self._along, self._num_along = b"", 0
-        """What goes along with the next write, packed, and how many commands that is."""
+        """The packed commands that go with the next write, and their number."""
         self._known_scripts: set[str] = set()
-        """Hashes of scripts that the server has met over this link."""
+        """Hashes of scripts that were sent to the server over this link."""
         self._heard_at = 0.0
         self.longest_wait_s = 0.0
-        """The longest that the server took to answer, since whoever asks last set it to 0."""
+        """The longest time that the server took to answer, since a caller last reset it to 0."""
         self._timer: asyncio.TimerHandle | None = None
         self._lost = asyncio.Event()
         self._others: WeakSet[Link] = WeakSet()
         self.client_id = 0
-        """The server's number of this connection; 0 where it does not tell."""
+        """The server's id of this connection; 0 if it does not say."""
         self.server = ""
-        """Host and port that were connected to."""
+        """Host and port connected to."""
         self._options: Mapping[str, Any] = {}
         self._stream = _Stream(self)
         if reader.at_eof() or self._transport.is_closing():
@@ -149,8 +149,8 @@ class Link(Connection):
     ) -> "Link":
         """Connect to the one server of `url` (redis://, rediss://, unix://), as redis-py reads it.
 
-        Raises LinkLost where the server cannot be reached, ResponseError where it refuses the greeting, ValueError
-        for a URL that is none.
+        Raises LinkLost if the server cannot be reached, ResponseError if it refuses the handshake, ValueError for an
+        invalid URL.
         """
         options = {key: value for key, value in parse_url(url).items() if key not in POOL_PARAMETERS}
         return await cls.open_with(
@@ -167,10 +167,10 @@ class Link(Connection):
         observer: LinkObserver | None = None,
         blocking: bool = False,
     ) -> "Link":
-        """Connect as redis-py would with these options of a connection. Raises as `open` does."""
+        """Connect as redis-py would with these connection options. Raises as `open` does."""
         options = dict(connection_options)
         connection_class = options.pop("connection_class", SocketConnection)
-        # Without a socket timeout redis-py does without asyncio.wait_for, which can swallow a cancellation before 3.12.
+        # Without a socket timeout redis-py avoids asyncio.wait_for, which can swallow a cancellation before 3.12.
         options.update(socket_timeout=None, socket_connect_timeout=reply_timeout_s, driver_info=None)
         options.update(protocol=2, retry=None, retry_on_error=[], retry_on_timeout=False, decode_responses=False)
         if name:
@@ -184,7 +184,7 @@ class Link(Connection):
         except ResponseError:
             raise
         except (RedisError, OSError, TimeoutError) as error:
-            why = str(error) or f"no answer within {reply_timeout_s} s"  # asyncio's timeout says nothing
+            why = str(error) or f"no answer within {reply_timeout_s} s"  # asyncio's timeout has no message
             raise LinkLost(f"cannot connect: {why}") from error
         link = cls(connection, reply_timeout_s, observer, blocking)
         link.server = f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
@@ -199,11 +199,11 @@ class Link(Connection):
         return link
 
     async def link_for(self, key: str) -> "Link":
-        """This one."""
+        """Return this link."""
         return self
 
     async def another(self, key: str, *, name: str) -> "Link":
-        """A new link to this very server: what leads to a master may lead elsewhere by now. It ends with this one."""
+        """Open a new link to this very server: the URL may lead to another master by now. It ends with this one."""
         other = await Link.open_with(
             self._options, name=name, reply_timeout_s=self._timeout_s, observer=self._observer, blocking=True
         )
@@ -214,29 +214,29 @@ class Link(Connection):
         return other
 
     async def wait_lost(self) -> str:
-        """Return the reason once the link is dead."""
+        """Wait until the link is dead and return the reason."""
         await self._lost.wait()
         return self.lost_reason or ""
 
     async def close(self) -> None:
-        """End the link; what is in flight raises LinkLost."""
+        """Close the link; commands in flight raise LinkLost."""
         self._die(_CLOSED)
         await asyncio.gather(self._guard, return_exceptions=True)
         await self._stream.ended
 
     def drop(self, reason: str) -> None:
-        """The server is not to be talked to any more: as if the connection had broken."""
+        """Treat the connection as broken: the server must not be used any more."""
         self._die(reason)
 
     async def call(self, *args: Arg) -> Any:
-        """Carry out one command: its reply, ResponseError where the server says no, LinkLost where nobody knows."""
+        """Return the reply to one command. Raises ResponseError if refused, LinkLost if the outcome is unknown."""
         reply = (await self.send(pack(args), 1))[0]
         if isinstance(reply, ResponseError):
             raise reply
         return reply
 
     async def call_many(self, commands: Sequence[Command | ScriptCall]) -> list[Any]:
-        """Carry out several commands in one write; error replies stand in the list as ResponseError.
+        """Carry out several commands in one write; error replies appear in the list as ResponseError.
 
         A script that the server does not know yet runs after the other commands.
         """
@@ -251,7 +251,7 @@ class Link(Connection):
         return replies
 
     async def call_in_order(self, commands: Sequence[Command | ScriptCall]) -> list[Any]:
-        """As `call_many`; a script that the server may not know goes as written: else it would run behind others."""
+        """As `call_many`; a script that the server may not know is sent as text, or it would run after the others."""
         scripts = {command.script.sha for command in commands if isinstance(command, ScriptCall)}
         if scripts <= self._known_scripts:
             return await self.call_many(commands)
@@ -260,7 +260,7 @@ class Link(Connection):
         return replies
 
     def post(self, commands: Sequence[Command | ScriptCall]) -> None:
-        """Send what nobody waits for. Raises LinkLost."""
+        """Send without waiting for replies. Raises LinkLost."""
         self.send(_in_text(commands), len(commands))
 
     def post_along(self, commands: Sequence[Command | ScriptCall]) -> None:
@@ -274,7 +274,7 @@ class Link(Connection):
         self._num_along += len(commands)
 
     def _send_along(self) -> None:
-        """Nothing was sent that it could have gone along with."""
+        """Send the held commands: no other write came in time."""
         if self._num_along and self.alive:
             self.send(*self._take_along())
 
@@ -284,18 +284,18 @@ class Link(Connection):
         return along
 
     def send(self, packed: bytes, num_replies: int, expected: bytes = b"") -> "asyncio.Future[Any]":
-        """Write packed commands; a future of the list of their replies. The bytes are handed over whole before this
-        returns.
+        """Write packed commands; return a future of the list of their replies. The bytes are handed over completely
+        before this returns.
 
-        With `expected`, the bytes of all replies as they come if nothing is wrong, the future brings None where they
-        do: nothing is made of them.
+        With `expected`, the bytes of all replies if nothing is wrong, the future yields None when exactly these
+        arrive: they are not parsed.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         self.send_for(future, packed, num_replies, expected)
         return future
 
     def send_for(self, answer: Answer, packed: bytes, num_replies: int, expected: bytes = b"") -> None:
-        """As `send`, for somebody who is told of the replies as they come. Raises LinkLost."""
+        """As `send`, with the replies passed to `answer` as they come. Raises LinkLost."""
         if self.lost_reason is not None:
             raise LinkLost(self.lost_reason)
         now = self._loop.time()
@@ -312,7 +312,7 @@ class Link(Connection):
             self._timer = self._loop.call_at(now + self._timeout_s, self._check_timeout)
 
     async def _end_with_the_loop(self) -> None:
-        """A loop that ends cancels its tasks, and knows nothing of sockets that nobody closed."""
+        """Close the socket when the loop ends: it cancels its tasks but does not close open sockets."""
         try:
             await self._lost.wait()
         finally:
@@ -323,7 +323,7 @@ class Link(Connection):
         try:
             if data := self._unforeseen(data):
                 for write in self._in_flight:
-                    write.expected = b""  # its replies may begin in what the parser has had now
+                    write.expected = b""  # its replies may begin in the bytes that the parser just got
                 replies = unresolved = self._parser.feed(data)
                 while unresolved:
                     unresolved = self._resolve(unresolved)
@@ -333,7 +333,7 @@ class Link(Connection):
             self._die(f"{type(error).__name__}: {error}")
 
     def _unforeseen(self, data: bytes) -> bytes:
-        """What is left to parse of `data` once that is taken off which comes as the oldest writes expect."""
+        """Return the part of `data` left to parse after removing replies that match what the oldest writes expect."""
         while data and self._in_flight and (expected := self._in_flight[0].expected):
             oldest = self._in_flight[0]
             begin = oldest.matched
@@ -347,7 +347,7 @@ class Link(Connection):
         return data
 
     def _done(self, result: Any) -> None:
-        """The oldest write has its answers."""
+        """Complete the oldest write."""
         oldest = self._in_flight.popleft()
         waited_s = self._heard_at - oldest.since
         if waited_s > self.longest_wait_s:
@@ -358,7 +358,7 @@ class Link(Connection):
             oldest.answer.set_result(result)
 
     def _resolve(self, replies: list[Any]) -> list[Any]:
-        """Give the oldest write what it waits for; the replies that are left."""
+        """Give the oldest write its replies; return the remaining ones."""
         if not self._in_flight:
             raise ProtocolError("a reply nobody asked for")
         oldest = self._in_flight[0]
@@ -399,11 +399,11 @@ class Link(Connection):
 
 
 def _in_text(commands: Sequence[Command | ScriptCall]) -> bytes:
-    """Packed, with scripts as they are written: nobody hears that the server does not know one."""
+    """Return the packed commands, scripts as text: no caller would see that the server does not know one."""
     return pack_many([command.by_text() if isinstance(command, ScriptCall) else command for command in commands])
 
 
 def is_replicas(reply: Any) -> bool:
-    """Whether a reply is the error by which a server that was the master says that it is none any more."""
-    # Redis 6.2 reports what a script ran into under the code ERR.
+    """Whether a reply is the error by which a former master reports that it is now a replica."""
+    # Redis 6.2 reports errors inside scripts under the code ERR.
     return isinstance(reply, ReadOnlyError) or (isinstance(reply, ResponseError) and "-READONLY" in str(reply))

@@ -1,4 +1,4 @@
-"""Requests that Redis lost: the queue entry is gone and, read after that, no terminal stands in the log."""
+"""Requests that Redis lost: the queue entry is gone and the log, read after that, has no terminal."""
 
 import asyncio
 from dataclasses import dataclass
@@ -20,26 +20,26 @@ from orcastream.schemas.request import GenerationRequest
 
 
 class Verdict(StrEnum):
-    """What a loss check found or did."""
+    """The result of a loss check."""
 
     PRESENT = "present"
-    """The queue entry exists: somebody will work on it."""
+    """The queue entry exists: a worker will process it."""
     ENDED = "ended"
-    """A terminal stands in the log, also when this check wrote it."""
+    """The log has a terminal, possibly written by this check."""
     REQUEUED = "requeued"
     """It was lost, and this process, which accepted it, put it into the queue again."""
     SUSPECT = "suspect"
-    """It looks lost; who accepted it gets some time to put it into the queue again."""
+    """It looks lost; the process that accepted it gets some time to put it into the queue again."""
     UNKNOWN = "unknown"
-    """Nothing in Redis knows the id, or no more than how the request ended: its reply log has expired."""
+    """Redis does not know the id, or only how the request ended: its reply log has expired."""
 
 
 @dataclass(slots=True)
 class Watch:
     """A request whose reply this process waits for, on behalf of `tenant`.
 
-    `request` only where this process accepted it: then it can be put into the queue again under its id. `ref` is its
-    queue entry where known; checks keep it up to date.
+    `request` is set only if this process accepted it: then it can be put into the queue again under its id. `ref` is
+    its queue entry if known; checks keep it up to date.
     """
 
     request_id: str
@@ -51,10 +51,11 @@ class Watch:
 
 
 class LossCheck:
-    """Checks watched requests; `who` stands as worker in the started events it writes.
+    """Checks watched requests; `who` is the worker name in the started events it writes.
 
-    Who accepted a lost request gets `grace_s` to put it into the queue again before anybody else ends it. `unread`:
-    nobody waits for the answers, so one that `seen` says has ended and whose log is gone has expired, and is not lost.
+    The process that accepted a lost request gets `grace_s` to put it into the queue again before another one ends it.
+    `unread`: nobody waits for the answers, so a request that `seen` reports as ended and whose log is gone has expired
+    and is not lost.
     """
 
     def __init__(
@@ -74,9 +75,9 @@ class LossCheck:
         self._ender = Ender(keys, who, retention_ms=retention_ms, on_end=on_end)
 
     async def check(self, link: Connection, watch: Watch) -> Verdict:
-        """Find out what became of the request and put it right. Raises LinkLost, ResponseError, Unwritable.
+        """Determine the state of the request and repair it. Raises LinkLost, ResponseError, Unwritable.
 
-        Unusable where its log can never be written: to put it into the queue again would be in vain.
+        Raises Unusable if its log can never be written: putting it into the queue again would be futile.
         """
         queue = RequestQueue(link, self._keys)
         mark = await queue.find(watch.request_id)
@@ -115,7 +116,7 @@ class LossCheck:
         gone = remembered or watch.ref
         now_ms = await link.server_time_ms()
         if self._unread and now_ms >= request.deadline_ms + self._retention_ms:
-            return Verdict.UNKNOWN  # all that was known of one that has ended may have expired
+            return Verdict.UNKNOWN  # everything about a request that has ended may have expired
         if now_ms >= request.deadline_ms:
             return await self._end(link, watch, gone, ErrorCode.EXPIRED, "the deadline passed after it was lost")
         try:

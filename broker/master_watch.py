@@ -1,4 +1,4 @@
-"""Links follow the sentinels: one to a server that is the master no more is dropped, whether it breaks or not."""
+"""Links follow the sentinels: a link to a server that is no longer the master is dropped, broken or not."""
 
 import asyncio
 from contextlib import suppress
@@ -19,22 +19,22 @@ _watches: dict[_Key, "MasterWatch"] = {}
 
 
 class MasterWatch:
-    """Asks the sentinels of one service while there are links to its master; one for all links of a loop.
+    """Queries the sentinels of one service while there are links to its master; one instance for all links of a loop.
 
-    A master that was frozen or cut off is one again when it comes back, until the sentinels get hold of it: what is
-    written to it is lost. So a link ends when a sentinel tells of a newer failover that made another server the master.
+    A master that was frozen or cut off considers itself master when it returns, until the sentinels reach it: writes
+    to it are lost. So a link ends when a sentinel reports a newer failover that made another server the master.
     """
 
     def __init__(self, address: RedisAddress, key: _Key) -> None:
         self._address = address
         self._key = key
         self._links: dict[Link, int] = {}
-        """With the failover that each was opened under."""
+        """Each link with the failover under which it was opened."""
         self._task: asyncio.Task[None] | None = None
 
     @classmethod
     def follow(cls, address: RedisAddress, link: Link, word: Word) -> None:
-        """Drop `link`, which was opened to the server of `word`, once that is the master no more."""
+        """Drop `link`, opened to the server of `word`, once that server is no longer the master."""
         key = (asyncio.get_running_loop(), address.hosts, address.service)
         watch = _watches.setdefault(key, cls(address, key))
         watch._links[link] = word.config_epoch
@@ -54,7 +54,7 @@ class MasterWatch:
             await asyncio.gather(*asking, return_exceptions=True)
 
     async def _keep_asking(self, host: str, port: int) -> None:
-        """One sentinel, for ever: one that is away or says nonsense leaves the others."""
+        """Query one sentinel forever; its failures or nonsense do not affect the other sentinels."""
         back_off = BackOff(LOOK_S, most_s=5.0)
         while True:
             with suppress(LinkLost, ResponseError):

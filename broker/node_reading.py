@@ -1,4 +1,4 @@
-"""Reading the reply logs of one node of a cluster, where no command may name logs of two slots."""
+"""Reads the reply logs of one node of a cluster, where no command may name logs of two slots."""
 
 import asyncio
 import logging
@@ -21,15 +21,15 @@ log = logging.getLogger(__name__)
 MAX_ENTRIES: Final = 512
 """Entries of one log in one reply."""
 BLOCK_MS: Final = 10
-"""How long a look waits for the log that spoke last; its worker writes to others at the same moments."""
+"""How long a read waits on the most recently active log; its worker writes to other logs at the same moments."""
 _LEAST_PAUSE_S: Final = 0.002
 _MOST_PAUSE_S: Final = 0.1
 _PAUSE_PER_LOG_S: Final = 50e-6
-"""20,000 looks per second and node at most, however many logs there are."""
+"""At most 20,000 reads per second and node, however many logs there are."""
 _LIVELY_S: Final = 0.5
-"""A log that spoke within this time is looked at each time."""
+"""A log with an event within this time is read every time."""
 _PATIENCE: Final = 16
-"""One that is silent is looked at again after this part of its silence."""
+"""A silent log is read again after its silence divided by this."""
 _NOTHING: Final = b"*-1\r\n"
 
 _READ = b"*6\r\n" + pack_parts("XREAD", "COUNT", str(MAX_ENTRIES), "STREAMS")
@@ -37,16 +37,16 @@ _BLOCKING_READ = b"*8\r\n" + pack_parts("XREAD", "COUNT", str(MAX_ENTRIES), "BLO
 
 
 class Took(Protocol):
-    """Told what was read of a log."""
+    """Receives the entries read from a log."""
 
     def __call__(self, followed: FollowedLog, entries: Sequence[Any]) -> None: ...
 
 
 class NodeReading:
-    """Follows logs over one link: a look is one write with an XREAD per log, of which the last one, that of the log
-    that spoke last, blocks for a moment.
+    """Follows logs over one link: a round is one write with an XREAD per log, the last of which, for the most recently
+    active log, blocks for a moment.
 
-    `moved` is called with each log that is on another node by now.
+    `moved` is called with each log that has moved to another node.
     """
 
     def __init__(self, router: Router, node: Node, name: str, took: Took, moved: Callable[[FollowedLog], None]) -> None:
@@ -65,7 +65,7 @@ class NodeReading:
         self._changed.set()
 
     def discard(self, key: bytes) -> None:
-        """Follow it no more."""
+        """Stop following a log."""
         self._logs.pop(key, None)
 
     async def run(self) -> None:
@@ -85,7 +85,7 @@ class NodeReading:
             await link.close()
 
     async def _open(self) -> Link:
-        """A node that cannot be reached is tried for ever: others are read meanwhile."""
+        """Open a link, retrying forever: other nodes are read meanwhile."""
         back_off = BackOff()
         while True:
             try:
@@ -96,7 +96,7 @@ class NodeReading:
             await self._look_elsewhere()
 
     async def _look_elsewhere(self) -> None:
-        """Another node may have taken the place of this one."""
+        """Refresh the slot map, because another node may have replaced this one."""
         try:
             await self._router.refresh()
         except (LinkLost, ResponseError):
@@ -112,7 +112,7 @@ class NodeReading:
         return [one for one in self._logs.values() if one.look_at <= now]
 
     async def _look(self, link: Link, due: list[FollowedLog]) -> bool:
-        """Read each of `due` once; False where the node cannot be read from now."""
+        """Read each of `due` once; False if the node cannot be read at the moment."""
         last: FollowedLog | None = max(due, key=attrgetter("heard_at"))
         if last is not None and self._loop.time() - last.heard_at >= _LIVELY_S:
             last = None
@@ -139,10 +139,10 @@ class NodeReading:
         return sound
 
     async def _refused(self, followed: FollowedLog, error: ResponseError) -> bool:
-        """A log that is elsewhere is read there; False for what is wrong with the node."""
+        """Read a log that is on another node from there; False if the node itself is at fault."""
         if Redirection.find(error, self._node) is None:
             if error_code(error) == WRONG_TYPE:
-                followed.unreadable("its reply log is no stream")
+                followed.unreadable("its reply log is not a stream")
                 return True
             if isinstance(error, ClusterDownError):
                 self._router.doubt(self._node)
@@ -162,7 +162,7 @@ class NodeReading:
         return True
 
     async def _pause(self, link: Link, begun: float, num_read: int) -> None:
-        """Until the next look is due; at once where a log is new."""
+        """Wait until the next round is due; return at once if a log is new."""
         self._changed.clear()
         earliest = begun + max(_LEAST_PAUSE_S, num_read * _PAUSE_PER_LOG_S)
         due_at = min((one.look_at for one in self._logs.values()), default=float("inf"))

@@ -1,4 +1,4 @@
-"""Following reply logs over all nodes of a cluster."""
+"""Follows reply logs over all nodes of a cluster."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _CHECK_S: Final = 0.25
 
 
 class NodeReadings:
-    """A reading per node that has logs, for as long as nothing of them or of `router` breaks."""
+    """One reading per node that has logs, until any of them or `router` breaks."""
 
     def __init__(self, router: Router, name: str, took: Took) -> None:
         self._router = router
@@ -29,7 +29,7 @@ class NodeReadings:
         self._homeless: dict[bytes, FollowedLog] = {}
 
     def follow(self, followed: FollowedLog) -> None:
-        """Read a log where it is now; one that nobody serves waits until somebody does."""
+        """Read a log at its current node; a log that no node serves waits until one does."""
         self.leave(followed)
         node = self._router.node_of(followed.key)
         if node is None:
@@ -43,14 +43,14 @@ class NodeReadings:
         self._readings[node].add(followed)
 
     def leave(self, followed: FollowedLog) -> None:
-        """Read a log no more."""
+        """Stop reading a log."""
         self._homeless.pop(followed.key, None)
         node = self._places.pop(followed.key, None)
         if node is not None:
             self._readings[node].discard(followed.key)
 
     async def run(self, check: Callable[[], None]) -> None:
-        """Read, and call `check` now and then, until something breaks. Raises LinkLost."""
+        """Read, and call `check` regularly, until something breaks. Raises LinkLost."""
         lost = asyncio.ensure_future(self._router.wait_lost())
         try:
             while not lost.done():
@@ -66,7 +66,7 @@ class NodeReadings:
         raise LinkLost(self._router.lost_reason)
 
     async def _house(self) -> None:
-        """Look for those who serve the logs that nobody served."""
+        """Find the nodes of logs that no node served."""
         if self._homeless:
             with suppress(LinkLost, ResponseError):
                 await self._router.refresh()

@@ -1,4 +1,4 @@
-"""What Redis knows of a request that somebody asks for by its id: whose it is, and how it behaves."""
+"""What Redis knows about a request with a given id: its tenant, and how it behaves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,24 +22,24 @@ from orcastream.schemas.request import GenerationRequest
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """`request` is None once its queue entry is gone, or where the entry is not to be understood."""
+    """The origin of a request. `request` is None if its queue entry is gone or cannot be parsed."""
 
     tenant: str
     model: str
-    """Whose request it is: the log has one name for all models."""
+    """The model of the request: the log has one name for all models."""
     ref: EntryRef | None
     request: GenerationRequest | None = None
 
     @property
     def on_disconnect(self) -> str:
-        """What a lost client means; nothing more for a request whose entry is gone: it has ended."""
+        """What the loss of the client means; nothing for a request whose entry is gone: it has ended."""
         return "continue" if self.request is None else self.request.payload.on_disconnect
 
 
 async def find_origin(link: Connection, keys: Keys, request_id: str, now_ms: int) -> Origin | None:
-    """Look at the `seen` key, the queue entry and the head of the reply log; None when all of them are gone.
+    """Read the `seen` key, the queue entry and the head of the reply log; None if all of them are gone.
 
-    What cannot be read counts as missing. Raises LinkLost, Unwritable.
+    Unreadable data counts as missing. Raises LinkLost, Unwritable.
     """
     commands: list[Command] = [
         ("GET", keys.seen(request_id)),
@@ -60,7 +60,7 @@ async def find_origin(link: Connection, keys: Keys, request_id: str, now_ms: int
 
 
 async def read_request(link: Connection, keys: Keys, ref: EntryRef, now_ms: int) -> GenerationRequest | None:
-    """The request in a queue entry; None where the entry is gone or not to be understood. Raises LinkLost."""
+    """Return the request in a queue entry; None if the entry is gone or cannot be parsed. Raises LinkLost."""
     entries = await link.call("XRANGE", stream_of(keys, ref), ref.entry_id, ref.entry_id)
     if not entries:
         return None

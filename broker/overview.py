@@ -1,4 +1,4 @@
-"""A look at one model's service from outside, for people: its queue and its workers, as they say of themselves."""
+"""An outside view of one model's service, for people: its queue and its workers' own reports."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from orcastream.schemas.keys import Keys
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """`dead_letters`: how many there are. `time_ms` is the server's clock; Unix time."""
+    """The overview. `dead_letters` is their number. `time_ms` is the server's clock; Unix time."""
 
     time_ms: int
     queue: QueueState
@@ -21,7 +21,7 @@ class Overview:
 
 
 async def read_overview(link: Connection, keys: Keys) -> Overview:
-    """A few round trips, none of which walks through a stream. Raises LinkLost, ResponseError, Unwritable."""
+    """Read it in a few round trips, none of which scans a stream. Raises LinkLost, ResponseError, Unwritable."""
     queue = await read_queue_state(link, keys)
     workers = await list_workers(link, keys)
     letters = await link.call_many([("XLEN", lane.dead) for lane in keys.each_lane])

@@ -1,4 +1,4 @@
-"""Posting a request under an id that may have been posted before: of all requests of one id, the first counts."""
+"""Posts a request under an id that may have been posted before: of all requests with one id, the first counts."""
 
 from orcastream.broker.connection import Connection
 from orcastream.broker.errors import IdInUse, ReplyExpired
@@ -13,7 +13,7 @@ from orcastream.schemas.request import GenerationRequest
 async def post(
     link: Connection, keys: Keys, request: GenerationRequest, *, terms: Terms | None, retention_ms: int
 ) -> Enqueued:
-    """Put the request into the queue once; one that was there and ended as lost is put there anew.
+    """Put the request into the queue once; a request that ended as lost is put there again.
 
     May be repeated. Raises as `RequestQueue.enqueue`.
     """
@@ -28,9 +28,10 @@ async def post(
 async def counting_request(
     link: Connection, keys: Keys, request: GenerationRequest, enqueued: Enqueued, now_ms: int
 ) -> GenerationRequest | None:
-    """Of two requests with one id the first, by which the id belongs to its tenant; None where its entry is gone.
+    """Return the first of two requests with one id, whose tenant owns the id; None if its entry is gone.
 
-    That may be this very one, where the answer to an earlier attempt was lost. Raises IdInUse, ReplyExpired, LinkLost.
+    That may be this request itself, if the reply to an earlier attempt was lost. Raises IdInUse, ReplyExpired,
+    LinkLost.
     """
     if not enqueued.duplicate:
         return request

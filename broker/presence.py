@@ -1,4 +1,4 @@
-"""What workers say of themselves, and who is there."""
+"""The workers' own reports, and the list of workers."""
 
 import os
 import re
@@ -18,14 +18,14 @@ from orcastream.broker.scripts import FORGET, Command
 from orcastream.schemas.keys import CLASSES, GROUP, Keys
 
 STATES: Final = ("serving", "draining", "stalled")
-"""What a worker may report as its `state`."""
+"""The values that a worker may report as its `state`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """One consumer of the group: what it says of itself (empty: it is gone), and how many entries it holds.
+    """One consumer of the group: its own report (empty: it is gone), and how many entries it holds.
 
-    `readable`: whether what it says can be read now.
+    `readable`: whether the report can be read now.
     """
 
     name: str
@@ -35,12 +35,12 @@ class WorkerInfo:
 
     @property
     def alive(self) -> bool:
-        """Whether it said something lately."""
+        """Whether it reported recently."""
         return bool(self.info)
 
 
 def new_process_name() -> str:
-    """A name that no process had before: host, pid, random. A worker's is also its consumer's in the groups."""
+    """Return a name that no process had before: host, pid, random. A worker's is also its consumer name."""
     host = re.sub(r"[^A-Za-z0-9_.\-]", "-", socket.gethostname())[:60]
     return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
 
@@ -55,10 +55,11 @@ class Presence:
         self._joined = False
 
     async def beat(self, info: Mapping[str, str | int | float], *, ttl_ms: int) -> None:
-        """Say `info` (flat, not empty; replaces fields of the same name) and live for another `ttl_ms`.
+        """Report `info` (flat, not empty; replaces fields of the same name) and live for another `ttl_ms`.
 
-        The first beat joins the consumer group, so that the worker can be listed before its first claim. So does one
-        after the hash had expired: whoever found it gone may have deleted the consumer. Raises LinkLost, Unwritable.
+        The first beat joins the consumer group, so that the worker is listed before its first claim. So does a beat
+        after the hash had expired: a process that found it gone may have deleted the consumer. Raises LinkLost,
+        Unwritable.
         """
         key = self._keys.worker(self._worker)
         flat = [str(part) for item in info.items() for part in item]
@@ -81,7 +82,7 @@ class Presence:
 
 
 async def list_workers(link: Connection, keys: Keys) -> list[WorkerInfo]:
-    """Every consumer of the model's group, by name; dead ones that still hold entries included."""
+    """Return every consumer of the model's group, by name, including dead ones that still hold entries."""
     pending: dict[str, int] = {}
     streams = [one.requests(name) for one in keys.each_lane for name in CLASSES]
     for consumers in await link.call_many([("XINFO", "CONSUMERS", stream, GROUP) for stream in streams]):
@@ -103,9 +104,9 @@ async def list_workers(link: Connection, keys: Keys) -> list[WorkerInfo]:
 
 
 async def forget_dead(link: Connection, keys: Keys, *, min_idle_ms: int) -> list[str]:
-    """Delete consumers that are gone, hold nothing and have been idle for `min_idle_ms`; their names.
+    """Delete consumers that are gone, hold nothing and have been idle for `min_idle_ms`; return their names.
 
-    One that holds entries is never deleted: they would be lost with it.
+    A consumer that holds entries is never deleted: they would be lost with it.
     """
     forgotten = []
     streams = [one.requests(name) for one in keys.each_lane for name in CLASSES]

@@ -19,14 +19,14 @@ from orcastream.schemas.keys import CLASSES, GROUP, Keys
 from orcastream.schemas.request import GenerationRequest
 
 GONE = ("NOGROUP", "UNBLOCKED")
-"""Error codes of a stream or group that somebody deleted; the command did nothing."""
+"""Error codes for a stream or group that was deleted; the command did nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """The one queue entry of a request; `duplicate` when it was there before. `depth`: entries in the queue now.
+    """The one queue entry of a request; `duplicate` if it was there before. `depth`: entries in the queue now.
 
-    `outcome`, `tenant`: how it ended and whose it was, where it is a duplicate of one that has; as in `Mark`.
+    `outcome`, `tenant`: how it ended and its tenant, for a duplicate of a request that has ended; as in `Mark`.
     """
 
     entry: EntryRef
@@ -38,7 +38,7 @@ class Enqueued:
 
 @dataclass(frozen=True, slots=True)
 class EntryState:
-    """What became of a queue entry; `consumer` is None while it is not pending."""
+    """The state of a queue entry; `consumer` is None while it is not pending."""
 
     exists: bool
     consumer: str | None
@@ -47,19 +47,19 @@ class EntryState:
 
     @property
     def waits(self) -> bool:
-        """Whether no worker has it: it was not given out yet, or was handed over since."""
+        """Whether no worker holds it: it was never delivered, or was handed over since."""
         return self.exists and (self.consumer is None or was_handed_over(self.idle_ms))
 
     @classmethod
     def from_reply(cls, reply: Sequence[bytes | int]) -> "EntryState":
-        """From the reply of entry_state.lua."""
+        """Build from the reply of entry_state.lua."""
         exists, consumer, idle_ms, deliveries = reply
         name = consumer.decode() if isinstance(consumer, bytes) and consumer else None
         return cls(bool(exists), name, int(idle_ms), int(deliveries))
 
 
 async def entry_state(link: Connection, keys: Keys, entry: EntryRef) -> EntryState:
-    """Whether the entry exists and who holds it."""
+    """Return whether the entry exists and which consumer holds it."""
     (reply,) = await link.call_many([entry_state_call(keys, entry)])
     if isinstance(reply, ResponseError):
         raise reply
@@ -67,7 +67,7 @@ async def entry_state(link: Connection, keys: Keys, entry: EntryRef) -> EntrySta
 
 
 def entry_state_call(keys: Keys, entry: EntryRef) -> ScriptCall:
-    """The call of entry_state.lua."""
+    """Return the call of entry_state.lua."""
     return ENTRY_STATE.call([stream_of(keys, entry)], [GROUP, entry.entry_id])
 
 
@@ -83,23 +83,23 @@ async def ensure_groups(link: Connection, keys: Keys) -> None:
 
 
 async def ensure_if_gone(link: Connection, keys: Keys, error: ResponseError) -> None:
-    """Make streams and groups again that somebody deleted, where that is the error; raise it otherwise."""
+    """Recreate deleted streams and groups if `error` reports that; raise it otherwise."""
     if not str(error).startswith(GONE):
         raise error
     await ensure_groups(link, keys)
 
 
 class RequestQueue:
-    """Producers' side of the queue."""
+    """The producers' side of the queue."""
 
     def __init__(self, link: Connection, keys: Keys) -> None:
         self._link = link
         self._keys = keys
 
     async def ensure_groups(self) -> None:
-        """Create what is missing of streams and groups.
+        """Create missing streams and groups.
 
-        A lane whose node is away gets its own once somebody claims there. Raises ResponseError where all of them are.
+        A lane whose node is down gets its own at the first claim there. Raises ResponseError if all lanes fail.
         """
         refused: list[ResponseError] = []
         for keys in self._keys.each_lane:
@@ -118,12 +118,12 @@ class RequestQueue:
         retention_ms: int,
         replaces: EntryRef | None = None,
     ) -> Enqueued:
-        """Put the request into its class's stream once: a repeated call returns the entry that is there.
+        """Put the request into its class's stream once: a repeated call returns the existing entry.
 
-        `replaces` names an entry of this request that was lost: if it is gone and nobody else replaced it, the request
-        is added anew. `terms` are those of a new request, each lane its share (None: there are none; an accepted
-        request is never refused again). Raises NotAdmitted, and ResponseError (out of memory ...), with nothing done;
-        LinkLost with nothing known, in which case the call may be repeated on another link.
+        `replaces` names a lost entry of this request: if it is gone and nobody else replaced it, the request is added
+        again. `terms` apply to a new request, each lane taking its share (None: no terms; an accepted request is never
+        refused again). Raises NotAdmitted, and ResponseError (out of memory ...), with nothing done; LinkLost if the
+        outcome is unknown: then the call may be repeated on another link.
         """
         keys, payload = self._keys.in_lane(self._keys.lane_of(request.id)), request.payload
         fields: list[Arg] = [part for item in request.fields().items() for part in item]
@@ -152,17 +152,17 @@ class RequestQueue:
         return Enqueued(mark.ref, bool(duplicate), depth, mark.outcome, mark.tenant)
 
     async def depth(self) -> int:
-        """Requests waiting and running."""
+        """Return the number of requests waiting and running."""
         return sum(await self.depths())
 
     async def is_empty(self) -> bool:
-        """Whether there is no request; False where one of the lanes cannot be asked."""
+        """Whether there is no request; False if any lane cannot be queried."""
         streams = [keys.requests(name) for keys in self._keys.each_lane for name in CLASSES]
         replies = await self._link.call_many([("XLEN", stream) for stream in streams])
         return replies == [0] * len(streams)
 
     async def depths(self) -> list[int]:
-        """Requests waiting and running, per class in the order of `orcastream.schemas.keys.CLASSES`."""
+        """Return the requests waiting and running, per class in the order of `orcastream.schemas.keys.CLASSES`."""
         lanes = self._keys.each_lane
         replies = await self._link.call_many([("XLEN", keys.requests(name)) for keys in lanes for name in CLASSES])
         for reply in replies:
@@ -175,13 +175,13 @@ class RequestQueue:
         return (await self.state(entry)).exists
 
     async def state(self, entry: EntryRef) -> EntryState:
-        """Whether the entry exists and who holds it."""
+        """Return whether the entry exists and which consumer holds it."""
         return await entry_state(self._link, self._keys, entry)
 
     async def forget_lost(self, request_id: str) -> None:
-        """Delete the reply log of a request that ended as lost, so that it can be computed anew. Idempotent.
+        """Delete the reply log of a request that ended as lost, so that it can be computed again. Idempotent.
 
-        Then `enqueue` it with `replaces`. A log that ended in another way, or that has begun anew, stays.
+        Then `enqueue` it with `replaces`. A log that ended in another way, or that was begun again, stays.
         """
         await self._forget(request_id, lambda terminal: terminal.error is ErrorCode.LOST)
 
@@ -196,9 +196,9 @@ class RequestQueue:
             await self._link.run(FORGET_LOG, [self._keys.reply(request_id)], [newest[0][0]])
 
     async def find(self, request_id: str) -> Mark | None:
-        """The entry that is this request, as long as it is remembered, and how it ended.
+        """Return the entry that is this request, as long as it is remembered, and how it ended.
 
-        A `seen` key that cannot be read counts as missing.
+        An unreadable `seen` key counts as missing.
         """
         try:
             mark = await self._link.call("GET", self._keys.seen(request_id))

@@ -1,4 +1,4 @@
-"""A look at one model's queue from outside: how long it is, how old its oldest unclaimed entry, who works on it."""
+"""An outside view of one model's queue: its length, the age of its oldest unclaimed entry, and its workers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,9 @@ from orcastream.schemas.keys import CLASSES, GROUP, Keys
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """All but `workers` by class. `lengths`: entries waiting and running; `claimed`: those of them that a worker was
-    given; `ages_s`: age of the oldest entry that nobody has claimed, 0 where there is none. `workers`: those that live,
-    by the state they report; 0 for a state that none is in.
+    """The state of a queue, all but `workers` by class. `lengths`: entries waiting and running; `claimed`: those that a
+    worker holds; `ages_s`: age of the oldest unclaimed entry, 0 if there is none. `workers`: live workers by the state
+    that they report; 0 for a state without workers.
     """
 
     lengths: Mapping[str, int]
@@ -27,7 +27,7 @@ class QueueState:
 
 
 async def read_queue_state(link: Connection, keys: Keys) -> QueueState:
-    """Four round trips, none of which walks through a stream. Raises LinkLost, ResponseError."""
+    """Read the state in four round trips, none of which scans a stream. Raises LinkLost, ResponseError."""
     streams = [one.requests(name) for one in keys.each_lane for name in CLASSES]
     commands = [command for key in streams for command in (("XLEN", key), ("XINFO", "GROUPS", key))]
     now, *replies = await link.call_many([("TIME",), *commands])
@@ -53,7 +53,7 @@ async def read_queue_state(link: Connection, keys: Keys) -> QueueState:
 
 
 def _own_group(groups: Sequence[Any] | ResponseError) -> dict[bytes, Any] | None:
-    """What XINFO says of the workers' group; None where there is no stream or group."""
+    """Return what XINFO reports about the workers' group; None if there is no stream or group."""
     if isinstance(groups, ResponseError):
         return None
     found = (fields_of(flat) for flat in groups)

@@ -1,4 +1,4 @@
-"""The requests of one model that wait and run, entry by entry, a few at a time and without what they ask."""
+"""The waiting and running requests of one model, entry by entry, a few at a time and without their prompts."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +18,9 @@ from orcastream.schemas.keys import CLASSES, GROUP, Keys
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """One entry of a request stream. `worker` holds it, and renewed its lease `idle_ms` ago; None while it waits.
+    """One entry of a request stream. `worker` holds it and renewed its lease `idle_ms` ago; None while it waits.
 
-    `epoch` is the newest one of its reply log; None where there is no log yet. `request_id` is as it was found.
+    `epoch` is the newest one of its reply log; None if there is no log yet. `request_id` is as found.
     """
 
     ref: EntryRef
@@ -34,12 +34,12 @@ class Queued:
 
     @property
     def arrived_ms(self) -> int:
-        """When it was put into the queue, by the server's clock; Unix time."""
+        """When it was added to the queue, by the server's clock; Unix time."""
         return self.ref.order[0]
 
     @classmethod
     def from_row(cls, priority_class: str, row: Sequence[bytes | int], lane: int = 0) -> "Queued":
-        """From one row of look.lua."""
+        """Build from one row of look.lua."""
         entry_id, request_id, deadline, payload_bytes, consumer, idle_ms, deliveries = row
         worker = text(consumer) if consumer and not was_handed_over(int(idle_ms)) else None
         return cls(
@@ -54,7 +54,7 @@ class Queued:
 
 
 async def queued_requests(link: Connection, keys: Keys, classes: Sequence[str] = CLASSES) -> AsyncIterator[Queued]:
-    """Everything that waits and runs now, class by class and lane by lane, the oldest first.
+    """Yield all waiting and running requests, class by class and lane by lane, the oldest first.
 
     Raises LinkLost, ResponseError.
     """
@@ -67,9 +67,9 @@ async def queued_requests(link: Connection, keys: Keys, classes: Sequence[str] =
 
 
 async def find_queued(link: Connection, keys: Keys, request_id: str) -> Queued | None:
-    """The entry that is this request; None where it has ended, or never was. Raises LinkLost, ResponseError.
+    """Return the entry of this request; None if it has ended or never existed. Raises LinkLost, ResponseError.
 
-    An entry that its producer wrote by plain XADD and nobody has claimed is found by looking at all that wait.
+    An unclaimed entry that its producer wrote by plain XADD is found by scanning all waiting entries.
     """
     mark = await RequestQueue(link, keys).find(request_id)
     if mark is not None:

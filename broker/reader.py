@@ -1,4 +1,4 @@
-"""Reading replies: one connection and one XREAD for all of them, in a cluster one connection per node."""
+"""Reads replies: one connection and one XREAD for all of them; in a cluster, one connection per node."""
 
 import asyncio
 import logging
@@ -29,10 +29,10 @@ MAX_ENTRIES = 512
 
 
 class ReplyReader:
-    """Reads any number of reply logs over one connection, reconnects by itself, and checks for losses.
+    """Reads any number of reply logs over one connection, reconnects automatically, and checks for losses.
 
-    Another connection wakes the reading one up for new subscriptions and carries the checks. `who` stands as worker in
-    the started events of requests that a check ends.
+    A second connection wakes the reading one up for new subscriptions and carries the checks. `who` is the worker name
+    in the started events of requests that a check ends.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ReplyReader:
         self._blocked_client = 0
         self._helper: Connection | None = None
         self._nodes: NodeReadings | None = None
-        """What reads in a cluster."""
+        """Reads the logs in a cluster."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._waking = self._checking = False
         self._task: asyncio.Task[None] | None = None
@@ -68,7 +68,7 @@ class ReplyReader:
         """Set while there is a connection."""
 
     async def start(self) -> None:
-        """Begin; does not wait for Redis."""
+        """Start reading; does not wait for Redis."""
         self._task = asyncio.create_task(self._run(), name="reply-reader")
 
     async def close(self) -> None:
@@ -82,7 +82,7 @@ class ReplyReader:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def subscribe(self, watch: Watch) -> Subscription:
-        """Follow a reply from its beginning; it is shown to `watch.tenant` only."""
+        """Follow a reply from its beginning; only `watch.tenant` may see it."""
         key = self._keys.reply(watch.request_id)
         followed = self._followed.get(key.encode())
         if followed is None or followed.state.is_over:
@@ -119,15 +119,15 @@ class ReplyReader:
             except (BrokerError, ResponseError, OSError) as error:
                 if self.connected.is_set():
                     back_off.succeeded()
-                log.warning("reply reader connects again: %s", error)
-            except Exception:  # every reply of this process is read here
-                log.exception("reply reader; connecting again")
+                log.warning("reply reader reconnects: %s", error)
+            except Exception:  # all replies of this process are read here
+                log.exception("reply reader failed; it reconnects")
             finally:
                 self.connected.clear()
             await asyncio.sleep(back_off.failed())
 
     async def _connected_run(self) -> None:
-        """Raises LinkLost, ResponseError."""
+        """Connect and read until something breaks. Raises LinkLost, ResponseError."""
         self._helper = await connect(self._url, name=f"{self._who}-helper", observer=self._observer)
         try:
             if isinstance(self._helper, Router):
@@ -139,7 +139,7 @@ class ReplyReader:
             self._helper = None
 
     async def _read_all(self, helper: Connection) -> None:
-        """Everything over one link."""
+        """Read all logs over one link."""
         link = await helper.another("", name=f"{self._who}-replies")
         try:
             self._is_connected()
@@ -149,7 +149,7 @@ class ReplyReader:
             await link.close()
 
     async def _read_nodes(self, router: Router) -> None:
-        """Everything over a link per node."""
+        """Read all logs over a link per node."""
         self._nodes = NodeReadings(router, f"{self._who}-replies", self._took)
         try:
             self._is_connected()
@@ -168,7 +168,7 @@ class ReplyReader:
     async def _read(self, helper: Connection, link: Link) -> None:
         while True:
             if not helper.alive:
-                raise LinkLost("the connection beside the reading one broke")
+                raise LinkLost("the reader's helper connection broke")
             self._check_losses(asyncio.get_running_loop().time())
             following = [one for one in self._followed.values() if not one.state.finished]
             self._changed.clear()
@@ -188,7 +188,7 @@ class ReplyReader:
                     self._took(followed, entries)
 
     def _took(self, followed: FollowedLog, entries: Sequence[Any]) -> None:
-        """Fold what was read of one log; whatever goes wrong with it ends this reply alone."""
+        """Fold the entries read from one log; any failure ends this reply alone."""
         followed.checked_at = asyncio.get_running_loop().time()
         try:
             for entry in entries:
@@ -199,7 +199,7 @@ class ReplyReader:
             followed.unreadable("its reply log cannot be read")
 
     async def _idle(self, link: Link) -> None:
-        """Nobody follows anything: wait for somebody, but notice a lost connection."""
+        """Wait for a subscription, but notice a lost connection."""
         waiting = [asyncio.ensure_future(self._changed.wait()), asyncio.ensure_future(link.wait_lost())]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -215,21 +215,21 @@ class ReplyReader:
         return b"".join((*head, *[followed.packed_key for followed in following], *ids))
 
     async def _refused(self, link: Link, following: Sequence[FollowedLog], error: ResponseError) -> None:
-        """One key that is no stream must not silence all others."""
+        """Keep one key that is not a stream from stopping all other logs."""
         if not str(error).startswith("WRONGTYPE"):
             raise error
         types = await link.call_many([("TYPE", followed.key) for followed in following])
         for followed, kind in zip(following, types, strict=True):
             if kind not in (b"stream", b"none"):
-                followed.unreadable("its reply log is no stream")
+                followed.unreadable("its reply log is not a stream")
 
     async def _wake(self) -> None:
-        """Unblock the XREAD in flight until the next one, which knows the new subscriptions, is under way."""
+        """Unblock the XREAD in flight until the next one, with the new subscriptions, is under way."""
         try:
             if self._helper is not None:
                 await unblock(await self._helper.link_for(""), self._blocked_client, self._changed.is_set)
         except LinkLost:
-            pass  # the reading link breaks as well, or its XREAD ends by itself
+            pass  # the reading link breaks as well, or its XREAD times out
         finally:
             self._waking = False
 
@@ -254,7 +254,7 @@ class ReplyReader:
             self._checking = False
 
     async def _check_one(self, helper: Connection, followed: FollowedLog) -> None:
-        """What is wrong with one request keeps no other from being looked at. Raises LinkLost, Unwritable."""
+        """Check one request; its defects do not stop the other checks. Raises LinkLost, Unwritable."""
         request_id = followed.watch.request_id
         try:
             verdict = await self._loss.check(helper, followed.watch)
@@ -270,7 +270,7 @@ class ReplyReader:
             if verdict is Verdict.UNKNOWN:
                 followed.unreadable("nothing is known of it")
             elif verdict is Verdict.ENDED and not followed.state.finished:
-                followed.last_id = b"0-0"  # it ended, and the reader did not see how: read again
+                followed.last_id = b"0-0"  # it ended, but the reader missed the end: read again
 
     def _spawn(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)

@@ -1,4 +1,4 @@
-"""Reading what may be large without holding the event loop up."""
+"""Reads potentially large data without blocking the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,5 +10,5 @@ _INLINE_BYTES: Final = 64 * 1024
 
 
 async def read_aside(read: Callable[[], Result], size_bytes: int) -> Result:
-    """What `read` makes of `size_bytes`: at once where there are few, in a thread where there are many."""
+    """Return the result of `read` on `size_bytes`: inline if they are few, in a thread if they are many."""
     return read() if size_bytes <= _INLINE_BYTES else await asyncio.to_thread(read)

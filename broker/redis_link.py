@@ -1,4 +1,4 @@
-"""A process's connection for commands: one, shared, opened anew when it broke."""
+"""A process's shared connection for commands, reopened after it breaks."""
 
 import asyncio
 import time
@@ -15,14 +15,14 @@ from orcastream.broker.link import LinkObserver
 
 Result = TypeVar("Result")
 _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Nobody sets it, as this host's time of day may be, and it goes on while the machine sleeps."""
+"""Nobody sets this clock, unlike the host's time of day, and it continues while the machine sleeps."""
 _CLOSED = "the connection was closed"
 
 
 class RedisLink:
-    """Hands out a live Connection. Which command may be repeated after LinkLost is for the caller to know.
+    """Provides a live Connection. The caller must know which commands may be repeated after LinkLost.
 
-    After a failed attempt nobody tries again before a pause is over: a Redis that is down is not hammered.
+    After a failed attempt there is a pause before the next one, so that a Redis that is down is not hammered.
     """
 
     def __init__(self, url: str, name: str, observer: LinkObserver | None = None) -> None:
@@ -40,7 +40,7 @@ class RedisLink:
         """When the link was opened (loop time)."""
 
     async def get(self) -> Connection:
-        """A live link; LinkLost where Redis cannot be reached now, Closed once this was closed."""
+        """Return a live link; raise LinkLost if Redis cannot be reached now, Closed after `close`."""
         if self._link is not None and self._link.alive:
             return self._link
         async with self._opening:
@@ -63,7 +63,7 @@ class RedisLink:
             return self._link
 
     async def wait(self, until: float) -> Connection:
-        """A live link, trying until `until` (monotonic seconds); then LinkLost."""
+        """Return a live link, trying until `until` (monotonic seconds); then raise LinkLost."""
         while True:
             try:
                 return await self.get()
@@ -73,9 +73,9 @@ class RedisLink:
                 await asyncio.sleep(self._again_at - time.monotonic())
 
     async def patiently(self, action: Callable[[Connection], Awaitable[Result]], until: float) -> Result:
-        """Carry out what may be carried out twice, and again while Redis is away, until `until` (monotonic seconds).
+        """Run an idempotent action, repeating it while Redis is unreachable, until `until` (monotonic seconds).
 
-        Then raises what the last attempt did: LinkLost, ResponseError, Unwritable, NotOnDisk. Others come at once.
+        Then raises the last LinkLost, ResponseError, Unwritable or NotOnDisk. Other errors are raised at once.
         """
         back_off = BackOff()
         while True:
@@ -89,11 +89,11 @@ class RedisLink:
 
     @property
     def now_ms(self) -> int:
-        """The server's clock as this process knows it: all deadlines are in it."""
+        """The server's clock as this process knows it, to which all deadlines refer."""
         return _clock_ms() + self._clock_offset_ms
 
     async def close(self) -> None:
-        """End the connection; who waits for one, or tries again, gets Closed."""
+        """Close the connection; callers that wait for one, or retry, get Closed."""
         self._closed = True
         if self._link is not None:
             await self._link.close()
@@ -116,5 +116,5 @@ def _is_passing(error: LinkLost | ResponseError | Unwritable | NotOnDisk) -> boo
     if isinstance(error, LinkLost | NotOnDisk):
         return True
     code = error.code if isinstance(error, Unwritable) else error_code(error)
-    # Redis 6.2 reports what a script ran into under the code ERR.
+    # Redis 6.2 reports errors inside scripts under the code ERR.
     return code in PASSING or f"-{NO_REPLICAS}" in str(error)

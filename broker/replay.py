@@ -1,4 +1,4 @@
-"""Running a dead letter again: a new request with an id of its own, which follows from the letter."""
+"""Runs a dead letter again: a new request with its own id, derived from the letter."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ _DEFAULT_CLASS: Final = "normal"
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The request that a dead letter became; `again` where it had become that already, and nothing was added."""
+    """The request made from a dead letter; `again` if it existed already, and nothing was added."""
 
     request_id: str
     entry: EntryRef
@@ -26,10 +26,10 @@ class Replayed:
 
 
 def replay_id(keys: Keys, letter: DeadLetter) -> str:
-    """The id under which a letter is run again, the same each time.
+    """Return the id under which a letter is run again, the same each time.
 
-    Never the old one: its reply log has ended, and who reads it has been told so. The old id stands in front, since a
-    gateway tells the shape of an answer from it.
+    It is never the old id, whose reply log has ended, as its readers have been told. It begins with the old id, from
+    which gateways derive the format of an answer.
     """
     suffix = f".r{letter.letter_id}"
     known = letter.request_id if ID_PATTERN.fullmatch(letter.request_id) else f"replay-{crc32(keys.model.encode()):08x}"
@@ -45,11 +45,11 @@ async def replay(
     timeout_ms: int,
     retention_ms: int,
 ) -> Replayed:
-    """Put what a dead letter asked for into the queue again, once, and delete the letter.
+    """Put the request of a dead letter into the queue again, once, and delete the letter.
 
-    `fields` are those of its request. Nobody waits for the answer: the loss of a client does not cancel it. To be
-    called again after LinkLost: while the new request is remembered there is no second one. Raises InvalidRequest where
-    the contract does not allow the request, LinkLost, ResponseError.
+    `fields` are those of its request. Nobody waits for the answer: the loss of a client does not cancel it. Call again
+    after LinkLost: while the new request is remembered, no second one is added. Raises InvalidRequest if the contract
+    does not allow the request, LinkLost, ResponseError.
     """
     now_ms = await link.server_time_ms()
     priority_class = letter.priority_class if letter.priority_class in CLASSES else _DEFAULT_CLASS

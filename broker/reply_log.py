@@ -13,15 +13,15 @@ from orcastream.schemas.codec import Form
 from orcastream.schemas.events import Event, Output, Run, Terminal, encode_payload
 
 REFUSED = "equal or smaller"
-"""What Redis says of an entry id at or below the newest; the one error that means fenced."""
+"""In Redis's error for an entry id at or below the newest; the only error that means fenced."""
 _ASKING = pack(("ASKING",))
 
 
 class ReplyLog:
-    """Appends the events of one epoch. Made by `attach`, which wrote the event 0.
+    """Appends the events of one epoch. Created by `attach`, which wrote event 0.
 
-    Bound to the link it was attached over. After any write that failed, or whose outcome is unknown, the log is dead:
-    nothing is ever written twice; attach again. `is_moving`: as `Connection.is_moving` says of the key.
+    Bound to the link of its attach. After a write that failed, or whose outcome is unknown, the log is dead: nothing
+    is ever written twice; attach again. `is_moving`: see `Connection.is_moving`.
     """
 
     __slots__ = (
@@ -45,12 +45,12 @@ class ReplyLog:
         self._next_index = 1
         self._writing = False
         self._failure: BrokerError | None = None
-        # What all commands of this epoch have in common is packed once.
+        # The common part of all commands of this epoch is packed once.
         self._head = b"*8\r\n" + pack_parts("XADD", key, "NOMKSTREAM")
 
     @property
     def busy(self) -> bool:
-        """Whether a write is under way, or a token stream has it."""
+        """Whether a write is under way, or a token stream has the log."""
         return self._writing
 
     @property
@@ -63,7 +63,7 @@ class ReplyLog:
         await self._write(Output(tuple(runs)))
 
     async def end(self, terminal: Terminal) -> None:
-        """Append the terminal event; then `ending.finish` is due. Raises as `append` does, and then nobody acks."""
+        """Append the terminal event; then call `ending.finish`. Raises as `append` does; then do not acknowledge."""
         await self._write(terminal)
 
     async def _write(self, event: Event) -> None:
@@ -72,7 +72,7 @@ class ReplyLog:
             raise failure
 
     def _begin(self, event: Event) -> bytes:
-        """The packed command of the next event; the log is busy until `_settle`. Raises what keeps it from writing."""
+        """Return the packed command of the next event; the log is busy until `_settle`. Raises what prevents it."""
         if self._writing:
             raise LogBusy(f"{self.key}: a write is in flight")
         if self._failure is not None or self.link.lost_reason is not None:
@@ -86,32 +86,32 @@ class ReplyLog:
 
     @property
     def can_be_lent(self) -> bool:
-        """Whether a token stream can write it: nothing is under way, and its events go as msgpack, to where it is."""
+        """Whether a token stream may write it: no write under way, in msgpack, and its key is not migrating."""
         return self.writable and self.form is Form.MSGPACK and not self.is_moving
 
     def lend(self) -> tuple[bytes, int]:
-        """Let a token stream write it: what stands before the entry id in every packed command, and the next index.
+        """Lend it to a token stream: return the part of a packed command before the entry id, and the next index.
 
-        It is busy until `take_back` or `settle`.
+        The log is busy until `take_back` or `settle`.
         """
         self._writing = True
         return self._head, self._next_index
 
     def take_back(self, next_index: int) -> None:
-        """All events up to that index stand in it."""
+        """End the loan: all events below that index are in the log."""
         self._writing, self._next_index = False, next_index
 
     def settle(self, reply: Any) -> BrokerError | None:
-        """Take the reply to a token stream's write; the error that it means, if any."""
+        """Take the reply to a token stream's write; return the error that it means, if any."""
         return self._settle(None, reply)
 
     def _abandon(self) -> None:
-        """Nobody waits for the reply to a write that may be in flight."""
+        """Mark the log dead if a write may be in flight: nobody waits for its reply."""
         if self._writing:
             self._writing, self._failure = False, LinkLost("cancelled while a write was in flight")
 
     def _settle(self, event: Event | None, reply: Any) -> BrokerError | None:
-        """Take the reply to a write; the error that it means, if any."""
+        """Take the reply to a write; return the error that it means, if any."""
         self._writing = False
         if type(reply) is bytes:
             if type(event) is Terminal:
@@ -129,7 +129,7 @@ class ReplyLog:
 async def append_many(items: Sequence[tuple[ReplyLog, Event]]) -> list[BrokerError | None]:
     """Append one event to each of several logs in one write per link.
 
-    Per item None once it stands in the log, or the error (Fenced, LinkLost, Unwritable, LogBusy), not raised.
+    Returns per item None once it is in the log, or the error (Fenced, LinkLost, Unwritable, LogBusy), not raised.
     """
     results: list[BrokerError | None] = [None] * len(items)
     writes: dict[Link, _Write] = {}
@@ -156,7 +156,7 @@ async def append_many(items: Sequence[tuple[ReplyLog, Event]]) -> list[BrokerErr
                     log, event = items[place]
                     results[place] = log._settle(event, reply)
     except BaseException:
-        # The caller was cancelled: whether these events stand in their logs is unknown for ever.
+        # The caller was cancelled: whether these events are in their logs will never be known.
         for write in writes.values():
             for place in write.indices:
                 if place is not None:
@@ -166,7 +166,7 @@ async def append_many(items: Sequence[tuple[ReplyLog, Event]]) -> list[BrokerErr
 
 
 class _Write(NamedTuple):
-    """What goes over one link: packed commands, and their places in the list of items; None for an ASKING."""
+    """The data sent over one link: packed commands, and their places in the list of items; None for an ASKING."""
 
     indices: list[int | None]
     commands: list[bytes]

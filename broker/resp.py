@@ -1,4 +1,4 @@
-"""RESP2 as bytes: packing commands, and reading replies as they arrive."""
+"""RESP2 as bytes: packs commands, and parses replies as they arrive."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -42,7 +42,7 @@ _ERRORS: dict[str, type[ResponseError]] = {
 
 
 def pack(command: Command) -> bytes:
-    """One command as bytes."""
+    """Return one command as bytes."""
     parts = [b"*%d\r\n" % len(command)]
     for arg in command:
         raw = arg if isinstance(arg, bytes) else str(arg).encode()
@@ -51,38 +51,38 @@ def pack(command: Command) -> bytes:
 
 
 def pack_parts(*parts: str | bytes) -> bytes:
-    """The rest of a command, of which the number of parts and the first ones have been written."""
+    """Return further parts of a command whose number of parts and first parts have been written."""
     return b"".join(
         [b"$%d\r\n%b\r\n" % (len(raw), raw) for raw in (p if isinstance(p, bytes) else p.encode() for p in parts)]
     )
 
 
 def pack_many(commands: Iterable[Command]) -> bytes:
-    """Several commands as bytes, in order."""
+    """Return several commands as bytes, in order."""
     return b"".join([pack(command) for command in commands])
 
 
 def fields_of(flat: Sequence[_Part]) -> dict[_Part, _Part]:
-    """The fields of a stream entry or a hash, which RESP2 sends as name, value, name, value; ValueError for a half."""
+    """Return the fields of a stream entry or hash (name, value, ... in RESP2); raise ValueError for an odd count."""
     parts = iter(flat)
     return dict(zip(parts, parts, strict=True))
 
 
 def parse_error(text: str) -> ResponseError:
-    """The exception for an error reply, with `status_code` set to its first word; the text stays whole."""
+    """Return the exception for an error reply, with `status_code` set to its first word; the text is kept whole."""
     code = text.partition(" ")[0]
     code = code if code.isupper() else "ERR"
     return _ERRORS.get(code, ResponseError)(text, status_code=code)
 
 
 class ReplyParser:
-    """Turns bytes, cut anywhere, into replies: bytes, int, None, list, or a ResponseError (also inside lists)."""
+    """Turns bytes, split anywhere, into replies: bytes, int, None, list, or a ResponseError (also inside lists)."""
 
     def __init__(self) -> None:
         self._reader = Reader(protocolError=ProtocolError, replyError=parse_error, notEnoughData=_MORE)
 
     def feed(self, data: bytes) -> list[Any]:
-        """The replies that `data` completes; ProtocolError when it is not RESP2."""
+        """Return the replies that `data` completes; raise ProtocolError if it is not RESP2."""
         reader = self._reader
         reader.feed(data)
         gets, replies = reader.gets, []

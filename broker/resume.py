@@ -1,4 +1,4 @@
-"""How far a client has come, the SSE `id:`: tokens per choice and a checksum over them; and how it goes on there."""
+"""A client's position in a reply, the SSE `id:` (tokens per choice and a checksum), and resuming from it."""
 
 import re
 from collections.abc import Sequence
@@ -16,35 +16,35 @@ _FORM = re.compile(r"(\d{1,9}(?:,\d{1,9})*)-([0-9a-f]{8})")
 
 
 def extend_checksum(checksum: int, tokens: Sequence[int]) -> int:
-    """The checksum of one choice after more tokens; 0 is that of none."""
+    """Return the checksum of one choice after more tokens; 0 is that of none."""
     return crc32(pack(f"<{len(tokens)}I", *tokens), checksum)
 
 
 def resume_id(counts: Sequence[int], checksums: Sequence[int]) -> str:
-    """`str(ResumePoint.of(counts, checksums))`, for those who need one per token."""
+    """Return `str(ResumePoint.of(counts, checksums))`, for callers that need one per token."""
     return f"{','.join(map(str, counts))}-{crc32(pack(f'<{len(checksums)}I', *checksums)):08x}"
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Tokens delivered per choice, and what they were."""
+    """The number of tokens delivered per choice, and their checksum."""
 
     counts: tuple[int, ...]
     checksum: int
 
     @classmethod
     def of(cls, counts: Sequence[int], checksums: Sequence[int]) -> Self:
-        """From counts and checksums per choice."""
+        """Build from counts and checksums per choice."""
         return cls(tuple(counts), crc32(pack(f"<{len(checksums)}I", *checksums)))
 
     @classmethod
     def of_tokens(cls, tokens: Sequence[Sequence[int]]) -> Self:
-        """From the tokens of each choice."""
+        """Build from the tokens of each choice."""
         return cls.of([len(choice) for choice in tokens], [extend_checksum(0, choice) for choice in tokens])
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `17,12-9f3a0c1d`; InvalidRequest when it is none."""
+        """Parse `17,12-9f3a0c1d`; raise InvalidRequest if invalid."""
         match = _FORM.fullmatch(text)
         if match is None or text.count(",") >= MAX_CHOICES:
             raise InvalidRequest("Last-Event-ID", text, "tokens per choice joined by commas, `-`, 8 hex digits")
@@ -55,28 +55,28 @@ class ResumePoint:
 
 
 class CaughtUp(NamedTuple):
-    """The reply has come as far as the client: the tokens of each choice that it has, and the first ones beyond."""
+    """The reply has reached the client's position: the tokens of each choice that it has, and the first ones beyond."""
 
     delivered: list[list[int]]
     beyond: list[Run]
 
 
 class Resumption:
-    """Takes in silently what a client was given before, and compares it as soon as the log has come so far.
+    """Silently collects the part that a client already has, and compares it once the log has reached that position.
 
-    Only tokens are compared: how the log came to hold them, in which epoch and events, is of no matter.
+    Only tokens are compared: the epochs and events that wrote them do not matter.
     """
 
     def __init__(self, point: ResumePoint) -> None:
         self._point = point
         self._held: list[list[int]] = [[] for _ in point.counts]
         self._logprobs: list[list[Any]] = [[] for _ in point.counts]
-        """One item per token of those whose log probabilities were asked for, none of others."""
+        """One item per token, if log probabilities were requested; otherwise empty."""
 
     def take(self, runs: Sequence[Run], *, has_finished: bool) -> CaughtUp | None:
-        """More of the reply; None while it is shorter than what the client has.
+        """Take more of the reply; None while it is shorter than the client's part.
 
-        ReplyConflict where it says something else, or `has_finished` without coming so far.
+        Raises ReplyConflict if it differs, or if `has_finished` before reaching that position.
         """
         for run in runs:
             while len(self._held) <= run.choice:

@@ -1,4 +1,4 @@
-"""A cluster as one connection: every command goes to the node that serves its key, over one link to each node."""
+"""A cluster as one connection: every command goes to the node that serves its key, over one link per node."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -17,27 +17,27 @@ from orcastream.broker.scripts import Command, ScriptCall
 from orcastream.broker.slots import Node, Redirection, SlotMap, keys_of
 
 ASK_TIMEOUT_S: Final = 1.0
-"""How long a node may take to say which nodes there are; there are others."""
+"""How long a node may take to list the cluster's nodes; there are others."""
 PAUSE_S: Final = 0.2
-"""After a failed attempt a node is left alone for this long."""
+"""After a failed attempt, a node is left alone for this long."""
 _HOPS: Final = 5
-"""How often a command follows one node's word to another; a cluster that agrees with itself needs one or two."""
+"""How many redirections a command follows; a consistent cluster needs one or two."""
 _CLOSED: Final = "closed"
 
 
 class Router(Connection):
-    """Links are opened as keys need them. When one of them breaks, all of it is dead, as a link is: whatever was in
-    flight on any of them is unknown, and every epoch is over.
+    """Opens links as keys need them. When one of them breaks, the router is dead, as a link would be: the outcome of
+    everything in flight on any link is unknown, and every epoch is over.
 
-    A node that cannot be reached breaks nothing: its commands are answered with CLUSTERDOWN, as other nodes would say,
-    and tried again by whoever tries again. Redirections are followed: the node that gave one did nothing.
+    An unreachable node breaks nothing: its commands get CLUSTERDOWN replies, as from other nodes, and callers may retry
+    them. Redirections are followed: the node that sent one did nothing.
     """
 
     _heard_of: ClassVar[dict[tuple[tuple[str, int], ...], tuple[Node, ...]]] = {}
-    """By the nodes that an address names, those of the last answer: asked anew where the former are gone."""
+    """Seed nodes → the nodes in the last answer, which are asked when the seed nodes are gone."""
 
     def __init__(self, address: RedisAddress, **options: Any) -> None:
-        """`options` as `Link.open_with` takes them, for every link. Use `open`."""
+        """`options` as for `Link.open_with`, for every link. Use `open`."""
         self._address = address
         self._options = options
         self._slots = SlotMap(Node(*host) for host in address.hosts)
@@ -46,7 +46,7 @@ class Router(Connection):
         self._opening: dict[Node, asyncio.Task[Link]] = {}
         self._unreachable: dict[Node, tuple[float, str]] = {}
         self._moving: dict[str, Node] = {}
-        """Keys that are not where their slot is, as ASK said."""
+        """Keys that are not on their slot's node, according to an ASK."""
         self._refreshing: asyncio.Task[None] | None = None
         self._doubted_at = float("-inf")
         self._watches: set[asyncio.Task[None]] = set()
@@ -54,15 +54,15 @@ class Router(Connection):
 
     @classmethod
     async def open(cls, address: RedisAddress, **options: Any) -> "Router":
-        """Ask for the nodes and their slots. Raises as `refresh`; ResponseError also where this is no cluster."""
+        """Query the nodes and their slots. Raises as `refresh`; ResponseError also if this is not a cluster."""
         router = cls(address, **options)
         await router.refresh()
         return router
 
     async def refresh(self, first: Node | None = None, last: Node | None = None) -> None:
-        """Learn anew who serves what; `first` is asked first, `last` last.
+        """Query again which node serves which slots; `first` is asked first, `last` last.
 
-        Raises LinkLost where no node answers, ResponseError where those that do refuse.
+        Raises LinkLost if no node answers, ResponseError if those that do refuse.
         """
         reasons: list[str] = []
         refused: ResponseError | None = None
@@ -73,7 +73,7 @@ class Router(Connection):
                 slots = await self._slots_by(node)
             except LinkLost as error:
                 reasons.append(f"{node}: {error}")
-            except ResponseError as error:  # it may be loading, while others know
+            except ResponseError as error:  # it may be loading, while other nodes know
                 refused = refused or error
             else:
                 if slots:
@@ -85,7 +85,7 @@ class Router(Connection):
         raise LinkLost(f"no node of the cluster answers ({'; '.join(dict.fromkeys(reasons))})")
 
     def doubt(self, node: Node) -> None:
-        """A node says that the cluster is down: another one, which others can reach, may have taken its place."""
+        """Refresh soon: a node reports the cluster as down, so a node that others can reach may have replaced it."""
         now = asyncio.get_running_loop().time()
         if now - self._doubted_at >= PAUSE_S:
             self._doubted_at = now
@@ -97,7 +97,7 @@ class Router(Connection):
         self._moving.clear()
         masters = {str(master) for master in self._slots.masters}
         for link in self._beside:
-            if link.server not in masters:  # who blocks there might wait for ever
+            if link.server not in masters:  # a command blocking there might wait forever
                 link.drop(f"{link.server} serves nothing any more")
 
     async def call_many(self, commands: Sequence[Command | ScriptCall]) -> list[Any]:
@@ -129,12 +129,12 @@ class Router(Connection):
         return replies
 
     def post(self, commands: Sequence[Command | ScriptCall]) -> None:
-        """See Connection. What goes to a node without a link is left out."""
+        """See Connection. Commands for a node without a link are dropped."""
         for link, command in self._posted(commands):
             link.post([command])
 
     def post_along(self, commands: Sequence[Command | ScriptCall]) -> None:
-        """See Connection. What goes to a node without a link is left out."""
+        """See Connection. Commands for a node without a link are dropped."""
         for link, command in self._posted(commands):
             link.post_along([command])
 
@@ -157,7 +157,7 @@ class Router(Connection):
         return key in self._moving
 
     def node_of(self, key: str | bytes) -> Node | None:
-        """The node that serves the slot of `key`; None where none does."""
+        """Return the node that serves the slot of `key`; None if none does."""
         return self._slots.master_of(key)
 
     async def another(self, key: str, *, name: str) -> Link:
@@ -168,7 +168,7 @@ class Router(Connection):
         return await self.another_to(node, name=name)
 
     async def another_to(self, node: Node, *, name: str) -> Link:
-        """A new link to a node, for commands that block. Raises LinkLost, ResponseError."""
+        """Open a new link to a node, for blocking commands. Raises LinkLost, ResponseError."""
         options = {**self._options, "name": name, "blocking": True}
         link = await Link.open_with({**self._address.options, "host": node.host, "port": node.port}, **options)
         if self.lost_reason is not None:
@@ -191,7 +191,7 @@ class Router(Connection):
         await asyncio.gather(*tasks, *(link.close() for link in self._links.values()), return_exceptions=True)
 
     def _place(self, key: str | None) -> tuple[Node | None, bool]:
-        """Where a command on `key` goes, and whether it has to say ASKING there."""
+        """Return the node for a command on `key`, and whether the command must follow an ASKING there."""
         if key is None:
             return next(iter(self._links), None) or self._slots.any_master(), False
         if key in self._moving:
@@ -199,7 +199,7 @@ class Router(Connection):
         return self._slots.master_of(key), False
 
     def _redirected(self, key: str | None, node: Node, reply: Any) -> bool:
-        """Take note of a node's word that a key is elsewhere; False where it said something else."""
+        """Record a node's reply that a key is elsewhere; False if it replied anything else."""
         redirection = Redirection.find(reply, node)
         if redirection is None or key is None:
             if isinstance(reply, ClusterDownError):
@@ -214,7 +214,7 @@ class Router(Connection):
         return True
 
     def _refresh_soon(self, first: Node | None = None, last: Node | None = None) -> None:
-        """Where one slot has moved others may have, too; `first` is who said so."""
+        """Refresh, because where one slot has moved, others may have too; `first` is the node that reported it."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh_if_possible(first, last))
 
@@ -245,7 +245,7 @@ class Router(Connection):
         return replies[1::2]
 
     async def _link_to(self, node: Node) -> Link:
-        """The link to a node. LinkLost once all of this is dead, ResponseError where that node cannot be reached."""
+        """Return the link to a node. Raises LinkLost if the router is dead, ResponseError if the node is down."""
         if self.lost_reason is not None:
             raise LinkLost(self.lost_reason)
         link = self._links.get(node)
@@ -283,8 +283,8 @@ class Router(Connection):
         return link
 
     async def _refresh_if_possible(self, first: Node | None = None, last: Node | None = None) -> None:
-        """A node that is away may have been replaced."""
-        with suppress(LinkLost, ResponseError):  # the next attempt asks again
+        """Refresh, because an unreachable node may have been replaced."""
+        with suppress(LinkLost, ResponseError):  # the next attempt refreshes again
             await self.refresh(first, last)
 
     async def _slots_by(self, node: Node) -> list[Any]:
@@ -314,4 +314,4 @@ def _unreachable(node: Node, why: str) -> ResponseError:
 
 
 def _nobody() -> ResponseError:
-    return parse_error("CLUSTERDOWN nobody serves the slot")
+    return parse_error("CLUSTERDOWN no node serves the slot")

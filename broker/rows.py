@@ -1,4 +1,4 @@
-"""Rows that the scripts of the console answer with: what is in them may be anything that somebody wrote to Redis."""
+"""Parsing for rows from the console's scripts, which may contain anything that was written to Redis."""
 
 from typing import Final
 
@@ -7,10 +7,10 @@ PIECE: Final = 16
 
 
 def text(part: bytes | int) -> str:
-    """One part of a row as text."""
+    """Return one part of a row as text."""
     return part.decode(errors="replace") if isinstance(part, bytes) else str(part)
 
 
 def number(shown: str) -> int | None:
-    """The whole number that `shown` is; None where it is none."""
+    """Return `shown` as a whole number; None if it is not one."""
     return int(shown) if shown.isascii() and shown.isdigit() and len(shown) <= 18 else None

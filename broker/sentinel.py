@@ -1,4 +1,4 @@
-"""Who is the master now: sentinels are asked, and the server that they name has to say so itself."""
+"""Finds the current master: sentinels are asked, and the server that they name must confirm it."""
 
 import asyncio
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ ASK_TIMEOUT_S = 1.0
 
 
 class Word(NamedTuple):
-    """What a sentinel says: the master, and the number of the failover that made it one. The higher number counts."""
+    """A sentinel's answer: the master, and the number of the failover that promoted it. The highest number wins."""
 
     config_epoch: int
     host: str
@@ -22,16 +22,16 @@ class Word(NamedTuple):
 
     @property
     def server(self) -> str:
-        """As `Link.server`."""
+        """The same as `Link.server`."""
         return f"{self.host}:{self.port}"
 
 
 async def open_master(address: RedisAddress, **options: Any) -> tuple[Link, Word]:
-    """A link to the master, and the word that led to it; `options` as `Link.open` takes them.
+    """Open a link to the master; return it with the sentinel's answer. `options` as for `Link.open`.
 
-    All sentinels are asked. Of the servers that they name, those of the newest failover first, the first that takes
-    writes is it: a sentinel that was cut off may still name the old master. LinkLost where there is none, ResponseError
-    where that server refuses the greeting.
+    All sentinels are asked. Of the servers that they name, newest failover first, the first that takes writes is
+    chosen: a sentinel that was cut off may still name the old master. Raises LinkLost if there is none, ResponseError
+    if that server refuses the handshake.
     """
     answers = await asyncio.gather(*(_ask(address, host, port) for host, port in address.hosts))
     reasons = [answer for answer in answers if isinstance(answer, str)]
@@ -44,13 +44,13 @@ async def open_master(address: RedisAddress, **options: Any) -> tuple[Link, Word
 
 
 async def open_sentinel(address: RedisAddress, host: str, port: int) -> Link:
-    """A link to one sentinel. Raises LinkLost, ResponseError."""
+    """Open a link to one sentinel. Raises LinkLost, ResponseError."""
     options = {**(address.sentinel_options or {}), "host": host, "port": port}
     return await Link.open_with(options, reply_timeout_s=ASK_TIMEOUT_S)
 
 
 async def word_of(sentinel: Link, service: str) -> Word:
-    """What a sentinel says now. LinkLost where it cannot be asked or knows no such master."""
+    """Ask a sentinel for the master. Raises LinkLost if it cannot be asked or knows no such master."""
     commands = [("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service), ("SENTINEL", "MASTER", service)]
     server, state = await sentinel.call_many(commands)
     if server is None:
@@ -63,7 +63,7 @@ async def word_of(sentinel: Link, service: str) -> Word:
 
 
 async def _ask(address: RedisAddress, host: str, port: int) -> Word | str:
-    """The word of a sentinel, or why there is none."""
+    """Return a sentinel's answer, or why there is none."""
     try:
         sentinel = await open_sentinel(address, host, port)
         try:
@@ -79,7 +79,7 @@ async def _open_if_master(address: RedisAddress, host: str, port: int, **options
     try:
         role = (await link.call("ROLE"))[0]
     except NoPermissionError:
-        return link  # then the first write tells
+        return link  # the first write will tell
     except BaseException:
         await link.close()
         raise

@@ -1,4 +1,4 @@
-"""A look at the Redis server itself: memory, persistence, replication, and what it had to refuse."""
+"""The state of the Redis server: memory, persistence, replication, and refusals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,28 +13,28 @@ _SAYS_OK: Final = "ok"
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """Sizes in bytes; None: the server does not tell, or has no such thing. Totals count from its start."""
+    """Sizes in bytes; None: the server does not report it, or has no such thing. Totals count from its start."""
 
     memory_used: int | None = None
     memory_limit: int | None = None
-    """None where there is no limit."""
+    """None if there is no limit."""
     aof_writable: bool | None = None
-    """Whether the last write of the append-only file succeeded; None where there is none."""
+    """Whether the last write of the append-only file succeeded; None if there is no such file."""
     replicas: int | None = None
-    """Those that are up to date with the stream of writes; None of a server that is a replica itself."""
+    """Replicas that are in sync with the stream of writes; None for a server that is a replica itself."""
     replication_lag: int | None = None
-    """How far behind the slowest of them is."""
+    """How far the slowest of them lags."""
     keys_evicted: int | None = None
     connections_rejected: int | None = None
     commands_slow: int | None = None
 
 
 async def read_server_state(link: Link) -> ServerState:
-    """One round trip. What the server does not let this user ask is left out. Raises LinkLost."""
+    """Read the state in one round trip; omit what this user may not query. Raises LinkLost."""
     told, newest = await link.call_many([("INFO",), ("SLOWLOG", "GET", 1)])
     slow = None
     if not isinstance(newest, ResponseError):
-        slow = int(newest[0][0]) + 1 if newest else 0  # entries are numbered from 0 on, also those that are gone
+        slow = int(newest[0][0]) + 1 if newest else 0  # entries are numbered from 0, including dropped ones
     if isinstance(told, ResponseError):
         return ServerState(commands_slow=slow)
     return state_of(told.decode(errors="replace"), slow)
@@ -46,7 +46,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def state_of(text: str, slow: int | None) -> ServerState:
-    """What the text of INFO says; `slow` is not part of it."""
+    """Return the state in the text of INFO, which does not include `slow`."""
     info = _fields(text)
     is_master = info.get("role") == "master"
     offset = _number(info, "master_repl_offset")
@@ -68,7 +68,7 @@ def _replicas(info: Mapping[str, str]) -> list[str]:
 
 
 def _behind(replica: str, offset: int | None) -> int | None:
-    """How far this one is behind, of `ip=…,port=…,state=online,offset=…,lag=…`; None before it is in step."""
+    """Return the lag of one replica, `ip=…,port=…,state=online,offset=…,lag=…`; None before it is in sync."""
     fields = dict(part.partition("=")[::2] for part in replica.split(","))
     if fields.get("state") != "online" or offset is None or not fields.get("offset", "").isdigit():
         return None

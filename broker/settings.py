@@ -13,11 +13,11 @@ from orcastream.schemas.limits import MAX_QUEUE_LANES, NAME_PATTERN, NAME_RULE
 
 NAME = f"^(?:{NAME_PATTERN.pattern})$"
 _TLS_FILES = {"redis_ca_file": "ssl_ca_certs", "redis_cert_file": "ssl_certfile", "redis_key_file": "ssl_keyfile"}
-"""Settings, and the parameters of a URL that say the same."""
+"""Settings, and the equivalent URL parameters."""
 
 
 class BrokerSettings(BaseSettings):
-    """Where Redis is, which model is served, and the times that all processes must agree on."""
+    """The address of Redis, the served model, and the times that all processes must agree on."""
 
     model_config = SettingsConfigDict(
         env_prefix="ORCASTREAM_",
@@ -34,13 +34,13 @@ class BrokerSettings(BaseSettings):
         "and db; none: the embedded server.",
     )
     redis_ca_file: Path | None = Field(
-        None, description="Authorities that sign the certificates of Redis, PEM; none: those of the system."
+        None, description="CA certificates that verify the certificate of Redis, PEM; none: those of the system."
     )
     redis_cert_file: Path | None = Field(
-        None, description="Certificate shown to Redis, PEM, with what leads to its authority; none: none is shown."
+        None, description="Certificate presented to Redis, PEM, with its intermediate ones; none: no certificate."
     )
     redis_key_file: Path | None = Field(
-        None, description="Private key of `redis_cert_file`, PEM, not encrypted; none: it is in that file."
+        None, description="Private key of `redis_cert_file`, PEM, unencrypted; none: it is in that file."
     )
     namespace: str = Field(
         DEFAULT_NAMESPACE,
@@ -53,26 +53,26 @@ class BrokerSettings(BaseSettings):
         None,
         pattern=NAME,
         json_schema_extra={"allowed": NAME_RULE},
-        description="Name under which the model is served and its queue is kept; none: from `model`.",
+        description="Name of the served model, in the API and in its queue's keys; none: from `model`.",
     )
     queue_lanes: int = Field(
         1,
         ge=1,
         le=MAX_QUEUE_LANES,
-        description="Parts of the model's queue, each in a slot of its own of a Redis Cluster; gateways, workers and "
-        "producers of the model have to agree. [lanes]",
+        description="Parts of the model's queue, each in its own slot of a Redis Cluster; gateways, workers and "
+        "producers of the model must agree. [lanes]",
     )
     lease_ms: int = Field(
-        5000, ge=500, le=600_000, description="A worker that renews nothing for this long loses its requests. [ms]"
+        5000, ge=500, le=600_000, description="A worker that renews no lease for this long loses its requests. [ms]"
     )
     retention_s: float = Field(
-        600.0, ge=1, le=604_800, description="How long the reply log of a finished request can still be read. [s]"
+        600.0, ge=1, le=604_800, description="How long the reply log of a finished request remains readable. [s]"
     )
     max_queue_depth: int = Field(
         1000,
         ge=1,
         le=10_000_000,
-        description="Most requests of one class waiting and running; beyond that: 429. [requests]",
+        description="Most requests of one class waiting and running; more get 429. [requests]",
     )
     max_deliveries: int = Field(
         3, ge=1, le=100, description="Attempts without a new token before a request becomes a dead letter. [attempts]"
@@ -112,7 +112,7 @@ class BrokerSettings(BaseSettings):
 
     @property
     def connection_url(self) -> str | None:
-        """`redis_url` with the TLS files as parameters: all that a connection needs."""
+        """`redis_url` with the TLS files as parameters: everything a connection needs."""
         files = {parameter: str(path) for name, parameter in _TLS_FILES.items() if (path := getattr(self, name))}
         if self.redis_url is None or not files:
             return self.redis_url
@@ -120,7 +120,7 @@ class BrokerSettings(BaseSettings):
 
     @property
     def served_name(self) -> str:
-        """The name that stands in keys and in the API: `served_model_name`, or the last part of `model`."""
+        """The name in keys and in the API: `served_model_name`, or the last part of `model`."""
         return self.served_model_name or self.model.rstrip("/").rpartition("/")[2]
 
     @property
@@ -129,9 +129,9 @@ class BrokerSettings(BaseSettings):
         return int(self.retention_s * 1000)
 
     def keys(self) -> Keys:
-        """The keys of the served model; InvalidRequest where its name cannot stand in a key."""
+        """Return the keys of the served model; raise InvalidRequest if its name cannot appear in a key."""
         return self.keys_of(self.served_name)
 
     def keys_of(self, model: str) -> Keys:
-        """The keys of another model of the same service."""
+        """Return the keys of another model of the same service."""
         return Keys(model, self.namespace, self.queue_lanes)

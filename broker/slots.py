@@ -1,4 +1,4 @@
-"""Which node of a cluster serves which keys, and where a node says that a key is instead."""
+"""Which node of a cluster serves which keys, and the redirections to other nodes."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, Self
@@ -15,7 +15,7 @@ _KEY_THIRD: Final = frozenset({"XGROUP", "XINFO"})
 
 
 class Node(NamedTuple):
-    """Where a server of a cluster listens."""
+    """The address of a cluster node."""
 
     host: str
     port: int
@@ -25,10 +25,10 @@ class Node(NamedTuple):
 
 
 class Redirection(NamedTuple):
-    """A node's word that it does not serve a key, and did nothing.
+    """A node's reply that it does not serve a key, and did nothing.
 
-    MOVED: `node` serves its slot from now on. ASK: the slot is being moved, and this key is at `node` already, which
-    serves it to whoever says ASKING.
+    MOVED: `node` serves its slot from now on. ASK: the slot is migrating, and this key is already on `node`, which
+    serves it after an ASKING.
     """
 
     node: Node
@@ -37,7 +37,7 @@ class Redirection(NamedTuple):
 
     @classmethod
     def find(cls, reply: Any, asked: Node) -> Self | None:
-        """From what `asked` replied; None where that is no redirection."""
+        """Parse what `asked` replied; None if it is not a redirection."""
         if not isinstance(reply, ResponseError) or error_code(reply) not in ("MOVED", "ASK"):
             return None
         kind, slot, address = str(reply).split(" ")[:3]
@@ -46,7 +46,7 @@ class Redirection(NamedTuple):
 
 
 class SlotMap:
-    """What is known of a cluster: the master of each slot, and the nodes, those that are named by `nodes` first."""
+    """The known state of a cluster: the master of each slot, and the nodes, the seed `nodes` first."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._masters: list[Node | None] = [None] * NUM_SLOTS
@@ -54,7 +54,7 @@ class SlotMap:
         self.nodes: dict[Node, None] = dict.fromkeys(self._named)
 
     def learn(self, reply: Sequence[Any], asked: Node) -> None:
-        """Take over a reply to CLUSTER SLOTS by the node `asked`."""
+        """Apply a reply to CLUSTER SLOTS by the node `asked`."""
         masters: list[Node | None] = [None] * NUM_SLOTS
         self.nodes = dict.fromkeys(self._named)
         for first, last, *members in reply:
@@ -64,26 +64,26 @@ class SlotMap:
         self._masters = masters
 
     def moved(self, redirection: Redirection) -> None:
-        """Take over what a MOVED says."""
+        """Apply a MOVED."""
         self._masters[redirection.slot] = redirection.node
         self.nodes[redirection.node] = None
 
     def master_of(self, key: str | bytes) -> Node | None:
-        """The node that serves a key; None where none does."""
+        """Return the node that serves a key; None if none does."""
         return self._masters[key_slot(key.encode() if isinstance(key, str) else key)]
 
     @property
     def masters(self) -> set[Node]:
-        """Those that serve something."""
+        """The nodes that serve any slot."""
         return {*filter(None, self._masters)}
 
     def any_master(self) -> Node | None:
-        """One that serves something."""
+        """Return any node that serves a slot."""
         return next(filter(None, self._masters), None)
 
 
 def key_of(command: Command | ScriptCall) -> str | None:
-    """The first key of a command of this package, whose other keys share its slot; None where it has none."""
+    """Return the first key of a command of this package, whose other keys share its slot; None if it has no key."""
     if isinstance(command, ScriptCall):
         return command.keys[0]
     name = command[0]
@@ -95,7 +95,7 @@ def key_of(command: Command | ScriptCall) -> str | None:
 
 
 def keys_of(commands: Sequence[Command | ScriptCall]) -> list[str | None]:
-    """By whose key each command finds its node: its own, else that of the one before it, else that of the first."""
+    """Return the key that routes each command: its own, else the previous command's, else the first one."""
     keys = [key_of(command) for command in commands]
     last = next(filter(None, keys), None)
     return [last := key or last for key in keys]

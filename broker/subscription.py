@@ -1,4 +1,4 @@
-"""One client's view of a reply: where it stands in the log, and what it may see."""
+"""One client's view of a reply: its position in the log, and its permission to see it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -13,10 +13,10 @@ from orcastream.schemas.events import EventId, PromptRun, Run, Started, Terminal
 
 
 class Update(NamedTuple):
-    """One step of a reply: a new epoch's started event, what is told of the prompt, new tokens, or the end.
+    """One step of a reply: a new epoch's started event, prompt log probabilities, new tokens, or the end.
 
-    `started` comes alone; the last `runs` come with the `terminal`. `epoch` is that of the event, `counts` and
-    `checksums` are those of each choice's tokens up to it.
+    `started` comes alone; the last `runs` come with the `terminal`. `epoch` is that of the event; `counts` and
+    `checksums` cover each choice's tokens up to it.
     """
 
     counts: tuple[int, ...]
@@ -26,20 +26,20 @@ class Update(NamedTuple):
     started: Started | None = None
     terminal: Terminal | None = None
     prompt: PromptRun | None = None
-    """More of what is told of the prompt, which comes alone."""
+    """More of the prompt's log probabilities, which come alone."""
 
     @property
     def resume_id(self) -> str:
-        """What a client that has it sends back to go on behind it."""
+        """The id that a client with this update sends back to resume after it."""
         return resume_id(self.counts, self.checksums)
 
 
 @dataclass(slots=True, eq=False)
 class ReplyState:
-    """What this process has read of one reply log, shared by all who follow it.
+    """What this process has read of one reply log, shared by all subscriptions to it.
 
-    Updates that everybody has seen are dropped, and with them most of the memory that a token takes: whoever comes
-    later gets them summed up from the fold. Only those with log probabilities, which the fold does not keep, stay.
+    Updates that every subscriber has seen are dropped, and with them most of the memory per token: later subscribers
+    get a summary from the fold. Only updates with log probabilities, which the fold does not keep, stay.
     """
 
     request_id: str
@@ -48,34 +48,34 @@ class ReplyState:
     num_dropped: int = 0
     """Updates before `updates`."""
     _begun: Update | None = None
-    """The newest started event of those that were dropped."""
+    """The newest started event among the dropped updates."""
     _last: Update | None = None
-    """The newest of those that were dropped."""
+    """The newest dropped update."""
     failure: BrokerError | None = None
     subscriptions: set["Subscription"] = field(default_factory=set)
     damaged_epoch: int = -1
-    """The newest epoch that was found to have a hole which reading again did not fill."""
+    """The newest epoch with a hole that reading again did not fill."""
     reread_until: EventId | None = None
     """While the log is read again from its start: the entry at which a token was missing."""
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more can come."""
+        """Whether nothing more can arrive."""
         return self.failure is not None or self.fold.terminal is not None
 
     @property
     def is_over(self) -> bool:
-        """Whether who comes now is to read the log from its start: a lost request may have been computed anew."""
+        """Whether a new subscriber must read the log from its start: a lost request may have been computed again."""
         terminal = self.fold.terminal
         return self.failure is not None or (terminal is not None and terminal.error is ErrorCode.LOST)
 
     def publish(self, update: Update) -> None:
-        """Show an update to everyone who follows."""
+        """Show an update to all subscribers."""
         self.updates.append(update)
         self.notify()
 
     def seen(self, count: int) -> None:
-        """The only one who follows has seen `count` updates from the first that ever was."""
+        """Record that the only subscriber has seen the first `count` updates."""
         dropped = self.updates[: count - self.num_dropped]
         if len(self.subscriptions) != 1 or not dropped or any(_has_logprobs(update) for update in dropped):
             return
@@ -87,7 +87,7 @@ class ReplyState:
         del self.updates[: len(dropped)]
 
     def summary(self) -> list[Update]:
-        """What was dropped, as if it had all come at once from its newest epoch."""
+        """Return the dropped updates as if all had arrived at once in the newest epoch."""
         if self._begun is None or self._last is None:
             return []
         counts, checksums, epoch, *_, terminal, _ = self._last
@@ -97,18 +97,18 @@ class ReplyState:
         return [begun, Update(counts, checksums, epoch, runs, None, terminal)] if runs or terminal else [begun]
 
     def fail(self, failure: BrokerError) -> None:
-        """End everyone's iteration with `failure`, behind the updates that are there."""
+        """End all iterations with `failure`, after the existing updates."""
         self.failure = self.failure or failure
         self.notify()
 
     def notify(self) -> None:
-        """Wake up everyone who follows."""
+        """Wake up all subscribers."""
         for subscription in self.subscriptions:
             subscription.wake()
 
 
 class Subscription:
-    """An async iterator of one reply's updates; ends behind the terminal. `close()` or `async with` gives it back.
+    """An async iterator of one reply's updates; ends after the terminal. End it with `close()` or `async with`.
 
     Holds only its position in the shared state: a slow subscriber delays nobody. Iterating raises ReplyConflict,
     WrongTenant, UnknownRequest.
@@ -126,7 +126,7 @@ class Subscription:
 
     @property
     def request_id(self) -> str:
-        """The request that is followed."""
+        """The id of the followed request."""
         return self._state.request_id
 
     def __aiter__(self) -> "Subscription":
@@ -138,9 +138,9 @@ class Subscription:
         return updates[0]
 
     async def take(self, most: int) -> list[Update]:
-        """The next updates, `most` at most, waiting for the first; none where `nudge` ended the wait.
+        """Return the next updates, at most `most`, waiting for the first; an empty list if `nudge` ended the wait.
 
-        Raises as the iteration does, behind the updates before the fault. One task waits at a time.
+        Raises as the iteration does, after the updates before the error. Only one task may wait at a time.
         """
         state = self._state
         while not self._closed:
@@ -178,7 +178,7 @@ class Subscription:
         return taken
 
     def wake(self) -> None:
-        """Something new stands in the state."""
+        """Wake up for a new update in the state."""
         self._settle(True)
 
     def nudge(self) -> None:

@@ -1,4 +1,4 @@
-"""Deadlines and lost entries: a walk over the request streams in small steps, by gateways and workers alike."""
+"""Deadlines and lost entries: gateways and workers scan the request streams in small steps."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -16,23 +16,23 @@ from orcastream.schemas.errors import ErrorCode, InvalidRequest
 from orcastream.schemas.keys import CLASSES, GROUP, Keys, check_id
 
 REPAIRED = "repaired"
-"""Consumer that holds entries which were delivered and belonged to nobody, until a worker takes them over."""
+"""Consumer that holds entries that were delivered but belonged to nobody, until a worker takes them over."""
 PIECE = 16
 """Entries per script call: the script holds their bodies, which may be large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What one step did: requests ended because their deadline passed, and lost entries made claimable again."""
+    """The result of a step: requests ended because their deadline passed, and lost entries made claimable again."""
 
     expired: tuple[EntryRef, ...] = ()
     repaired: int = 0
 
 
 class Sweeper:
-    """Walks all request streams with a cursor each; one step looks at `chunk` entries per class.
+    """Scans all request streams, each with a cursor; one step reads `chunk` entries per class.
 
-    Bound to one link. Any number of sweepers may run side by side.
+    Bound to one link. Any number of sweepers may run in parallel.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Sweeper:
         chunk: int = 64,
         on_end: OnEnd | None = None,
     ) -> None:
-        """`who` stands as worker in the started events it writes; owners get `margin_ms` after a deadline."""
+        """`who` is the worker name in the started events it writes; owners get `margin_ms` after a deadline."""
         self._link = link
         self._keys = keys
         self._ender = Ender(keys, who, retention_ms=retention_ms, on_end=on_end)
@@ -55,9 +55,9 @@ class Sweeper:
         self._cursors: dict[str, str] = {}
 
     async def step(self) -> Swept:
-        """Look at the next chunk of every class. Call it every second or so.
+        """Scan the next chunk of every class. Call this about every second.
 
-        Raises LinkLost; Unwritable, once all were looked at, where Redis refused something about one of them.
+        Raises LinkLost; Unwritable, after scanning all of them, if Redis refused a command for one of them.
         """
         now_ms = await self._link.server_time_ms()
         expired: list[EntryRef] = []
@@ -83,7 +83,7 @@ class Sweeper:
         return Swept(tuple(expired), repaired)
 
     async def _recount(self, keys: Keys) -> None:
-        """Take off the books what somebody deleted beside the protocol."""
+        """Remove entries from the books that were deleted outside the protocol."""
         key_list, cursor = [*map(keys.requests, CLASSES), keys.work], self._cursors.get(keys.work, "0")
         try:
             found, _ = await self._link.run(RECOUNT, key_list, [cursor, self._chunk])
@@ -92,7 +92,7 @@ class Sweeper:
         self._cursors[keys.work] = found.decode()
 
     async def _look(self, keys: Keys, name: str, now_ms: int) -> tuple[list[tuple[EntryRef, str]], int]:
-        """Overdue entries of the next chunk with their request ids, and how many entries were repaired."""
+        """Return the next chunk's overdue entries with their request ids, and how many entries were repaired."""
         stream = keys.requests(name)
         overdue: list[tuple[EntryRef, str]] = []
         repaired = 0

@@ -1,4 +1,4 @@
-"""When takeovers may begin: idle time counts the time when Redis, or this process, was away."""
+"""When takeovers may begin: idle time includes time when Redis, or this process, was down."""
 
 from redis.exceptions import ResponseError
 
@@ -6,14 +6,14 @@ from orcastream.broker.connection import time_ms
 from orcastream.broker.link import Link
 
 _FROZEN_S = 0.25
-"""Half of the shortest lease: no server that answers sooner was frozen."""
+"""Half of the shortest lease: a server that answers sooner was not frozen."""
 
 
 class TakeoverGate:
     """Closed for one lease after the server's start, in which every owner renews, and until `not_before_ms`; and again
-    when the server was frozen for so long that leases may have run out.
+    when the server was frozen long enough that leases may have expired.
 
-    Bound to one link, that to the server of the request streams, and the only one of it: a restart breaks it.
+    Bound to one link, the only one to the server of the request streams: a restart breaks it.
     """
 
     def __init__(self, link: Link, lease_ms: int, not_before_ms: int) -> None:
@@ -35,7 +35,7 @@ class TakeoverGate:
             now_ms = time_ms(now)
             if not self._start_known:
                 self._start_known = True
-                # Who is not told when the server started waits as if that were now.
+                # If the server's start time is not available, wait as if it were now.
                 started_ms = now_ms if isinstance(info, ResponseError) else now_ms - _uptime_ms(info)
                 self._not_before_ms = max(self._not_before_ms, started_ms + self._lease_ms)
             if self._was_frozen:
@@ -45,7 +45,7 @@ class TakeoverGate:
 
 
 def _uptime_ms(info: bytes) -> int:
-    """How long the server has been up at least: it counts whole seconds of the clock, so one may be too many."""
+    """Return the server's minimum uptime: it counts whole seconds of the clock, so one may be too many."""
     for line in info.splitlines():
         name, _, value = line.partition(b":")
         if name == b"uptime_in_seconds":

@@ -1,18 +1,18 @@
-"""What has to hold for a new request to be accepted."""
+"""The conditions for accepting a new request."""
 
 from dataclasses import asdict, dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """None: no such bound. What already waits and runs counts, by class or by tenant, and whoever accepted it.
+    """Bounds for a new request; None: no such bound. All waiting and running requests count, by class or by tenant.
 
-    `max_requests` and `max_tokens` bound the class; the latter by what requests declare (`Payload.declared_tokens`),
-    and a class that is empty takes any. `max_wait_ms` and `max_wait_share`, a part of the time up to the deadline,
-    bound the wait that is expected from what workers report; nothing reported, and nothing waiting, refuses nothing.
+    `max_requests` and `max_tokens` bound the class; the latter by declared tokens (`Payload.declared_tokens`), and an
+    empty class takes any request. `max_wait_ms` and `max_wait_share`, a share of the time until the deadline, bound the
+    wait expected from the workers' reports; without a report, or with nothing waiting, they refuse nothing.
     `requests_per_minute` is a bucket of a minute's requests that fills evenly. `tenant_requests` and `tenant_tokens`
-    are the share of the queue that the tenant may fill, all classes together; one that has nothing there may ask for
-    any number of tokens.
+    are the tenant's share of the queue, all classes together; a tenant with no requests there may ask for any number of
+    tokens.
     """
 
     max_requests: int | None = None
@@ -25,7 +25,7 @@ class Terms:
     tenant_tokens: int | None = None
 
     def shared(self, num_lanes: int) -> "Terms":
-        """What each lane of a queue may have of the bounds that count, rounded up."""
+        """Return the terms for each lane of a queue, with counts divided and rounded up."""
         counts = (
             *("max_requests", "max_tokens", "requests_per_minute", "max_concurrency"),
             *("tenant_requests", "tenant_tokens"),
@@ -34,5 +34,5 @@ class Terms:
         return replace(self, **{name: -(-value // num_lanes) for name, value in found.items()})
 
     def as_dict(self) -> dict[str, int | float]:
-        """Those that there are, by name, as enqueue.lua takes them."""
+        """Return the bounds that are set, by name, as enqueue.lua takes them."""
         return {name: value for name, value in asdict(self).items() if value is not None}

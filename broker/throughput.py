@@ -1,4 +1,4 @@
-"""What workers serve: each tells it again and again, for enqueue.lua to work out how long a request would wait."""
+"""What workers serve: each reports it regularly, so that enqueue.lua can estimate a request's wait."""
 
 import json
 from dataclasses import asdict, dataclass, replace
@@ -13,9 +13,9 @@ from orcastream.schemas.keys import Keys
 class Throughput:
     """One worker's report.
 
-    `tokens_per_s`: declared tokens (`Payload.declared_tokens`) that it gets through in a second while requests wait for
-    it. `token_ms`: time that each declared token of one answer takes then. `done`: declared tokens of what it runs that
-    are behind it. `class_weight`: as it claims by.
+    `tokens_per_s`: declared tokens (`Payload.declared_tokens`) that it completes per second while requests wait for it.
+    `token_ms`: time per declared token of one answer under that load. `done`: declared tokens of its running requests
+    that are already done. `class_weight`: the one that it claims by.
     """
 
     tokens_per_s: float
@@ -24,12 +24,12 @@ class Throughput:
     class_weight: float
 
     def shared(self, num_lanes: int) -> "Throughput":
-        """What each lane of a queue gets of it, when all are equally long."""
+        """Return each lane's part of it, assuming that all lanes are equally long."""
         return replace(self, tokens_per_s=self.tokens_per_s / num_lanes, done=self.done // num_lanes)
 
 
 class ThroughputReports:
-    """One worker's field in the hash that all of a model share. Raises LinkLost, Unwritable."""
+    """One worker's field in the hash that all workers of a model share. Calls raise LinkLost, Unwritable."""
 
     def __init__(self, link: Connection, keys: Keys, worker: str) -> None:
         self._link = link
@@ -38,7 +38,7 @@ class ThroughputReports:
         self._told = True
 
     async def tell(self, throughput: Throughput | None, *, ttl_ms: int) -> None:
-        """Report, for `ttl_ms`; None: this worker serves nothing that could be told of, which is said once."""
+        """Report, for `ttl_ms`; None: this worker has no throughput to report, which is written once."""
         if throughput is None and not self._told:
             return
         text = "" if throughput is None else json.dumps(asdict(throughput.shared(self._keys.queue_lanes)))

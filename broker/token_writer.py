@@ -1,4 +1,4 @@
-"""Writes token streams: one write per link at a time, with an event of every stream that has something new."""
+"""Writes token streams: one write per link at a time, with an event for every stream that has new tokens."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ OnSettled = Callable[[TokenStream, BrokerError | None], None]
 
 
 class TokenWriter:
-    """What comes while a write is under way goes into the next one. Nothing here waits, and no task is needed.
+    """Collects tokens during a write and sends them in the next one. Nothing here waits, and no task is needed.
 
-    `on_written` is told how many tokens that were added have been dealt with; `on_settled` of a stream that was closed
-    while a write of it was under way and that has been written (None) or refused, and of one that a refusal closed.
-    Neither may raise. Of streams on a link that is lost it is told nothing: that ends them all.
+    `on_written` receives how many added tokens were dealt with; `on_settled` a stream that was closed during a write of
+    it, once that is written (None) or refused, and a stream that a refusal closed. Neither may raise. Streams on a lost
+    link are not reported: the loss ends them all.
     """
 
     def __init__(self, on_written: OnWritten, on_settled: OnSettled) -> None:
@@ -30,8 +30,8 @@ class TokenWriter:
         self._waits: list[asyncio.Future[None]] = []
 
     def open(self, log: ReplyLog, tokens: list[int], num_logged: int, owner: Any = None) -> TokenStream | None:
-        """A stream of `tokens`, the first `num_logged` of which stand in the log, for `owner`; the others go with the
-        next `send`. None where the log has to be written singly.
+        """Return a stream of `tokens` for `owner`, the first `num_logged` of which are in the log; the others go with
+        the next `send`. None if the log's events must be written singly.
         """
         if not log.can_be_lent:
             return None
@@ -44,9 +44,9 @@ class TokenWriter:
         return stream
 
     def add(self, streams: Sequence[TokenStream], tokens: Sequence[int]) -> list[tuple[TokenStream, int]]:
-        """Add to each of the streams the token in its place; those that could not be added: their streams are closed.
+        """Add to each stream its token; return the pairs that could not be added, whose streams are closed.
 
-        `send` is to follow.
+        Call `send` after this.
         """
         refused = []
         for stream, token in zip(streams, tokens, strict=True):
@@ -62,12 +62,12 @@ class TokenWriter:
         return refused
 
     def send(self) -> None:
-        """Write what was added, as far as no write is under way."""
+        """Write the added tokens, on links without a write under way."""
         for writer in self._links.values():
             writer.send()
 
     async def settled(self) -> None:
-        """Write what was added, and return once nothing is under way any more."""
+        """Write the added tokens, and return once no write is under way."""
         self.send()
         while any(one.waiting or one.under_way is not None for one in self._links.values()):
             wait = asyncio.get_running_loop().create_future()
@@ -75,12 +75,12 @@ class TokenWriter:
             await wait
 
     def forget(self) -> None:
-        """The links are closed, and so are all streams."""
+        """Forget the links, which are closed, as are all streams."""
         self.send()
         self._links = {}
 
     def answered(self) -> None:
-        """Something is not under way any more."""
+        """Notify waiters that a write has ended."""
         waits, self._waits = self._waits, []
         for wait in waits:
             if not wait.done():
@@ -88,10 +88,10 @@ class TokenWriter:
 
 
 class LinkWriter:
-    """The streams of one link: those in the write under way, and those that wait for the next.
+    """The streams of one link: those in the write under way, and those waiting for the next.
 
-    The answer to an XADD with an explicit id is that id, so the bytes of all answers are known beforehand: while they
-    come as expected, nothing is made of them. A `Link` gives them to it as to a future (`broker.link.Answer`).
+    The reply to an XADD with an explicit id is that id, so the bytes of all replies are known beforehand and need no
+    parsing while they match. A `Link` reports replies here as to a future (`broker.link.Answer`).
     """
 
     __slots__ = (
@@ -111,18 +111,18 @@ class LinkWriter:
         self._link = link
         self._num_writes = 0
         self.under_way: int | None = None
-        """The number of the write under way."""
+        """The number of the write under way; None: no write."""
         self._in_flight: list[TokenStream] = []
         self._num_in_flight = 0
-        """Tokens that were added and are in it."""
+        """Number of added tokens in the write under way."""
         self.waiting: list[TokenStream] = []
         self.num_waiting = 0
-        """Tokens that were added and are in none yet."""
+        """Number of added tokens in no write yet."""
         self._closing: dict[TokenStream, None] = {}
-        """Of those in flight the ones that were closed meanwhile."""
+        """The streams in flight that were closed meanwhile."""
 
     def send(self) -> None:
-        """Write what waits, unless a write is under way."""
+        """Write the waiting tokens, unless a write is under way."""
         if self.under_way is not None:
             return
         if not self.waiting:
@@ -144,14 +144,14 @@ class LinkWriter:
             self.set_exception(lost)
 
     def withdraw(self, stream: TokenStream, *, in_flight: bool) -> None:
-        """Write no more of it; `in_flight`: it is in the write under way."""
+        """Stop writing a stream; `in_flight`: it is in the write under way."""
         if stream.num_unsent:
             self.waiting.remove(stream)
         if in_flight:
             self._closing[stream] = None
 
     def done(self) -> bool:
-        """It waits for every answer."""
+        """Return False: every answer is awaited."""
         return False
 
     def set_result(self, replies: list[Any] | None) -> None:
@@ -177,7 +177,7 @@ class LinkWriter:
             self.send()
 
     def set_exception(self, lost: BaseException) -> None:
-        """The link is lost, and what became of the write is unknown for ever."""
+        """Fail all streams: the link is lost, and the outcome of the write will never be known."""
         streams = {*self._in_flight, *self.waiting}
         self._in_flight, self.waiting, self._closing = [], [], {}
         for stream in streams:
@@ -191,7 +191,7 @@ class LinkWriter:
 
     def _dealt_with(self) -> None:
         num_tokens, self._num_in_flight = self._num_in_flight, 0
-        if not self.waiting:  # streams that were closed: their tokens are their owners' to publish
+        if not self.waiting:  # streams that were closed: their owners publish their tokens
             num_tokens, self.num_waiting = num_tokens + self.num_waiting, 0
         if num_tokens:
             self._writer.on_written(num_tokens)

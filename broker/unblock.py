@@ -1,4 +1,4 @@
-"""Ending a blocking command of another connection."""
+"""Ends a blocking command of another connection."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from orcastream.broker.link import Link
 
 
 async def unblock(link: Link, client_id: int, blocked: Callable[[], bool]) -> None:
-    """End the blocking command of the connection with this number, over `link`; returns once it is not `blocked`.
+    """End the blocking command of the connection with this id, over `link`; return once it is not `blocked`.
 
-    The command may not have reached the server yet when the first UNBLOCK does, hence the repetition. Where the server
-    does not allow it, the command ends by itself. Raises LinkLost.
+    The command may reach the server after the first UNBLOCK, hence the repetition. If the server does not allow it,
+    the command times out. Raises LinkLost.
     """
     back_off = BackOff(first_s=0.002, most_s=0.1)
     while blocked():

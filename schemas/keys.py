@@ -99,7 +99,7 @@ class Keys:
 
     @property
     def work(self) -> str:
-        """Hash, the ledger: what each accepted entry asks for, and the sums by class and tenant."""
+        """Hash, the books: what each accepted entry asks for, and the sums by class and tenant."""
         return f"{self.namespace}:{self._tag(self.lane)}:work"
 
     @property

@@ -1,1 +1,1 @@
-"""Files of tenants in Redis: put there in pieces, listed, read by whoever serves them, gone when they expire."""
+"""Files of tenants in Redis: stored in pieces, listed, read by the gateways and job runners, and expired."""

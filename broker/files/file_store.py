@@ -18,12 +18,12 @@ from orcastream.schemas.keys import Keys
 T = TypeVar("T")
 
 PIECE_BYTES: Final = 256 * 1024
-"""Of a file's content in one entry, and in one answer of Redis."""
+"""Bytes of a file's content in one entry, and in one reply of Redis."""
 _RESULTS: Final = 20
 
 
 class FilesFull(BrokerError):
-    """A tenant has as many files, or bytes in them, as it may."""
+    """A tenant has reached its limit of files, or of bytes in them."""
 
     def __init__(self, what: str, found: int, allowed: int) -> None:
         super().__init__(f"{what}: got {found}, allowed: {allowed}")
@@ -33,21 +33,21 @@ class FilesFull(BrokerError):
 
 
 class FileLost(BrokerError):
-    """The content of a file is not, or not wholly, in Redis: it expired, or Redis came back with less than it had."""
+    """The content of a file is missing or incomplete in Redis: it expired, or Redis restarted with less than it had."""
 
     def __init__(self, file_id: str) -> None:
-        super().__init__(f"the content of the file {file_id!r} is not, or not wholly, in Redis")
+        super().__init__(f"the content of the file {file_id!r} is missing or incomplete in Redis")
 
 
 class UnreadableFile(BrokerError):
-    """What is known of a file is not what this version writes: another one wrote it, or it is damaged."""
+    """A file's record is not in this version's form: another version wrote it, or it is damaged."""
 
     def __init__(self, file_id: str, why: ValueError) -> None:
         super().__init__(f"the file {file_id!r} is not readable: {why}")
 
 
 class FileBounds(NamedTuple):
-    """Most bytes of a tenant's files together, and most files; 0: any."""
+    """Most bytes of a tenant's files together, and most files; 0: no limit."""
 
     max_bytes: int = 0
     max_files: int = 0
@@ -57,7 +57,7 @@ UNBOUNDED: Final = FileBounds()
 
 
 class FileStore:
-    """Every call may be repeated. While Redis is away it waits for `patience_s`.
+    """The store of all files. Every call may be repeated. While Redis is unreachable, a call waits for `patience_s`.
 
     Then it raises LinkLost, ResponseError or Unwritable.
     """
@@ -68,7 +68,7 @@ class FileStore:
         self._patience_s = patience_s
 
     async def keep(self, tenant: str, file: StoredFile, bounds: FileBounds = UNBOUNDED) -> None:
-        """Enter a file into its tenant's list, or say anew what is known of it; its content expires with it.
+        """Add a file to its tenant's list, or update its record; its content expires with it.
 
         Raises FilesFull.
         """
@@ -82,7 +82,7 @@ class FileStore:
         await self._patiently(lambda link: link.call("PEXPIREAT", key, file.expires_ms))
 
     async def add_piece(self, file: StoredFile, number: int, piece: bytes) -> None:
-        """Add piece `number` (1, 2, 3 …) of the content, at most PIECE_BYTES; one that is there stays as it is."""
+        """Add piece `number` (1, 2, 3 …) of the content, at most PIECE_BYTES; an existing one stays as it is."""
         key = self._keys.file_pieces(file.id)
 
         async def add(link: Connection) -> None:
@@ -93,7 +93,7 @@ class FileStore:
         await self._patiently(add)
 
     async def find(self, tenant: str, file_id: str) -> StoredFile | None:
-        """The file of that id; None where this tenant has none that is there and has not expired.
+        """Return the file with that id; None if this tenant has none that exists and has not expired.
 
         Raises UnreadableFile.
         """
@@ -107,13 +107,13 @@ class FileStore:
         return file if self._is_there(file) else None
 
     async def list(self, tenant: str) -> list[StoredFile]:
-        """All files of a tenant, the oldest first; those that cannot be read are left out."""
+        """Return all files of a tenant, the oldest first; unreadable ones are omitted."""
         texts = await self._patiently(lambda link: link.call("HVALS", self._keys.files(tenant)))
         files = [file for file in map(_read, texts) if file is not None and self._is_there(file)]
         return sorted(files, key=lambda file: (file.created_ms, file.id))
 
     async def content(self, file: StoredFile) -> AsyncIterator[bytes]:
-        """The content, piece by piece. Raises FileLost before it would leave anything out."""
+        """Yield the content, piece by piece. Raises FileLost if anything is missing."""
         size_bytes = 0
         async for piece in self._results(file) if file.job else self._pieces(file):
             size_bytes += len(piece)
@@ -122,7 +122,7 @@ class FileStore:
             raise FileLost(file.id)
 
     async def delete(self, tenant: str, file_id: str) -> None:
-        """Leave nothing of a file, readable or not; a job's results stay with the job."""
+        """Delete everything of a file, readable or not; a job's results stay with the job."""
 
         async def delete(link: Connection) -> None:
             await link.call("HDEL", self._keys.files(tenant), file_id)

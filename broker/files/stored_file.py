@@ -1,4 +1,4 @@
-"""What is known of a file."""
+"""The record of a stored file."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -16,8 +16,8 @@ Outcome = Literal["completed", "failed"]
 class StoredFile:
     """One file of a tenant; times are Unix milliseconds of the server's clock.
 
-    Its content is in pieces of its own, or, where `job` names a bulk job, it is that job's results of one `outcome`,
-    one per line. While it is `pending` its content is still coming, and `size_bytes` is the most that it may have.
+    Its content is in its own pieces, or, if `job` names a bulk job, it consists of that job's results of one `outcome`,
+    one per line. While it is `pending` its content is still arriving, and `size_bytes` is its maximum size.
     """
 
     id: str
@@ -31,12 +31,12 @@ class StoredFile:
     outcome: Outcome = "completed"
 
     def as_text(self) -> str:
-        """As it is kept in Redis."""
+        """Return the record as stored in Redis."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def from_text(text: bytes) -> "StoredFile":
-        """As `as_text` wrote it; InvalidRequest where it is another version's, or damaged."""
+        """Parse what `as_text` wrote; raise InvalidRequest if it is another version's, or damaged."""
         try:
             return _ADAPTER.validate_json(text)
         except ValidationError as error:

@@ -1,1 +1,1 @@
-"""Bulk jobs: many requests handed over at once, answered by the queue bit by bit, with results that stay."""
+"""Bulk jobs: many requests submitted at once and answered through the queue over time, with stored results."""

@@ -1,4 +1,4 @@
-"""Which batches there are: those of a tenant, and those that gateways have to run."""
+"""The batches: those of each tenant, and those that gateways must run."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class BatchIndex:
-    """Batches are bulk jobs that gateways take and run; all gateways of a namespace share this. Times are Unix ms.
+    """The batches: bulk jobs that gateways accept and run; all gateways of a namespace share this. Times: Unix ms.
 
     Every call may be repeated, and raises as `Job`.
     """
@@ -26,21 +26,21 @@ class BatchIndex:
         self._patience_s = patience_s
 
     async def open(self, batch_id: str, tenant: str, *, max_open: int) -> bool:
-        """Have a batch run; False where its tenant has as many open ones as it may."""
+        """Mark a batch to be run; False if its tenant has reached its limit of open batches."""
         call = OPEN_BATCH.call([self._keys.open_batches], [batch_id, tenant, max_open])
         return bool(await self._patiently(lambda link: link.run(call.script, call.keys, call.args)))
 
     async def list_open(self) -> dict[str, str]:
-        """The batches that have not ended, of all tenants: id → tenant."""
+        """Return the unfinished batches of all tenants: id → tenant."""
         flat = await self._patiently(lambda link: link.call("HGETALL", self._keys.open_batches))
         return {flat[at].decode(): flat[at + 1].decode() for at in range(0, len(flat), 2)}
 
     async def close(self, batch_id: str) -> None:
-        """A batch has ended, or is gone."""
+        """Remove a batch that has ended or is gone from the open ones."""
         await self._patiently(lambda link: link.call("HDEL", self._keys.open_batches, batch_id))
 
     async def add(self, batch_id: str, order: JobOrder) -> None:
-        """Enter a batch into its tenant's list, which those leave that are kept no longer."""
+        """Add a batch to its tenant's list, from which expired batches are removed."""
         key = self._keys.batches(order.tenant)
         gone_ms = order.created_ms - (order.kept_until_ms - order.created_ms)
 
@@ -56,7 +56,7 @@ class BatchIndex:
         return await self._patiently(lambda link: link.call("ZSCORE", self._keys.batches(tenant), batch_id)) is not None
 
     async def list(self, tenant: str) -> list[str]:
-        """The ids of a tenant's batches, the oldest first; some may have expired."""
+        """Return the ids of a tenant's batches, the oldest first; some may have expired."""
         ids = await self._patiently(lambda link: link.call("ZRANGEBYSCORE", self._keys.batches(tenant), "-inf", "+inf"))
         return [batch_id.decode() for batch_id in ids]
 

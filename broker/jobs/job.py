@@ -1,4 +1,4 @@
-"""One bulk job in Redis: its lines until they have results, its results, and how many there are of both."""
+"""One bulk job in Redis: its lines without results, its results, and the counts of both."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,35 +23,35 @@ FIRST_RESULT: Final = "0"
 """The cursor before all results."""
 _NO_JOB: Final = -1
 _PAGE_BYTES: Final = 1024 * 1024
-"""Where a page of results has as many, it ends: who reads it holds no more, but for the last result in it."""
+"""A page of results ends once it has this many bytes, so that only its last result can exceed them."""
 _COUNTS: Final = ("completed", "failed", "completed_bytes", "failed_bytes")
 _FIELDS: Final = frozenset({"order", "total", *_COUNTS})
-"""What is kept of a job beside its marks."""
+"""Fields of a job that are not marks."""
 
 
 class JobLost(BrokerError):
-    """Redis does not know the job, or not all of its lines: it expired, or Redis came back with less than it had."""
+    """Redis has lost the job or some of its lines: it expired, or Redis restarted with less than it had."""
 
     def __init__(self, job_id: str) -> None:
-        super().__init__(f"the job {job_id!r} is not, or not wholly, in Redis")
+        super().__init__(f"the job {job_id!r} is missing or incomplete in Redis")
 
 
 class OtherJob(BrokerError):
-    """There is a job of this id, and it was ordered for something else."""
+    """A job with this id exists, and was ordered for something else."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"the job {job_id!r} exists and was submitted with other lines")
 
 
 class JobLine(NamedTuple):
-    """One line, as it was submitted, and its number: 1, 2, 3 …"""
+    """One line, as submitted, and its number: 1, 2, 3 …"""
 
     number: int
     body: bytes
 
 
 class JobResult(NamedTuple):
-    """One line's result, whether it says what went wrong, and the cursor behind it."""
+    """One line's result, whether it is an error, and the cursor after it."""
 
     cursor: str
     number: int
@@ -60,7 +60,7 @@ class JobResult(NamedTuple):
 
 
 class JobSeen(NamedTuple):
-    """A job at one moment; `runs`: somebody has the right to run it."""
+    """A job at one moment; `runs`: a runner has the right to run it."""
 
     order: JobOrder
     progress: JobProgress
@@ -68,33 +68,33 @@ class JobSeen(NamedTuple):
 
 
 class Held(IntEnum):
-    """Whether a runner has the right to run a job, as `lease_job.lua` says it."""
+    """Whether a runner has the right to run a job, as `lease_job.lua` returns it."""
 
     BY_ANOTHER = 0
     YES = 1
     CANCELLING = 2
-    """It has, and is to end the job without answering more lines."""
+    """The runner has the right, and must end the job without answering more lines."""
 
 
 class Job:
-    """Every call may be repeated: what was done is not done twice, whoever does it, and however often.
+    """A bulk job. Every call may be repeated: no step takes effect twice, whoever repeats it and however often.
 
-    While Redis is away a call waits for `patience_s`; then it raises LinkLost, ResponseError or Unwritable.
+    While Redis is unreachable, a call waits for `patience_s`; then it raises LinkLost, ResponseError or Unwritable.
     """
 
     def __init__(self, redis: RedisLink, keys: Keys, job_id: str, *, patience_s: float) -> None:
-        """InvalidRequest where there can be no such id."""
+        """Raise InvalidRequest if the id is invalid."""
         self.id = check_job_id(job_id)
         self._redis = redis
         self._keys = keys
         self._patience_s = patience_s
 
     def request_id(self, number: int, attempt: int = 0) -> str:
-        """The id of the request that answers a line: of one that ended without an answer the next attempt's."""
+        """Return the id of the request that answers a line; each further attempt at a line has its own id."""
         return f"{self.id}.{number}" + (f".{attempt}" if attempt else "")
 
     async def create(self, order: JobOrder) -> JobOrder:
-        """Make the job unless it is there: the order that counts. Raises OtherJob."""
+        """Create the job unless it exists; return the order that applies. Raises OtherJob."""
         key = self._keys.job(self.id)
 
         async def create(link: Connection) -> JobOrder:
@@ -110,79 +110,79 @@ class Job:
         return counts
 
     async def order(self) -> JobOrder:
-        """What it was ordered as. Raises JobLost, and as `JobOrder.from_text`."""
+        """Return the order that it was created with. Raises JobLost, and as `JobOrder.from_text`."""
         text = await self._patiently(lambda link: link.call("HGET", self._keys.job(self.id), "order"))
         if text is None:
             raise JobLost(self.id)
         return JobOrder.from_text(text)
 
     async def progress(self) -> JobProgress:
-        """How far it is. Raises JobLost."""
+        """Return its progress. Raises JobLost."""
         flat = await self._patiently(lambda link: link.call("HGETALL", self._keys.job(self.id)))
         if not flat:
             raise JobLost(self.id)
         return _progress(fields_of(flat))
 
     async def last_line(self) -> int:
-        """The number of the last line that was added; 0: none. Of a job that is not sealed."""
+        """Return the number of the last line added; 0: none. For a job that is not sealed."""
         newest = await self._patiently(
             lambda link: link.call("XREVRANGE", self._keys.job_lines(self.id), "+", "-", "COUNT", 1)
         )
         return _number(newest[0][0]) if newest else 0
 
     async def add_lines(self, lines: Sequence[JobLine], order: JobOrder) -> None:
-        """Add lines in the order of their numbers; one that is there stays as it is."""
+        """Add lines in the order of their numbers; an existing one stays as it is."""
         key = self._keys.job_lines(self.id)
 
         async def add(link: Connection) -> None:
             added = [("XADD", key, f"{line.number}-0", "line", line.body) for line in lines]
-            expiring = ("PEXPIREAT", key, order.kept_until_ms)  # also where this breaks off, or memory runs out
+            expiring = ("PEXPIREAT", key, order.kept_until_ms)  # also early, in case this stops or memory runs out
             replies = await link.call_many([*added[:1], expiring, *added[1:], expiring])
             require([reply for reply in replies if REFUSED not in str(reply)])
 
         await self._patiently(add)
 
     async def seal(self, total: int) -> bool:
-        """Say that all lines are there; False where one is missing, and all have to be added anew. Raises JobLost."""
+        """Mark the lines as complete; False if one is missing and all must be added again. Raises JobLost."""
         keys = [self._keys.job(self.id), self._keys.job_lines(self.id)]
         return bool(await self._run(SEAL_JOB.call(keys, [total])))
 
     async def lines_after(self, number: int, count: int) -> list[JobLine]:
-        """At most `count` lines without a result, those behind line `number`, in their order."""
+        """Return at most `count` lines without a result, in order, after line `number`."""
         entries = await self._patiently(
             lambda link: link.call("XRANGE", self._keys.job_lines(self.id), f"{number + 1}-0", "+", "COUNT", count)
         )
         return [JobLine(_number(entry_id), fields_of(flat)[b"line"]) for entry_id, flat in entries]
 
     async def record(self, number: int, result: bytes, *, failed: bool) -> bool:
-        """Keep a line's result unless it has one; False where it has. Raises JobLost."""
+        """Store a line's result; False if it already has one. Raises JobLost."""
         keys = [self._keys.job(self.id), self._keys.job_lines(self.id), self._keys.job_results(self.id)]
         return bool(await self._run(RECORD_LINE.call(keys, [number, result, "failed" if failed else "completed"])))
 
     async def results_after(self, cursor: str, count: int) -> list[JobResult]:
-        """At most `count` results in the order in which they came, those behind `cursor`; fewer large ones."""
+        """Return at most `count` results after `cursor`, in order of arrival; fewer if they are large."""
         begin = "-" if cursor == FIRST_RESULT else f"({cursor}"
         call = RESULTS_PAGE.call([self._keys.job_results(self.id)], [begin, count, _PAGE_BYTES])
         entries = await self._patiently(lambda link: link.run(call.script, call.keys, call.args))
         return [_result(entry) for entry in entries]
 
     async def mark(self, name: str, value: str | int) -> bool:
-        """Note what has happened to it, unless that was noted before: then False. Raises JobLost."""
+        """Record an event of the job; False if it was recorded before. Raises JobLost."""
         if name in _FIELDS:
             raise ValueError(f"name: got {name!r}, allowed: other names than {', '.join(sorted(_FIELDS))}")
         return bool(await self._run(MARK_JOB.call([self._keys.job(self.id)], [name, value])))
 
     async def cancel(self) -> None:
-        """Have no more lines answered: whoever runs it, now or later, ends it. Raises JobLost."""
+        """Stop the answering of lines: the current or next runner ends the job. Raises JobLost."""
         await self.mark(CANCELLING, self._redis.now_ms)
 
     async def lease(self, runner: str, lease_ms: int) -> Held:
-        """Take, or renew, the right to run it for `lease_ms`; 0 gives it back. Raises JobLost."""
+        """Take or renew the right to run it for `lease_ms`; 0 releases it. Raises JobLost."""
         keys = [self._keys.job(self.id), self._keys.job_runner(self.id)]
         return Held(await self._run(LEASE_JOB.call(keys, [runner, lease_ms])))
 
     async def delete(self) -> None:
-        """Leave nothing of it in Redis; whoever still runs it gets JobLost."""
+        """Delete everything of it in Redis; a runner that is still active gets JobLost."""
         kinds = (self._keys.job, self._keys.job_lines, self._keys.job_results, self._keys.job_runner)
         keys = [kind(self.id) for kind in kinds]
 
@@ -203,12 +203,12 @@ class Job:
 
 
 async def list_jobs(link: Connection, keys: Keys) -> list[str]:
-    """The model's jobs, the first to expire first; some may have expired. Raises LinkLost, ResponseError."""
+    """Return the model's jobs, the first to expire first; some may have expired. Raises LinkLost, ResponseError."""
     return [job_id.decode(errors="replace") for job_id in await link.call("ZRANGEBYSCORE", keys.jobs, "-inf", "+inf")]
 
 
 async def see_jobs(link: Connection, keys: Keys, job_ids: Sequence[str]) -> dict[str, JobSeen | ValueError]:
-    """Those of the jobs that are there, in one round trip; of one that this version cannot read, why.
+    """Return the jobs that exist, in one round trip; for one that this version cannot read, the error.
 
     Raises LinkLost, Unwritable.
     """

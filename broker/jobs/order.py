@@ -1,4 +1,4 @@
-"""What a bulk job was ordered as, and how far it is."""
+"""The order of a bulk job, and its progress."""
 
 import json
 import re
@@ -15,27 +15,27 @@ from orcastream.schemas.request import DEFAULT_TENANT
 
 MAX_JOB_ID_LENGTH: Final = 64
 JOB_ID: Final = re.compile(rf"[A-Za-z0-9_\-]{{1,{MAX_JOB_ID_LENGTH}}}")
-"""No dot: behind the first one in a request's id stands the number of its line."""
+"""No dot: in a request's id, the line's number follows the first one."""
 JOB_ID_RULE: Final = f"1 to {MAX_JOB_ID_LENGTH} characters of A-Z a-z 0-9 _ -"
 """`JOB_ID` in words."""
 
 _ENDED_EARLY: Final = 3
-"""Attempts of a line that came to nothing before their time was over."""
+"""Attempts at a line that may have failed before their time was over."""
 
 CANCELLING: Final = "cancelling_ms"
-"""The mark of a job that was cancelled: when. [ms]"""
+"""The mark of a cancelled job: when it was cancelled. [ms]"""
 WINDOW: Final = "window_"
-"""Before a number: the mark of a job of which as many lines may be in flight, by a runner that may be gone."""
+"""Prefix of a mark: its number is how many lines a runner, possibly gone by now, may have in flight."""
 
 
 @with_config(ConfigDict(extra="forbid", strict=True))
 @dataclass(frozen=True, slots=True)
 class JobOrder:
-    """What does not change of a job. Times are Unix milliseconds of the server's clock.
+    """The constant part of a job. Times are Unix milliseconds of the server's clock.
 
-    `source` identifies what was submitted, such as a digest of it: under the id of a job with another one nothing is
-    taken. `deadline_ms`: what has no answer then gets none. `kept_until_ms`: then nothing is left of the job.
-    `details` are the submitter's own.
+    `source` identifies what was submitted, for example by a digest: a submission with another source is refused under
+    the same id. At `deadline_ms`, lines without an answer get none any more. At `kept_until_ms` the job is deleted.
+    `details` belong to the submitter.
     """
 
     source: str
@@ -47,18 +47,18 @@ class JobOrder:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def attempts_by(self, now_ms: int, timeout_s: float) -> int:
-        """How many attempts a line may have had of which nothing is known any more: those that took all of their time,
-        and a few that ended before.
+        """Return how many attempts a line may have had whose outcome is unknown: those that took all of their time,
+        and a few that ended earlier.
         """
         return int((now_ms - self.created_ms) / 1000 / timeout_s) + _ENDED_EARLY
 
     def as_text(self) -> str:
-        """As it is kept in Redis."""
+        """Return the order as stored in Redis."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def from_text(text: bytes) -> "JobOrder":
-        """As `as_text` wrote it; InvalidRequest where it is another version's, or damaged."""
+        """Parse what `as_text` wrote; raise InvalidRequest if it is another version's, or damaged."""
         try:
             return _ADAPTER.validate_json(text)
         except ValidationError as error:
@@ -70,9 +70,9 @@ _ADAPTER: Final = TypeAdapter(JobOrder)
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """`total` is None while lines are still being added. Lines with a result: `completed` and `failed`.
+    """A job's progress. `total` is None while lines are being added; `completed` and `failed` count lines with results.
 
-    `marks` are what else was noted of the job, see `Job.mark`.
+    `marks` are the job's other records, see `Job.mark`.
     """
 
     total: int | None
@@ -100,12 +100,12 @@ class JobProgress:
 
     @property
     def cancelling(self) -> bool:
-        """Whether lines without a result are not to be answered any more."""
+        """Whether lines without a result are no longer to be answered."""
         return CANCELLING in self.marks
 
 
 def check_job_id(job_id: str) -> str:
-    """The id itself; InvalidRequest where it cannot be one."""
+    """Return the id; raise InvalidRequest if it is not a valid one."""
     if not JOB_ID.fullmatch(job_id):
         raise InvalidRequest("job", job_id, JOB_ID_RULE)
     return job_id

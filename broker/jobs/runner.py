@@ -1,4 +1,4 @@
-"""Has every line of a bulk job answered, a window of them at a time."""
+"""Gets every line of a bulk job answered, a window of lines at a time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,31 +12,31 @@ _PAGE: Final = 100
 
 
 class LineResult(NamedTuple):
-    """What became of a line: its result as it is to be kept, and whether that says what went wrong."""
+    """The outcome of a line: its result as stored, and whether it is an error."""
 
     body: bytes
     failed: bool
 
 
 class Answers(Protocol):
-    """Answers the lines of one job, under the ids of `Job.request_id`. What a call raises ends the run, not the job."""
+    """Answers the lines of one job, under the ids of `Job.request_id`. Exceptions end the run, not the job."""
 
     async def answer(self, line: JobLine) -> LineResult:
-        """Have a line answered."""
+        """Get a line answered."""
         ...
 
     async def withdraw(self, line: JobLine) -> None:
-        """Cancel what was posted of a line, by this process or another, if anything was."""
+        """Cancel the requests of a line, posted by this process or another, if there are any."""
         ...
 
     def cancelled(self, line: JobLine) -> LineResult:
-        """The result of a line that was not answered when the job was cancelled."""
+        """Return the result of a line that was not answered when the job was cancelled."""
         ...
 
 
 class JobRunner:
-    """Any number of runners, in turn or at once, on whatever machines, come to one result for each line: the requests
-    have ids that follow from the lines, and of two results the first is kept.
+    """Runs a job. Any number of runners, one after another or at once, on any machines, yield one result per line: the
+    requests have ids that follow from the lines, and the first of two results is kept.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class JobRunner:
         window: int,
         on_result: Callable[[LineResult], None] = lambda _: None,
     ) -> None:
-        """`window`: most requests of the job that wait and run at once."""
+        """`window`: most requests of the job waiting and running at once."""
         self._job = job
         self._answers = answers
         self._lease = lease
@@ -58,8 +58,8 @@ class JobRunner:
     async def run(self) -> None:
         """Return once every line has its result; run under the lease. Raises JobLost, and what `Job` and answers raise.
 
-        Where Redis came back without its newest writes, some lines are without their results again: so it looks until
-        it finds none.
+        If Redis restarts without its newest writes, some lines lack their results again, so this repeats until no line
+        does.
         """
         await self._job.mark(f"{WINDOW}{self._window}", 1)
         await self._until_cancelled(self._until_none_is_left(self._answer_one))
@@ -88,7 +88,7 @@ class JobRunner:
                 return
 
     async def _deal_with_all(self, deal_with: Callable[[JobLine], Awaitable[LineResult]]) -> int:
-        """Every line that is without a result; how many there were."""
+        """Process every line without a result; return how many there were."""
         places = asyncio.Semaphore(self._window)
         last = count = 0
         try:

@@ -1,4 +1,4 @@
-"""The right to run a bulk job: one runner has it, and another gets it once that one is dead."""
+"""The right to run a bulk job: one runner holds it, and another gets it once that runner is dead."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -11,33 +11,33 @@ from orcastream.broker.errors import BrokerError
 from orcastream.broker.jobs.job import Held, Job
 
 _BEAT_S: Final = 1.0
-"""How often a runner says that it lives, and looks whether its job was cancelled."""
+"""How often a runner renews its right and checks whether its job was cancelled."""
 _LEAVING_S: Final = 1.0
-"""How long giving the right back may take, such as while Redis is away."""
+"""How long releasing the right may take, for example while Redis is unreachable."""
 
 
 class RunnerLease:
-    """Keeps the requests of a job that are in flight to one window. Nothing else depends on it: of two runners that
-    both believe they have it, one loses it at the next beat, and each line has one result whoever answers.
+    """Limits a job's requests in flight to one window. Nothing else depends on it: if two runners both believe that
+    they hold it, one loses it at the next beat, and each line has one result whoever answers.
     """
 
     def __init__(self, job: Job, runner: str, *, lease_ms: int) -> None:
-        """`runner`: a name that no other has; `lease_ms`: a runner that was not heard of for so long is dead."""
+        """`runner`: a unique name; `lease_ms`: a runner that is silent for this long is dead."""
         self._job = job
         self._runner = runner
         self._lease_ms = lease_ms
         self.cancelled = asyncio.Event()
-        """Set once the job was cancelled."""
+        """Set once the job is cancelled."""
 
     async def take(self) -> bool:
-        """Whether the right is this runner's now. Raises as `Job`."""
+        """Whether this runner now holds the right. Raises as `Job`."""
         held = await self._job.lease(self._runner, self._lease_ms)
         if held is Held.CANCELLING:
             self.cancelled.set()
         return held is not Held.BY_ANOTHER
 
     async def keep(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Carry `work` out under the right, and give it back; False where another got it before the work was done.
+        """Run `work` under the right, then release it; False if another runner got the right before `work` was done.
 
         Raises what the work raises, and as `Job`.
         """
@@ -56,7 +56,7 @@ class RunnerLease:
             await self._give_back()
 
     async def _keep_taking(self) -> None:
-        """Return once another has it."""
+        """Return once another runner has it."""
         while await self.take():  # noqa: ASYNC110 (the state is Redis')
             await asyncio.sleep(min(_BEAT_S, self._lease_ms / 3000))
 

@@ -1,4 +1,4 @@
--- Remove an entry that has ended from the group, its stream and the ledger.
+-- Remove an entry that has ended from the group, its stream and the books.
 -- KEYS[1] request stream, KEYS[2] work   ARGV[1] group, ARGV[2] entry id, ARGV[3] class and entry id
 -- Returns 1 deleted by this call, 0 already gone
 redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])

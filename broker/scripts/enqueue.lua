@@ -1,4 +1,4 @@
--- Accept a request once: check its terms, then write `seen`, the entry and the ledger, together or not at all.
+-- Accept a request once: check its terms, then write `seen`, the entry and the books, together or not at all.
 -- KEYS[1..4] request streams, most urgent first; KEYS[5] seen key; KEYS[6] work; KEYS[7] throughput; KEYS[8] rate of the
 -- tenant; optionally KEYS[9] record
 -- ARGV[1] JSON object, ARGV[2..] fields of the entry, optionally followed by the record. In the object:
@@ -38,7 +38,7 @@ local function exists(ref)
   return i ~= nil and #redis.call('XRANGE', KEYS[i], id, id) > 0
 end
 
--- A number from the ledger; 0 if it has none.
+-- A number from the books; 0 if it has none.
 local function counted(field)
   local value = redis.pcall('HGET', KEYS[6], field)
   return math.max(type(value) == 'string' and tonumber(value) or 0, 0)

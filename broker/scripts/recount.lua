@@ -1,4 +1,4 @@
--- Remove entries from the ledger that were deleted without acknowledge.lua, if there are any.
+-- Remove entries from the books that were deleted without acknowledge.lua, if there are any.
 -- KEYS[1..4] request streams, KEYS[5] work   ARGV[1] cursor, 0 at first, ARGV[2] how many records to check
 -- Returns {cursor to continue from, 0 at the end, how many were removed}
 local streams, too_many = {}, false

@@ -124,7 +124,7 @@ def test_a_prompt_is_told_by_positions_and_before_all_output() -> None:
     assert fold.feed(EventId(6, 1), prompt(0, 7, 8)) == []
     assert (fold.prompt_told, fold.prompt_expected) == (2, 3)
     for event in (tokens(0, 1), terminal(0, 0)):
-        with pytest.raises(Gap, match=r"^the prompt: the log goes on at token 3, expected 2$"):
+        with pytest.raises(Gap, match=r"^the prompt: the log continues at token 3, expected 2$"):
             fold.feed(EventId(6, 2), event)
     with pytest.raises(Gap) as caught:
         fold.feed(EventId(6, 2), prompt(3, 9))
