@@ -1,4 +1,4 @@
-"""The worker: one process per model replica that joins the broker to an engine.
+"""The worker: one process per model replica that connects the broker to an engine.
 
-Redis I/O lives on an asyncio loop, the engine in a thread of its own, with a mailbox each way (`engine_loop`).
+Redis I/O runs on an asyncio loop, the engine in its own thread, with a mailbox in each direction (`engine_loop`).
 """

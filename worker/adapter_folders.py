@@ -1,4 +1,4 @@
-"""Which adapters a worker serves, and where they are."""
+"""Parses which adapters a worker serves, and where they are."""
 
 from pathlib import Path
 
@@ -8,9 +8,9 @@ _CONFIG_FILE = "adapter_config.json"
 
 
 def adapter_folders(setting: str) -> dict[str, Path]:
-    """By name what `setting` says: `name=folder,name=folder`, or one folder that holds a folder per adapter.
+    """Return the folders in `setting` by name: `name=folder,name=folder`, or one folder with a folder per adapter.
 
-    ValueError for a name that is none, one that is there twice, and a folder without adapters.
+    Raises ValueError for an invalid or repeated name, and for a folder without adapters.
     """
     if not setting:
         return {}
@@ -26,7 +26,7 @@ def _listed(setting: str) -> dict[str, Path]:
     for part in setting.split(","):
         name, _, folder = (piece.strip() for piece in part.partition("="))
         if not name or not folder:
-            raise ValueError(f"adapters: got {part!r}, allowed: name=folder, or several with commas")
+            raise ValueError(f"adapters: got {part!r}, allowed: name=folder, or several separated by commas")
         if name in found:
             raise ValueError(f"adapters: got {name!r} twice, allowed: each name once")
         found[name] = Path(folder)
@@ -35,7 +35,7 @@ def _listed(setting: str) -> dict[str, Path]:
 
 def _held_by(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
-        raise ValueError(f"adapters: got {str(folder)!r}, allowed: a folder that is there, or name=folder")
+        raise ValueError(f"adapters: got {str(folder)!r}, allowed: an existing folder, or name=folder")
     found = {each.name: each for each in sorted(folder.iterdir()) if (each / _CONFIG_FILE).is_file()}
     if not found:
         raise ValueError(f"adapters: got {str(folder)!r}, allowed: a folder of folders that hold {_CONFIG_FILE}")

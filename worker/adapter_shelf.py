@@ -1,4 +1,4 @@
-"""The adapters that a worker has in memory, for the requests that ask for them."""
+"""The adapters that a worker holds in memory, for the requests that use them."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ class HeldAdapter:
         resident.holders += 1
 
     def release(self) -> None:
-        """Whoever held it has no need of it any more."""
+        """Release the adapter: its holder no longer needs it."""
         resident, self._resident = self._resident, None
         if resident is not None:
             resident.holders -= 1
@@ -41,11 +41,11 @@ class HeldAdapter:
 
 
 class AdapterShelf:
-    """At most `max_adapters` at once, each read when a request first asks for it, beside the engine's iterations.
+    """Holds at most `max_adapters`, each read when a request first asks for it, alongside the engine's iterations.
 
-    Where there is no place, the one that nobody holds and that was asked for least lately leaves; where all are held,
-    who asks for another one waits, and who asks after that waits behind, whatever it asks for: a place gets free. Used
-    on the event loop.
+    If there is no room, the least recently requested adapter without a holder is evicted. If all are held, a request
+    for another adapter waits for room, and later requests queue after it, whatever adapter they need. Used on the
+    event loop.
     """
 
     def __init__(self, folders: Mapping[str, Path], adapters: "Adapters | None", max_adapters: int) -> None:
@@ -61,7 +61,7 @@ class AdapterShelf:
         self.reads = 0
         """How often an adapter was read."""
         self.evictions = 0
-        """How often one left for another."""
+        """How often one was evicted for another."""
 
     @property
     def num_resident(self) -> int:
@@ -69,24 +69,24 @@ class AdapterShelf:
         return len(self._resident)
 
     def check(self) -> None:
-        """UnsupportedAdapter where one of them would be refused, as far as that shows without reading all of it."""
+        """Raise UnsupportedAdapter if one would be refused, as far as that shows without reading all of it."""
         for folder in self._folders.values():
             if self._adapters is not None:
                 self._adapters.check(folder)
 
     def at_hand(self, name: str) -> bool:
-        """Whether `hold` would give that one without a wait."""
+        """Whether `hold` would return that adapter without a wait."""
         return name in self._resident and not self._place_wanted
 
     async def hold(self, name: str) -> HeldAdapter:
-        """The adapter of that name, one of `names`. UnsupportedAdapter or OSError where it cannot be read."""
+        """Return the adapter with that name, one of `names`. Raises UnsupportedAdapter or OSError if unreadable."""
         if not self.at_hand(name):
             async with self._turn:
                 return self._held(name, self._resident.get(name) or await self._read(name))
         return self._held(name, self._resident[name])
 
     def released(self) -> None:
-        """A holder less."""
+        """Signal that an adapter has one holder less."""
         self._freed.set()
 
     def _held(self, name: str, resident: _Resident) -> HeldAdapter:

@@ -12,7 +12,7 @@ log = logging.getLogger("orcastream.worker")
 
 
 class AdapterWaits:
-    """Each waits by itself, and nothing else does: its adapter is read beside the engine's iterations."""
+    """Each request waits separately and delays nothing else: its adapter is read alongside the engine's iterations."""
 
     def __init__(self, shelf: AdapterShelf) -> None:
         self._shelf = shelf
@@ -27,26 +27,26 @@ class AdapterWaits:
         return not name or running.adapter is not None or self._shelf.at_hand(name)
 
     async def ready(self, running: Running) -> None:
-        """Until `running` holds its adapter, or is to end without."""
+        """Return once `running` holds its adapter, or must end without it."""
         name = running.request.payload.adapter
         if not name or running.adapter is not None or running.ended:
             return
         wait = self._waits.get(running)
         if wait is None:
             wait = self._waits[running] = asyncio.create_task(self._fetch(running, name))
-            wait.add_done_callback(lambda _: self._waits.pop(running))  # also of one that was cancelled before it began
+            wait.add_done_callback(lambda _: self._waits.pop(running))  # also if it was cancelled before it began
         await asyncio.wait([wait])
         if not wait.cancelled():
             wait.result()
 
     def abandon(self, running: Running) -> None:
-        """`running` is to end, or is somebody else's: it waits no longer."""
+        """Cancel the wait of `running`, which must end or belongs to another worker."""
         wait = self._waits.get(running)
         if wait is not None:
             wait.cancel()
 
     def abandon_all(self) -> None:
-        """Nothing is begun here any more."""
+        """Cancel all waits: nothing is started here any more."""
         for wait in self._waits.values():
             wait.cancel()
 

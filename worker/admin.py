@@ -1,4 +1,4 @@
-"""The admin port: metrics for Prometheus, and health for whoever starts and stops workers."""
+"""The admin port: metrics for Prometheus, and health for the orchestrator of workers."""
 
 import json
 import threading
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 _POLL_S = 0.05
-"""How soon the server's thread notices that it is to end."""
+"""How soon the server's thread notices that it must end."""
 
 Answer = tuple[HTTPStatus, bytes, str]
 
@@ -25,7 +25,7 @@ class AdminPortUnavailable(ValueError):
 
 
 class Watched(Protocol):
-    """What the admin port tells of a worker; asked from other threads."""
+    """What the admin port reports about a worker; called from other threads."""
 
     @property
     def state(self) -> str:
@@ -33,22 +33,22 @@ class Watched(Protocol):
 
     @property
     def operators(self) -> Mapping[str, str]:
-        """Which operators the engine computes with."""
+        """The operators that the engine computes with."""
 
     def stalled_for_s(self) -> float:
         """Seconds since the engine last made progress; 0 while it has nothing to do."""
 
 
 class Admin:
-    """A small server in threads of its own: it answers while the model loads and while the event loop is busy.
+    """A small server in its own threads: it answers while the model loads and while the event loop is busy.
 
-    `/health/live` says 503 once the engine has stood still for `stall_timeout_s`, and 200 whatever Redis does;
-    `/health/ready` says 200 while the worker serves: not while it loads, first connects, or drains. Once the model is
-    loaded, both tell which operators compute.
+    `/health/live` returns 503 once the engine has made no progress for `stall_timeout_s`, and otherwise 200, whatever
+    the state of Redis; `/health/ready` returns 200 while the worker serves: not while it loads, first connects, or
+    drains. Once the model is loaded, both list the operators in use.
     """
 
     def __init__(self, host: str, port: int, registry: "CollectorRegistry", *, stall_timeout_s: float) -> None:
-        """Listen; AdminPortUnavailable where that cannot be."""
+        """Listen; raise AdminPortUnavailable if that is not possible."""
         self._registry = registry
         self._stall_timeout_s = stall_timeout_s
         self._worker: Watched | None = None
@@ -64,11 +64,11 @@ class Admin:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port being listened on."""
         return int(self._server.server_address[1])
 
     def watch(self, worker: Watched) -> None:
-        """The model is loaded; tell of `worker` from now on."""
+        """Report about `worker` from now on: the model is loaded."""
         self._worker = worker
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ def _json(status: HTTPStatus, state: str, **more: object) -> Answer:
 def _server(host: str, port: int, answer: Callable[[str, str], Answer]) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         timeout = 5
-        """Seconds until a client that says nothing is left."""
+        """Seconds until a silent client is dropped."""
 
         def do_HEAD(self) -> None:
             self.do_GET()
@@ -120,13 +120,13 @@ def _server(host: str, port: int, answer: Callable[[str, str], Answer]) -> Threa
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: a probe is no event."""
+            """Log nothing: a probe is not an event."""
 
     class Server(ThreadingHTTPServer):
         address_family = AF_INET6 if ":" in host else ThreadingHTTPServer.address_family
         daemon_threads = True
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """Nothing: a client that hung up is no event."""
+            """Log nothing: a client that hung up is not an event."""
 
     return Server((host, port), Handler)

@@ -1,4 +1,4 @@
-"""From a claimed queue entry to a running request, and back into its log whenever an epoch has ended."""
+"""Turns a claimed queue entry into a running request, and reattaches it to its log after an epoch has ended."""
 
 import logging
 from collections.abc import Collection
@@ -26,7 +26,7 @@ log = logging.getLogger("orcastream.worker")
 
 
 class Admission:
-    """Checks claimed requests, fences their logs, and says what the engine has to run."""
+    """Checks claimed requests, fences their logs, and determines what the engine must run."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Admission:
         self._ender = Ender(keys, worker, retention_ms=settings.retention_ms, on_end=lifecycle.ended_unowned)
 
     async def admit(self, session: Session, claimed: Claimed) -> Running | None:
-        """The request of a fresh claim, registered in the roster; None when there is nothing to run."""
+        """Return the request of a fresh claim, registered in the roster; None if there is nothing to run."""
         try:
             request = await self._parse(claimed, session.now_ms)
             matcher = await self._constraints.matcher(request.payload.constraint)
@@ -76,9 +76,9 @@ class Admission:
         return running
 
     async def attach(self, session: Session, running: Running, *, is_new: bool) -> bool:
-        """Open an epoch and read the log; True when the engine has to start (again) on `running`.
+        """Open an epoch and read the log; True if the engine must start (again) on `running`.
 
-        `is_new`: nobody has begun it yet. A request that is somebody else's, or already ended, leaves the roster.
+        `is_new`: nobody has begun it yet. A request that belongs to another worker, or has ended, leaves the roster.
         """
         self._lifecycle.attaching(running)
         outcome = await session.attach(running, is_new=is_new)
@@ -112,19 +112,19 @@ class Admission:
         elif session.now_ms >= running.request.deadline_ms:
             running.fail(ErrorCode.EXPIRED, "the deadline passed")
         elif is_hopeless(running.claimed.deliveries, outcome.fold, self._settings.max_deliveries):
-            attempts = running.claimed.deliveries - 1  # this one only sets it aside
+            attempts = running.claimed.deliveries - 1  # this delivery only sets it aside
             log.error("dead letter", extra=running.log_fields(attempts=attempts))
-            running.fail(ErrorCode.DEAD_LETTER, f"{attempts} attempts brought no new token")
+            running.fail(ErrorCode.DEAD_LETTER, f"no new token in {attempts} attempts")
 
     async def _parse(self, claimed: Claimed, now_ms: int) -> GenerationRequest:
-        """The request in an entry; InvalidRequest whatever is wrong with it: it must not take others along."""
+        """Return the request in an entry; raise InvalidRequest for any defect: it must not affect other requests."""
         try:
             return await read_aside(lambda: self._read(claimed, now_ms), len(claimed.fields.get(b"payload", b"")))
         except InvalidRequest:
             raise
         except Exception as error:
             log.exception("entry cannot be read", extra={"entry": str(claimed.ref)})
-            raise InvalidRequest("payload", repr(error), "what this worker can read") from error
+            raise InvalidRequest("payload", repr(error), "a payload that this worker can read") from error
 
     def _read(self, claimed: Claimed, now_ms: int) -> GenerationRequest:
         request = GenerationRequest.from_fields(

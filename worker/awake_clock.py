@@ -1,4 +1,4 @@
-"""A clock that stands still while the whole process does."""
+"""A clock that stops while the whole process is stopped."""
 
 import threading
 import time
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 
 class AwakeClock:
-    """Seconds for which this process was awake, from any beginning. Any thread may ask.
+    """Seconds for which this process was awake, from an arbitrary start. Thread-safe.
 
-    Of the time between two questions at most `longest_gap_s` is counted: a process that was stopped (SIGSTOP, a paused
-    container or machine) has asked nothing, so somebody has to ask more often than that while it lives.
+    Between two calls at most `longest_gap_s` is counted: a stopped process (SIGSTOP, a paused container or machine)
+    makes no calls, so a running one must call more often than that.
     """
 
     def __init__(self, longest_gap_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -20,7 +20,7 @@ class AwakeClock:
         self._awake_s = 0.0
 
     def __call__(self) -> float:
-        """Now. [s]"""
+        """Return the current reading. [s]"""
         with self._lock:
             now = self._clock()
             self._awake_s += min(now - self._asked_at, self._longest_gap_s)

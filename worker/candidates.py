@@ -1,4 +1,4 @@
-"""What the engine computes for one request in one attempt, and which of it are the choices."""
+"""What the engine computes for one request in one attempt, and which of it becomes the choices."""
 
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -11,24 +11,24 @@ from orcastream.text.matcher import Matcher
 from orcastream.worker.choice import Choice
 
 _attempts = count(1)
-"""Numbers every submission to the engine, so that a late event of an abandoned one is told apart."""
+"""Numbers every submission to the engine, so that late events of an abandoned one can be recognized."""
 
 _UNWANTED = SamplingParams(temperature=0.0)
-"""Of the one token that the engine makes behind a prompt that is merely told, and that nobody gets."""
+"""For the one token that the engine makes after a prompt whose log probabilities alone are wanted; it is discarded."""
 
 
 class Candidates:
-    """Token sequences under engine ids of their own: samples, an engine request each, or the hypotheses of one beam
+    """Token sequences under their own engine ids: samples, one engine request each, or the hypotheses of one beam
     search, which is a single engine request.
 
-    They are the choices themselves, or, where choices are ranked, hidden from the reply log until the last of them
-    has ended. Nothing of a hidden one is ever published unless it is chosen, so that a takeover begins anew.
+    They are the choices themselves, or, if choices are ranked, hidden from the reply log until the last of them has
+    ended. A hidden sequence is never published unless it is chosen, so a takeover starts again from the beginning.
     """
 
     def __init__(
         self, request_id: str, payload: Payload, sequences: Sequence[Choice], matcher: Matcher | None = None
     ) -> None:
-        """`sequences`: all samples, or the hypotheses to return; `matcher`: what each follows, from its beginning."""
+        """`sequences`: all samples, or the hypotheses to return; `matcher`: the constraint of each, at its start."""
         self._payload = payload
         self._matcher = matcher
         self._sequences = list(sequences)
@@ -42,12 +42,12 @@ class Candidates:
 
     @staticmethod
     def count(payload: Payload) -> int:
-        """How many sequences come back from the engine."""
+        """Return how many sequences the engine returns."""
         return payload.n if payload.use_beam_search else payload.num_candidates
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that a prefix cache saved; the first sequence tells, since the others may share its work."""
+        """Prompt tokens found in a prefix cache, by the first sequence, since the others may share its work."""
         return next((one.cached_tokens for one in self._sequences if one.cached_tokens is not None), 0)
 
     def engine_requests(
@@ -62,11 +62,11 @@ class Candidates:
         adapter: Adapter | None,
         prompt_told: int | None = None,
     ) -> list[Request]:
-        """What the engine has to run: whatever has not ended, continued from its tokens.
+        """Return what the engine must run: every sequence that has not ended, continued from its tokens.
 
         `deadline_s` is in seconds of `time.monotonic()`; `waited_s` is the time since the arrival in the queue, and
-        `ttft_slo_ms` what is left of the target. The first one brings what is to be told of the prompt, behind its
-        first `prompt_told` tokens, even where there is nothing else to bring; None: nothing is told of it.
+        `ttft_slo_ms` the rest of the target. The first request returns the prompt's log probabilities after its first
+        `prompt_told` tokens, even if there is nothing else to compute; None: no log probabilities.
         """
         payload = self._payload
         left = [(name, ones[0]) for name, ones in self.by_engine_id.items() if ones[0].ending is None]
@@ -99,11 +99,11 @@ class Candidates:
         ]
 
     def best(self) -> list[Choice] | None:
-        """The choices, best first and numbered so; None until every sequence has ended."""
+        """Return the choices, best first and numbered in that order; None until every sequence has ended."""
         if not all(one.ending for one in self._sequences):
             return None
         ranked = self._sequences
-        if not self._payload.use_beam_search:  # whose hypotheses come in order
+        if not self._payload.use_beam_search:  # its hypotheses are already in order
             ranked = sorted(ranked, key=lambda one: -one.mean_logprob())
         chosen = ranked[: self._payload.n]
         for index, choice in enumerate(chosen):
@@ -112,7 +112,7 @@ class Candidates:
 
     @property
     def _sampling(self) -> SamplingParams:
-        """As asked for; samples that are ranked need their log probabilities, whether they are published or not."""
+        """As requested; ranked samples need their log probabilities, whether they are published or not."""
         sampling = self._payload.sampling
         if not self._payload.is_ranked or self._payload.use_beam_search or sampling.logprobs is not None:
             return sampling

@@ -11,7 +11,7 @@ from orcastream.worker.stop_text import StopText
 
 
 class Choice:
-    """Output of one choice. `num_logged` tokens are published and final; those behind it wait for the next write."""
+    """Output of one choice. `num_logged` tokens are published and final; those after them wait for the next write."""
 
     __slots__ = (
         "_keeps_logprobs",
@@ -33,7 +33,7 @@ class Choice:
         self.num_logged = 0
         self.ending: Ending | None = None
         self.cached_tokens: int | None = None
-        """Prompt tokens that a prefix cache saved; None before the engine's first token."""
+        """Prompt tokens found in a prefix cache; None before the engine's first token."""
         self._payload = payload
         self._max_tokens = max_tokens
         self._logprobs: list[Any] = []
@@ -44,10 +44,10 @@ class Choice:
             self._stop_text = StopText(tokenizer, payload.stop, payload.min_tokens)
 
     def adopt(self, logged: Sequence[int], eos_token_ids: Collection[int]) -> None:
-        """Start from what a reply log holds: stop conditions are evaluated on it before any forward pass.
+        """Start from the tokens in a reply log: stop conditions are evaluated on them before any forward pass.
 
-        Whoever wrote it may have had a longer context or another EOS, and have gone on where this worker would have
-        ended: what clients have seen stays, and the choice ends with the last of it.
+        The log's writer may have had a longer context or another EOS, and have continued where this worker would have
+        ended: tokens that clients have seen stay, and the choice ends with the last of them.
         """
         if self._max_tokens == 0:
             self.ending = Ending(FinishReason.LENGTH, 0)
@@ -70,14 +70,14 @@ class Choice:
             self._finish(reason, len(self.tokens), token)
 
     def extends(self, logged: Sequence[int]) -> bool:
-        """Whether this worker's own tokens begin with what the log holds."""
+        """Whether this worker's own tokens begin with those in the log."""
         return self.tokens[: len(logged)] == list(logged)
 
     @property
     def num_publishable(self) -> int:
-        """Tokens that may stand in the log before it ends: none that is, or could be, part of a stop string.
+        """Tokens that may be in the log before it ends: none that is, or could be, part of a stop string.
 
-        What is logged stays so: its writer may have known from later tokens that it was no part of one.
+        Logged tokens stay counted: their writer may have known from later tokens that they were not part of one.
         """
         if self._stop_text is None:
             return len(self.tokens) if self.ending is None else self.ending.tokens
@@ -86,9 +86,9 @@ class Choice:
         return max(self.num_logged, self._stop_text.num_publishable)
 
     def next_run(self, *, last: bool = False) -> Run | None:
-        """The tokens that may be published and are not yet; None when there are none.
+        """Return the tokens that may be published and are not yet; None if there are none.
 
-        `last`: in the terminal event, which says where the text ends; only there a stop string may follow it.
+        `last`: for the terminal event, which says where the text ends; only there may part of a stop string follow it.
         """
         start = self.num_logged
         end = self.abandoned().tokens if last else self.num_publishable
@@ -98,13 +98,13 @@ class Choice:
         return Run(self.index, start, tuple(self.tokens[start:end]), logprobs)
 
     def mean_logprob(self) -> float:
-        """Mean log probability per output token, of a choice that has ended and was computed with log probabilities."""
+        """Return the mean log probability per output token of an ended choice computed with log probabilities."""
         num_tokens = self.abandoned().tokens
         total: float = sum(item[0] for item in self._logprobs[:num_tokens])
         return total / num_tokens
 
     def abandoned(self) -> Ending:
-        """How the choice stands when its request ends before it does."""
+        """Return the choice's ending if its request ends before it does."""
         return self.ending or Ending(None, self.num_publishable)
 
     def _append(self, token: int, logprobs: Any) -> None:

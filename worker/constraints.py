@@ -1,4 +1,4 @@
-"""Constraints of claimed requests, made ready for the engine."""
+"""Prepares the constraints of claimed requests for the engine."""
 
 import asyncio
 from collections.abc import Collection
@@ -11,7 +11,7 @@ from orcastream.text.vocabulary import NoVocabulary, Vocabulary
 
 
 class Constraints:
-    """Those that the answers of one model can follow."""
+    """The constraints that answers of one model can follow."""
 
     def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, eos_token_ids: Collection[int]) -> None:
         self._why_none = "it has no tokenizer"
@@ -23,12 +23,12 @@ class Constraints:
                 self._why_none = str(why)
 
     async def matcher(self, constraint: Constraint | None) -> Matcher | None:
-        """One for an answer, or for `another`; None where nothing is asked for. InvalidRequest."""
+        """Return a matcher for an answer, to use or copy; None without a constraint. Raises InvalidRequest."""
         return None if constraint is None else await asyncio.to_thread(self._make, constraint)
 
     def _make(self, constraint: Constraint) -> Matcher:
         if self._vocabulary is None:
             raise InvalidRequest(
-                "constraint", constraint.kind, f"nothing: this model can follow none ({self._why_none})"
+                "constraint", constraint.kind, f"nothing: this model supports no constraints ({self._why_none})"
             )
         return Matcher.of(constraint, self._vocabulary)

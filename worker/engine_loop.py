@@ -1,4 +1,4 @@
-"""The engine's thread: takes what has arrived, runs one iteration, hands the events over, goes on."""
+"""The engine's thread: takes new requests, runs one iteration, delivers the events, repeats."""
 
 import logging
 import math
@@ -16,22 +16,22 @@ log = logging.getLogger("orcastream.worker")
 _A_MOMENT_S = 1e-4
 _HESITATION_S = 1.0
 _LONGEST_GAP_S = 1.0
-"""Between two questions how long the engine has stood still; the process counts as stopped for the rest."""
+"""The longest interval between two calls of `stalled_for_s`; the process counts as stopped for the rest."""
 _TIMES_THE_SLOWEST = 4
 _FORGETTING = 0.99
-"""Per iteration: how slow the slowest one was is forgotten within some hundreds of them."""
+"""Decay per iteration: the slowest iteration's duration is forgotten within some hundreds of iterations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The engine would not take a request."""
+    """The engine refused a request."""
 
     request_id: str
     error: InvalidRequest
 
 
 class EngineFailed(RuntimeError):
-    """The engine ended with an error that no single request caused; the process cannot go on."""
+    """The engine ended with an error that no single request caused; the process cannot continue."""
 
 
 EngineOutput = TokenEvent | PromptEvent | Refused
@@ -42,14 +42,14 @@ Iterated = Callable[[IterationRecord], None]
 class EngineLoop(threading.Thread):
     """Runs `engine.step()` while there is work and sleeps while there is none.
 
-    Each of `listeners`, while all requests of the batch still run, and then `deliver` is called in this thread after
-    each iteration, and must not block; `deliver` also, with nothing, when no other follows. Where another iteration
-    follows at once and nobody waits for a first token, `deliver` is called when its forward pass begins: the event
-    loop, which that wakes, would compete for the interpreter with the engine's preparations. Behind a first token,
-    which somebody does wait for, the engine rests for a moment, in which the event loop gets interpreter and core: it
-    would wait for them three times as long. What was delivered and has not been acknowledged by `published()` is
-    bounded by `max_unpublished` tokens: beyond that the engine pauses, so that a slow Redis slows the worker down
-    instead of filling its memory.
+    After each iteration this thread calls each of `listeners`, while all requests of the batch are still running, and
+    then `deliver`; they must not block. `deliver` is also called, with nothing, when no iteration follows. If another
+    iteration follows at once and nobody waits for a first token, `deliver` is called when its forward pass begins: the
+    event loop, which it wakes, would otherwise compete for the interpreter with the engine's preparations. After a
+    first token, for which somebody does wait, the engine pauses for a moment, so that the event loop gets the
+    interpreter and a core: it would wait three times as long for them. At most `max_unpublished` tokens may be
+    delivered and not acknowledged by `published()`: beyond that the engine pauses, so that a slow Redis slows the
+    worker down instead of filling its memory.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class EngineLoop(threading.Thread):
         lease_s: float = math.inf,
         listeners: Sequence[Iterated] = (),
     ) -> None:
-        """`lease_s`: an iteration that takes longer has lost what it computes."""
+        """`lease_s`: an iteration that takes longer has lost its requests."""
         super().__init__(name="engine", daemon=True)
         self._lease_s = lease_s
         self._engine = engine
@@ -76,18 +76,18 @@ class EngineLoop(threading.Thread):
         self._stopping = False
         self._isolated: Collection[str] = ()
         self.alone: Collection[str] = ()
-        """The requests that the iteration under way computes alone; empty: it is an iteration of all."""
+        """The requests that the current iteration computes alone; empty: it computes all."""
         self._busy = False
         self._awake = AwakeClock(_LONGEST_GAP_S)
         self._progress_at = self._awake()
         self._slowest_s = 0.0
         self._held: list[EngineOutput] | None = None
-        """The output of the last iteration, if it is still to be delivered."""
+        """The output of the last iteration, if not yet delivered."""
         self.failure: BaseException | None = None
         self.iterations = 0
 
     def submit(self, requests: Sequence[Request], *, alone: bool = False) -> None:
-        """Take `requests` into the pool before the next iteration; `alone`: and compute no others until `release`."""
+        """Add `requests` to the pool before the next iteration; `alone`: compute no others until `release`."""
         with self._changed:
             self._submitted.extend(requests)
             if alone:
@@ -95,48 +95,48 @@ class EngineLoop(threading.Thread):
             self._changed.notify()
 
     def release(self) -> None:
-        """All requests go on from the next iteration on."""
+        """Resume all requests from the next iteration on."""
         with self._changed:
             self._isolated = ()
             self._changed.notify()
 
     def cancel(self, request_ids: Sequence[str]) -> None:
-        """Drop requests before the next iteration; events already on their way may still be delivered."""
+        """Drop requests before the next iteration; events already under way may still be delivered."""
         with self._changed:
             self._cancelled.extend(request_ids)
             self._changed.notify()
 
     def switch_policy(self, policy: str) -> None:
-        """Let another scheduling policy, one that there is, decide from the next iteration on."""
+        """Use another scheduling policy, which must exist, from the next iteration on."""
         with self._changed:
             self._policy = policy
             self._changed.notify()
 
     def published(self, num_events: int) -> None:
-        """`num_events` delivered events have been dealt with."""
+        """Record that `num_events` delivered events have been processed."""
         with self._changed:
             self._unpublished -= num_events
             self._changed.notify()
 
     @property
     def unpublished(self) -> int:
-        """Delivered events that have not been dealt with. Any thread may ask."""
+        """Delivered events that have not been processed. Any thread may ask."""
         return self._unpublished
 
     def stop(self) -> None:
-        """End after the running iteration. Does not wait: `join()` does."""
+        """End after the current iteration. Does not wait: `join()` does."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
 
     def check(self) -> None:
-        """EngineFailed when the thread has died of an error."""
+        """Raise EngineFailed if the thread has died of an error."""
         if self.failure is not None:
             raise EngineFailed(type(self.failure).__name__) from self.failure
 
     def stalled_for_s(self) -> float:
-        """Seconds since the engine last made progress, those left out in which the whole process was stopped; 0 while
-        it has nothing to do or waits for the publisher. To be asked at least every second.
+        """Return the seconds since the engine last made progress, without those in which the whole process was
+        stopped; 0 while it has nothing to do or waits for the publisher. Call at least once a second.
         """
         now = self._awake()
         return max(0.0, now - self._progress_at) if self._busy else 0.0
@@ -148,13 +148,13 @@ class EngineLoop(threading.Thread):
 
     @property
     def hesitates(self) -> bool:
-        """Whether the iteration under way takes more than a second and either much longer than any lately, or longer
+        """Whether the current iteration takes more than a second and either much longer than any recent one, or longer
         than a lease.
         """
         return self.stalled_for_s() > max(_HESITATION_S, min(_TIMES_THE_SLOWEST * self._slowest_s, self._lease_s))
 
     def run(self) -> None:
-        """The thread's body; a failure of the engine itself ends it and is kept in `failure`."""
+        """Run the thread's body; a failure of the engine itself ends it and is stored in `failure`."""
         try:
             while self._wait_for_work():
                 self._iterate()
@@ -170,7 +170,7 @@ class EngineLoop(threading.Thread):
             while not self._stopping and not self._can_run():
                 if self._busy:
                     self._busy = False
-                    self._deliver([])  # whoever waits for the next iteration would wait in vain
+                    self._deliver([])  # no iteration follows: wake those that wait for one
                 self._changed.wait()
             if not self._busy:
                 self._busy, self._progress_at = True, self._awake()
@@ -213,7 +213,7 @@ class EngineLoop(threading.Thread):
             self._unpublished += len(output)
         if stepped and self._engine.last_iteration is not None:
             self._tell(self._engine.last_iteration)
-        self._let_go()  # of an iteration before, where this one came to no forward pass
+        self._let_go()  # the previous iteration's output, if this one had no forward pass
         self._held = output
         begins_an_answer = _begins_an_answer(tokens)
         if begins_an_answer or not self._can_run():
@@ -222,13 +222,13 @@ class EngineLoop(threading.Thread):
             time.sleep(_A_MOMENT_S)
 
     def _let_go(self) -> None:
-        """Deliver what is held."""
+        """Deliver the held output."""
         held, self._held = self._held, None
         if held is not None:
             self._deliver(held)
 
     def _tell(self, record: IterationRecord) -> None:
-        """A listener that fails is not asked again: whoever looks on must not stop the engine."""
+        """Drop a listener that fails: an observer must not stop the engine."""
         for listener in self._listeners:
             try:
                 listener(record)
@@ -238,5 +238,5 @@ class EngineLoop(threading.Thread):
 
 
 def _begins_an_answer(tokens: Sequence[TokenEvent]) -> bool:
-    """Whether one of them is a request's first."""
+    """Whether one of the tokens is a request's first."""
     return any(event.position == 0 for event in tokens)

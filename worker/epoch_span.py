@@ -25,15 +25,15 @@ _ERRORS: Final = frozenset(
     {Outcome.LEASE_LOST, Outcome.FENCED, Outcome.CONNECTION_LOST, Outcome.UNWRITABLE, Outcome.ENGINE_FAILED}
 )
 _NO_FAULT: Final = frozenset({ErrorCode.CANCELLED})
-"""Ends that were asked for: their spans have not failed."""
+"""Ends that were requested: their spans have not failed."""
 
 
 class EpochSpan:
     """Begins before the epoch's started event is written, which carries its context, and ends with the epoch.
 
-    Its parent is the span that the queue entry names, the producer's; without one it is a root. The phases become
-    children when it ends, and only if it is recorded, so that they cost nothing otherwise. All its times come from one
-    reading of the wall clock and the monotonic clock.
+    Its parent is the producer's span, named in the queue entry; without one it is a root. The phases become children
+    when it ends, and only if it is recorded, so that they cost nothing otherwise. All its times come from one reading
+    of the wall clock and the monotonic clock.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class EpochSpan:
         request: GenerationRequest,
         claimed_s: float | None,
     ) -> None:
-        """`claimed_s` of the first epoch after a claim; others begin now."""
+        """`claimed_s`: for the first epoch after a claim; other epochs begin now."""
         self._clock_ns = time.time_ns() - time.monotonic_ns()
         self._begin_s = time.monotonic() if claimed_s is None else claimed_s
         self._worker = worker
@@ -72,16 +72,16 @@ class EpochSpan:
 
     @property
     def context(self) -> SpanContext:
-        """What others link to."""
+        """The context that other spans link to."""
         return self._span.get_span_context()
 
     @property
     def traceparent(self) -> str | None:
-        """For the started event; None where there is no span of this worker."""
+        """For the started event; None if this worker has no span."""
         return headers(self._span)[0] if self._is_own else None
 
     def attached(self, epoch: int, fold: Fold, *, deliveries: int, max_tokens: int) -> None:
-        """The epoch has begun; a later one of its request is linked to the one before it."""
+        """Record that the epoch has begun; link it to the request's previous epoch, if any."""
         self._first = fold.previous_started is None
         if not self._span.is_recording():
             return
@@ -100,7 +100,7 @@ class EpochSpan:
         )
 
     def end(self, terminal: Terminal, times: Times, timelines: Iterable[Timeline]) -> None:
-        """The terminal event was written."""
+        """End the span with the terminal event that was written."""
         reasons = [str(ending.finish_reason) for ending in terminal.endings if ending.finish_reason is not None]
         self._end(
             terminal.outcome,
@@ -117,7 +117,7 @@ class EpochSpan:
     def abandon(
         self, outcome: Outcome, times: Times, timelines: Iterable[Timeline] = (), *, output_tokens: int = 0
     ) -> None:
-        """The epoch is over without a terminal event of its own; `output_tokens` stand in the log. Idempotent."""
+        """End the span of an epoch without its own terminal event; `output_tokens` are in the log. Idempotent."""
         error = outcome if outcome in _ERRORS else None
         self._end(outcome, error, times, timelines, {Attribute.OUTPUT_TOKENS: output_tokens})
 
@@ -151,7 +151,7 @@ class EpochSpan:
 
 
 def trace_refused(template: str, worker: str, model: str, claimed: Claimed, error: InvalidRequest) -> SpanContext:
-    """The span of an entry that breaks the contract; the producer's is its parent if that can be read."""
+    """Record the span of an entry that breaks the contract; its parent is the producer's span, if readable."""
     traceparent, tracestate = (
         claimed.fields.get(name, b"").decode(errors="replace") for name in (b"traceparent", b"tracestate")
     )

@@ -1,4 +1,4 @@
-"""What a worker claims, when, and how much of it."""
+"""Decides what a worker claims, when, and how much of it."""
 
 import asyncio
 import logging
@@ -18,15 +18,15 @@ log = logging.getLogger("orcastream.worker")
 
 _RECOVER_S = 1.0
 _LOOK_S = 0.5
-"""At least so often does a worker with room look for requests to take over."""
+"""A worker with room looks for requests to take over at least this often."""
 _EMPTY_LOOK_S = 2.0
-"""The same where there was no request at all; and no later than half a lease, which whatever came since still has."""
+"""The same while there is no request at all; at most half a lease, which any request claimed since still has."""
 
 
 class Intake:
-    """Claims what can run soon, a few per iteration so that work spreads, until `draining` is set.
+    """Claims what can run soon, a few requests per iteration so that work spreads, until `draining` is set.
 
-    `begin` is called with each claimed request; several calls may be under way.
+    `begin` is called with each claimed request; several calls may run concurrently.
     """
 
     def __init__(
@@ -37,18 +37,18 @@ class Intake:
         self._draining = draining
         self._begin = begin
         self._look_for_expired_at = 0.0
-        self._back_off = BackOff(4 * SETTLE_S)  # so that what a failed claim left is no longer on its way
+        self._back_off = BackOff(4 * SETTLE_S)  # long enough that a failed claim's requests are no longer under way
         self._is_to_recover = True
         self._recover_at = 0.0
         self._num_waits = 0
         self._nothing_came = False
         self.queue_was_empty = False
-        """Whether the last look at the queue, a moment ago, found neither a request that waits nor one that runs."""
+        """Whether the last look at the queue, a moment ago, found neither a waiting nor a running request."""
         self.saturated = False
-        """Whether every place is taken, or the last look at the queue brought as many requests as were asked for."""
+        """Whether every slot is taken, or the last claim returned as many requests as it asked for."""
 
     async def run(self) -> None:
-        """Return once `draining` is set and no claim is in flight any more. Raises LinkLost."""
+        """Return once `draining` is set and no claim is in flight. Raises LinkLost."""
         while not self._draining.is_set():
             if self._is_to_recover and asyncio.get_running_loop().time() >= self._recover_at:
                 self._is_to_recover = False
@@ -58,7 +58,7 @@ class Intake:
                 self._is_to_recover = True
 
     async def hand_over(self, given: Sequence[Given]) -> None:
-        """Give requests away that are not run here any more; where Redis refuses that, they are taken again.
+        """Hand over requests that no longer run here; if Redis refuses that, they are claimed again.
 
         Raises LinkLost, Unwritable.
         """
@@ -69,7 +69,7 @@ class Intake:
             raise
 
     async def _done(self, step: Awaitable[None]) -> bool:
-        """Take a step; False, after a moment, where Redis refused something: refusals for one request stop no other."""
+        """Await a step; False, after a pause, if Redis refused it: a refusal for one request stops no other."""
         try:
             await step
         except (Unwritable, ResponseError) as error:
@@ -80,7 +80,7 @@ class Intake:
         return True
 
     async def _recovered(self) -> bool:
-        """Begin with what a lost answer, or a refusal half-way, left under this worker's name; False: not all of it."""
+        """Begin requests that a lost or partly refused claim left under this worker's name; False if some remain."""
         try:
             await self._admit(await self._session.claimer.unknown(self._parts.roster))
         except (Unwritable, ResponseError) as error:
@@ -90,17 +90,17 @@ class Intake:
         return True
 
     async def end_wait(self) -> None:
-        """Once the drain begins, end the claim that waits for requests: to be run beside `run`. Raises LinkLost."""
+        """Once the drain begins, end the claim that waits for requests; runs alongside `run`. Raises LinkLost."""
         await self._draining.wait()
         await self._session.waits.end(lambda: True)
 
     async def look_now(self) -> None:
-        """Requests were handed over: look for them, rather than wait for new ones. Raises LinkLost."""
+        """Look for requests that were handed over, instead of waiting for new ones. Raises LinkLost."""
         self._look_for_expired_at, wait = 0.0, self._num_waits
         await self._session.waits.end(lambda: self._num_waits == wait)
 
     async def _claim(self) -> None:
-        """A worker whose engine stands still claims nothing; nor does one that has yet to begin what it claimed."""
+        """Claim, unless the engine is stalled or earlier claims have yet to begin."""
         room, now = self._parts.room(), asyncio.get_running_loop().time()
         nothing_came, self._nothing_came = self._nothing_came, False
         if room == 0 or self._parts.engine_loop.hesitates or self._draining.is_set():
@@ -111,7 +111,7 @@ class Intake:
         if now >= self._look_for_expired_at:
             claimed = await self._expired(room)
             self._look_for_expired_at = now + (0 if claimed else self._pause_s())
-        if len(claimed) < room and not nothing_came:  # a wait that ended with nothing has looked for new ones
+        if len(claimed) < room and not nothing_came:  # a wait that returned nothing has just looked for new ones
             claimed += await self._session.claimer.new(room - len(claimed))
         self.saturated = len(claimed) >= room
         if claimed:
@@ -126,30 +126,30 @@ class Intake:
             await self._next_iteration()
 
     async def _expired(self, room: int) -> list[Claimed]:
-        """What is to be taken over. An idle worker does not look for leases where there is no request."""
+        """Claim requests to take over. An idle worker does not look for leases if the queue is empty."""
         self.queue_was_empty = not len(self._parts.roster) and await self._session.queue.is_empty()
         return [] if self.queue_was_empty else await self._session.claimer.expired(room)
 
     def _pause_s(self) -> float:
-        """Until the next look for requests to take over, after one that brought nothing."""
+        """Return the pause until the next look for requests to take over, after one that found nothing."""
         quarter_s = self._parts.keeper.interval_s
         return min(_EMPTY_LOOK_S, 2 * quarter_s) if self.queue_was_empty else min(_LOOK_S, quarter_s)
 
     async def _wait_for_work(self, room: int) -> list[Claimed]:
-        """What arrives before the next look for requests to take over."""
+        """Return what arrives before the next look for requests to take over."""
         self._num_waits += 1
         left_s = self._look_for_expired_at - asyncio.get_running_loop().time()
         return await self._session.claimer.wait_for_work(self._session.waits, max(1, int(left_s * 1000)), count=room)
 
     async def _next_iteration(self) -> None:
-        """Until the engine has run once more or a place became free, so that claims follow its pace."""
+        """Wait until the engine has run once more or a slot became free, so that claims follow its pace."""
         roster, outbox = self._parts.roster, self._parts.outbox
         if self._draining.is_set() or not (self._parts.engine_loop.busy or (len(roster) and not self._parts.room())):
             return
         roster.changed.clear()
         outbox.iterated.clear()
         events = [roster.changed, self._draining]
-        if roster.free:  # without a free place nothing follows from another iteration
+        if roster.free:  # without a free slot, another iteration changes nothing
             events.append(outbox.iterated)
         waits = [asyncio.ensure_future(event.wait()) for event in events]
         try:
@@ -159,13 +159,13 @@ class Intake:
                 wait.cancel()
 
     async def _admit(self, claims: Sequence[Claimed]) -> None:
-        """Begin with what was claimed; what came when a drain or a stall had begun goes to other workers at once."""
+        """Begin claimed requests; if a drain or a stall has begun, hand them over at once."""
         if claims:
-            self.queue_was_empty = False  # whatever came behind a look at it: with no place free no other look follows
+            self.queue_was_empty = False  # requests may have arrived since; with no slot free, nothing looks again
         if self._draining.is_set() or self._parts.engine_loop.hesitates:
             await self._session.leases.hand_over(Given(claimed.ref, suspect=claimed.suspect) for claimed in claims)
             return
-        if len(claims) == 1:  # no task for what mostly comes to a worker that waits
+        if len(claims) == 1:  # the usual case for a waiting worker: no task needed
             await self._begin(claims[0])
             return
         outcomes = await asyncio.gather(*(self._begin(claimed) for claimed in claims), return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Requests that may have ended the worker that had them: each runs alone until it brings something new."""
+"""Requests that may have caused the death of their previous worker: each runs alone until it makes progress."""
 
 import asyncio
 from collections import deque
@@ -8,7 +8,7 @@ from orcastream.worker.running import Running
 
 
 class Isolation:
-    """One suspect at a time is `current`; the others wait for their turn. Used on the event loop."""
+    """Runs one suspect at a time, `current`; the others wait for their turn. Used on the event loop."""
 
     def __init__(self, engine_loop: EngineLoop) -> None:
         self._engine_loop = engine_loop
@@ -21,19 +21,19 @@ class Isolation:
         return running in self._waiting
 
     def add(self, running: Running) -> None:
-        """A suspect was claimed."""
+        """Add a claimed suspect."""
         self._waiting.append(running)
         self._changed.set()
 
     def remove(self, running: Running) -> bool:
-        """A suspect is to be ended before its turn; False where it does not wait for one."""
+        """Remove a suspect that must end before its turn; False if it is not waiting for one."""
         if running not in self._waiting:
             return False
         self._waiting.remove(running)
         return True
 
     async def next(self) -> Running:
-        """The suspect whose turn it is now, once the one before it is through."""
+        """Return the suspect whose turn it is, once the previous one is done."""
         while True:
             self.look()
             while self.current is None and self._waiting:
@@ -45,7 +45,7 @@ class Isolation:
             await self._changed.wait()
 
     def look(self) -> None:
-        """Let all others go on, too, once the current suspect has brought something new, has ended, or is gone."""
+        """Resume all others once the current suspect has made progress, has ended, or is gone."""
         current = self.current
         if current is None or not (current.closed or current.ended or current.brought):
             return

@@ -1,4 +1,4 @@
-"""Traces of single iterations: a sampled few, each a root of its own, linked to the requests in its batch."""
+"""Traces of single iterations: a sample of them, each its own root, linked to the requests in its batch."""
 
 import random
 import time
@@ -16,9 +16,9 @@ ContextOf = Callable[[str], SpanContext | None]
 
 
 class IterationTrace:
-    """Traces a share of `ratio` (0 … 1) of all iterations, as far as the sampler of the process takes them.
+    """Traces a share of `ratio` (0 … 1) of all iterations, subject to the process's sampler.
 
-    `context_of` gives the span of the request that an engine id belongs to. Called in the engine's thread.
+    `context_of` returns the span of the request that an engine id belongs to. Called in the engine's thread.
     """
 
     def __init__(self, model: str, ratio: float, context_of: ContextOf) -> None:
@@ -27,7 +27,7 @@ class IterationTrace:
         self._context_of = context_of
 
     def iterated(self, record: IterationRecord) -> None:
-        """The engine has completed an iteration."""
+        """Trace a completed iteration, if it is sampled."""
         if self._ratio and random.random() < self._ratio:
             self._trace(record)
 

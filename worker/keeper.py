@@ -1,4 +1,4 @@
-"""Keeps what the worker holds: leases while the engine makes progress, deadlines, and its own presence."""
+"""Maintains what the worker holds: leases while the engine makes progress, deadlines, and its own presence."""
 
 import logging
 
@@ -14,7 +14,7 @@ log = logging.getLogger("orcastream.worker")
 
 
 class Keeper:
-    """What has to happen every fraction of a lease, whatever else goes on."""
+    """The work that must happen every fraction of a lease, whatever else is under way."""
 
     def __init__(
         self, settings: WorkerSettings, engine_loop: EngineLoop, roster: Roster, metrics: WorkerMetrics
@@ -54,7 +54,7 @@ class Keeper:
         leases = await session.leases.renew(
             [Held(r.ref, r.id, r.request.deadline_ms + self._retention_ms) for r in held]
         )
-        # Who ends meanwhile gives its entry back itself.
+        # A request that ends meanwhile gives its entry back itself.
         held = [r for r in held if r.ref in leases]
         lost = [r for r in held if not (r.closed or leases[r.ref].owned or r.times.terminal_logged_s is not None)]
         self._metrics.renewed(sum(lease.owned for lease in leases.values()), len(lost))
@@ -62,7 +62,7 @@ class Keeper:
         return lost, cancelled
 
     def expired(self, now_ms: int) -> list[Running]:
-        """Running requests whose deadline has passed before all of their answer was computed."""
+        """Return running requests whose deadline has passed before their whole answer was computed."""
         if now_ms < self._roster.first_deadline_ms:
             return []
         overdue = [running for running in self._roster if now_ms >= running.request.deadline_ms]

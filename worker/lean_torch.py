@@ -1,4 +1,4 @@
-"""torch as a worker needs it: transformers and torch itself load parts of it for others, a second and 140 MiB."""
+"""A leaner torch, without parts that a worker never uses; loading them takes a second and 140 MiB."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -11,18 +11,18 @@ from typing import Any, Final
 
 _COMPILER: Final = "torch._dynamo"
 _OF_USE: Final = f"{_COMPILER}._trace_wrapped_higher_order_op"
-"""A part that the masks of transformers are made with, and that stands alone."""
+"""A part that transformers needs to build masks, and that does not depend on the rest."""
 
 
 def lean_torch(device: str) -> None:
-    """Have this process do without torch's compiler, without tensors of several processes, and on a CPU without Triton.
+    """Disable torch's compiler, tensors of several processes, and, on a CPU, Triton in this process.
 
-    To be called before transformers is loaded. `device` is the worker's setting.
+    Call it before transformers is loaded. `device` is the worker's setting.
     """
     import torch
 
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
-        sys.modules.setdefault("triton", None)  # type: ignore[arg-type]  # what Python takes for 'cannot be found'
+        sys.modules.setdefault("triton", None)  # type: ignore[arg-type]  # Python's mark for 'cannot be found'
     torch.distributed.is_available = lambda: False
     if _COMPILER not in sys.modules:
         sys.modules[_COMPILER] = _NoCompiler(_COMPILER)
@@ -30,8 +30,8 @@ def lean_torch(device: str) -> None:
 
 
 class _NoCompiler(ModuleType):
-    """Stands in for the compiler's package: its marks leave functions as they are. Whatever else is wanted of it brings
-    the real one.
+    """Replaces the compiler's package: its decorators leave functions unchanged. Any other attribute loads the real
+    one.
     """
 
     def __init__(self, name: str) -> None:
@@ -47,21 +47,21 @@ class _NoCompiler(ModuleType):
 
 
 class _Parts(MetaPathFinder, Loader):
-    """Brings the real compiler where any other part of it is wanted than the one of use."""
+    """Loads the real compiler when any part of it other than `_OF_USE` is imported."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
-        """That of a part that has come with the whole."""
+        """Return the spec of a part that was loaded with the whole compiler."""
         if not name.startswith(f"{_COMPILER}.") or name == _OF_USE:
             return None
         _load_compiler()
         return ModuleSpec(name, self) if name in sys.modules else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The part as it is."""
+        """Return the loaded part."""
         return sys.modules[spec.name]
 
     def exec_module(self, module: ModuleType) -> None:
-        """It was."""
+        """Do nothing: the part is already loaded."""
 
 
 _PARTS: Final = _Parts()
@@ -75,5 +75,5 @@ def _load_compiler() -> ModuleType:
 
 
 def _as_it_is(function: Callable[..., Any] | None = None, *_: object, **__: object) -> Any:
-    """A function, or what decorates one."""
+    """Return a function unchanged, or a decorator that does."""
     return (lambda decorated: decorated) if function is None else function

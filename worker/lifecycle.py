@@ -1,4 +1,4 @@
-"""Tells traces and metrics what becomes of the requests that a worker claims."""
+"""Reports to traces and metrics what happens to the requests that a worker claims."""
 
 import logging
 import time
@@ -27,7 +27,7 @@ _OUTCOMES: Final[Mapping[type, Outcome]] = {
 
 
 class Lifecycle:
-    """One for a worker, used on its event loop. Every span that `attaching` begins is ended by one of the others."""
+    """One per worker, used on its event loop. Every span that `attaching` begins is ended by another method."""
 
     def __init__(self, keys: Keys, worker: str, metrics: WorkerMetrics) -> None:
         self._keys = keys
@@ -36,14 +36,14 @@ class Lifecycle:
         self._metrics = metrics
 
     def attaching(self, running: Running) -> None:
-        """An epoch is about to be opened: its span goes into the started event."""
+        """Begin the span of an epoch about to be opened, for its started event."""
         claimed_s = running.times.begin_epoch()
         running.span = EpochSpan(
             self._template, self._worker, self._keys.model, running.ref, running.request, claimed_s
         )
 
     def attached(self, running: Running, outcome: Attached) -> None:
-        """The epoch is open."""
+        """Record an opened epoch."""
         before = outcome.fold.previous_started
         if before is None:
             self._metrics.begun(running.ref.priority_class, running.times.queue_s)
@@ -57,7 +57,7 @@ class Lifecycle:
             )
 
     def not_attached(self, running: Running, outcome: NotMine | Duplicate | Ended) -> None:
-        """There is nothing to run; a terminal event that an unanswered write of this worker left counts as its own."""
+        """Record that there is nothing to run; a terminal from an unanswered write of this worker counts as its own."""
         if isinstance(outcome, Ended) and outcome.fold.terminal is not None:
             last = outcome.fold.last_id
             unknown = running.times.terminal_logged_s is None
@@ -66,13 +66,13 @@ class Lifecycle:
         self.epoch_over(running, _OUTCOMES[type(outcome)])
 
     def first_token(self, running: Running) -> None:
-        """This worker wrote the first token of the request."""
+        """Record that this worker wrote the first token of the request."""
         if running.times.first_logged_s is not None:
             waited_s = running.times.since_arrival_s(running.times.first_logged_s)
             self._metrics.first_token(running.ref.priority_class, waited_s)
 
     def ended(self, running: Running, terminal: Terminal) -> None:
-        """This worker wrote the terminal event."""
+        """Record that this worker wrote the terminal event."""
         log.debug("request ended", extra=running.log_fields(outcome=terminal.outcome))
         self._count_end(running, terminal)
         self._metrics.served(
@@ -83,7 +83,7 @@ class Lifecycle:
             running.span = None
 
     def epoch_over(self, running: Running, outcome: Outcome) -> None:
-        """The epoch is over, or could not be opened; nothing where it has ended before."""
+        """Record that the epoch is over, or could not be opened; does nothing if it has already ended."""
         running.close_stream()
         if running.span is not None:
             log.debug("epoch over", extra=running.log_fields(outcome=str(outcome)))
@@ -92,19 +92,19 @@ class Lifecycle:
         running.times.terminal_made_s = None
 
     def fenced(self, running: Running) -> None:
-        """A write was refused: a newer epoch stands in the log."""
+        """Record a refused write: the log has a newer epoch."""
         self._metrics.fenced()
         self.epoch_over(running, Outcome.FENCED)
 
     def ended_unowned(self, ref: EntryRef | None, terminal: Terminal, now_ms: int) -> None:
-        """This worker ended a request that nobody ran (`orcastream.broker.ending.OnEnd`)."""
+        """Record that this worker ended a request that nobody ran (`orcastream.broker.ending.OnEnd`)."""
         if ref is None:
             self._metrics.ended(None, terminal, None)
         else:
             self._metrics.ended(ref.priority_class, terminal, max(0, now_ms - ref.order[0]) / 1000)
 
     def refused(self, claimed: Claimed, error: InvalidRequest, *, answered: bool) -> None:
-        """An entry breaks the contract; `answered`: a terminal event could be written, and was told of."""
+        """Record an entry that breaks the contract; `answered`: a terminal event was written, and already counted."""
         if not answered:
             self._metrics.buried()
             self._metrics.refused(error.code)
@@ -113,7 +113,7 @@ class Lifecycle:
         log.warning("request refused", extra={**fields, **trace_fields(context)})
 
     def buried(self) -> None:
-        """A claimed request became a dead letter alone: its reply log cannot be written."""
+        """Record a claimed request that only became a dead letter: its reply log cannot be written."""
         self._metrics.buried()
 
     def _count_end(self, running: Running, terminal: Terminal) -> None:

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("orcastream.worker")
 
 ENGINE_FAILED = 70
-"""Exit status when the engine failed or stalled; whatever ran here is taken over once its lease has run out."""
+"""Exit status when the engine failed or stalled; its requests are taken over once their leases have expired."""
 
 SWITCH_INTERVAL_S = 0.0005
 """The engine's thread holds the interpreter between its operators; the event loop must get its turn soon."""
 
 
 def run(settings: WorkerSettings) -> int:
-    """Load the model, serve until SIGTERM or SIGINT, drain. Returns the exit status."""
+    """Load the model, serve until SIGTERM or SIGINT, drain. Return the exit status."""
     set_up_logging(settings.log_level, settings.log_form, content=settings.log_content)
     on_stop(leaving())
     name = new_process_name()
@@ -46,7 +46,7 @@ def run(settings: WorkerSettings) -> int:
             prometheus=settings.admin_port is not None,
             log_content=settings.log_content,
         )
-        on_stop(leaving(telemetry))  # nothing is claimed before the worker serves: there is nothing to drain
+        on_stop(leaving(telemetry))  # nothing is claimed before the worker serves, so there is nothing to drain
         admin = _admin(settings, telemetry)
     except (UnusableTelemetry, AdminPortUnavailable) as error:
         return _unusable(str(error))
@@ -54,7 +54,7 @@ def run(settings: WorkerSettings) -> int:
         return _run(settings, name, telemetry, admin)
     finally:
         gc.enable()
-        on_stop(signal.SIG_IGN)  # the end is bounded, and a second signal must not cut it short
+        on_stop(signal.SIG_IGN)  # the shutdown is bounded, and a second signal must not cut it short
         if admin is not None:
             admin.close()
         telemetry.shut_down()
@@ -70,16 +70,16 @@ def _admin(settings: WorkerSettings, telemetry: Telemetry) -> Admin | None:
 
 
 def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin | None) -> int:
-    # Read when torch is loaded. Threads that spin between operators take the cores from the event loop and its peers.
+    # Read when torch is loaded. Threads that spin between operators take cores from the event loop and other processes.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    gc.disable()  # nothing that is loaded is garbage, and to look for some again and again takes half a second
+    gc.disable()  # loading creates no garbage, and repeated collections would take half a second
     lean_torch(settings.device)
     from orcastream.engine import OrcaEngine, UnsupportedAdapter, UnsupportedModel
     from orcastream.text.model_config import ModelFilesError
     from orcastream.text.tokenizer import Tokenizer
     from orcastream.worker.adapter_shelf import AdapterShelf
 
-    gc.freeze()  # so that the collection below looks at what is loaded from here on
+    gc.freeze()  # so that the collection below scans only what is loaded from here on
     _set_up_threads(settings.torch_threads)
     try:
         folders = adapter_folders(settings.adapters)
@@ -89,7 +89,7 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
         engine = OrcaEngine.load(_engine_config(settings, max_adapters=settings.max_adapters if folders else 0))
     except (UnsupportedModel, OSError) as error:
         return _unusable(f"model: {error}")
-    except ValueError as error:  # of a setting, which it names
+    except ValueError as error:  # its message names the setting
         return _unusable(str(error))
     shelf = AdapterShelf(folders, engine.adapters, settings.max_adapters)
     try:
@@ -103,7 +103,7 @@ def _run(settings: WorkerSettings, name: str, telemetry: Telemetry, admin: Admin
         extra = {"model": settings.model, "why": str(error)}
         log.warning("the model has no tokenizer: stop strings and constraints are refused", extra=extra)
     gc.collect()
-    gc.freeze()  # a collection that looks at all that was loaded holds engine and event loop up for 0.1 s
+    gc.freeze()  # a collection that scans everything loaded would block engine and event loop for 0.1 s
     gc.enable()
     return uvloop.run(_serve(settings, name, engine, tokenizer, shelf, telemetry, admin))
 
@@ -177,5 +177,5 @@ async def _serve(
         log.critical("the engine failed", extra={"why": str(error)}, exc_info=error.__cause__)
         telemetry.shut_down()
         logging.shutdown()
-        os._exit(ENGINE_FAILED)  # its thread may hang inside an operator: nothing here can end it in order
+        os._exit(ENGINE_FAILED)  # its thread may hang inside an operator: there is no orderly way to end it
     return 0

@@ -1,4 +1,4 @@
-"""How much a worker gets through while requests wait for it: what the wait of a new one is worked out from."""
+"""Measures a worker's throughput while requests wait for it, from which the wait of a new request is estimated."""
 
 import math
 from collections.abc import Iterable
@@ -9,21 +9,21 @@ from orcastream.schemas.request import Payload
 from orcastream.worker.running import Running
 
 LOOK_S = 0.1
-"""Pause between two looks at the engine's counts."""
+"""Pause between two readings of the engine's counts."""
 _SETTLED_S = 0.5
-"""Requests have waited for so long before what is computed counts: until then the batch is being filled."""
+"""Requests must have waited this long before computed tokens count: until then the batch is being filled."""
 _WINDOW_S = 5.0
-"""What was computed longer ago counts for less and less."""
+"""The weight of older measurements decays over this time."""
 _REMEMBERED = 50
-"""About so many requests that ended last tell what one takes of the tokens that it declares."""
+"""About this many of the last ended requests determine the ratio of computed to declared tokens."""
 
 
 class ThroughputMeter:
-    """Looks at the engine's counts while it is saturated: requests wait, or every place is taken.
+    """Reads the engine's counts while the worker is saturated: requests wait, or every slot is taken.
 
-    At other times the engine computes what is there and no more, which says nothing about how much it could. Counts are
-    tokens that were computed; requests declare other numbers of them, since answers end before their longest, so both
-    are set in proportion by requests that have ended, and are the same until the first one has.
+    At other times the engine computes only what is there, which does not show its capacity. Counts are computed
+    tokens; requests declare other numbers, since answers end before their maximum length. Ended requests give the
+    ratio of the two, which is 1 until the first one has ended.
     """
 
     def __init__(self, class_weight: float) -> None:
@@ -37,7 +37,7 @@ class ThroughputMeter:
         self._declared_length, self._length = 0.0, 0.0
 
     def look(self, now_s: float, num_tokens: int, num_iterations: int, *, is_saturated: bool) -> None:
-        """The engine's counts so far, at `now_s` of a monotonic clock."""
+        """Take the engine's counts so far, at `now_s` of a monotonic clock."""
         last, self._last = self._last, (now_s, num_tokens, num_iterations)
         if not is_saturated:
             self._saturated_since_s = None
@@ -48,13 +48,13 @@ class ThroughputMeter:
             return
         took_s = now_s - last[0]
         self._measured_s += took_s
-        # The mean of what was measured, and of the last seconds once there is more.
+        # The mean of all measurements, and of the last seconds once there are more.
         weight = took_s / self._measured_s if self._measured_s < _WINDOW_S else 1 - math.exp(-took_s / _WINDOW_S)
         self._tokens_per_s += weight * ((num_tokens - last[1]) / took_s - self._tokens_per_s)
         self._iterations_per_s += weight * ((num_iterations - last[2]) / took_s - self._iterations_per_s)
 
     def ended(self, payload: Payload, usage: Usage) -> None:
-        """A request has got its whole answer."""
+        """Record a request that got its whole answer."""
         fading = 1 - 1 / _REMEMBERED
         computed = (
             usage.prompt_tokens - usage.cached_tokens + usage.completion_tokens * payload.num_candidates / payload.n
@@ -65,7 +65,7 @@ class ThroughputMeter:
         self._length = self._length * fading + usage.completion_tokens / payload.n
 
     def report(self, running: Iterable[Running]) -> Throughput | None:
-        """What to tell now, with the requests that run; None before anything was measured."""
+        """Return the current report, including the running requests; None before anything was measured."""
         if self._tokens_per_s <= 0 or self._iterations_per_s <= 0:
             return None
         share = self._computed / self._declared if self._declared else 1.0
@@ -79,7 +79,7 @@ class ThroughputMeter:
 
 
 def _done(running: Running, share: float) -> float:
-    """Declared tokens of a request that are behind it."""
+    """Return the declared tokens of a request that are already done."""
     payload, num_tokens = running.request.payload, sum(len(choice.tokens) for choice in running.choices)
     if not num_tokens:
         return 0.0

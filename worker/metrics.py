@@ -1,4 +1,4 @@
-"""What a worker counts and measures."""
+"""The counters and histograms of a worker."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -25,9 +25,9 @@ ReadNumber = Callable[[], float]
 
 
 class WorkerMetrics:
-    """The instruments of one worker, which serves one model; they do nothing where no metrics are taken.
+    """The instruments of one worker, which serves one model; they do nothing if metrics are off.
 
-    `iterated` is called by the engine's thread, the rest on the event loop; what is observed is read by exporters.
+    The engine's thread calls `iterated`, the event loop everything else; exporters read the observed values.
     """
 
     def __init__(self, model: str) -> None:
@@ -55,7 +55,7 @@ class WorkerMetrics:
         self._dead = counter(names.DEAD_LETTERS)
         self._refusals = counter(names.REFUSALS)
         for rare in (self._takeovers, self._fenced, self._dead):
-            rare.add(0, self._labels)  # a counter that begins with its first event shows no increase
+            rare.add(0, self._labels)  # a counter that starts with its first event shows no increase
         self.renewed(0, 0)
         for code in _REFUSED:
             self._refusals.add(0, plain({Attribute.MODEL: model, Attribute.ERROR_TYPE: str(code)}))
@@ -64,7 +64,7 @@ class WorkerMetrics:
         self.redis = RedisMetrics()
 
     def watch_engine(self, stats: Callable[[], EngineStats], *, token_budget: int, publish_s: ReadNumber) -> None:
-        """Observe the engine; `publish_s` is the time spent on writing reply logs so far."""
+        """Observe the engine; `publish_s` is the time spent writing reply logs so far."""
         self._observe_each(
             names.TOKENS,
             Attribute.TOKEN_TYPE,
@@ -91,7 +91,7 @@ class WorkerMetrics:
         self._observe(names.TOKEN_BUDGET, lambda: token_budget)
 
     def watch_worker(self, *, claimed: ReadNumber, capacity: ReadNumber, unpublished: ReadNumber) -> None:
-        """Observe the worker's books."""
+        """Observe the worker's claimed requests, capacity and unpublished tokens."""
         self._observe(names.CLAIMED, claimed)
         self._observe(names.CAPACITY, capacity)
         self._observe(names.UNPUBLISHED, unpublished)
@@ -106,7 +106,7 @@ class WorkerMetrics:
         self._observe(names.ADAPTER_WAITS, waiting)
 
     def iterated(self, record: IterationRecord) -> None:
-        """The engine has completed an iteration."""
+        """Record a completed iteration."""
         self._iteration.record(record.total_s)
         self._batch.record(record.num_tokens)
         phases, batched = self._phase_s, self._batched
@@ -118,24 +118,24 @@ class WorkerMetrics:
         batched["decode"] += record.decode_tokens
 
     def begun(self, priority_class: str, queue_s: float) -> None:
-        """The first epoch of a request was opened, `queue_s` after its arrival."""
+        """Record that the first epoch of a request was opened, `queue_s` after its arrival."""
         self._queue_wait[priority_class].record(queue_s)
 
     def taken_over(self) -> None:
-        """A request is continued from another worker's log."""
+        """Count a request continued from another worker's log."""
         self._takeovers.add(1, self._labels)
 
     def fenced(self) -> None:
-        """A write was refused because a newer epoch stands in the log."""
+        """Count a write refused because the log has a newer epoch."""
         self._fenced.add(1, self._labels)
 
     def renewed(self, owned: int, lost: int) -> None:
-        """Leases were renewed, or found lost."""
+        """Count leases that were renewed, or found lost."""
         self._renewals.add(owned, self._renewed)
         self._renewals.add(lost, self._lost)
 
     def ended(self, priority_class: str | None, terminal: Terminal, duration_s: float | None) -> None:
-        """This worker wrote a terminal event; the class and the time since the arrival where they are known."""
+        """Record a terminal event of this worker; class and time since arrival if known."""
         error = None if terminal.error is None else str(terminal.error)
         self._ends.ended(priority_class, terminal.outcome, error, duration_s)
         if terminal.error in BURIED:
@@ -144,7 +144,7 @@ class WorkerMetrics:
             self.refused(terminal.error)
 
     def first_token(self, priority_class: str, waited_s: float) -> None:
-        """The first token of a request was written, `waited_s` after its arrival."""
+        """Record that the first token of a request was written, `waited_s` after its arrival."""
         self._first_token[priority_class].record(waited_s)
 
     def served(
@@ -156,7 +156,7 @@ class WorkerMetrics:
         *,
         continued: bool,
     ) -> None:
-        """Where the time of a request went that this worker ended; of one `continued` it did not see the beginning."""
+        """Record how the time of an ended request was spent; if `continued`, this worker did not see its start."""
         ended_s = times.terminal_logged_s
         if ended_s is None:
             return
@@ -173,11 +173,11 @@ class WorkerMetrics:
                 self._per_token[priority_class].record(per_token_s)
 
     def buried(self) -> None:
-        """An entry was set aside."""
+        """Count an entry that was set aside."""
         self._dead.add(1, self._labels)
 
     def refused(self, code: ErrorCode) -> None:
-        """An entry breaks the contract."""
+        """Count an entry that breaks the contract."""
         self._refusals.add(1, plain({Attribute.MODEL: self._model, Attribute.ERROR_TYPE: str(code)}))
 
     def _observe(self, metric: Metric, read: ReadNumber) -> None:

@@ -1,4 +1,4 @@
-"""What the engine has made and the asyncio side has not looked at yet."""
+"""Engine output that the asyncio side has not processed yet."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger("orcastream.worker")
 
 
 class _Delivery(NamedTuple):
-    """One iteration's output: the tokens that streams publish, each with its stream, and all else."""
+    """One iteration's output: tokens for streams, each with its stream, and everything else."""
 
     streams: list[TokenStream]
     tokens: list[int]
@@ -26,9 +26,9 @@ class _Delivery(NamedTuple):
 
 
 class Outbox:
-    """Carries engine output from its thread to the requests it belongs to; `iterated` wakes at every delivery.
+    """Carries engine output from its thread to its requests; `iterated` wakes at every delivery.
 
-    Tokens of streams are handed to their writer at once, where nothing that came before is still to be taken.
+    Tokens of streams go to their writer at once, if no earlier output still waits.
     """
 
     def __init__(self, roster: Roster, publisher: Publisher) -> None:
@@ -37,7 +37,7 @@ class Outbox:
         self._publisher = publisher
         self._deliveries: list[_Delivery] = []
         self._last_ids: list[str] = []
-        """Of the last iteration that brought nothing but tokens of streams."""
+        """Engine ids of the last iteration, if it yielded only tokens of streams."""
         self._last_streams: list[TokenStream] = []
         self.iterated = asyncio.Event()
 
@@ -51,7 +51,7 @@ class Outbox:
             return  # the loop has closed: the process is ending
 
     def _as_before(self, ids: list[str], output: list[EngineOutput]) -> _Delivery | None:
-        """Where the same requests go on that went on last, and all of them as streams, nothing has to be looked up."""
+        """Skip the lookup if the same requests continue as in the last iteration, all of them as streams."""
         if not ids or ids != self._last_ids:
             return None
         tokens = [event.token for event in output if type(event) is TokenEvent and event.finish_reason is None]
@@ -70,7 +70,7 @@ class Outbox:
                 found[engine_id] = None if owner is None else owner[0].stream
             stream = found[engine_id]
             if stream is None or token is None:
-                found[engine_id] = None  # what follows is not to overtake it
+                found[engine_id] = None  # later events must not overtake it
                 delivery.others.append(event)
             else:
                 delivery.streams.append(stream)
@@ -80,8 +80,8 @@ class Outbox:
         return delivery
 
     def take(self, engine_loop: EngineLoop) -> int:
-        """Give everything delivered so far to its requests; return how many events that were but for those tokens that
-        the writer of the streams has taken.
+        """Give all deliveries so far to their requests; return the number of events without the tokens taken by the
+        streams' writer.
         """
         deliveries, self._deliveries = self._deliveries, []
         owner_of = self._roster.by_engine_id.get
@@ -94,7 +94,7 @@ class Outbox:
                 owner = owner_of(event.request_id)
                 running = None if owner is None else owner[0]
                 if running is not None and running.stream is not None and (late := _token_of(event)) is not None:
-                    num_events += self._extend(running.stream, late, marked)  # it came before there was a stream
+                    num_events += self._extend(running.stream, late, marked)  # it arrived before there was a stream
                     continue
                 num_events += 1
                 if owner is not None:
@@ -104,9 +104,9 @@ class Outbox:
         return num_events
 
     def _extend(self, stream: TokenStream, token: int, marked: dict[Running, None]) -> bool:
-        """Add a token to what `stream` publishes, or did; whether it is left to the owner, who is marked."""
+        """Add a token to what `stream` publishes, or published; return whether it is left to the owner, then marked."""
         running: Running = stream.owner
-        if running.closed:  # tokens before this one, which came before there was a stream, may have been left out
+        if running.closed:  # earlier tokens, from before there was a stream, may have been dropped
             return True
         now = running.stream
         if now is not None and now.tokens is stream.tokens and not self._publisher.tokens.add([now], [token]):
@@ -131,7 +131,7 @@ class Outbox:
 
 
 def _accept(running: Running, candidates: Sequence[Choice], event: EngineOutput, engine_loop: EngineLoop) -> None:
-    """Take what is more than a token of a stream."""
+    """Take an event that is more than a token of a stream."""
     running.close_stream()
     if type(event) is PromptEvent:
         running.accept_prompt(event)
@@ -145,12 +145,12 @@ def _accept(running: Running, candidates: Sequence[Choice], event: EngineOutput,
 
 
 def _token_of(event: EngineOutput) -> int | None:
-    """The token, if that is all that it brings."""
+    """Return the token of an event that carries nothing else."""
     return event.token if type(event) is TokenEvent and event.finish_reason is None else None
 
 
 def _fail(running: Running, event: EngineOutput) -> None:
-    """The engine refused the request, or failed on it."""
+    """Fail a request that the engine refused, or failed on."""
     if isinstance(event, Refused):
         error = _in_the_producers_words(event.error)
         running.fail(error.code, str(error), error.field)
@@ -160,7 +160,7 @@ def _fail(running: Running, event: EngineOutput) -> None:
 
 
 def _in_the_producers_words(error: InvalidRequest) -> InvalidRequest:
-    """The engine's refusal under the names of the contract: the width of a beam search is `best_of`."""
+    """Return the engine's refusal in the contract's names: the width of a beam search is `best_of`."""
     if error.field != "beam_width":
         return error
     return InvalidRequest("best_of", error.value, error.allowed, error.code)

@@ -1,4 +1,4 @@
-"""The worker's long-lived parts, which outlast its connections."""
+"""The worker's long-lived parts, which outlive its connections."""
 
 import os
 import socket
@@ -54,45 +54,45 @@ class Parts:
 
     @property
     def max_waiting(self) -> int:
-        """Requests beyond the places in the batch that may be claimed."""
+        """Requests that may be claimed beyond the slots in the batch."""
         return self.roster.capacity - self.engine.config.num_places
 
     def room(self) -> int:
-        """Requests to claim now: as many as there are free places; once the engine keeps some waiting, for memory or
-        for a place, no more than make `max_waiting` of those.
+        """Return how many requests to claim now: as many as there are free slots; once requests wait in the engine,
+        for memory or for a slot, only as many as keep that number at `max_waiting`.
 
-        How many candidates a request asks for is known only once it is claimed; those beyond the free places wait in
-        the engine, too.
+        A request's number of candidates is known only after the claim; candidates beyond the free slots wait in the
+        engine, too.
         """
         room = min(self.roster.free, self.max_claims)
         num_waiting = self.engine.num_waiting if len(self.roster) else 0
         return room if num_waiting == 0 else max(0, min(room, self.max_waiting - num_waiting))
 
     def withdraw(self, engine_ids: list[str]) -> None:
-        """Stop the engine working under these ids and ignore what it may still deliver."""
+        """Stop the engine's work under these ids and ignore events it may still deliver."""
         self.roster.withdraw(engine_ids)
         if engine_ids:
             self.engine_loop.cancel(engine_ids)
 
     def let_go(self, running: Running, outcome: Outcome) -> None:
-        """The request went to another worker, or to a newer claim of this one."""
+        """Let go of a request that another worker, or a newer claim of this one, now has."""
         self.lifecycle.epoch_over(running, outcome)
         self.forget(running)
 
     def forget(self, running: Running) -> None:
-        """Nothing is left to do for the request."""
+        """Remove a request with nothing left to do."""
         self.withdraw(running.engine_ids())
         self.roster.remove(running)
         self.adapter_waits.abandon(running)
         self.isolation.look()
 
     def submit(self, running: Running) -> None:
-        """Let the engine begin, with nothing else beside it if its turn to run alone has come."""
+        """Submit it to the engine, alone if its turn to run alone has come."""
         self.roster.submitted(running)
         self.engine_loop.submit(running.engine_requests(), alone=running is self.isolation.current)
 
     def not_computed(self) -> list[Running]:
-        """The requests that are not in the iteration under way."""
+        """Return the requests that are not in the current iteration."""
         alone = self.engine_loop.alone
         if alone:
             return [running for running in self.roster if not any(each in alone for each in running.engine_ids())]
@@ -101,7 +101,7 @@ class Parts:
         ]
 
     def describe(self, *, draining: bool) -> dict[str, str | int]:
-        """What the worker says of itself in its presence hash."""
+        """Return the worker's report for its presence hash."""
         stats = self.engine.stats()
         return {
             "worker": self.name,

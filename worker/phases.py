@@ -1,4 +1,4 @@
-"""The phases of one epoch as children of its span: made afterwards, of the stamps that were taken anyway."""
+"""The phases of one epoch as children of its span: created afterwards, from timestamps that exist anyway."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,15 +16,15 @@ Timed = tuple[float, SpanEvent, Mapping[Attribute, Value]]
 
 
 class Phases:
-    """Makes children of `parent`, an epoch that began at `begin_s`; `timelines` are those of its choices.
+    """Creates children of `parent`, an epoch that began at `begin_s`; `timelines` are those of its choices.
 
-    What the engine did before the epoch belongs to an earlier one and is left out: an engine goes on undisturbed while
-    a connection is made anew. So is what it did behind the end: it hears of a cancel an iteration later. Its thread may
-    still be adding to the timelines.
+    The engine's work before the epoch belongs to an earlier one and is omitted: the engine continues undisturbed
+    during a reconnect. So is work after the end: the engine learns of a cancel an iteration later. Its thread may still
+    be adding to the timelines.
     """
 
     def __init__(self, parent: trace.Span, clock_ns: int, begin_s: float, timelines: Sequence[Timeline]) -> None:
-        """`clock_ns`: Unix time where `time.monotonic()` is 0."""
+        """`clock_ns`: the Unix time at which `time.monotonic()` is 0."""
         self._parent = set_span_in_context(parent, Context())
         self._clock_ns = clock_ns
         self._begin_s = begin_s
@@ -37,11 +37,11 @@ class Phases:
         return len(self._preempted)
 
     def queue(self, times: Times) -> None:
-        """From the entry's arrival to its claim."""
+        """Add the phase from the entry's arrival to its claim."""
         self._child(Span.QUEUE, times.claimed_s - times.queue_s, times.claimed_s)
 
     def compute(self, end_s: float) -> None:
-        """`wait`, to the first chunk; `prefill`, from there to the first token; `decode`, from there to `end_s`."""
+        """Add `wait`, to the first chunk; `prefill`, from there to the first token; `decode`, from there to `end_s`."""
         admitted_s, token_s = first_chunk_and_token(self._timelines, end_s)
         if self._begin_s < (admitted_s or end_s):
             self._child(Span.WAIT, self._begin_s, admitted_s or end_s)
@@ -59,7 +59,7 @@ class Phases:
             self._child(Span.DECODE, max(first_s, self._begin_s), end_s, after)
 
     def publish(self, times: Times) -> None:
-        """From making the terminal event to its being written."""
+        """Add the phase from creating the terminal event to its write."""
         if times.terminal_made_s is not None and times.terminal_logged_s is not None:
             self._child(Span.PUBLISH, times.terminal_made_s, times.terminal_logged_s)
 
@@ -79,7 +79,7 @@ class Phases:
 
 
 def first_chunk_and_token(timelines: Iterable[Timeline], until_s: float) -> tuple[float | None, float | None]:
-    """When the engine began with a request and when it had its first token, if that was by `until_s`."""
+    """Return when the engine began a request and when it had its first token, each if by `until_s`."""
     lines = list(timelines)
     return (
         _earliest((line.scheduled_s for line in lines), until_s),
@@ -88,15 +88,15 @@ def first_chunk_and_token(timelines: Iterable[Timeline], until_s: float) -> tupl
 
 
 def _earliest(stamps_s: Iterable[float | None], until_s: float) -> float | None:
-    """The first of the stamps; None where all of them are missing or behind `until_s`."""
+    """Return the first timestamp; None if all are missing or after `until_s`."""
     return min((at_s for at_s in stamps_s if at_s is not None and at_s <= until_s), default=None)
 
 
 def at_ns(clock_ns: int, at_s: float) -> int:
-    """Unix time in nanoseconds of a `time.monotonic()`; `clock_ns` is where that is 0."""
+    """Return a `time.monotonic()` as Unix time in nanoseconds; `clock_ns` is the Unix time of its 0."""
     return clock_ns + int(at_s * 1e9)
 
 
 def plain(values: Mapping[Attribute, Value]) -> dict[str, Value]:
-    """Attributes with plain strings, as exporters want them."""
+    """Return attributes with plain strings, as exporters require."""
     return {name.value: str(value) if isinstance(value, str) else value for name, value in values.items()}

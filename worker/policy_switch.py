@@ -1,4 +1,4 @@
-"""Another scheduling policy for the engine, at somebody's word."""
+"""Switches the engine's scheduling policy on request."""
 
 import logging
 
@@ -12,7 +12,7 @@ log = logging.getLogger("orcastream.worker")
 
 
 class PolicySwitch:
-    """Obeys only where `allow_policy_switch` is set: a switch changes how all requests are served."""
+    """Switches only if `allow_policy_switch` is set: a switch changes how all requests are served."""
 
     def __init__(self, settings: WorkerSettings, engine: OrcaEngine, engine_loop: EngineLoop, roster: Roster) -> None:
         self._settings = settings
@@ -22,11 +22,11 @@ class PolicySwitch:
 
     @property
     def policies(self) -> list[str]:
-        """What can be switched to."""
+        """The policies that can be switched to."""
         return sorted(POLICIES) if self._settings.allow_policy_switch else []
 
     def switch(self, policy: str) -> None:
-        """Let `policy` decide from the next iteration on; a line in the log where that cannot be."""
+        """Schedule by `policy` from the next iteration on; log a warning if that is not allowed."""
         if policy not in self.policies:
             allowed = ", ".join(self.policies) or "none: allow_policy_switch is off"
             log.warning("policy not switched", extra={"policy": policy, "allowed": allowed})

@@ -1,4 +1,4 @@
-"""Writes reply logs: one write per log in flight, all logs of an iteration in one write to the socket."""
+"""Writes reply logs: one write in flight per log, all logs of an iteration in one write to the socket."""
 
 import asyncio
 import logging
@@ -20,45 +20,45 @@ log = logging.getLogger("orcastream.worker")
 
 @dataclass(slots=True)
 class Flushed:
-    """What became of the writes that are not simply done."""
+    """The results of writes that need further action."""
 
     ended: list[tuple[Running, Terminal]] = field(default_factory=list)
     """Terminal event written, queue entry gone."""
     fenced: list[Running] = field(default_factory=list)
-    """A newer epoch stands in the log, or the log is gone: attach to see whose the request is."""
+    """The log has a newer epoch, or is gone: attach to see whose the request is."""
     unwritable: list[Running] = field(default_factory=list)
     """The server cannot write now: attach again a little later."""
 
 
 class Publisher:
-    """Keeps the set of requests that may have something to say, and writes it when `flush` is called.
+    """Keeps the set of requests that may have an event to write, and writes it when `flush` is called.
 
-    Where a request's next tokens are all that it has to say, a stream of `tokens` publishes them from then on.
+    Once a request has nothing to write but its next tokens, a stream of `tokens` publishes them.
     """
 
     def __init__(self, lifecycle: Lifecycle, published: Callable[[int], None]) -> None:
-        """`published` is told how many tokens of streams have been dealt with."""
+        """`published` is called with the number of stream tokens that have been processed."""
         self._lifecycle = lifecycle
         self._dirty: dict[Running, None] = {}
         self._refusals: list[tuple[TokenStream, BrokerError]] = []
-        """Since the last flush."""
+        """Refusals since the last flush."""
         self.tokens = TokenWriter(published, self._settled)
         self.wake = asyncio.Event()
 
     @property
     def busy_s(self) -> float:
-        """Time spent on writing so far, waits for Redis included."""
+        """Time spent writing so far, including waits for Redis."""
         return self.tokens.clock.busy_s
 
     def mark(self, runnings: Iterable[Running]) -> None:
-        """These may have an event to write."""
+        """Mark requests that may have an event to write."""
         self._dirty.update(runnings if isinstance(runnings, dict) else dict.fromkeys(runnings))
         self.wake.set()
 
     async def flush(self, session: Session) -> Flushed:
-        """Write the next event of every marked request; clean up behind the terminal ones.
+        """Write the next event of every marked request; clean up after the terminal ones.
 
-        LinkLost is raised where the outcome is unknown; nothing is repeated, the next session attaches to every log.
+        Raises LinkLost if the outcome is unknown; nothing is repeated, and the next session attaches to every log.
         """
         self.wake.clear()
         dirty, self._dirty = self._dirty, {}
@@ -81,7 +81,7 @@ class Publisher:
         return flushed
 
     async def finish(self, session: Session) -> list[Running]:
-        """Write all that there is to say; the requests that have ended. Raises as `flush` does."""
+        """Write all pending events; return the requests that have ended. Raises as `flush` does."""
         ended = []
         while True:
             ended += [running for running, _ in (await self.flush(session)).ended]
@@ -90,7 +90,7 @@ class Publisher:
                 return ended
 
     async def _write(self, session: Session, due: Sequence[tuple[Running, ReplyLog, Event]], flushed: Flushed) -> None:
-        """Send the events, and see what became of them."""
+        """Send the events, and process the results."""
         outcomes = await append_many([(reply_log, event) for _, reply_log, event in due])
         for (running, reply_log, event), outcome in zip(due, outcomes, strict=True):
             if outcome is not None:
@@ -98,7 +98,7 @@ class Publisher:
                 continue
             running.back_off.succeeded()
             if type(event) is PromptRun:
-                self.mark([running])  # the next piece, or what has come behind it
+                self.mark([running])  # the next piece, or output that followed it
             if running.logged(event):
                 self._lifecycle.first_token(running)
             if running.counted and running.progressed:
@@ -114,7 +114,7 @@ class Publisher:
     def _settled(self, stream: TokenStream, failure: BrokerError | None) -> None:
         """See TokenWriter."""
         running: Running = stream.owner
-        if running.log is not stream.log:  # it was attached anew, or went to somebody else
+        if running.log is not stream.log:  # it was attached again, or belongs to another worker
             return
         running.close_stream()
         running.choices[0].num_logged = stream.num_logged

@@ -1,4 +1,4 @@
-"""Requests that Redis has lost while this worker ran them: given back to it, with all that was computed."""
+"""Requests that Redis lost while this worker ran them: written back to Redis, with everything computed."""
 
 import logging
 
@@ -18,7 +18,7 @@ log = logging.getLogger("orcastream.worker")
 class Restorer:
     """Holds requests whose queue entry was gone, or waited again, when this worker renewed its lease.
 
-    They outlast connections. Nothing of them runs here any more: whoever claims them next goes on behind their logs.
+    They outlive connections. They no longer run here: the next worker to claim them continues from their logs.
     """
 
     def __init__(self, retention_ms: int, eos_token_ids: frozenset[int]) -> None:
@@ -27,11 +27,11 @@ class Restorer:
         self._lost: dict[str, Running] = {}
 
     def add(self, running: Running) -> None:
-        """This worker does not hold its lease, and has let go of it."""
+        """Add a request whose lease this worker does not hold, and which it has let go of."""
         self._lost[running.id] = running
 
     async def step(self, session: Session) -> None:
-        """Look after each of them. Raises LinkLost; Unwritable, once all were looked at, where Redis refused one."""
+        """Restore each request. Raises LinkLost; Unwritable, after trying all, if Redis refused one."""
         refused: Unwritable | None = None
         for running in list(self._lost.values()):
             try:
@@ -46,9 +46,9 @@ class Restorer:
             raise refused
 
     async def _restore(self, session: Session, running: Running) -> None:
-        """What is missing of the log is written again, then the request waits again, unless somebody has it."""
+        """Write what the log lacks, then put the request into the queue again, unless a worker has it."""
         if session.now_ms >= running.request.deadline_ms + self._retention_ms:
-            return  # all that is known of a request that has ended may have expired: nothing says that it was lost
+            return  # all records of an ended request may have expired, so nothing shows that it was lost
         state = await session.queue.state(running.ref)
         if _is_held(state):
             return
@@ -64,13 +64,13 @@ class Restorer:
             log.warning("a request that Redis had lost waits again", extra=running.log_fields())
 
     async def _publish(self, session: Session, running: Running) -> bool:
-        """Write the tokens that this worker has and the log has not; False where the request has ended."""
+        """Write the tokens that this worker has and the log lacks; False if the request has ended."""
         outcome = await session.attach(running, owned=False)
         if not isinstance(outcome, Attached):
             return False
         running.last_epoch = outcome.log.epoch
         if running.attached(outcome.log, outcome.fold, self._eos_token_ids):
-            return True  # the log says something else, and it is the truth
+            return True  # the log differs, and it is authoritative
         while (event := running.next_event()) is not None:
             (failure,) = await append_many([(outcome.log, event)])
             if failure is not None:

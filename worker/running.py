@@ -1,4 +1,4 @@
-"""One claimed request in this worker: its choices, its place in the reply log, and the next event to write there."""
+"""One claimed request in this worker: its choices, its position in the reply log, and the next event to write."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -26,13 +26,13 @@ from orcastream.worker.times import Times
 from orcastream.worker.told_prompt import ToldPrompt
 
 _LEAST_SLO_MS = 1.0
-"""What is left of a target that has been missed."""
+"""The rest of a target that has been missed."""
 
 
 class Running:
     """State of one request between its claim and its terminal event. Not thread-safe: it lives on the asyncio loop."""
 
-    # Each token looks at it: so many attributes in a dict are a hash table of its own, in memory that is seldom cached.
+    # Every token touches it: with so many attributes, a dict would be a hash table in rarely cached memory.
     __slots__ = (
         "_candidates",
         "_engine_requests",
@@ -78,7 +78,7 @@ class Running:
         matcher: Matcher | None = None,
     ) -> None:
         """`claimed_ms` is the server's clock at the claim, Unix time; `max_tokens` is resolved; `matcher` is at the
-        beginning of an answer.
+        start of an answer.
         """
         self.claimed = claimed
         self.ref = claimed.ref
@@ -89,29 +89,28 @@ class Running:
         self.closed = False
         self._was_open = False
         self.back_off = BackOff()
-        """Before an attach that follows a refusal; a write that is not refused ends it."""
+        """For an attach that follows a refusal; reset by a write that succeeds."""
         self.suspect = claimed.suspect
-        """Whether it may have ended the worker that had it before: it has brought nothing new here."""
+        """Whether it may have caused the death of its previous worker: it has made no progress here yet."""
         self.counted = False
-        """Whether it runs alone, as an attempt that counts unless something new of it is logged."""
+        """Whether it runs alone, as an attempt that counts unless new output of it is logged."""
         self.brought = False
-        """Whether the engine has brought something new of it here: a token, or what it tells of the prompt."""
+        """Whether the engine has produced new output of it here: a token, or log probabilities of its prompt."""
         self.progressed = False
-        """Whether some of that stands in the log."""
+        """Whether some of that output is in the log."""
         self.choices: list[Choice] = []
-        """What the reply log holds, and what of it is to come."""
+        """The choices in the reply log and their output to come."""
         self.stream: TokenStream | None = None
-        """What publishes the tokens of the only choice, while nothing of them is to be looked at but that they are
-        published."""
+        """Publishes the tokens of the only choice, while they need nothing but publishing."""
         self.times = Times(claimed.ref.order[0], claimed_ms)
         self.span: EpochSpan | None = None
-        """Of the epoch that is open or being opened."""
+        """The span of the epoch that is open or being opened."""
         self.deadline_s = self.times.claimed_s + (request.deadline_ms - claimed_ms) / 1000
         """The deadline in seconds of `time.monotonic()`."""
         self.continued = False
-        """Whether its choices go on from tokens that somebody else wrote."""
+        """Whether its choices continue tokens that another attempt wrote."""
         self.adapter: HeldAdapter | None = None
-        """What its engine requests compute with, from before its first attach until it leaves the roster."""
+        """The adapter of its engine requests, from before its first attach until it leaves the roster."""
         self._tokenizer = tokenizer
         self._matcher = matcher
         self.error: ErrorCode | None = None
@@ -131,11 +130,11 @@ class Running:
         return self.request.id
 
     def log_fields(self, **more: object) -> dict[str, object]:
-        """`extra` of a log line about this request: its id, `more`, and its trace."""
+        """Return the `extra` of a log line about this request: its id, `more`, and its trace."""
         return {"request": self.id, **more, **({} if self.span is None else trace_fields(self.span.context))}
 
     def started(self, worker: str, model: str) -> Started:
-        """The event that opens an epoch of this request."""
+        """Return the event that opens an epoch of this request."""
         payload = self.request.payload
         return Started(
             worker=worker,
@@ -152,7 +151,7 @@ class Running:
         )
 
     def is_new(self, now_ms: int) -> bool:
-        """Whether nobody has begun it yet and it is to be computed, as far as is known before its log is read.
+        """Whether nobody has begun it and it must be computed, as far as is known before its log is read.
 
         `now_ms`: the server's clock, Unix time.
         """
@@ -162,24 +161,24 @@ class Running:
 
     @property
     def has_to_prepare(self) -> bool:
-        """Whether several answers are about to follow a constraint, each in a state that is yet to be made."""
+        """Whether several answers will follow a constraint, each with a state that is yet to be built."""
         return self._matcher is not None and self.request.payload.num_candidates > 1 and not self.choices
 
     def prepare(self) -> None:
-        """Make those states, which may take seconds: the engine, and so all its requests, would wait for them."""
+        """Build those states, which may take seconds: the engine, and so all its requests, would wait for them."""
         if self._matcher is not None:
             self._matcher.make_ready(self.request.payload.num_candidates)
 
     def begin(self, eos_token_ids: Collection[int]) -> None:
-        """Begin with an empty log. `attached` says whether it was one."""
+        """Begin with an empty log. `attached` finds out whether it was empty."""
         self._adopt([[]] * self.request.payload.n, eos_token_ids)
 
     def attached(self, log: ReplyLog, fold: Fold, eos_token_ids: Collection[int]) -> bool:
-        """Continue from the log just read; True when the engine must (re)start because the log says something else.
+        """Continue from the log just read; True if the engine must (re)start because the log differs.
 
-        Where this worker's own tokens extend the log, only what is missing there is published and the engine goes on
-        undisturbed. Otherwise, or where it failed (was cancelled, say) before it had an epoch here, the log is adopted:
-        what stands in it is what clients may have seen.
+        If this worker's own tokens extend the log, only the missing ones are published and the engine continues
+        undisturbed. Otherwise, or if it failed (for example, was cancelled) before it had an epoch here, the log is
+        adopted: clients may have seen its contents.
         """
         self.detach()
         self.log = log
@@ -198,7 +197,7 @@ class Running:
         return True
 
     def _adopt(self, logged: Sequence[Sequence[int]], eos_token_ids: Collection[int]) -> None:
-        """Go on from what a log holds, in a new attempt."""
+        """Continue from the contents of a log, in a new attempt."""
         self.continued = any(logged)
         self.choices = [self._choice(index) for index in range(len(logged))]
         for choice, tokens in zip(self.choices, logged, strict=True):
@@ -206,7 +205,7 @@ class Running:
         self._begin_attempt()
 
     def engine_requests(self) -> list[Request]:
-        """What the engine has to run in the current attempt. New ones with every call."""
+        """Return new engine requests for what the engine must run in the current attempt."""
         waited_s = self.times.since_arrival_s(time.monotonic())
         slo_ms = self.request.payload.ttft_slo_ms
         if slo_ms is not None:
@@ -229,29 +228,29 @@ class Running:
 
     @property
     def timelines(self) -> list[Timeline]:
-        """What the engine noted of the current attempt, per choice; its thread goes on writing there."""
+        """The engine's timestamps for the current attempt, per choice; its thread keeps writing to them."""
         return [request.timeline for request in self._engine_requests]
 
     @property
     def num_logged(self) -> int:
-        """Output tokens that stand in the log, of all choices."""
+        """Output tokens in the log, of all choices."""
         return sum(choice.num_logged for choice in self.choices)
 
     def candidates(self) -> Mapping[str, Sequence[Choice]]:
-        """What the engine makes in the current attempt, by the ids under which it knows it."""
+        """Return what the engine makes in the current attempt, by engine id."""
         return {} if self._candidates is None else self._candidates.by_engine_id
 
     def engine_ids(self) -> list[str]:
-        """Ids under which the engine knows the current attempt."""
+        """Return the engine ids of the current attempt."""
         return list(self.candidates())
 
     @property
     def given(self) -> Given:
-        """What whoever takes it over is to know of it."""
+        """What the next worker must know about it."""
         return Given(self.ref, suspect=self.suspect, counted=self.counted)
 
     def fail(self, code: ErrorCode, message: str, field: str | None = None) -> None:
-        """End the request before its time; the first reason wins. `field`: what is at fault in an invalid one."""
+        """End the request early; the first reason wins. `field`: the one at fault in an invalid request."""
         if self.error is None:
             self.close_stream()
             self.error, self._message, self._field = code, message, field
@@ -265,16 +264,16 @@ class Running:
 
     @property
     def answered(self) -> bool:
-        """Whether nothing more is to be computed, although pieces of the answer may wait for their write."""
+        """Whether nothing more is to be computed, although parts of the answer may wait to be written."""
         if self._prompt is not None and not self._prompt.is_known:
             return False
-        for choice in self.choices:  # no generator: asked for every token
+        for choice in self.choices:  # not a generator: called for every token
             if choice.ending is None:
                 return False
         return bool(self.choices)
 
     def accept(self, candidate: Choice, event: TokenEvent) -> None:
-        """Take the engine's next token of one of the `candidates()`; the last one of all decides on ranked choices."""
+        """Take the engine's next token of one of the `candidates()`; the last one of all decides ranked choices."""
         if event.token is None:
             return
         if self.times.first_token_s is None:
@@ -287,14 +286,14 @@ class Running:
             self.choices = self._candidates.best() or self.choices
 
     def accept_prompt(self, event: PromptEvent) -> None:
-        """Take what the engine tells of the prompt."""
+        """Take the engine's log probabilities of the prompt."""
         if self._prompt is not None and self._prompt.accept(event):
             self.brought = True
 
     def next_event(self) -> Event | None:
-        """The event to write next; None while there is nothing to say.
+        """Return the event to write next; None while there is none.
 
-        No token stands before the end of a prompt that is told: what ends the request before that has none.
+        If the prompt's log probabilities are wanted, no token precedes their end: an earlier terminal event has none.
         """
         if self._prompt is not None and not self._prompt.is_logged:
             return self._prompt.next_run() if self.error is None else self._terminal((), self._logged_endings())
@@ -305,7 +304,7 @@ class Running:
         return Output(tuple(runs)) if runs else None
 
     def logged(self, event: Event) -> bool:
-        """`event` stands in the log; whether it brought the request's first token."""
+        """Record that `event` is in the log; return whether it carried the request's first token."""
         if isinstance(event, Started):
             return False
         if isinstance(event, PromptRun):
@@ -324,28 +323,28 @@ class Running:
 
     @property
     def can_stream(self) -> bool:
-        """Whether nothing of its next tokens is to be looked at but that they are published: one of them is, its prompt
-        is told, if it is to be, and it has one choice, without a stop string or log probabilities.
+        """Whether its next tokens need nothing but publishing: one token is logged, as is the prompt if wanted, and it
+        has one choice, without a stop string or log probabilities.
         """
         if not self._is_plain or self.times.first_logged_s is None or self.ended:
             return False
         return self._prompt is None or self._prompt.is_logged
 
     def open_stream(self, writer: TokenWriter) -> None:
-        """From now on `writer` publishes its tokens, if the log allows."""
+        """Let `writer` publish its tokens from now on, if the log allows it."""
         choice = self.choices[0]
         if self.log is not None:
             self.stream = writer.open(self.log, choice.tokens, choice.num_logged, self)
 
     def close_stream(self) -> None:
-        """Something else than the next token is to be published, or to be known."""
+        """Close the stream: something other than the next token must be published, or known."""
         stream, self.stream = self.stream, None
         if stream is not None:
             stream.close()
             self.choices[0].num_logged = stream.num_logged
 
     def detach(self) -> None:
-        """Its epoch is over."""
+        """End its epoch here."""
         self.close_stream()
         self.log = None
 
@@ -364,13 +363,13 @@ class Running:
         return Choice(index, self.request.payload, self.max_tokens, self._tokenizer)
 
     def _begin_attempt(self) -> None:
-        """Choices that are ranked stay empty until their candidates have ended."""
+        """Start an attempt; ranked choices stay empty until their candidates have ended."""
         payload, sequences = self.request.payload, self.choices
         if payload.is_ranked:
             sequences = [self._choice(index) for index in range(Candidates.count(payload))]
             if self.continued:
                 self.fail(
                     ErrorCode.ENGINE_ERROR,
-                    "its log holds tokens, which ranked choices have in no other event than the last one",
+                    "its log holds tokens before the terminal event, which ranked choices never have",
                 )
         self._candidates = Candidates(self.id, payload, sequences, self._matcher)

@@ -1,4 +1,4 @@
-"""What the worker does while its connection holds: claim, publish, keep leases, obey cancels."""
+"""The worker's tasks while its connection holds: claim, publish, renew leases, obey cancels."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ _BLOCK_MS = 2000
 _SWEEP_INTERVAL_S = 1.0
 _FORGET_AFTER_LEASES = 10
 _IDLE_CLOCK_AGE_S = 10.0
-"""How old the reading of the server's clock may get while no deadline is kept by it."""
+"""How old the reading of the server's clock may get while no deadline depends on it."""
 
 
 class Serving:
@@ -47,7 +47,7 @@ class Serving:
         self._sweeper = Sweeper(session.link, parts.keys, parts.name, retention_ms=retention_ms, on_end=on_end)
 
     async def run(self, drained: "asyncio.Future[None]") -> None:
-        """Serve until the drain begins, then go on publishing until `drained` is done."""
+        """Serve until the drain begins, then keep publishing until `drained` is done."""
         self._drained = drained
         async with self._tasks:
             background = [self._tasks.create_task(work) for work in (self._watch(), self._intake.end_wait())]
@@ -80,7 +80,7 @@ class Serving:
 
     async def _admit(self, claimed: Claimed) -> None:
         before = self._parts.roster.by_ref(claimed.ref)
-        if before is not None:  # the lease was lost and won again before anybody noticed: the newer claim counts
+        if before is not None:  # the lease was lost and regained before anybody noticed: the newer claim counts
             self._parts.let_go(before, Outcome.LEASE_LOST)
         running = await self._parts.admission.admit(self._session, claimed)
         if running is not None:
@@ -89,16 +89,16 @@ class Serving:
                 self._parts.isolation.add(running)
             elif self._parts.adapter_waits.has_none(running) and not running.has_to_prepare:
                 await self._attach(running)
-            else:  # others are claimed meanwhile
+            else:  # meanwhile, other requests are claimed
                 self._tasks.create_task(self._attach(running))
 
     async def _run_suspects(self) -> None:
-        """Let each run alone; whatever ends this worker then is at fault itself."""
+        """Run each suspect alone, so that a crash of this worker can only be its own fault."""
         while True:
             await self._attach(await self._parts.isolation.next())
 
     async def _attach(self, running: Running) -> None:
-        """Open an epoch; the engine starts, starts again, goes on or lets go, as the log says."""
+        """Open an epoch; the engine starts, restarts, continues or lets go, depending on the log."""
         before = running.engine_ids()
         try:
             await self._parts.adapter_waits.ready(running)
@@ -129,7 +129,7 @@ class Serving:
         self._parts.publisher.mark([running])
 
     async def _attach_failed(self, running: Running, error: Exception) -> None:
-        """Try again later what the server refuses now; what would fail for ever ends, and nothing else with it."""
+        """Retry later what the server refuses now; end a request that would always fail, and only that one."""
         passing = isinstance(error, Fenced | Unwritable | ResponseError) and not isinstance(error, Unusable)
         foreseen = isinstance(error, BrokerError | ResponseError)
         why = str(error) if foreseen else type(error).__name__
@@ -148,16 +148,16 @@ class Serving:
     async def _attach_later(self, running: Running, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
         if running.closed or self._has_drained:
-            return  # what has no epoch at the end of a drain is handed over as it is
+            return  # a request without an epoch at the end of a drain is handed over as it is
         await self._attach(running)
 
     @property
     def _has_drained(self) -> bool:
-        """Whether nothing is begun any more: what is left goes to other workers."""
+        """Whether nothing is started any more: remaining requests go to other workers."""
         return self._drained is not None and self._drained.done()
 
     async def _publish(self, drained: "asyncio.Future[None]") -> None:
-        """Write the engine's output as it comes. One write is in flight at a time, so every log is written in order."""
+        """Write the engine's output as it arrives. One write is in flight at a time, so every log is in order."""
         publisher, outbox, engine_loop = self._parts.publisher, self._parts.outbox, self._parts.engine_loop
         while not drained.done():
             await publisher.wake.wait()
@@ -178,7 +178,7 @@ class Serving:
                 self._tasks.create_task(self._attach_later(running, running.back_off.failed()))
 
     async def _every(self, interval_s: float, step: Callable[[], Awaitable[None]]) -> None:
-        """Repeat `step`; what the server refuses to do now is tried again the next time."""
+        """Repeat `step`; if the server refuses it, try again the next time."""
         back_off = BackOff()
         while True:
             try:
@@ -190,7 +190,7 @@ class Serving:
             await asyncio.sleep(interval_s)
 
     async def _keep(self) -> None:
-        """Renew leases, and say that this worker lives."""
+        """Renew leases, and report that this worker is alive."""
         await self._renew()
         if len(self._parts.roster) or self._session.clock_age_s > _IDLE_CLOCK_AGE_S:
             await self._session.read_clock()
@@ -202,13 +202,13 @@ class Serving:
         await self._session.throughput.tell(throughput, ttl_ms=ttl_ms)
 
     async def _look(self) -> None:
-        """What is due often: one wake-up for all of it."""
+        """Do the frequent work: one wake-up for all of it."""
         self._measure()
         self._expire()
         await self._pass_on()
 
     def _measure(self) -> None:
-        """Look at what the engine has computed."""
+        """Read the engine's counts of computed tokens."""
         engine, stats = self._parts.engine_loop, self._parts.engine.stats()
         self._parts.meter.look(
             asyncio.get_running_loop().time(),
@@ -218,16 +218,16 @@ class Serving:
         )
 
     async def _tell_stats(self) -> None:
-        """Show whoever watches what the engine does."""
+        """Publish the engine's statistics to observers."""
         await self._parts.stats.step(self._session)
 
     def _expire(self) -> None:
-        """End what is past its deadline."""
+        """End requests past their deadline."""
         for running in self._parts.keeper.expired(self._session.now_ms):
             self._end(running, ErrorCode.EXPIRED, "the deadline passed")
 
     async def _pass_on(self) -> None:
-        """Give away, while an iteration takes much too long, what is not in it: others need not wait for its end."""
+        """Hand over requests outside an iteration that takes much too long: they need not wait for its end."""
         if not self._parts.engine_loop.hesitates:
             return
         waiting = self._parts.not_computed()
@@ -261,7 +261,7 @@ class Serving:
         self._parts.publisher.mark([running])
 
     async def _obey(self) -> None:
-        """Look at the cancel keys that the control stream speaks of, and drain when told to."""
+        """Check the cancel keys named in the control stream, and drain when asked to."""
         for control in await self._session.control.read(_BLOCK_MS):
             is_me = control.target == self._parts.name
             match control.kind:
@@ -278,7 +278,7 @@ class Serving:
                     self._draining.set()
 
     async def _cancel_if_told(self, request_id: str) -> None:
-        """Look at one cancel key; what is wrong with its request keeps no other wake-up from being obeyed."""
+        """Check one cancel key; a defect of its request must not stop other wake-ups."""
         try:
             await self._look_at_cancel(request_id)
         except LinkLost:
@@ -289,7 +289,7 @@ class Serving:
             log.exception("cancel failed", extra={"request": request_id})
 
     async def _look_at_cancel(self, request_id: str) -> None:
-        """A running request ends within an iteration; one that waits is ended here and now."""
+        """Cancel a running request, which then ends within an iteration, or end a waiting one at once."""
         link, keys = self._session.link, self._parts.keys
         running = self._parts.roster.by_id(request_id)
         if running is None:
@@ -308,7 +308,7 @@ class Serving:
             log.info("worker that is gone forgotten", extra={"worker": name})
 
     async def _sweep(self) -> None:
-        """End requests that nobody works on and whose time is over."""
+        """End overdue requests that nobody works on."""
         if self._intake.queue_was_empty:
             return
         for ref in (await self._sweeper.step()).expired:

@@ -1,4 +1,4 @@
-"""The connections of one stretch of time without a broken connection, and the broker's nouns on them."""
+"""The connections of one period without a connection loss, and the broker's objects that use them."""
 
 import asyncio
 from typing import Self
@@ -22,7 +22,7 @@ from orcastream.worker.running import Running
 from orcastream.worker.settings import WorkerSettings
 
 _FIRST_WAIT_MS = 2000
-"""A Redis that was frozen when this worker came shows every lease as run out: those whose they are connect first."""
+"""If Redis was frozen when this worker started, every lease looks expired: let the owners connect first."""
 
 
 class Session:
@@ -67,7 +67,7 @@ class Session:
         reconnected: bool,
         observer: LinkObserver | None = None,
     ) -> Self:
-        """Connect, and make sure the queue exists. LinkLost or ResponseError while Redis is away or still loading."""
+        """Connect, and create the queue if needed. Raises LinkLost or ResponseError while Redis is down or loading."""
         opened: list[Connection] = []
         try:
             opened.append(link := await connect(url, name=f"{worker}:main", observer=observer))
@@ -100,7 +100,7 @@ class Session:
     async def attach(self, running: Running, *, owned: bool = True, is_new: bool = False) -> Attachment:
         """Open an epoch of `running` and read its log, as `orcastream.broker.attach.attach` does.
 
-        `is_new`: nobody has begun it. A claim is no older than its entry; half a lease is left for clocks that differ.
+        `is_new`: nobody has begun it. A claim is no older than its entry; half a lease is left for clock differences.
         """
         request = running.request
         return await attach(
@@ -123,7 +123,7 @@ class Session:
         return bool(await self.link.call("EXISTS", self.keys.reply(running.id)))
 
     async def finish(self, running: Running, terminal: Terminal) -> None:
-        """Clean up behind `terminal`, which stands in the log of `running`. Raises LinkLost, Unwritable."""
+        """Clean up after `terminal`, which is in the log of `running`. Raises LinkLost, Unwritable."""
         await finish(
             self.link,
             self.keys,
@@ -136,15 +136,15 @@ class Session:
 
     @property
     def now_ms(self) -> int:
-        """The server's clock, by which deadlines are kept: this host's own may be wrong."""
+        """The server's clock, to which deadlines refer: this host's own may be wrong."""
         return int(self.server_ms(asyncio.get_running_loop().time()))
 
     def server_ms(self, monotonic_s: float) -> float:
-        """A reading of `time.monotonic()`, which is the loop's clock, by the server's clock."""
+        """Convert a reading of `time.monotonic()`, which is the loop's clock, to the server's clock."""
         return monotonic_s * 1000 + self._clock_offset_ms
 
     async def read_clock(self) -> None:
-        """Look at the server's clock again. Raises LinkLost, ResponseError."""
+        """Read the server's clock again. Raises LinkLost, ResponseError."""
         self._set_clock(await self.link.server_time_ms())
 
     @property
@@ -157,7 +157,7 @@ class Session:
         self._clock_offset_ms = server_ms - self._clock_read_s * 1000
 
     async def wait_lost(self) -> str:
-        """Return the reason when the first of the links has broken."""
+        """Wait until the first of the links has broken and return the reason."""
         waits = [asyncio.ensure_future(one.wait_lost()) for one in self._connections]
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -167,6 +167,6 @@ class Session:
                 wait.cancel()
 
     async def close(self) -> None:
-        """Close every link, whatever state it is in."""
+        """Close every link, whatever its state."""
         await self.waits.close()
         await asyncio.gather(*(one.close() for one in self._connections), return_exceptions=True)

@@ -12,7 +12,7 @@ from orcastream.telemetry.settings import LogSettings
 
 if TYPE_CHECKING:
     PolicyName = str
-else:  # those that are there, so that help and errors list them
+else:  # the existing ones, so that help and errors list them
     PolicyName = Literal[tuple(sorted(POLICIES))]
 
 
@@ -23,10 +23,10 @@ class WorkerSettings(BrokerSettings, LogSettings):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
         description="Number format of weights and cache; auto: the checkpoint's on a GPU, and on a CPU with bfloat16 "
-        "instructions if that is its format; else float32.",
+        "instructions if the checkpoint's is bfloat16; else float32.",
     )
     weight_dtype: Literal["auto", "int8"] = Field(
-        "auto", description="int8: linear layers in 8 bits, on a CPU with the compiled operators; auto: in `dtype`."
+        "auto", description="int8: 8-bit linear layers, on a CPU with the compiled operators; auto: as `dtype`."
     )
     torch_threads: int = Field(0, ge=0, le=1024, description="CPU threads of torch; 0: all cores. [threads]")
     max_batch_size: int | None = Field(
@@ -54,37 +54,37 @@ class WorkerSettings(BrokerSettings, LogSettings):
     )
     cuda_graphs: Literal["auto", "on", "off"] = Field(
         "auto",
-        description="Replay iterations of decodes alone from CUDA graphs; auto: on a GPU, where the model allows.",
+        description="Replay decode-only iterations from CUDA graphs; auto: on a GPU, if the model allows it.",
     )
-    prefix_cache: bool = Field(True, description="Keep computed prefixes, and compute none twice for a tenant.")
+    prefix_cache: bool = Field(True, description="Cache computed prefixes; none is computed twice for a tenant.")
     host_cache_memory: int = Field(
-        0, ge=0, description="Host memory for requests that are swapped out, and prefixes that were evicted. [bytes]"
+        0, ge=0, description="Host memory for swapped-out requests and evicted prefixes. [bytes]"
     )
     policy: PolicyName = Field(
         "fcfs",
-        description="Who runs next: by arrival, class, slack to the targets, length, shares of tenants; "
+        description="Which request runs next: by arrival, class, slack to the targets, length, shares of tenants; "
         "static: request-level batches, for comparison.",
     )
     allow_policy_switch: bool = Field(
         False,
-        description="Obey the console when it switches the policy, for demonstrations; `orcastream up`: true.",
+        description="Let the console switch the policy, for demonstrations; `orcastream up`: true.",
     )
     token_budget: Literal["fixed", "adaptive"] = Field(
         "fixed", description="adaptive: prefill chunks shrink so that the time between tokens stays under its target."
     )
     tbt_target_ms: float | None = Field(
-        None, gt=0, le=3_600_000, description="Time between tokens to keep where requests name none. [ms]"
+        None, gt=0, le=3_600_000, description="Target time between tokens for requests that set none. [ms]"
     )
     preemption: Literal["auto", "recompute", "swap"] = Field(
-        "auto", description="What a preempted request does; auto: swapped out where that is measured to be cheaper."
+        "auto", description="What happens to a preempted request; auto: swapped out where measured to be cheaper."
     )
     admission: Literal["paged", "reserve"] = Field(
         "paged", description="paged: blocks on demand, preemption; reserve: Orca's Algorithm 1, max_tokens reserved."
     )
     adapters: str = Field(
         "",
-        description="LoRA adapters served beside the model: `name=folder`, several with commas, or one folder that "
-        "holds a folder per adapter; empty: none. Workers of a model have to agree.",
+        description="LoRA adapters served with the model: `name=folder`, several separated by commas, or one folder "
+        "with a folder per adapter; empty: none. Workers of a model must agree.",
     )
     max_adapters: int = Field(4, ge=1, le=1024, description="Most adapters in memory at once. [adapters]")
     max_adapter_rank: int = Field(64, ge=1, le=4096, description="Highest rank that an adapter may have.")
@@ -102,8 +102,8 @@ class WorkerSettings(BrokerSettings, LogSettings):
         CLASS_WEIGHT,
         ge=1,
         le=1000,
-        description="A waiting request gains precedence this many times as fast as one of the class below; "
-        "1: classes count nothing.",
+        description="A waiting request gains precedence this many times as fast as one of the next lower class; "
+        "1: classes do not matter.",
     )
     max_unpublished: int = Field(
         4096, ge=1, le=1_000_000, description="The engine pauses while this many tokens wait for Redis. [tokens]"
@@ -118,15 +118,15 @@ class WorkerSettings(BrokerSettings, LogSettings):
         None,
         ge=0,
         le=65535,
-        description="Port of /metrics and /health; 0: any free one; none: no such port; `up` counts on from it.",
+        description="Port of /metrics and /health; 0: any free port; none: no admin port; `up` counts up from it.",
     )
     admin_host: str = Field("127.0.0.1", description="Address that the admin port listens on; 0.0.0.0 for all.")
     iteration_trace_ratio: float = Field(
-        0.0, ge=0, le=1, description="Share of the engine's iterations that get a trace of their own."
+        0.0, ge=0, le=1, description="Share of the engine's iterations that get their own trace."
     )
 
     def most_waiting(self, policy: str, num_places: int) -> int:
-        """Requests to claim beyond the free places of `num_places`: `max_waiting`, or what `policy` needs."""
+        """Return how many requests to claim beyond `num_places` slots: `max_waiting`, or what `policy` needs."""
         if self.max_waiting is not None:
             return self.max_waiting
         if POLICIES[policy].sees_all:

@@ -20,8 +20,8 @@ class StopHit:
 class StopText:
     """Watches the text of one choice for stop strings, from its first token on.
 
-    A token may be published once no part of its text can belong to a stop string that is still incomplete, so the reply
-    log never shows any of one. Text of the first `min_tokens` tokens is not searched.
+    A token may be published once no part of its text can belong to an incomplete stop string, so the reply log never
+    shows any part of one. Text of the first `min_tokens` tokens is not searched.
     """
 
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], min_tokens: int) -> None:
@@ -36,7 +36,7 @@ class StopText:
         self.hit: StopHit | None = None
 
     def push(self, token: int) -> StopHit | None:
-        """Take the next token; the hit if it completes a stop string."""
+        """Take the next token; return the hit if it completes a stop string."""
         text = self._detokenizer.push([token])
         self._num_tokens += 1
         self._text_length += len(text)

@@ -1,12 +1,12 @@
-"""When things happened to one claimed request: spans of time by a monotonic clock, its arrival by the server's."""
+"""Timestamps of one claimed request: durations by a monotonic clock, its arrival by the server's."""
 
 import time
 
 
 class Times:
-    """Stamps of one request in this worker, in seconds of `time.monotonic()`; None: not yet.
+    """Timestamps of one request in this worker, in seconds of `time.monotonic()`; None: not yet.
 
-    Only the time before the claim is a difference of clock readings, both of them the server's.
+    Only the time before the claim is a difference of clock readings, both from the server.
     """
 
     def __init__(self, arrived_ms: int, claimed_ms: int) -> None:
@@ -14,25 +14,25 @@ class Times:
         self.queue_s = max(0, claimed_ms - arrived_ms) / 1000
         self.claimed_s = time.monotonic()
         self.first_token_s: float | None = None
-        """First token that the engine of this worker brought."""
+        """First token from this worker's engine."""
         self.first_logged_s: float | None = None
-        """First token that this worker wrote into the reply log."""
+        """First token that this worker wrote to the reply log."""
         self.terminal_made_s: float | None = None
         self.terminal_logged_s: float | None = None
         self._epochs = 0
 
     def begin_epoch(self) -> float | None:
-        """An epoch is to be opened; when the request was claimed, if it is the first one after that."""
+        """Start an epoch; return the time of the claim if it is the first epoch after it."""
         self._epochs += 1
         return self.claimed_s if self._epochs == 1 else None
 
     def token_arrived(self) -> None:
-        """The engine brought a token."""
+        """Record that the engine produced a token."""
         if self.first_token_s is None:
             self.first_token_s = time.monotonic()
 
     def logged(self, *, tokens: bool, terminal: bool) -> bool:
-        """An event was written; whether it brought this worker's first token."""
+        """Record a written event; return whether it carried this worker's first token."""
         now_s = time.monotonic()
         is_first = tokens and self.first_logged_s is None
         if is_first:
@@ -42,11 +42,11 @@ class Times:
         return is_first
 
     def since_arrival_s(self, at_s: float) -> float:
-        """From the entry's arrival to `at_s`."""
+        """Return the seconds from the entry's arrival to `at_s`."""
         return self.queue_s + at_s - self.claimed_s
 
     def terminal_made(self) -> dict[str, float]:
-        """The terminal event is made now: the timings that it carries, in milliseconds."""
+        """Record that the terminal event is created now; return the timings that it carries, in milliseconds."""
         self.terminal_made_s = time.monotonic()
         timings = {"queue_ms": self.queue_s * 1000, "total_ms": self.since_arrival_s(self.terminal_made_s) * 1000}
         if self.first_token_s is not None:

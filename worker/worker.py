@@ -1,4 +1,4 @@
-"""The worker's life: connect, serve, connect again, drain."""
+"""The life of a worker: connect, serve, reconnect, drain."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ _AWAKE_INTERVAL_S = 0.5
 
 
 class Worker:
-    """Joins one engine to one model's queue. Made and used on one asyncio loop; `run` returns after a drain."""
+    """Connects one engine to one model's queue. Created and used on one asyncio loop; `run` returns after a drain."""
 
     def __init__(
         self,
@@ -115,28 +115,28 @@ class Worker:
 
     @property
     def state(self) -> str:
-        """`connecting` until Redis was reached for the first time, then `serving`, at last `draining`."""
+        """`connecting` until Redis was reached for the first time, then `serving`, finally `draining`."""
         if self._draining.is_set():
             return "draining"
         return "serving" if self._connected else "connecting"
 
     @property
     def operators(self) -> Mapping[str, str]:
-        """Which operators the engine computes with."""
+        """The operators that the engine computes with."""
         return self._operators
 
     def stalled_for_s(self) -> float:
-        """Seconds since the engine last made progress; 0 while it has nothing to do. Any thread may ask."""
+        """Return the seconds since the engine last made progress; 0 while it is idle. Any thread may ask."""
         return self._parts.engine_loop.stalled_for_s()
 
     def drain(self) -> None:
-        """Stop claiming, finish what fits in the grace period, hand the rest over; `run` then returns."""
+        """Stop claiming, finish what fits into the grace period, hand over the rest; `run` then returns."""
         if not self._draining.is_set():
             log.info("draining", extra={"running": len(self._parts.roster)})
             self._draining.set()
 
     async def run(self) -> None:
-        """Serve until drained. A broken connection ends every epoch; the next session attaches anew."""
+        """Serve until drained. A broken connection ends every epoch; the next session attaches again."""
         self._parts.engine_loop.start()
         drained = asyncio.ensure_future(self._drained())
         awake = asyncio.ensure_future(self._stay_awake())
@@ -159,21 +159,21 @@ class Worker:
         self._parts.engine_loop.check()
 
     async def _stay_awake(self) -> None:
-        """Ask how long the engine has stood still, with a session or without: what nobody asks for does not count."""
+        """Ask regularly how long the engine has stalled, with or without a session: the clock needs these calls."""
         while True:
             self.stalled_for_s()
             await asyncio.sleep(_AWAKE_INTERVAL_S)
 
     async def _stop_engine(self) -> None:
-        """Wait for the iteration under way: an interpreter that ends while a thread computes aborts."""
+        """Wait for the current iteration: an interpreter that exits while a thread computes aborts."""
         engine_loop, timeout_s = self._parts.engine_loop, self._settings.stall_timeout_s
         engine_loop.stop()
         await asyncio.to_thread(engine_loop.join, max(0.0, timeout_s - engine_loop.stalled_for_s()))
         if engine_loop.is_alive():
-            raise EngineFailed(f"the iteration under way did not end within {timeout_s:.0f} s")
+            raise EngineFailed(f"the current iteration did not end within {timeout_s:.0f} s")
 
     async def _connect(self, drained: "asyncio.Future[None]", reconnected: bool) -> Session | None:
-        """A new session; None when the drain ended first."""
+        """Return a new session; None if the drain ended first."""
         back_off = BackOff()
         while not drained.done():
             try:
@@ -185,7 +185,7 @@ class Worker:
                     reconnected=reconnected,
                     observer=self._parts.metrics.redis,
                 )
-            except (LinkLost, Unwritable, ResponseError) as error:  # ResponseError: Redis is loading its data, say
+            except (LinkLost, Unwritable, ResponseError) as error:  # ResponseError: for example, Redis is loading
                 log.warning("Redis cannot be reached", extra={"why": str(error)})
                 reconnected = True
             await asyncio.wait([drained], timeout=back_off.failed())
@@ -211,7 +211,7 @@ class Worker:
             self._parts.publisher.tokens.forget()
 
     async def _drained(self) -> None:
-        """Done when the drain may end: nothing runs any more, or the grace period is over."""
+        """Return when the drain may end: nothing is running any more, or the grace period is over."""
         await self._draining.wait()
         roster = self._parts.roster
         try:
@@ -223,7 +223,7 @@ class Worker:
             log.info("grace period over", extra={"running": len(roster)})
 
     async def _hand_over(self, session: Session) -> None:
-        """Publish what the engine has made, then let other workers have the rest at once, at its token index."""
+        """Publish the engine's output, then let other workers continue the rest at once, at its token index."""
         parts = self._parts
         await self._stop_engine()
         parts.outbox.take(parts.engine_loop)

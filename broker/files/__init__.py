@@ -1,1 +1,1 @@
-"""Files of tenants in Redis: stored in pieces, listed, read by the gateways and job runners, and expired."""
+"""Files of tenants in Redis: stored in pieces, listed, read, and deleted when they expire."""

@@ -123,10 +123,10 @@ async def test_one_that_cannot_be_read(engine: OrcaEngine, folder: Path, tmp_pat
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("a=/x,b", "adapters: got 'b', allowed: name=folder, or several with commas"),
+        ("a=/x,b", "adapters: got 'b', allowed: name=folder, or several separated by commas"),
         ("a=/x,a=/y", "adapters: got 'a' twice, allowed: each name once"),
         ("a b=/x", "adapters: got the name 'a b', allowed: 1 to 128 characters"),
-        ("/nowhere", "adapters: got '/nowhere', allowed: a folder that is there, or name=folder"),
+        ("/nowhere", "adapters: got '/nowhere', allowed: an existing folder, or name=folder"),
         ("{empty}", "allowed: a folder of folders that hold adapter_config.json"),
     ],
 )

@@ -180,7 +180,7 @@ def test_a_drain_does_not_wait_for_a_place(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"adapters": "/nowhere"}, "adapters: got '/nowhere', allowed: a folder that is there"),
+        ({"adapters": "/nowhere"}, "adapters: got '/nowhere', allowed: an existing folder"),
         ({"adapters": "counts={folder}/counts", "max_adapter_rank": 2}, "r: got 4 for model.layers.0"),
     ],
 )

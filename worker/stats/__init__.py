@@ -1,1 +1,1 @@
-"""What the engine does, told while somebody watches."""
+"""Engine statistics, published while somebody watches."""

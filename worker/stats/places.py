@@ -1,4 +1,4 @@
-"""Who is in which place of the batch."""
+"""Assigns the requests of the batch to numbered slots."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from orcastream.engine import Request, RequestState
 
 @dataclass(eq=False, slots=True)
 class Occupant:
-    """One request in one place, from joining the batch to leaving it. Times by `time.monotonic()`."""
+    """One request in one slot, from joining the batch to leaving it. Times by `time.monotonic()`."""
 
     request: Request
     place: int
@@ -18,11 +18,11 @@ class Occupant:
     num_preemptions: int
     """How often it had been preempted when it joined."""
     number: int
-    """Tells all occupants there ever were apart."""
+    """Unique among all occupants ever."""
     continued: bool = False
 
     def left(self) -> tuple[float, str] | None:
-        """When it left the batch and why, told by the engine's own stamps; None: it is there."""
+        """Return when it left the batch and why, by the engine's own timestamps; None: it is still there."""
         line = self.request.timeline
         if len(line.preempted_s) > self.num_preemptions:
             return line.preempted_s[self.num_preemptions], "preempted"
@@ -35,9 +35,9 @@ _numbers = count()
 
 
 class Places:
-    """Numbers the requests of the batch: whoever joins gets the lowest number that is free.
+    """Numbers the requests of the batch: a new one gets the lowest free number.
 
-    The engine itself knows no order of places; pictures do. `seat` is called with the batch of each iteration in turn.
+    The engine itself has no order of slots; pictures do. Call `seat` with the batch of each iteration in order.
     """
 
     def __init__(self) -> None:
@@ -49,12 +49,12 @@ class Places:
         return iter(self._by_request.values())
 
     def seat(self, requests: Sequence[Request], begin_s: float) -> tuple[list[Occupant], list[Occupant]]:
-        """The occupants of an iteration that began at `begin_s`, span by span, and those that had left by then."""
+        """Return the occupants of an iteration that began at `begin_s`, span by span, and those that left by then."""
         left = self._clear(begin_s)
         return [self._by_request.get(request) or self._join(request, begin_s) for request in requests], left
 
     def clear_left(self) -> list[Occupant]:
-        """Those that are not there any more."""
+        """Remove and return the occupants that have left."""
         return self._clear(float("inf"))
 
     def _clear(self, before_s: float) -> list[Occupant]:

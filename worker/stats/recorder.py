@@ -6,21 +6,21 @@ from typing import Final
 from orcastream.engine import IterationRecord
 
 MOST_RECORDS: Final = 4096
-"""Beyond that the oldest go: Redis may be away while the engine computes."""
+"""Beyond this the oldest are dropped: Redis may be down while the engine computes."""
 
 
 class IterationRecorder:
-    """Filled by the engine's thread, emptied on the event loop. An iteration costs a look at `on`, or an append."""
+    """Filled by the engine's thread, emptied on the event loop. An iteration costs a check of `on`, or an append."""
 
     def __init__(self) -> None:
         self.on = False
         self._records: deque[IterationRecord] = deque(maxlen=MOST_RECORDS)
 
     def iterated(self, record: IterationRecord) -> None:
-        """The engine has completed an iteration."""
+        """Record a completed iteration, if `on`."""
         if self.on:
             self._records.append(record)
 
     def take(self) -> list[IterationRecord]:
-        """What was completed since the last call."""
+        """Return the iterations completed since the last call."""
         return [self._records.popleft() for _ in range(len(self._records))]

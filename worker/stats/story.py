@@ -1,4 +1,4 @@
-"""What the engine did since it was last told, put together from its records and its own stamps."""
+"""Statistics of the engine's work since the last report, combined from its records and its own timestamps."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,7 +13,7 @@ ServerMs = Callable[[float], float]
 
 
 class EngineStory:
-    """Tells an engine's iterations on the event loop, while its thread goes on: numbers may be a moment apart."""
+    """Reports an engine's iterations on the event loop while its thread runs: numbers may be a moment apart."""
 
     def __init__(self, worker: str, engine: OrcaEngine, roster: Roster, policy_switch: PolicySwitch) -> None:
         self._worker = worker
@@ -23,14 +23,14 @@ class EngineStory:
         self.begin()
 
     def begin(self) -> None:
-        """Somebody begins to watch: nothing of before is told."""
+        """Start for a new observer: earlier events are not reported."""
         self._places = Places()
         self._last_end_s = 0.0
         self._seated: Sequence[Request] = ()
         self._occupants: list[Occupant] = []
 
     def tell(self, records: Sequence[IterationRecord], now_s: float, server_ms: ServerMs) -> WorkerStats:
-        """All that happened up to `now_s`, of which `records` are the iterations."""
+        """Return everything that happened up to `now_s`, of which `records` are the iterations."""
         told: dict[Occupant, int] = {}
         batches: list[Batch] = []
         iterations: list[tuple[float, float, int]] = []

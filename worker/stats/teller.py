@@ -1,4 +1,4 @@
-"""Tells those who watch what the engine does; nothing is recorded while nobody does."""
+"""Publishes engine statistics to observers; records nothing while there are none."""
 
 import asyncio
 import logging
@@ -14,11 +14,11 @@ log = logging.getLogger("orcastream.worker")
 TELL_S: Final = 0.25
 """Pause between two entries."""
 _QUIET_ENTRIES: Final = 4
-"""While nothing is computed one of so many entries is told: that the worker is there."""
+"""While nothing is computed, only one of this many entries is published, to show that the worker is there."""
 
 
 class StatsTeller:
-    """Woken by the control stream; asks once for each session whether it was woken while it could not hear."""
+    """Woken by the control stream; asks once per session whether it missed a wake-up before."""
 
     def __init__(self, recorder: IterationRecorder, story: EngineStory) -> None:
         self._recorder = recorder
@@ -28,11 +28,11 @@ class StatsTeller:
         self._num_quiet = 0
 
     def wake(self) -> None:
-        """Somebody watches."""
+        """Start publishing: somebody watches."""
         self._wanted.set()
 
     async def step(self, session: Session) -> None:
-        """Tell what happened since the last call; while nobody watches, wait until somebody does.
+        """Publish what happened since the last call; while nobody watches, wait until somebody does.
 
         Raises LinkLost, ResponseError.
         """
@@ -57,10 +57,10 @@ class StatsTeller:
         try:
             stats = self._story.tell(records, asyncio.get_running_loop().time(), session.server_ms)
         except Exception:
-            log.exception("statistics failed, and are left out until somebody watches again")
+            log.exception("statistics failed, and are omitted until somebody watches again")
             self._wanted.clear()
             return
-        self._wanted.clear()  # a wake-up that comes meanwhile is newer than the answer
+        self._wanted.clear()  # a wake-up that arrives meanwhile is newer than the answer
         is_watched = True
         try:
             is_watched = await session.stats.tell(encode_stats(stats))
