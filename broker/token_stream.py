@@ -118,5 +118,5 @@ class TokenStream:
 
 @lru_cache(1024)
 def _id_form(epoch: int, num_digits: int) -> tuple[bytes, int]:
-    """Return the packed form of an epoch's entry ids whose index has so many digits, and the first index with more."""
+    """Return the packed form of an epoch's entry ids whose index has `num_digits` digits, and the first longer one."""
     return b"$%d\r\n%d-%%d\r\n" % (len(f"{epoch}-") + num_digits, epoch), 10**num_digits

@@ -32,7 +32,7 @@ _LEAST_SLO_MS = 1.0
 class Running:
     """State of one request between its claim and its terminal event. Not thread-safe: it lives on the asyncio loop."""
 
-    # Every token touches it: with so many attributes, a dict would be a hash table in rarely cached memory.
+    # Every token touches it: with this many attributes, a dict would be a hash table in rarely cached memory.
     __slots__ = (
         "_candidates",
         "_engine_requests",

@@ -1,4 +1,4 @@
-"""The Lua scripts, shipped as files beside this module. Each touches the keys of one hash slot only."""
+"""The Lua scripts, shipped as files next to this module. Each touches the keys of one hash slot only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -81,7 +81,7 @@ async def test_the_first_order_counts(redis_server: RedisServer, make_job: MakeJ
 async def test_what_is_not_there_is_told(redis_server: RedisServer, make_job: MakeJob) -> None:
     job = make_job(redis_server.url, "nothing")
     for asking in (job.order(), job.progress(), job.seal(1), job.record(1, b"", failed=False)):
-        with pytest.raises(JobLost, match="the job 'nothing' is not"):
+        with pytest.raises(JobLost, match="the job 'nothing' is missing"):
             await asking
     with pytest.raises(InvalidRequest, match=r"job: got 'a\.b', allowed: "):
         make_job(redis_server.url, "a.b")
