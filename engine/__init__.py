@@ -1,7 +1,7 @@
 """The LLM engine: Orca's iteration-level scheduling and selective batching over a paged KV cache.
 
-A pure library: no Redis, no HTTP, no environment variables. One thread owns an engine. The names below are loaded when
-they are asked for: who needs the scheduling policies' names alone need not wait for torch.
+A pure library: no Redis, no HTTP, no environment variables. One thread owns an engine. The names below are imported on
+first use, so that code that needs only the names of the scheduling policies does not wait for torch.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""`python -m orcastream.engine`."""
+"""Entry point of `python -m orcastream.engine`."""
 
 from orcastream.engine.cli import main
 

@@ -1,4 +1,4 @@
-"""What a beam search is asked for."""
+"""The parameters of a beam search."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -10,9 +10,10 @@ from orcastream.schemas.limits import MAX_LENGTH_PENALTY
 class Beam:
     """A beam search of `width` hypotheses, the best `num_return` of which are the request's choices.
 
-    A finished hypothesis scores the sum of its log probabilities over its number of output tokens to the power of
-    `length_penalty`. `early_stopping` True ends as soon as `width` hypotheses have finished, False when no running one
-    can still do better; both as transformers' `generate` understands them. ValueError names the field that is wrong.
+    The score of a finished hypothesis is the sum of its log probabilities, divided by its number of output tokens to
+    the power of `length_penalty`. With `early_stopping` the search ends as soon as `width` hypotheses have finished;
+    without it, when no running hypothesis can still do better. Both mean what they mean in transformers' `generate`.
+    Raises ValueError, which names the invalid field.
     """
 
     width: int
@@ -30,10 +31,10 @@ class Beam:
             raise ValueError(f"length_penalty: got {self.length_penalty}, allowed: -{most} to {most}")
 
     def num_candidates(self, stop_token_ids: Collection[int]) -> int:
-        """Continuations that are looked at in a step: enough for `width` to run on."""
+        """Return how many continuations a step considers: enough for `width` of them to continue."""
         return max(2, 1 + len(stop_token_ids)) * self.width
 
     def num_of_each(self, stop_token_ids: Collection[int]) -> int:
-        """Those of one hypothesis that can make a difference: no more than `width` of it run on or end, and what stands
-        before them ends."""
+        """Return how many continuations of one hypothesis can matter: at most `width` of them continue, and all that
+        rank before those end with a stop token."""
         return self.width + len(stop_token_ids)

@@ -1,4 +1,4 @@
-"""Beam search over the engine's requests: every hypothesis is one, and they move on together."""
+"""Beam search over the engine's requests: every hypothesis is a request, and all advance together."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A running hypothesis of the next step: number `parent` of this step, continued by `token`."""
+    """A running hypothesis of the next step: hypothesis number `parent` of this step, continued with `token`."""
 
     parent: int
     token: int
@@ -28,11 +28,11 @@ class Branch:
 
 
 class BeamSearch:
-    """The decisions of one beam search; what is computed, and where, is the scheduler's.
+    """The decisions of one beam search; the scheduler decides what is computed, and when.
 
     The rules are those of transformers' `generate` with `num_beams`: of the likeliest continuations of all running
-    hypotheses the best `width` may end, the best `width` that have not ended run on. Scores are float32 sums of log
-    probabilities, so that ties and rounding fall as they do there.
+    hypotheses, only the best `width` may end, and the best `width` that have not ended continue. Scores are float32
+    sums of log probabilities, so that ties and rounding match transformers.
     """
 
     def __init__(self, beam: Beam, stop_token_ids: Collection[int], max_tokens: int) -> None:
@@ -41,13 +41,13 @@ class BeamSearch:
         self._max_tokens = max_tokens
         self._finished: list[Hypothesis] = []
         self.scores = [0.0]
-        """Of the running hypotheses; one before the first step."""
+        """Scores of the running hypotheses; a single one before the first step."""
 
     def step(self, outputs: Sequence[Sequence[int]], candidates: Sequence[Sequence[tuple[int, float]]]) -> list[Branch]:
-        """Who runs on; nobody: the search is over, and `best` has the result.
+        """Return the hypotheses that continue; if there are none, the search is over and `best` has the result.
 
         `outputs[i]` are the output tokens of running hypothesis i, `candidates[i]` its likeliest next tokens with
-        their log probabilities (-inf: not allowed), the likeliest first.
+        their log probabilities (-inf: not allowed), likeliest first.
         """
         found = self._ranked(candidates)
         length = len(outputs[0]) + 1
@@ -63,11 +63,11 @@ class BeamSearch:
         return running
 
     def best(self) -> list[Hypothesis]:
-        """The best finished hypotheses, as many as are asked for, the best first."""
+        """Return the `num_return` best finished hypotheses, best first."""
         return self._finished[: self.beam.num_return]
 
     def _ranked(self, candidates: Sequence[Sequence[tuple[int, float]]]) -> list[Branch]:
-        """The likeliest continuations of all hypotheses; of equal ones that of the earlier hypothesis first."""
+        """Return the likeliest continuations of all hypotheses; the earlier hypothesis comes first on a tie."""
         branches = [
             Branch(parent, token, float(np.float32(logprob) + np.float32(self.scores[parent])))
             for parent, each in enumerate(candidates)
@@ -77,7 +77,7 @@ class BeamSearch:
         return sorted(branches, key=lambda branch: -branch.score)[: self.beam.num_candidates(self._stops)]
 
     def _finish(self, output_ids: tuple[int, ...], branch: Branch, length: int) -> None:
-        """Take it in and keep the best `width`, however many end in the step in which `width` have."""
+        """Add a finished hypothesis and keep the best `width`, even if a single step finishes more."""
         score = float(np.float32(branch.score) / np.float32(length**self.beam.length_penalty))
         reason = FinishReason.STOP if branch.token in self._stops else FinishReason.LENGTH
         self._finished.append(Hypothesis(output_ids, score, reason))
@@ -85,7 +85,7 @@ class BeamSearch:
         del self._finished[self.beam.width :]
 
     def _is_over(self, best_running: float, length: int) -> bool:
-        """Whether no running hypothesis can still replace a finished one, as far as its present length tells."""
+        """Whether no running hypothesis can still replace a finished one, judged at its current length."""
         if len(self._finished) < self.beam.width:
             return False
         possible = float(np.float32(best_running) / np.float32(length**self.beam.length_penalty))

@@ -1,4 +1,4 @@
-"""The beam searches that an engine has under way."""
+"""The running beam searches of an engine."""
 
 import time
 
@@ -12,10 +12,10 @@ from orcastream.schemas.errors import InvalidRequest
 
 
 class Beams:
-    """Turns the candidates of all hypotheses of a search into its next hypotheses, or its result.
+    """Turns the candidates of all hypotheses of a search into its next hypotheses, or into its result.
 
-    Each hypothesis is a request of its own, which is scheduled, preempted and recomputed like any other; the first one
-    is the request that was submitted. Hypotheses of one parent share its blocks, copy on write.
+    Each hypothesis is a separate request, which is scheduled, preempted and recomputed like any other; the first is the
+    submitted request. Hypotheses with the same parent share its blocks, copy on write.
     """
 
     def __init__(self, scheduler: Scheduler, cache: KVCache, *, vocab_size: int) -> None:
@@ -25,7 +25,10 @@ class Beams:
         self._searches: dict[str, BeamSearch] = {}
 
     def check(self, request: Request, max_tokens: int) -> None:
-        """InvalidRequest where the hypotheses of `request`, of up to `max_tokens`, find no place, room or token."""
+        """Raise InvalidRequest if batch, KV cache or vocabulary are too small for the hypotheses of `request`.
+
+        Each may have up to `max_tokens` output tokens.
+        """
         assert request.beam is not None
         width, most = request.beam.width, self._scheduler.max_batch_size
         if width > most:
@@ -38,7 +41,7 @@ class Beams:
             raise InvalidRequest("beam_width", width, "as many hypotheses of that length as fit into the KV cache")
 
     def advance(self, request: Request, candidates: list[tuple[int, float]]) -> list[TokenEvent]:
-        """`candidates` have come for one hypothesis; the events of the whole answer once its search is over."""
+        """Take in the `candidates` of one hypothesis; return the events of the whole answer once its search is over."""
         request.consider(candidates)
         if not request.hypotheses:
             self._begin(request)
@@ -55,7 +58,7 @@ class Beams:
         return self._finish(root, search.best())
 
     def end(self, root: Request) -> None:
-        """Take all hypotheses out but the first, whose request the caller ends."""
+        """Remove all hypotheses except the first, whose request the caller ends."""
         for hypothesis in root.hypotheses[1:]:
             self._scheduler.finish(hypothesis)
             hypothesis.finish(None)
@@ -69,7 +72,7 @@ class Beams:
         self._searches[root.id] = BeamSearch(root.beam, root.stop_ids, root.max_tokens)
 
     def _branch(self, root: Request, branches: list[Branch]) -> None:
-        """Let the hypotheses become `branches`: a parent's first child takes its blocks over, the others share them."""
+        """Turn the hypotheses into `branches`: a parent's first child takes over its blocks, the others share them."""
         hypotheses = root.hypotheses
         parents = [(each.kv, each.tokens) for each in hypotheses]
         used = {branch.parent for branch in branches}
@@ -93,7 +96,7 @@ class Beams:
 
     def _twin(self, kv: Sequence, num_tokens: int) -> Sequence:
         twin = self._cache.fork(kv, num_tokens)
-        assert twin is not None  # a place, and so a row, was held for every hypothesis
+        assert twin is not None  # a place, and so a table row, was reserved for every hypothesis
         return twin
 
     def _spawn(self, root: Request, number: int) -> Request:

@@ -1,4 +1,4 @@
-"""The engine by itself on the command line: prompts in, tokens streamed out. No Redis, no HTTP."""
+"""Run the engine alone on the command line: prompts in, tokens streamed out. No Redis, no HTTP."""
 
 import argparse
 import os
@@ -17,22 +17,22 @@ from orcastream.engine.schedule.policies import POLICIES
 from orcastream.schemas.sampling import SamplingParams
 
 _EPILOG = """\
-All prompts run in one batch, scheduled per iteration. The text of the first prompt that is not finished streams as it
-comes; what the others bring in the meantime is printed when it is their turn.
+All prompts run in one batch, scheduled per iteration. The text of the first unfinished prompt is streamed as it is
+generated; the text of the others is printed when their turn comes.
 
   python -m orcastream.engine --model demo/model --prompt "What is 3 + 4?" --prompt "Spell cat." --max-tokens 32
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0, or 2 with one line on stderr where the input is wrong."""
+    """Run the command; return 0, 1 if a request failed, or 2 with one line on stderr if the input is invalid."""
     args = _parser().parse_args(argv)
     try:
         return _run(args)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         print(f"error: {first['loc'][0]}: got {first['input']!r}: {first['msg']}", file=sys.stderr)
-    except BrokenPipeError:  # whoever read this has seen enough
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -87,7 +87,7 @@ def _run(args: argparse.Namespace) -> int:
         max_num_batched_tokens=args.max_num_batched_tokens,
         self_check=args.self_check,
     )
-    load_model_config(config)  # a model that is not there has no tokenizer either
+    load_model_config(config)  # reports a missing model before its tokenizer is missed
     tokenizer = _tokenizer(args.model)
     prompts = [_encode(tokenizer, text, args.chat) for text in args.prompt]
     prompts += [_ids(text) for text in args.prompt_ids]
@@ -115,7 +115,7 @@ def _sampling(args: argparse.Namespace) -> SamplingParams:
 
 
 def _tokenizer(model: str) -> Any | None:
-    """The model's tokenizer, None where it has none: token ids are printed then."""
+    """Return the model's tokenizer, or None if it has none; token ids are printed then."""
     from transformers import AutoTokenizer
 
     from orcastream.engine.model.quiet import quiet
@@ -146,7 +146,7 @@ def _encode(tokenizer: Any | None, text: str, chat: bool) -> list[int]:
 
 
 def _stream(engine: OrcaEngine, requests: Sequence[Request], tokenizer: Any | None) -> int:
-    """Print each output as it grows, one request after another; 1 if one failed."""
+    """Print each output as it grows, one request after another; return 1 if any failed, else 0."""
     printer = _Printer(requests, tokenizer)
     failed = 0
     while engine.has_work:
@@ -160,7 +160,7 @@ def _stream(engine: OrcaEngine, requests: Sequence[Request], tokenizer: Any | No
 
 
 class _Printer:
-    """Writes the outputs in the order of the requests, each as far as it is known."""
+    """Writes the outputs in the order of the requests, each as far as it is generated."""
 
     def __init__(self, requests: Sequence[Request], tokenizer: Any | None) -> None:
         self._left = list(requests)
@@ -168,7 +168,7 @@ class _Printer:
         self._shown = ""
 
     def show(self) -> None:
-        """Write what is new."""
+        """Write the text that is new since the last call."""
         while self._left:
             request = self._left[0]
             over = request.timeline.finished_s is not None
@@ -188,5 +188,5 @@ class _Printer:
         if self._tokenizer is None:
             return " ".join(map(str, request.output_ids))
         text: str = self._tokenizer.decode(request.output_ids, skip_special_tokens=True)
-        # An unfinished character decodes to a replacement mark until its last byte is there.
+        # An incomplete character decodes to a replacement mark until its last byte arrives.
         return text if over else text.rstrip("\ufffd")

@@ -1,4 +1,4 @@
-"""What an engine is built with."""
+"""The settings of an engine."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args, get_origin
@@ -19,44 +19,44 @@ BudgetName = Literal["fixed", "adaptive"]
 
 
 _CPU_TOKENS = 256
-"""Longer prefills gain no speed there, and hold decodes up for longer."""
+"""On a CPU longer prefills gain no speed and delay decodes for longer."""
 
 _GPU_TOKENS = 2048
-"""Fewer take a GPU less time than Python takes to launch the kernels of an iteration."""
+"""With fewer tokens a GPU computes an iteration faster than Python launches its kernels."""
 
 _CPU_REQUESTS = 32
-"""Decodes of more hold each other up: a CPU is no longer waiting for its memory."""
+"""Beyond this many decodes a CPU is bound by computation, not memory, and requests slow each other down."""
 
 _GPU_REQUESTS = 256
-"""Decodes of as many take a GPU little longer than that of one: it waits for the weights."""
+"""A GPU decodes this many requests in little more time than one, because it is bound by reading the weights."""
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Settings of one engine; ValueError names the field that is wrong.
+    """Settings of one engine. Raises ValueError, which names the invalid field.
 
-    `model` is a directory or a hub id. `dtype` auto is the checkpoint's own on CUDA, and on a CPU with
-    instructions for bfloat16 if that is what it is; else float32.
-    `kv_cache_memory` is in bytes; without it the cache takes what a profiling pass leaves on CUDA, and a modest share
-    of the available memory on a CPU. `max_num_batched_tokens` is the token budget of an iteration (None: 256, on
-    CUDA 2,048, and never less than `max_batch_size`), `max_batch_size` the most requests that run at once, at most as
-    many as that budget has tokens (None: 32, on CUDA 256, or as many as the budget allows). `max_model_len` (tokens of
-    prompt and output) may only lower the model's own limit. `self_check` is what `OrcaEngine.load` does before it
-    assembles.
+    `model` is a directory or a hub id. `dtype` auto is the checkpoint's own dtype on CUDA, and on a CPU with bfloat16
+    instructions if the checkpoint is bfloat16; otherwise float32.
+    `kv_cache_memory` is in bytes; by default the cache takes the memory that a profiling pass leaves free on CUDA, and
+    a modest share of the available memory on a CPU. `max_num_batched_tokens` is the token budget of an iteration (None:
+    256, on CUDA 2,048, and never less than `max_batch_size`). `max_batch_size` is the maximum number of running
+    requests; it may not exceed the token budget (None: 32, on CUDA 256, or the token budget if that is smaller).
+    `max_model_len` (tokens of prompt and output) may only lower the model's own limit. With `self_check`
+    `OrcaEngine.load` checks the model before it assembles the engine.
 
-    `policy` is the name of a scheduling policy, `admission` the rule of memory that it uses. With `token_budget`
-    adaptive prefill chunks shrink so that the time between tokens stays under the tightest target of those that run, or
-    `tbt_target_ms` (milliseconds, with that budget alone) where they name none. `kv_cache_dtype` is what keys and
-    values are kept in; auto: the model's own. `host_cache_memory` (bytes) takes swapped-out requests and evicted
-    prefixes; `preemption` auto swaps where that is measured to be cheaper than to compute again, and swap is refused
-    where there is no such memory. `class_weight` is the factor by which a request of one class ages faster than one of
-    the class below. With `overlap` an iteration is planned while the one before computes; auto: on a device that runs
-    by itself. With `cuda_graphs` iterations of decodes alone are captured at the start and replayed; auto: on CUDA,
-    where backend and model allow it. `model_passes` auto replaces modules of a model that `OrcaEngine.load` brings into
-    a CPU's memory by faster ones, where there are compiled operators. `weight_dtype` int8 lets those operators compute
-    linear layers with weights of 8 bits (one scale per output channel) and inputs rounded to 8 bits (one per token);
-    auto: as they are. `max_adapters` is how many LoRA adapters are in memory at once, for which a GPU sets memory aside
-    (0: none can be read), `max_adapter_rank` the highest rank that one may have.
+    `policy` is the name of a scheduling policy, `admission` its memory rule. With `token_budget` adaptive, prefill
+    chunks shrink so that the time between tokens stays under the tightest target of the running requests, or under
+    `tbt_target_ms` (milliseconds; only with that budget) if they have none. `kv_cache_dtype` is the dtype of stored
+    keys and values; auto: the model's own. `host_cache_memory` (bytes) holds swapped-out requests and evicted prefixes.
+    `preemption` auto swaps if that is measured to be cheaper than recomputing; swap is refused without host cache
+    memory. `class_weight` is the factor by which a request of one class ages faster than one of the class below. With
+    `overlap` an iteration is planned while the previous one computes; auto: on asynchronous devices. With `cuda_graphs`
+    iterations that only decode are captured at startup and replayed; auto: on CUDA, if backend and model allow it.
+    `model_passes` auto replaces modules of a model that `OrcaEngine.load` loads on a CPU with faster ones, if compiled
+    operators are available. `weight_dtype` int8 makes those operators compute linear layers with 8-bit weights (one
+    scale per output channel) and inputs rounded to 8 bits (one scale per token); auto: weights as loaded.
+    `max_adapters` is the number of LoRA adapters in memory at once, for which a GPU reserves memory (0: none can be
+    loaded), `max_adapter_rank` the highest rank that an adapter may have.
     """
 
     model: str
@@ -122,16 +122,16 @@ class EngineConfig:
 
     @property
     def token_budget_tokens(self) -> int:
-        """`max_num_batched_tokens`, where it is None that of a CPU: an engine on a GPU has set its own."""
+        """`max_num_batched_tokens`, or a CPU's default if it is None; an engine on a GPU has set its own by then."""
         return self.max_num_batched_tokens or max(_CPU_TOKENS, self.max_batch_size or 0)
 
     @property
     def num_places(self) -> int:
-        """`max_batch_size`, where it is None that of a CPU: an engine on a GPU has set its own."""
+        """`max_batch_size`, or a CPU's default if it is None; an engine on a GPU has set its own by then."""
         return self.max_batch_size or min(_CPU_REQUESTS, self.token_budget_tokens)
 
     def on(self, device_type: str) -> "EngineConfig":
-        """The same with the token budget and the places that suit a device of that type, unless they are given."""
+        """Return a copy in which an unset token budget or batch size has its default for that device type."""
         on_gpu = device_type == "cuda"
         tokens = self.max_num_batched_tokens or max(_GPU_TOKENS if on_gpu else _CPU_TOKENS, self.max_batch_size or 0)
         requests = self.max_batch_size or min(_GPU_REQUESTS if on_gpu else _CPU_REQUESTS, tokens)
@@ -139,7 +139,7 @@ class EngineConfig:
 
 
 def check_batch_within_budget(max_batch_size: int | None, max_num_batched_tokens: int | None) -> None:
-    """ValueError where an iteration could not take one token of each request. None: it follows the other."""
+    """Raise ValueError if an iteration could not hold one token of each request. None follows the other value."""
     if max_batch_size is not None and max_num_batched_tokens is not None and max_batch_size > max_num_batched_tokens:
         raise ValueError(
             f"max_batch_size: got {max_batch_size}, allowed: at most max_num_batched_tokens, which is "

@@ -1,4 +1,4 @@
-"""The engine: requests in, one iteration at a time, tokens out."""
+"""The engine: takes requests, computes one iteration at a time, and returns tokens."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -52,14 +52,14 @@ from orcastream.schemas.stopping import FinishReason, finish_reason, stop_ids
 class OrcaEngine:
     """Iteration-level scheduling and selective batching (Orca, OSDI'22) over a paged KV cache.
 
-    Not safe for several threads: whoever calls `step` calls all the rest. An engine that was loaded is ready: its
-    self-check and warm-up are over.
+    Not thread-safe: the thread that calls `step` makes all other calls, too, unless a method says otherwise. `load`
+    returns an engine that is ready: its self-check and warm-up are over.
     """
 
     def __init__(self, config: EngineConfig, model: PreTrainedModel) -> None:
-        """An engine around a model that is in memory, on the device where it shall compute.
+        """Assemble an engine around a loaded model, on the model's device.
 
-        Only assembled: no self-check runs here, see `load`. Several engines may share one model.
+        No self-check runs here; see `load`. Several engines may share one model.
         """
         model.eval()
         self.model = model
@@ -70,7 +70,7 @@ class OrcaEngine:
         backend = choose_backend(config.attention_backend, self.device, model.dtype, cache_dtype)
         self._runner = ModelRunner(model, backend, cache_dtype)
         self.adapters = self._runner.adapters = Adapters.of(config, self._runner)
-        """What reads LoRA adapters for requests; None: `max_adapters` is 0."""
+        """Loads LoRA adapters for requests; None if `max_adapters` is 0."""
         self.cache = make_cache(self._runner, config, max_model_len)
         self._runner.graphs = make_graphs(config, self._runner, self.cache)
         self.eos_token_ids = eos_token_ids(model)
@@ -90,16 +90,16 @@ class OrcaEngine:
         self._collected_s = 0.0
         self._totals = Totals()
         self.prompt_events: list[PromptEvent] = []
-        """What the last `step` told of prompts, before its tokens."""
+        """Prompt events of the last `step`; they come before its tokens."""
         self.last_iteration: IterationRecord | None = None
-        """What the last iteration was made of; None before the first."""
-        requests = self._requests  # alone, so that the thread does not hold the engine
+        """The record of the last iteration; None before the first."""
+        requests = self._requests  # captured alone, so that the thread does not keep the engine alive
         memory = [*packed_memory(model), *self._runner.cache_memory] if self.device.type == "cpu" else []
         self._large_pages = into_large_pages(memory, is_busy=lambda: len(requests) > 0)
 
     @classmethod
     def load(cls, config: EngineConfig) -> "OrcaEngine":
-        """Load the model named in `config`; UnsupportedModel where it would not be computed right."""
+        """Load the model named in `config`. Raises UnsupportedModel if the engine would not compute it correctly."""
         device = resolve_device(config.device)
         model_config = load_model_config(config)
         max_model_len = resolve_max_model_len(config, model_config)
@@ -110,18 +110,18 @@ class OrcaEngine:
         return cls(config, model)
 
     def settle(self) -> None:
-        """Wait until its memory is as it will stay, which takes seconds while there is no work: for measurements."""
+        """Wait until the engine's memory has its final layout, which takes seconds of idle time; for measurements."""
         if self._large_pages is not None:
             self._large_pages.join()
 
     @property
     def operators(self) -> Operators:
-        """Which operators compute: the attention backend, and what is compiled for this processor."""
+        """The operators in use: the attention backend, and the compiled operators for this processor."""
         return Operators.of(self.device, self.model.dtype, self._runner.backend.name)
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would compute anything."""
+        """Whether a step would compute or return anything."""
         return len(self._requests) > 0 or self._pending is not None
 
     @property
@@ -131,17 +131,17 @@ class OrcaEngine:
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait for a place in the batch, and for which none is kept. Any thread may ask."""
+        """Requests that wait for a place in the batch and have none reserved. Any thread may read this."""
         return self._requests.num_waiting
 
     def call_before_forward(self, callback: Callable[[], None]) -> None:
-        """Let `callback`, which must be quick, be called in `step` just before a forward pass begins: from then on the
-        interpreter is free for other threads until the pass is over.
+        """Set a `callback` that `step` calls right before each forward pass; it must be quick. From then until the pass
+        ends the interpreter is free for other threads.
         """
         self._runner.before_forward = callback
 
     def submit(self, request: Request) -> None:
-        """Take a new request in; InvalidRequest, and no change, where it can never be computed."""
+        """Add a new request. Raises InvalidRequest, and changes nothing, if it can never be computed."""
         max_tokens = check_request(request, self.limits, self.eos_token_ids, self._requests)
         if request.adapter is not None and (self.adapters is None or request.adapter not in self.adapters):
             raise InvalidRequest("adapter", request.adapter.name, "one that this engine has read")
@@ -152,7 +152,7 @@ class OrcaEngine:
         self._scheduler.add(request)
 
     def cancel(self, request_id: str) -> bool:
-        """End a request without an event: none comes after this returns. False: no such request is under way."""
+        """End a request; it yields no event after this returns. Return False if there is no such unfinished request."""
         request = self._requests.get(request_id)
         if request is None:
             return False
@@ -160,26 +160,26 @@ class OrcaEngine:
         return True
 
     def isolate(self, request_ids: Collection[str]) -> None:
-        """Compute none but these requests from the next iteration on, while any of them is here; others stand still.
+        """Compute only these requests from the next iteration on, while any is unfinished; all others pause.
 
-        Replaces what was said before; () ends it.
+        Replaces the previous set; () ends the isolation.
         """
         self._scheduler.isolation.request_ids = request_ids
 
     def switch_policy(self, name: str) -> None:
-        """Let another scheduling policy decide from the next iteration on; ValueError where there is none of that name.
+        """Let another scheduling policy decide from the next iteration on. Raises ValueError if its name is unknown.
 
-        Nobody is interrupted by the switch itself.
+        The switch itself interrupts no request.
         """
         self.config = replace(self.config, policy=name)
         self._scheduler.switch(POLICIES[name](self._scheduler.policy.tools))
 
     def step(self) -> list[TokenEvent]:
-        """Compute one iteration; its tokens in order of the batch, [] when there is no work.
+        """Compute one iteration; return its tokens in batch order, or [] if there is no work.
 
         If the iteration fails, it is retried request by request, and those that fail alone end with an error event.
-        With `overlap` an iteration is planned, laid out and, where its tokens need not be known for that, launched
-        while the one before computes, and the events are those of the one before.
+        With `overlap` the next iteration is planned, laid out and, unless the previous tokens must be known for that,
+        launched while the previous one computes; the events are those of the previous one.
         """
         pending, self._pending = self._pending, None
         self.prompt_events = []
@@ -199,13 +199,13 @@ class OrcaEngine:
         return events
 
     def _collect(self, pending: Pending) -> list[TokenEvent]:
-        """Wait for what was launched, and account for it; its events."""
+        """Wait for a launched iteration, account for it, and return its events."""
         events: list[TokenEvent] = []
         if pending.failed:
             events = [
                 self._fail(request, pending.failed[request.id])
                 for request in pending.plan.requests
-                # one may have been cancelled meanwhile, or have ended with another hypothesis of its search
+                # a request may have been canceled meanwhile, or have ended with another hypothesis of its search
                 if request.id in pending.failed and request.state is not RequestState.FINISHED
             ]
         for chunk, position, items in self._executor.told(pending):
@@ -219,7 +219,7 @@ class OrcaEngine:
             self._scheduler.split(request)
         if self.cache.prefix_cache:
             self._name_computed(pending.plan.requests)
-        # A constraint says nothing of what was computed.
+        # A failed constraint does not taint what was computed: blocks stay reusable.
         broken = [(each, reason) for each, reason in drawn.failed.items() if each.num_pending]
         events += [self._fail(each, reason, discard=False) for each, reason in broken]
         self._accept_best(drawn.takers, drawn.best, events)
@@ -244,18 +244,18 @@ class OrcaEngine:
         length_penalty: float = 1.0,
         early_stopping: bool = False,
     ) -> list[Completion]:
-        """Compute all `prompts` and return when the last one is finished: `n` completions per prompt, in their order.
+        """Compute all `prompts` and return once all are finished: `n` completions per prompt, in order.
 
-        With `beam_width` they are the best hypotheses of a beam search, the best first; see Beam. RuntimeError if
-        requests are under way already: their events would be lost.
+        With `beam_width` they are the best hypotheses of a beam search, best first; see Beam. Raises RuntimeError if
+        there are unfinished requests: their events would be lost.
         """
         beam = None if beam_width is None else Beam(beam_width, n, length_penalty, early_stopping)
         return generate(self, prompts, sampling, n=n, beam=beam)
 
     def stats(self) -> EngineStats:
-        """A snapshot of what the engine holds and has done.
+        """Return a snapshot of the engine's gauges and totals.
 
-        Any thread may ask; while a step is under way its numbers may be those of two neighbouring iterations.
+        Any thread may call this; during a step the numbers may come from two neighboring iterations.
         """
         last, totals = self.last_iteration, self._totals
         running = list(self._requests.running)
@@ -279,19 +279,19 @@ class OrcaEngine:
         )
 
     def block_maps(self, places: Iterable[tuple[int, Request]]) -> list[BlockMap]:
-        """A picture of the KV cache, one per layer group; `places` say which number each request has in it.
+        """Return a picture of the KV cache, one map per layer group; `places` gives each request's number in it.
 
-        Any thread may ask; while a step is under way it may be one of two neighbouring iterations.
+        Any thread may call this; during a step it may mix two neighboring iterations.
         """
         held = [(place, kv) for place, request in places if (kv := request.kv) is not None]
         return [BlockMap.of(group, held) for group in self.cache.groups]
 
     def check_integrity(self) -> None:
-        """IntegrityError where pool, scheduler and block tables disagree; for tests, after any call."""
+        """Raise IntegrityError if pool, scheduler and block tables disagree; for tests, after any call."""
         self._scheduler.check_integrity()
 
     def _end(self, request: Request, *, discard: bool = False) -> Request:
-        """Take an unfinished request out of everything, with all hypotheses if it is one; the request as submitted."""
+        """Remove an unfinished request, with all hypotheses of its search; return the request as submitted."""
         root = request.hypotheses[0] if request.hypotheses else request
         self._beams.end(root)
         self._scheduler.finish(root, discard=discard)
@@ -303,7 +303,7 @@ class OrcaEngine:
         return TokenEvent(root.id, root.num_outputs, None, error=reason)
 
     def _tell(self, request: Request, position: int, items: tuple[PromptItem, ...] | None) -> TokenEvent | None:
-        """Let log probabilities of a prompt be told, each once; the failure where there are none."""
+        """Report log probabilities of a prompt, each once; return an error event if there are none."""
         if items is None:
             return self._fail(request, "the model gave no finite score for a token of the prompt")
         fresh = items[request.prompt_told - position :]
@@ -328,7 +328,7 @@ class OrcaEngine:
         )
 
     def _accept_best(self, requests: list[Request], tokens: list[int | None], events: list[TokenEvent]) -> None:
-        """As `_accept`, for those that take their likeliest token and ask for nothing else."""
+        """Do as `_accept` for requests that take their likeliest token and ask for nothing else."""
         if None in tokens:
             events += [self._accept(each, Sampled(token)) for each, token in zip(requests, tokens, strict=True)]
             return
@@ -336,13 +336,13 @@ class OrcaEngine:
         Request.append_each(requests, known)
         for request, token in zip(requests, known, strict=True):
             position = len(request.tokens) - len(request.prompt_ids) - 1
-            # Most tokens end nothing, which is told without a call.
+            # Most tokens end nothing: decided here to save a call.
             may_end = token in request.stop_ids or position + 1 >= request.max_tokens  # type: ignore[operator]  # resolved
             reason = self._finish_reason(request, token) if may_end else None
             events.append(TokenEvent(request.id, position, token, reason, None, None, request.cached_tokens))
 
     def _finish_reason(self, request: Request, token: int) -> FinishReason | None:
-        """Why `request` ends with `token`, its last one; if it does, it has ended."""
+        """Return why `request` ends with its last token, `token`, and end it; None if it continues."""
         assert request.max_tokens is not None  # resolved at submit
         num_outputs = request.num_outputs
         reason = finish_reason(token, num_outputs, request.sampling, self.eos_token_ids, request.max_tokens)
@@ -352,7 +352,7 @@ class OrcaEngine:
         return reason
 
     def _name_computed(self, requests: Sequence[Request]) -> None:
-        """Blocks that the iteration has filled can be reused."""
+        """Name the blocks that the iteration has filled, so that they can be reused."""
         size = self.cache.block_size
         for request in requests:
             kv = request.kv

@@ -1,13 +1,13 @@
-"""What can go wrong in the engine apart from an invalid request."""
+"""The engine's errors, apart from invalid requests."""
 
 
 def one_line(text: object) -> str:
-    """`text` without line breaks: libraries like to explain in paragraphs."""
+    """Return `text` as one line: libraries often explain an error in paragraphs."""
     return " ".join(str(text).split())
 
 
 class UnsupportedModel(ValueError):
-    """A model that the engine would not compute right, or cannot load; `reason` says which and why, in one line."""
+    """A model that the engine would not compute correctly, or cannot load; `reason` says why in one line."""
 
     def __init__(self, reason: str) -> None:
         self.reason = one_line(reason)
@@ -15,7 +15,7 @@ class UnsupportedModel(ValueError):
 
 
 class UnsupportedAdapter(ValueError):
-    """An adapter that cannot be read, or does not fit the model; `reason` says which part and why, in one line."""
+    """An adapter that cannot be loaded, or does not fit the model; `reason` says which part and why, in one line."""
 
     def __init__(self, reason: str) -> None:
         self.reason = one_line(reason)
@@ -23,12 +23,12 @@ class UnsupportedAdapter(ValueError):
 
 
 class IllegalTransition(RuntimeError):
-    """A request was asked to change into a state that cannot follow the one it is in."""
+    """A request was told to enter a state that cannot follow its current one."""
 
 
 class OutOfBlocks(RuntimeError):
-    """More KV blocks were asked for than are free: the caller did not check first."""
+    """More KV blocks were requested than are free: the caller did not check first."""
 
 
 class IntegrityError(AssertionError):
-    """Two views of the same bookkeeping disagree: a bug of the engine."""
+    """Two views of the same bookkeeping disagree: a bug in the engine."""

@@ -1,4 +1,4 @@
-"""Many prompts at once, without a loop of one's own."""
+"""Offline generation: compute many prompts at once without writing a step loop."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ def generate(
     n: int = 1,
     beam: Beam | None = None,
 ) -> list[Completion]:
-    """See OrcaEngine.generate. Prompt i has the id `generate-i`, from which its seeds follow if it names none."""
+    """See OrcaEngine.generate. Prompt i has the id `generate-i`, from which its seeds derive if none is given."""
     if engine.has_work:
         raise RuntimeError("generate() needs an engine without requests under way")
     each = [sampling] * len(prompts) if isinstance(sampling, SamplingParams) else list(sampling)
@@ -49,7 +49,7 @@ def generate(
 
 
 def _requests(name: str, prompt: tuple[int, ...], params: SamplingParams, n: int, beam: Beam | None) -> list[Request]:
-    """What the engine runs for one prompt: a beam search, or one request per choice."""
+    """Return the requests of one prompt: a beam search, or one request per choice."""
     if beam is not None:
         return [Request(name, prompt, params, beam=beam)]
     if n == 1:

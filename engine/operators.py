@@ -1,4 +1,4 @@
-"""Which operators an engine computes with."""
+"""The operators that an engine computes with."""
 
 from dataclasses import asdict, dataclass
 
@@ -9,9 +9,9 @@ from orcastream.engine.native.library import instruction_set, why_unavailable
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """What decides how fast an engine is, beside the machine itself.
+    """The choices that decide an engine's speed on a given machine.
 
-    `compiled` is the instruction set of the compiled operators of engine/native, or `none: ` and why there are none.
+    `compiled` is the instruction set of the compiled operators of engine/native, or `none: ` and the reason.
     """
 
     device: str
@@ -21,11 +21,11 @@ class Operators:
 
     @classmethod
     def of(cls, device: torch.device, dtype: torch.dtype, attention_backend: str) -> "Operators":
-        """Those that a model of `dtype` on `device` meets."""
+        """Return the operators that a model of `dtype` on `device` uses."""
         return cls(str(device), str(dtype).removeprefix("torch."), attention_backend, _compiled(device))
 
     def as_dict(self) -> dict[str, str]:
-        """For logs, health and results."""
+        """Return the fields as a dict, for logs, health and results."""
         return asdict(self)
 
 

@@ -1,4 +1,4 @@
-"""What comes out of an engine."""
+"""The results of an engine: events, completions and statistics."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,13 +8,13 @@ from orcastream.schemas.stopping import FinishReason
 
 @dataclass(slots=True)
 class TokenEvent:
-    """One output token of one request, or the error that ended it. Never changed once it is made.
+    """One output token of one request, or the error that ended it; immutable by convention.
 
-    `position` is that of the token in the output, from 0; with `error` there is no token, and `position` is where it
-    would have stood. `logprobs`, when asked for, is `[logprob of the token, [[token id, logprob], ...]]`, natural
+    `position` is the token's position in the output, from 0; with `error` there is no token, and `position` is where it
+    would have been. `logprobs`, if requested, is `[logprob of the token, [[token id, logprob], ...]]`, natural
     logarithms of the model's own distribution, before temperature, filters and min_tokens.
-    `cached_tokens` counts the prompt tokens that a prefix cache saved. `choice` is 0 but for a beam search, whose
-    events come all at its end, choice by choice, the best first.
+    `cached_tokens` counts the prompt tokens that the prefix cache saved. `choice` is 0 except in a beam search, whose
+    events all come at its end, choice by choice, best first.
     """
 
     request_id: str
@@ -29,11 +29,11 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class PromptEvent:
-    """Log probabilities of consecutive prompt tokens of one request, the first of which stands at `position`.
+    """Log probabilities of consecutive prompt tokens of one request, the first of which is at `position`.
 
-    One item per token, as `TokenEvent.logprobs`, and one rank: one more than the number of tokens with a higher log
-    probability. Both are None for the prompt's first, which follows nothing. They come in order, each once, and all of
-    them before the first token.
+    Each token has one item, as in `TokenEvent.logprobs`, and one rank: one more than the number of tokens with a higher
+    log probability. Both are None for the first token of the prompt, which follows nothing. Tokens come in order, each
+    once, and all before the first output token.
     """
 
     request_id: str
@@ -44,7 +44,7 @@ class PromptEvent:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The whole output of one prompt of `OrcaEngine.generate`."""
+    """One whole output for a prompt of `OrcaEngine.generate`."""
 
     prompt_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
@@ -55,7 +55,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot: gauges of now, and totals since the engine was loaded."""
+    """A snapshot: current gauges, and totals since the engine was loaded."""
 
     blocks_used: int
     """Blocks that running requests hold."""
@@ -63,9 +63,9 @@ class EngineStats:
     blocks_reusable: int
     """Free blocks that keep a prefix until they are needed."""
     slots_held: int
-    """Token slots in blocks that are held, or reserved."""
+    """Token slots in held or reserved blocks."""
     slots_used: int
-    """Those that hold a token."""
+    """Token slots that hold a token."""
     running: int
     waiting: int
     preemptions: int
@@ -73,11 +73,11 @@ class EngineStats:
     """Preemptions that moved blocks to host memory instead of dropping them."""
     iterations: int
     prompt_tokens: int
-    """Prompt tokens computed, those recomputed after a preemption among them."""
+    """Prompt tokens computed, including those recomputed after a preemption."""
     cached_tokens: int
     """Prompt tokens that need not be computed: their blocks were cached, or shared among choices of one prompt."""
     queried_tokens: int
-    """Prompt tokens of all admissions: what `cached_tokens` is a share of."""
+    """Prompt tokens of all admissions: the denominator for `cached_tokens`."""
     output_tokens: int
     batched_tokens: int
     """Tokens of the last iteration."""

@@ -1,4 +1,4 @@
-"""What one iteration was made of, and where its time went."""
+"""The record of one iteration: what it computed, and where its time went."""
 
 import time
 from collections.abc import Sequence
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
 class IterationRecord:
     """One iteration: times in seconds, and the tokens of its flat batch.
 
-    On a device that runs by itself operators are launched and not waited for: `forward_s` is the time of the launches,
-    and what the device still computes then shows in `sample_s`, where the sampled tokens are waited for.
+    On an asynchronous device `forward_s` is the time of the launches alone; the rest of the computation shows in
+    `sample_s`, which waits for the sampled tokens.
     """
 
     started_s: float
-    """By `time.monotonic()`."""
+    """Time of `time.monotonic()`."""
     select_s: float
     build_s: float
     forward_s: float
     sample_s: float
     total_s: float
-    """From select, or from the end of the iteration before where that is later, until its tokens are accounted for."""
+    """From select, or from the end of the previous iteration if that is later, until its tokens are accounted for."""
     prefill_tokens: int
-    """Known tokens computed, those recomputed after a preemption among them."""
+    """Known tokens computed, including those recomputed after a preemption."""
     decode_tokens: int
     context_tokens: int
-    """Tokens that the attention of the iteration looks at: the contexts of all spans, added up."""
+    """Tokens that the attention of the iteration reads: the sum of the contexts of all spans."""
     requests: "Sequence[Request]"
-    """The requests of the batch, those that decode first. They have gone on since."""
+    """The requests of the batch, decoding ones first. They may have advanced since."""
     lengths: Sequence[int]
-    """Tokens of each one's span."""
+    """Tokens of each request's span."""
     prefill_attention: int = 0
-    """Pairs of a prefill's query and a key that it sees, counted as if each saw its span's whole context."""
+    """Query-key pairs of prefills, counted as if each query saw its span's whole context."""
 
     @property
     def num_tokens(self) -> int:
@@ -44,7 +44,7 @@ class IterationRecord:
 
     @property
     def request_ids(self) -> list[str]:
-        """The requests of the batch, by their ids."""
+        """The ids of the batch's requests."""
         return [request.id for request in self.requests]
 
 
@@ -58,7 +58,7 @@ class Stopwatch:
         self.select_s = self.build_s = self.forward_s = self.sample_s = 0.0
 
     def lap(self) -> float:
-        """Seconds since the last lap."""
+        """Return the seconds since the last lap, and start the next."""
         now = time.monotonic()
         lap, self._at_s = now - self._at_s, now
         return lap

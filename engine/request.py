@@ -1,4 +1,4 @@
-"""One request on its way through the engine."""
+"""One request and its state in the engine."""
 
 import time
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from orcastream.schemas.sampling import SamplingParams
 from orcastream.schemas.seed import derived_seed
 from orcastream.schemas.stopping import FinishReason
 
-if TYPE_CHECKING:  # whoever wants policies alone does not wait for torch
+if TYPE_CHECKING:  # code that needs only the policies does not wait for torch
     from orcastream.engine.model.adapters.adapter import Adapter
     from orcastream.engine.sampling.masks import Matcher
 
@@ -27,54 +27,54 @@ class RequestState(StrEnum):
     WAITING = "waiting"
     """In the pool, holding no KV blocks: new, or preempted."""
     INITIATION = "initiation"
-    """Its known tokens are being computed, in one chunk or several."""
+    """Its known tokens are being computed, in one or several chunks."""
     INCREMENT = "increment"
-    """All tokens but the last one are cached; each iteration adds one."""
+    """All tokens but the last are cached; each iteration adds one."""
     FINISHED = "finished"
-    """Ended, cancelled or failed; holds no KV blocks."""
+    """Ended, canceled or failed; holds no KV blocks."""
 
 
 INTERNAL = "\0"
-"""In no id of a request that is submitted: the engine names with it what it makes of one."""
+"""Not allowed in ids of submitted requests: the engine uses it in the ids of requests that it derives from one."""
 
 
 @dataclass(slots=True)
 class Timeline:
-    """When a request changed its state, in seconds of `time.monotonic()`; None: not yet."""
+    """When a request changed its state, in seconds of `time.monotonic()`; None means not yet."""
 
     submitted_s: float | None = None
     scheduled_s: float | None = None
     """First admission to a batch."""
     first_token_s: float | None = None
-    """First token of this engine; one that another engine generated earlier does not count."""
+    """First token of this engine; tokens that another engine generated before do not count."""
     finished_s: float | None = None
     chunks: list[tuple[float, int]] = field(default_factory=list)
-    """When each chunk had been computed, and its tokens; those recomputed after a preemption among them."""
+    """When each chunk had been computed, and its tokens; includes chunks recomputed after a preemption."""
     preempted_s: list[float] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """What to generate, and how far it is.
+    """What to generate, and how far generation has come.
 
-    `output_ids` given here are tokens that were generated elsewhere before: generation goes on behind them, and
-    positions, `min_tokens` and `max_tokens` count them. `max_tokens` None: sampling.max_tokens, or what the context
-    leaves. `seed` None: sampling.seed, or one derived from the id.
+    Initial `output_ids` are tokens that were generated elsewhere: generation continues after them, and positions,
+    `min_tokens` and `max_tokens` count them. `max_tokens` None: sampling.max_tokens, or the rest of the context.
+    `seed` None: sampling.seed, or a seed derived from the id.
 
-    An `id` is any text without INTERNAL, and that of no other unfinished request.
+    An `id` is any text without INTERNAL that no other unfinished request has.
 
-    What policies look at: `priority_class` (one of schemas.keys.CLASSES), `tenant`, the targets `ttft_slo_ms` and
-    `tbt_slo_ms` (milliseconds; None: none), `deadline_s` (seconds of `time.monotonic()`), `waited_s` (seconds that it
-    had waited before it was submitted). Cached prefixes are shared among requests of equal tenant and `cache_salt`
-    alone, and of one `adapter`, which changes what the model computes for the request; None: nothing does. Requests of
-    one `group` that are submitted with equal known tokens (the choices of one prompt) compute them once; they have one
-    adapter. With `beam` the request is a beam search. With a `matcher`, which is new, its outputs follow that. With
-    `prompt_logprobs` the log probability of each prompt token is told, and of so many likeliest ones in its place;
-    those of the first `prompt_told` tokens were told elsewhere before.
+    Policies read `priority_class` (one of schemas.keys.CLASSES), `tenant`, the targets `ttft_slo_ms` and `tbt_slo_ms`
+    (milliseconds; None: no target), `deadline_s` (seconds of `time.monotonic()`) and `waited_s` (seconds that the
+    request had waited before it was submitted). Cached prefixes are shared only among requests with the same tenant,
+    `cache_salt` and `adapter`; the adapter changes what the model computes for the request (None: nothing). Requests of
+    one `group` that are submitted with the same known tokens (the choices of one prompt) compute them once; they have
+    the same adapter. With `beam` the request is a beam search. A `matcher`, which must be new, constrains the outputs.
+    `prompt_logprobs` asks for the log probability of each prompt token, and of that many likeliest tokens at its
+    position; those of the first `prompt_told` tokens were reported elsewhere before.
 
-    The state changes through the methods below alone; a change that cannot follow the present state raises
-    IllegalTransition. How far a request is in its prefill follows from its state and `num_computed`, never from counts
-    of tokens alone: after a preemption the outputs are recomputed like a prompt.
+    The state changes only through the methods below; a change that cannot follow the current state raises
+    IllegalTransition. The progress of a prefill follows from the state and `num_computed`, never from token counts
+    alone: after a preemption the outputs are recomputed like a prompt.
     """
 
     id: str
@@ -103,36 +103,36 @@ class Request:
     tokens: list[int] = field(init=False, repr=False)
     """Prompt and outputs."""
     num_computed: int = field(default=0, init=False)
-    """How many tokens, from the start, have their keys and values in the cache, or will have when what is launched
-    has run."""
+    """Number of leading tokens whose keys and values are in the cache, or will be once the launched iterations have
+    run."""
     num_pending: int = field(default=0, init=False)
-    """Tokens that a launched iteration will bring, behind `tokens`."""
+    """Tokens after `tokens` that launched iterations will produce."""
     cached_tokens: int = field(default=0, init=False)
     """Prompt tokens that the prefix cache saved at the first admission."""
     chain: ContentChain = field(init=False, repr=False)
     """Names of the contents of its blocks."""
     kv: Sequence | None = field(default=None, init=False, repr=False)
-    """What it holds in the cache while it runs."""
+    """Its blocks in the cache while it runs."""
     swapped: SwappedSequence | None = field(default=None, init=False, repr=False)
-    """What it holds in host memory while it waits to go on."""
+    """Its blocks in host memory while it waits to resume."""
     interrupted: RequestState = field(default=RequestState.WAITING, init=False, repr=False)
-    """The state in which it was preempted last."""
+    """The state in which it was last preempted."""
     plannable: bool = field(default=True, init=False, repr=False)
-    """Whether more can be computed before what is pending is known."""
+    """Whether more can be computed before the pending tokens are known."""
     hypotheses: list["Request"] = field(default_factory=list, init=False, repr=False)
-    """Of a beam search that has begun: its running hypotheses, one list for all of them; the request is the first."""
+    """The running hypotheses of a beam search that has begun; all share this list, and the request is the first."""
     candidates: list[tuple[int, float]] | None = field(default=None, init=False, repr=False)
-    """Of a hypothesis: its likeliest next tokens, while it waits for the others."""
+    """The likeliest next tokens of a hypothesis, while it waits for the others."""
     changes: LogitChanges | None = field(default=None, init=False, repr=False)
-    """What its penalties and biases do to its logits."""
+    """The changes that its penalties and biases make to its logits."""
     takes_best: bool = field(default=False, init=False, repr=False)
-    """Whether its next token is simply the likeliest, always, and nothing more is asked for."""
+    """Whether its next token is always the likeliest, and it asks for nothing else."""
     num_matched: int = field(default=0, init=False, repr=False)
     """Output tokens that its matcher has seen."""
     stop_ids: frozenset[int] = field(default=frozenset(), init=False, repr=False)
-    """Tokens that end it; resolved when it is submitted."""
+    """Tokens that end it; resolved on submission."""
     followers: list["Request"] = field(default_factory=list, init=False, repr=False)
-    """Requests of its group, whose known tokens it computes for them."""
+    """Requests of its group whose known tokens it computes for them."""
     finish_reason: FinishReason | None = field(default=None, init=False)
     timeline: Timeline = field(default_factory=Timeline, init=False, repr=False)
 
@@ -159,43 +159,43 @@ class Request:
 
     @property
     def num_outputs(self) -> int:
-        """Output tokens so far; the position of the next one."""
+        """Number of output tokens so far, which is the position of the next one."""
         return len(self.tokens) - len(self.prompt_ids)
 
     @property
     def num_uncomputed(self) -> int:
-        """Tokens, known or about to be, that are not in the cache; 0 only while a hypothesis waits for the others."""
+        """Known and pending tokens that are not in the cache; 0 only while a hypothesis waits for the others."""
         return len(self.tokens) + self.num_pending - self.num_computed
 
     @property
     def tells_prompt(self) -> bool:
-        """Whether log probabilities of its prompt are still to be told."""
+        """Whether log probabilities of its prompt are still to be reported."""
         return self.prompt_logprobs is not None and self.prompt_told < len(self.prompt_ids)
 
     @property
     def num_matchable(self) -> int:
-        """Known tokens that may be found in the cache, the last of which is computed in any case.
+        """Number of leading known tokens that may be found in the cache; the last of them is computed in any case.
 
-        Before a token whose log probability is to be told, all have to be computed.
+        If log probabilities of the prompt are still to be reported, tokens after `prompt_told` must be computed.
         """
         return max(1, self.prompt_told) if self.tells_prompt else len(self.tokens)
 
     @property
     def places(self) -> int:
-        """Places in the batch that it takes, for itself and for those that it will split into."""
+        """Places in the batch that it takes, for itself and for the requests that it will split into."""
         if self.beam is not None and not self.hypotheses:
             return self.beam.width
         return 1 + len(self.followers)
 
     @property
     def most_tokens(self) -> int:
-        """Most prompt and output tokens that the request can come to; `max_tokens` must be resolved."""
+        """Most prompt and output tokens that the request can reach; ValueError until `max_tokens` is resolved."""
         if self.max_tokens is None:
             raise ValueError(f"max_tokens of request {self.id!r} is not resolved yet")
         return len(self.prompt_ids) + self.max_tokens
 
     def arrive(self, arrival: int) -> None:
-        """Enter a pool: stamps the arrival."""
+        """Enter a pool: stamp the arrival."""
         if self.state is not RequestState.WAITING or self.arrival >= 0:
             raise IllegalTransition(f"request {self.id!r} was submitted before")
         self.arrival = arrival
@@ -210,15 +210,15 @@ class Request:
             self.cached_tokens = min(num_cached, len(self.prompt_ids))
 
     def resume(self, kv: Sequence) -> None:
-        """WAITING → INITIATION or INCREMENT: back from host memory, where it was."""
+        """WAITING → INITIATION or INCREMENT: back from host memory, in its state before the preemption."""
         if self.swapped is None:
             raise IllegalTransition(f"request {self.id!r} was not swapped out")
         self._move(self.interrupted, RequestState.WAITING)
         self.kv, self.swapped = kv, None
 
     def launch(self, num_tokens: int) -> bool:
-        """INITIATION or INCREMENT: `num_tokens` more tokens are being computed; whether one is sampled behind them."""
-        # No property is asked here, nor in `append`: both run for every request of every iteration.
+        """INITIATION or INCREMENT: compute `num_tokens` more tokens. Return whether one is sampled after them."""
+        # Avoids properties, as does `append`: both run for every request of every iteration.
         left = len(self.tokens) + self.num_pending - self.num_computed - num_tokens
         if left < 0 or self.state not in (RequestState.INITIATION, RequestState.INCREMENT):
             raise IllegalTransition(
@@ -235,8 +235,8 @@ class Request:
 
     @staticmethod
     def launch_decodes(requests: Iterable["Request"]) -> None:
-        """`launch(1)` of each of `requests` that has not ended and lacks that one token, as those that decode do."""
-        # Written out: it runs for every request of every iteration.
+        """Call `launch(1)` for each of `requests`, decoding requests that lack one token, unless it has finished."""
+        # Inlined, as it runs for every request of every iteration.
         for request in requests:
             known = len(request.tokens) + request.num_pending
             if request.num_computed + 1 != known or request.state is not RequestState.INCREMENT:
@@ -249,11 +249,11 @@ class Request:
             request.plannable = (most is None or known + 1 < len(request.prompt_ids) + most) and request.beam is None
 
     def chunk_computed(self, num_tokens: int) -> None:
-        """Stamp a chunk of a prefill that has been computed."""
+        """Stamp a computed chunk of a prefill."""
         self.timeline.chunks.append((time.monotonic(), num_tokens))
 
     def append(self, token: int) -> None:
-        """`token`, which was pending, is known."""
+        """Add `token`, which was pending and is known now."""
         if not self.num_pending:
             raise IllegalTransition(f"request {self.id!r} has {self.num_uncomputed} tokens to compute before the next")
         self.num_pending -= 1
@@ -264,7 +264,7 @@ class Request:
 
     @staticmethod
     def append_each(requests: Iterable["Request"], tokens: Iterable[int]) -> None:
-        """`append` to each of `requests` its one of `tokens`."""
+        """Call `append` for each of `requests` with its token."""
         for request, token in zip(requests, tokens, strict=True):
             if not request.num_pending or request.timeline.first_token_s is None:
                 request.append(token)
@@ -274,19 +274,19 @@ class Request:
             request.output_ids.append(token)  # type: ignore[union-attr]  # as in `append`
 
     def consider(self, candidates: list[tuple[int, float]]) -> None:
-        """Instead of the pending token come `candidates` for it: a hypothesis waits for the others now."""
+        """Replace the pending token with `candidates` for it; the hypothesis then waits for the others."""
         self.num_pending -= 1
         self.candidates = candidates
 
     def branch(self, kv: Sequence, tokens: list[int]) -> None:
-        """Become the hypothesis of `tokens`, all but the last of which `kv` holds."""
+        """Become the hypothesis with `tokens`; `kv` holds all but the last of them."""
         self.state = RequestState.INCREMENT
         self.kv, self.chain, self.num_computed = kv, kv.chain, len(tokens) - 1
         self.tokens, self.output_ids = tokens, tokens[len(self.prompt_ids) :]
         self.candidates, self.plannable = None, True
 
     def follow(self, leader: "Request", kv: Sequence) -> None:
-        """WAITING → INCREMENT: `leader` computed what it knows; `kv` shares its blocks, and one token is pending."""
+        """WAITING → INCREMENT: `leader` has computed the known tokens; `kv` shares its blocks, one token is pending."""
         self._move(RequestState.INCREMENT, RequestState.WAITING)
         self.kv, self.num_computed, self.num_pending = kv, len(self.tokens), 1
         self.chain = kv.chain
@@ -294,12 +294,12 @@ class Request:
         self.timeline.scheduled_s = leader.timeline.scheduled_s
 
     def preempt(self, swapped: SwappedSequence | None = None) -> None:
-        """INITIATION or INCREMENT → WAITING. What it held is in host memory, or will be computed again."""
+        """INITIATION or INCREMENT → WAITING. Its blocks are in host memory, or will be recomputed."""
         if self.num_pending:
             raise IllegalTransition(f"request {self.id!r} cannot be preempted: a token is pending")
         self.kv, self.swapped, self.interrupted = None, swapped, self.state
         self._move(RequestState.WAITING, RequestState.INITIATION, RequestState.INCREMENT)
-        if self.candidates is not None:  # they come again with the last token, which is computed again
+        if self.candidates is not None:  # recomputing the last token yields them again
             self.candidates, self.plannable = None, True
             self.num_computed -= 1
         if swapped is None:
@@ -307,7 +307,7 @@ class Request:
         self.timeline.preempted_s.append(time.monotonic())
 
     def finish(self, reason: FinishReason | None) -> None:
-        """Any other state → FINISHED; no reason: cancelled or failed. Its blocks must be free."""
+        """Any other state → FINISHED; no reason means canceled or failed. Its blocks must be free."""
         self._move(RequestState.FINISHED, RequestState.WAITING, RequestState.INITIATION, RequestState.INCREMENT)
         self.finish_reason, self.num_pending = reason, 0
         self.timeline.finished_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Whether a request can be computed at all."""
+"""Validation of submitted requests: whether they can be computed at all."""
 
 from collections.abc import Collection, Container
 from math import inf
@@ -13,7 +13,7 @@ from orcastream.schemas.stopping import first_finish
 
 
 def check_request(request: Request, limits: ModelLimits, eos_token_ids: Collection[int], known: Container[str]) -> int:
-    """The resolved max_tokens of a request that may be submitted; InvalidRequest names what is wrong."""
+    """Return the resolved max_tokens of a valid request. Raises InvalidRequest, which names the invalid field."""
     if request.id in known:
         raise InvalidRequest("id", request.id, "an id that no unfinished request has")
     if INTERNAL in request.id:
@@ -52,7 +52,7 @@ def check_request(request: Request, limits: ModelLimits, eos_token_ids: Collecti
 
 
 def _check_service(request: Request) -> None:
-    """What policies go by."""
+    """Check the fields that policies read."""
     if request.priority_class not in CLASSES:
         raise InvalidRequest("priority_class", request.priority_class, f"one of {', '.join(CLASSES)}")
     for field in ("ttft_slo_ms", "tbt_slo_ms"):
@@ -64,7 +64,7 @@ def _check_service(request: Request) -> None:
 
 
 def _check_prompt_logprobs(request: Request) -> None:
-    """A count that can be met, and a prompt that is told in one piece."""
+    """Check the number of log probabilities, and how many were reported before."""
     count, told = request.prompt_logprobs, request.prompt_told
     if count is not None and not 0 <= count <= MAX_LOGPROBS:
         raise InvalidRequest("prompt_logprobs", count, f"0 to {MAX_LOGPROBS}, or None")
@@ -75,7 +75,7 @@ def _check_prompt_logprobs(request: Request) -> None:
 
 
 def _check_matcher(request: Request, eos_token_ids: Collection[int]) -> None:
-    """What says where an output may end has to be able to end it, and nothing else may forbid it."""
+    """Check that the matcher can end the output, and that nothing else forbids it."""
     if request.beam is not None:
         raise InvalidRequest("matcher", request.matcher, "none with a beam search")
     if request.sampling.ignore_eos or not eos_token_ids:
@@ -85,7 +85,7 @@ def _check_matcher(request: Request, eos_token_ids: Collection[int]) -> None:
 
 
 def _check_beam(request: Request) -> None:
-    """A beam search is greedy over whole outputs: whatever shapes a single draw has no meaning in it."""
+    """Reject parameters of single draws: a beam search is greedy over whole outputs."""
     params = request.sampling
     for field, value, allowed in (
         ("temperature", params.temperature, (0, 1)),

@@ -1,1 +1,1 @@
-"""The KV cache: blocks, tables, tensors, size."""
+"""The KV cache: blocks, block tables, tensors and size."""

@@ -1,4 +1,4 @@
-"""A picture of one layer group's blocks: what each is used for, and by whom."""
+"""A picture of one layer group's blocks: what each is used for, and by which request."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from orcastream.engine.kv.group import GroupCache
 from orcastream.engine.kv.sequence import NO_BLOCK, Sequence
 
 MOST_CELLS = 4096
-"""Of a larger pool every n-th block is shown, so that a picture costs the same however large the cache is."""
+"""A larger pool shows only every n-th block, so that the cost of a picture is bounded for any cache size."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockMap:
-    """Cells, of which each shows one block: number 0, `stride`, 2 * `stride`, … of `num_blocks`.
+    """Cells that each show one block: number 0, `stride`, 2 * `stride`, … of `num_blocks`.
 
-    `runs` are pairs: a code, and how many neighbouring cells have it. Codes: 0 blank, 1 free with content that can be
-    used again, 2 * (place + 2) held by the request in that place, and 1 more where several hold it (the first of them
-    counts); 2 and 3 where the request is in no place that was told.
+    `runs` are pairs: a code, and how many neighboring cells have it. Codes: 0 blank, 1 free with reusable content,
+    2 * (place + 2) held by the request in that place, plus 1 if several hold it (the first of them counts); 2 and 3 if
+    no holder with a place is given.
     """
 
     window: int | None
@@ -28,7 +28,7 @@ class BlockMap:
 
     @classmethod
     def of(cls, group: GroupCache, holders: Iterable[tuple[int, Sequence]]) -> "BlockMap":
-        """As the blocks of `group` are now; `holders` are open sequences with their places. Any thread may ask."""
+        """Return the map of `group` now; `holders` are open sequences with their places. Any thread may call this."""
         pool = group.pool
         stride = -(-pool.num_blocks // MOST_CELLS)
         codes: list[int] = list(pool.uses(stride))

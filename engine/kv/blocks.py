@@ -1,4 +1,4 @@
-"""The pool of KV cache blocks: who may write where, and what stays for reuse."""
+"""The pool of KV cache blocks: reference counts, and the names of reusable content."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
@@ -8,28 +8,27 @@ from orcastream.engine.errors import IntegrityError, OutOfBlocks
 
 
 class BlockUse(IntEnum):
-    """What a block is used for."""
+    """The use of a block."""
 
     BLANK = 0
-    """Nobody holds it, and its content is of no use."""
+    """Free, without reusable content."""
     REUSABLE = 1
-    """Nobody holds it, and its content can be used again."""
+    """Free, with reusable content."""
     HELD = 2
     SHARED = 3
-    """Several hold it."""
+    """Held by several sequences."""
 
 
 class BlockPool:
     """Hands out block numbers 0 … num_blocks-1 and counts the references to each (PagedAttention, SOSP'23).
 
     A block is free exactly while its count is 0. Free blocks whose content has a name (a digest of all tokens up to
-    its end) wait in `_reusable`, the least recently used in front, for somebody who can use that content; the others
-    wait in `_blank`. `take` prefers blank ones and then evicts the least recently used. Every operation is O(1)
-    per block.
+    its end) wait in `_reusable`, least recently used first, for a sequence that can use that content; the others wait
+    in `_blank`. `take` prefers blank blocks and then evicts the least recently used. Every operation is O(1) per block.
     """
 
     def __init__(self, num_blocks: int, evicted: Callable[[list[int], list[bytes]], None] | None = None) -> None:
-        """`evicted` is told of the blocks, with their names, whose content is about to be overwritten."""
+        """`evicted` is called with the blocks, and their names, whose content is about to be overwritten."""
         if num_blocks < 1:
             raise ValueError(f"a pool of {num_blocks} blocks: it must have at least 1")
         self.num_blocks = num_blocks
@@ -42,21 +41,21 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds, reusable ones among them."""
+        """Free blocks, including reusable ones."""
         return len(self._blank) + len(self._reusable)
 
     @property
     def num_used(self) -> int:
-        """Blocks that somebody holds."""
+        """Held blocks."""
         return self.num_blocks - self.num_free
 
     @property
     def num_reusable(self) -> int:
-        """Free blocks whose content can be used again."""
+        """Free blocks whose content can be reused."""
         return len(self._reusable)
 
     def take(self, count: int) -> list[int]:
-        """Blocks with one reference and no name; OutOfBlocks, and nothing changed, where too few are free."""
+        """Return blocks with one reference and no name; OutOfBlocks, and nothing changed, if too few are free."""
         if count > self.num_free:
             raise OutOfBlocks(f"{count} blocks are needed, {self.num_free} of {self.num_blocks} are free")
         blank = min(count, len(self._blank))
@@ -73,7 +72,7 @@ class BlockPool:
         return blocks
 
     def take_one(self) -> int:
-        """As `take(1)`: the blank block that most decode steps need, without more ado."""
+        """Do as `take(1)`, with a fast path for the single blank block that most decode steps need."""
         if not self._blank:
             return self.take(1)[0]
         block = self._blank.popleft()
@@ -81,7 +80,7 @@ class BlockPool:
         return block
 
     def hold(self, block: int) -> None:
-        """One more holds `block`, which is held already or reusable."""
+        """Add a reference to `block`, which is held or reusable."""
         if not self._references[block]:
             if block not in self._reusable:
                 raise IntegrityError(f"block {block} is free and cannot be shared")
@@ -89,7 +88,7 @@ class BlockPool:
         self._references[block] += 1
 
     def drop(self, block: int) -> None:
-        """One fewer holds `block`; the last one leaves it reusable if it has a name."""
+        """Remove a reference to `block`; without references it is reusable if it has a name, else blank."""
         count = self._references[block]
         if not count:
             raise IntegrityError(f"block {block} was released twice")
@@ -101,29 +100,29 @@ class BlockPool:
                 self._reusable[block] = None
 
     def is_shared(self, block: int) -> bool:
-        """Whether more than one holds it, so that a writer needs a copy."""
+        """Whether it has several holders, so that a writer needs a copy."""
         return self._references[block] > 1
 
     def is_free(self, block: int) -> bool:
-        """Whether nobody holds it."""
+        """Whether it has no holder."""
         return not self._references[block]
 
     def find(self, name: bytes) -> int | None:
-        """The block with that content."""
+        """Return the block with that content, or None."""
         return self._by_name.get(name)
 
     def name(self, block: int, name: bytes) -> None:
-        """Say what a held block contains. Where another block has that name already, this one stays nameless."""
+        """Name the content of a held block. If another block already has that name, this one stays nameless."""
         if name not in self._by_name and self._names[block] is None:
             self._names[block] = name
             self._by_name[name] = block
 
     def names(self) -> Collection[bytes]:
-        """All names that blocks have."""
+        """Return the names of all blocks."""
         return self._by_name.keys()
 
     def unname(self, block: int) -> None:
-        """Its content is of no use any more."""
+        """Remove its name: its content must not be reused."""
         name = self._names[block]
         if name is not None:
             self._names[block] = None
@@ -133,7 +132,7 @@ class BlockPool:
                 self._blank.append(block)
 
     def uses(self, stride: int) -> list[BlockUse]:
-        """What every `stride`-th block is used for. Any thread may ask: they may be those of neighbouring moments."""
+        """Return the use of every `stride`-th block. Any thread may call this; states may be from nearby moments."""
         references, names = self._references[::stride], self._names[::stride]
         return [
             (BlockUse.SHARED if count > 1 else BlockUse.HELD)
@@ -143,7 +142,7 @@ class BlockPool:
         ]
 
     def check_integrity(self, held: Sequence[int]) -> None:
-        """IntegrityError unless `held`, every block once per holder, accounts for every reference."""
+        """Raise IntegrityError unless `held`, every block once per holder, accounts for every reference."""
         counts = [0] * self.num_blocks
         for block in held:
             counts[block] += 1

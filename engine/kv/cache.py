@@ -1,4 +1,4 @@
-"""The KV cache: one owner of blocks, tables, names, tensors and host memory."""
+"""The KV cache: the owner of blocks, block tables, names, tensors and host memory."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
@@ -10,25 +10,25 @@ from orcastream.engine.kv.space import CacheSpace
 
 
 class KVCache(CacheSpace):
-    """Keys and values of all requests that run, in blocks of `block_size` tokens, and of prefixes worth keeping.
+    """Keys and values of all running requests and of reusable prefixes, in blocks of `block_size` tokens.
 
-    | what | where |
+    | aspect | rule |
     |---|---|
-    | which layers share tables | groups by window; a group's pool, tables and tensors are one GroupCache |
-    | what a request holds | a Sequence: `open`, `grow` before tokens are computed, `computed` after, `close` |
-    | who may write | the only holder of a block; `grow` copies a shared one first (copy on write) |
-    | what can be reused | blocks by their content (PrefixCache), until evicted, least recently used first |
-    | what is away | `swap_out` and `swap_in`; evicted named blocks go to host memory, too, where there is some |
+    | layers that share block tables | groups by window; a group's pool, tables and tensors are one GroupCache |
+    | blocks of a request | a Sequence: `open`, `grow` before tokens are computed, `computed` after, `close` |
+    | writing | only the sole holder of a block may write; `grow` first copies a shared block (copy on write) |
+    | reuse | blocks by their content (PrefixCache), until evicted, least recently used first |
+    | host memory | `swap_out` and `swap_in`; evicted named blocks go to host memory, too, if there is any |
 
-    Nothing here knows requests or scheduling. Numbers of tokens count from a sequence's first one.
+    This class knows nothing of requests or scheduling. Token counts start at a sequence's first token.
     """
 
     # -- the life of a sequence ---------------------------------------------------------------------------------
 
     def open(self, chain: ContentChain, num_tokens: int, tokens: Items[int] = ()) -> tuple[Sequence, int]:
-        """A sequence for `num_tokens` known tokens, and how many of them it has already: those of a cached prefix.
+        """Return a sequence for `num_tokens` known tokens, and how many of them it already has from a cached prefix.
 
-        With `tokens` themselves the match may end inside a block, which is copied. There must be a free row: `fits`.
+        If `tokens` are given, the match may end inside a block, which is copied. A row must be free; see `fits`.
         """
         sequence = self._new(chain, self._prefixes.generation(chain))
         cached = self._prefixes.adopt(sequence, num_tokens, tokens)
@@ -41,9 +41,9 @@ class KVCache(CacheSpace):
         return sequence
 
     def grow(self, sequence: Sequence, start: int, stop: int) -> bool:
-        """Let tokens `start` … `stop - 1` be written; False, and nothing changed, where blocks are lacking.
+        """Make tokens `start` … `stop - 1` writable. Return False, and take no blocks, if too few are free.
 
-        Tokens before `start` that no later query can see are given up in either case.
+        Blocks before `start` that no later query can see are released in either case.
         """
         size = self.block_size
         copied = start // size if start % size else None
@@ -69,13 +69,13 @@ class KVCache(CacheSpace):
         return True
 
     def computed(self, sequence: Sequence, tokens: Items[int], num_computed: int) -> None:
-        """The first `num_computed` of `tokens` are in the cache: full blocks can be reused from now on."""
+        """Note that the first `num_computed` of `tokens` are in the cache: full blocks can be reused from now on."""
         self._prefixes.name(sequence, tokens, num_computed)
 
     def close(self, sequence: Sequence, computed: Items[int] = ()) -> None:
-        """Give everything back; what has a name can be reused until it is evicted.
+        """Release all blocks; named ones can be reused until they are evicted.
 
-        So can the last block, though it is not full, where the tokens that have been `computed` are told.
+        If the `computed` tokens are given, so can the last block, even if it is not full.
         """
         self._prefixes.name_tail(sequence, computed)
         self._truncate(sequence, 0)
@@ -84,15 +84,15 @@ class KVCache(CacheSpace):
         self._rows.append(sequence.row)
 
     def discard(self, sequence: Sequence) -> None:
-        """Close a sequence whose keys and values are not to be trusted.
+        """Close a sequence whose keys and values cannot be trusted.
 
-        Nothing that may follow from them is reused, which is all that its tenant and salt have in the cache.
+        Nothing that may derive from them is reused: all that its tenant, salt and adapter have in the cache.
         """
         self._prefixes.distrust(sequence.chain.root, self._sequences.values())
         self.close(sequence)
 
     def sequence_of(self, num_tokens: int) -> Sequence:
-        """A new sequence with room for `num_tokens` tokens; OutOfBlocks where there is none."""
+        """Return a new sequence with room for `num_tokens` tokens. Raises OutOfBlocks if they do not fit."""
         sequence, _ = self.open(ContentChain("", ""), num_tokens)
         if not self.grow(sequence, 0, num_tokens):
             self.close(sequence)
@@ -100,7 +100,7 @@ class KVCache(CacheSpace):
         return sequence
 
     def fork(self, sequence: Sequence, num_tokens: int) -> Sequence | None:
-        """A second sequence of the first `num_tokens`, which shares blocks until one writes there; None: no row."""
+        """Return a second sequence of the first `num_tokens` that shares blocks, copy on write; None if no row is free."""
         length = self._blocks_seen_from(sequence, num_tokens)
         if not self._rows:
             return None
@@ -112,14 +112,13 @@ class KVCache(CacheSpace):
                 group.pool.hold(block)
                 group.append(twin, block)
         twin.num_named = twin.num_promised = min(sequence.num_named, num_tokens // self.block_size)
-        sequence.capacity = twin.capacity = 0  # whoever writes next asks `grow`
+        sequence.capacity = twin.capacity = 0  # the next to write must call `grow`
         return twin
 
     def truncate(self, sequence: Sequence, num_tokens: int) -> None:
-        """Take tokens back, as a verifier of drafts does with those that were wrong: only the first `num_tokens` stay.
+        """Keep only the first `num_tokens` tokens, as a verifier of drafts does to drop rejected ones.
 
-        Of those that go none may have been named; IntegrityError, too, where the next query can see what a window has
-        given up.
+        Raises IntegrityError if a dropped block has been named, or if the next query can see a released block.
         """
         length = self._blocks_seen_from(sequence, num_tokens)
         full = num_tokens // self.block_size
@@ -131,7 +130,10 @@ class KVCache(CacheSpace):
         sequence.capacity = min(sequence.capacity, num_tokens)  # the last block may be shared: `grow` looks
 
     def _blocks_seen_from(self, sequence: Sequence, num_tokens: int) -> int:
-        """Blocks of the first `num_tokens` tokens; IntegrityError unless it has all that the next query can see."""
+        """Return the number of blocks of the first `num_tokens` tokens.
+
+        Raises IntegrityError unless the sequence has all blocks that the next query can see.
+        """
         length = -(-num_tokens // self.block_size)
         if length > len(sequence):
             raise IntegrityError(f"a sequence with {len(sequence)} blocks does not hold {num_tokens} tokens")
@@ -146,19 +148,19 @@ class KVCache(CacheSpace):
     # -- host memory --------------------------------------------------------------------------------------------
 
     def can_swap_out(self, sequence: Sequence) -> bool:
-        """Whether host memory has room for all that it holds."""
+        """Whether host memory has room for all blocks of `sequence`."""
         return self._swap_space.has_room(sequence)
 
     def swap_out(self, sequence: Sequence) -> SwappedSequence:
-        """Move a sequence to host memory, where `can_swap_out` found room."""
+        """Move a sequence to host memory; `can_swap_out` must be true."""
         swapped = self._swap_space.store(sequence)
         self.close(sequence)
         return swapped
 
     def can_swap_in(self, swapped: SwappedSequence, beside: Iterable[tuple[Sequence, int]] = ()) -> bool:
-        """Whether it finds a row, its blocks, and one more to go on with unless it has all there are.
+        """Whether there are a row and blocks for it, and one more block to continue unless it needs the whole pool.
 
-        What `beside` still lack is set aside, as in `fits`.
+        Blocks that `beside` still lack are reserved, as in `fits`.
         """
         return bool(self._rows) and all(
             min(len(slots) + 1, group.pool.num_blocks) <= free
@@ -166,7 +168,7 @@ class KVCache(CacheSpace):
         )
 
     def swap_in(self, swapped: SwappedSequence) -> Sequence:
-        """Bring a sequence back, where `can_swap_in` found room."""
+        """Bring a sequence back to the device; `can_swap_in` must be true."""
         sequence = self._new(swapped.chain, swapped.generation)
         named = swapped.num_named if self._prefixes.trusts(swapped) else 0
         self._swap_space.restore(swapped, sequence, named)
@@ -175,13 +177,13 @@ class KVCache(CacheSpace):
         return sequence
 
     def drop(self, swapped: SwappedSequence) -> None:
-        """Its request has ended: free its host memory."""
+        """Free the host memory of a sequence whose request has ended."""
         self._swap_space.drop(swapped)
 
     # -- the rest -----------------------------------------------------------------------------------------------
 
     def check_integrity(self) -> None:
-        """IntegrityError where sequences, pools, tables, promises and host memory disagree."""
+        """Raise IntegrityError if sequences, pools, tables, promises and host memory disagree."""
         sequences = list(self._sequences.values())
         for group in self.groups:
             group.check_integrity(sequences, self._swap_space.pinned(group.index))

@@ -1,19 +1,19 @@
-"""What is known to follow a prefix: for a match that ends inside a block."""
+"""Known continuations of prefixes, for matches that end inside a block."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
 
 _MOST_COMPARED = 64
-"""Continuations of one prefix that are compared, the newest first."""
+"""Most continuations of one prefix that are compared, newest first."""
 
 
 class Continuations:
-    """Per prefix the blocks that continue it, by their tokens: the edges of a radix tree whose nodes are digests.
+    """The blocks that continue each prefix, with their tokens: the edges of a radix tree whose nodes are digests.
 
-    A block is found by its first tokens, all that it shares with a prompt, where the chain of digests can only tell
-    that it is not the same. At most `most` edges are kept, the oldest go first; whether a block is still in the cache
-    is for the caller to find out.
+    A block is found by the tokens at its start that it shares with a prompt; its digest alone could only tell that the
+    whole block differs. At most `most` edges are kept, and the oldest are dropped first. The caller checks whether a
+    block is still in the cache.
     """
 
     def __init__(self, most: int) -> None:
@@ -25,7 +25,7 @@ class Continuations:
         return len(self._parents)
 
     def add(self, parent: bytes, digest: bytes, tokens: Sequence[int]) -> None:
-        """The block named `digest`, which holds `tokens`, continues the prefix that ends with `parent`."""
+        """Note that block `digest`, which holds `tokens`, continues the prefix that ends with `parent`."""
         if digest in self._parents:
             self._parents.move_to_end(digest)
             self._after[parent].move_to_end(digest)
@@ -36,7 +36,7 @@ class Continuations:
         self._after.setdefault(parent, OrderedDict())[digest] = tuple(tokens)
 
     def forget(self, digest: bytes) -> None:
-        """That block is not in the cache any more."""
+        """Forget block `digest`, which is no longer in the cache."""
         parent = self._parents.pop(digest, None)
         if parent is not None:
             del self._after[parent][digest]
@@ -44,7 +44,7 @@ class Continuations:
                 del self._after[parent]
 
     def longest(self, parent: bytes, tokens: Sequence[int]) -> tuple[bytes, int] | None:
-        """The block after `parent` that begins with most of `tokens`, and how many of them; None: no such token."""
+        """Return the block after `parent` that shares most leading `tokens`, and how many; None if none shares any."""
         found: tuple[bytes, int] | None = None
         edges = self._after.get(parent)
         for digest, continuation in islice(reversed(edges.items()), _MOST_COMPARED) if edges else ():
@@ -55,7 +55,7 @@ class Continuations:
 
 
 def _shared(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """Return the length of the common prefix."""
     length = 0
     for one, other in zip(left, right, strict=False):
         if one != other:

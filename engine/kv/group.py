@@ -1,4 +1,4 @@
-"""The blocks of one layer group."""
+"""The blocks, block tables and host slots of one layer group."""
 
 from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from orcastream.engine.kv.store import KVStore
 
 Digests = Items[bytes]
-"""Names of contents, in the order of the tokens."""
+"""Names of block contents, in token order."""
 
 
 class GroupCache:
-    """Pool, tables and tensors of the layers of one window; KVCache keeps all groups in step.
+    """Pool, tables and tensors of the layers with one window; KVCache keeps all groups in step.
 
-    Layers with a window of w hold, for a span of c tokens, the w - 1 tokens before it and the span itself: whatever
-    lies farther back is given back to the pool.
+    Layers with a window of w hold, for a span of c tokens, the w - 1 tokens before it and the span itself; older blocks
+    return to the pool.
     """
 
     def __init__(
@@ -50,37 +50,37 @@ class GroupCache:
             self._bound = most_blocks_touched(group.window - 1 + longest_span, block_size)
 
     def most_blocks(self, num_tokens: int) -> int:
-        """Most blocks that a sequence which comes to `num_tokens` tokens holds at any one time."""
+        """Return the most blocks that a sequence of up to `num_tokens` tokens holds at any time."""
         blocks = -(-num_tokens // self._block_size)
         return blocks if self._bound is None else min(blocks, self._bound)
 
     def num_held(self, sequence: Sequence) -> int:
-        """Blocks of this group that `sequence` holds."""
+        """Return the number of blocks of this group that `sequence` holds."""
         return len(sequence.blocks[self.index]) - sequence.first[self.index]
 
     def first_visible(self, start: int) -> int:
-        """The first block that a query at position `start` or later can see."""
+        """Return the first block that a query at position `start` or later can see."""
         return 0 if self.window is None else max(0, start - self.window + 1) // self._block_size
 
     def new_blocks(self, digests: Digests, num_tokens: int, matched: int) -> int:
-        """Most free blocks that a sequence takes which comes to `num_tokens` and reuses its first `matched` blocks.
+        """Return the most free blocks taken by a sequence of `num_tokens` that reuses its first `matched` blocks.
 
-        What is reused and held by somebody costs nothing, but a window that moves on replaces it.
+        A reused block that is held already costs nothing until the window moves past it.
         """
         reused = digests[self.first_visible(matched * self._block_size) : matched]
         new = -(-num_tokens // self._block_size) - matched + sum(map(self._cost_of_reuse, reused))
         return min(new, self.most_blocks(num_tokens))
 
     def has(self, digest: bytes) -> bool:
-        """Whether content of that name is on the device or in host memory."""
+        """Whether content with that name is on the device or in host memory."""
         return self.pool.find(digest) is not None or self.host.find(digest) is not None
 
     def names(self) -> list[bytes]:
-        """Names of all content on the device and in host memory."""
+        """Return the names of all content on the device and in host memory."""
         return [*self.pool.names(), *self.host.names()]
 
     def give_back(self, sequence: Sequence, first: int) -> None:
-        """Drop what `sequence` holds in front of block `first`."""
+        """Drop the blocks of `sequence` before block `first`."""
         blocks, row = sequence.blocks[self.index], self.tables.array[sequence.row]
         for index in range(sequence.first[self.index], min(first, len(blocks))):
             self.pool.drop(blocks[index])
@@ -89,18 +89,18 @@ class GroupCache:
         sequence.first[self.index] = max(sequence.first[self.index], min(first, len(blocks)))
 
     def append(self, sequence: Sequence, block: int) -> None:
-        """`block`, which is held for it, comes next in the table."""
+        """Append `block`, which already has a reference for `sequence`, to its table."""
         blocks = sequence.blocks[self.index]
         self.tables.array[sequence.row, len(blocks)] = block
         blocks.append(block)
 
     def skip(self, sequence: Sequence, count: int) -> None:
-        """The first `count` blocks of an empty table lie behind the window."""
+        """Mark the first `count` blocks of an empty table as outside the window."""
         sequence.blocks[self.index].extend([NO_BLOCK] * count)
         sequence.first[self.index] = count
 
     def own(self, sequence: Sequence, index: int) -> None:
-        """Let `sequence` write into block `index` of its table: into a copy, if others hold it (copy on write)."""
+        """Make block `index` of the table writable for `sequence`: copy it if others hold it (copy on write)."""
         shared = sequence.blocks[self.index][index]
         if not self.pool.is_shared(shared):
             self.pool.unname(shared)
@@ -110,7 +110,7 @@ class GroupCache:
         self.tables.array[sequence.row, index] = block
 
     def truncate(self, sequence: Sequence, length: int) -> None:
-        """Drop all blocks of the table from number `length` on, the last one first: it is the first to be evicted."""
+        """Drop all blocks of the table from number `length` on, last first, so that the last is evicted first."""
         blocks, row = sequence.blocks[self.index], self.tables.array[sequence.row]
         row[length : len(blocks)] = 0
         while len(blocks) > length:
@@ -120,9 +120,9 @@ class GroupCache:
         sequence.first[self.index] = min(sequence.first[self.index], length)
 
     def reuse(self, sequence: Sequence, digests: Digests) -> bool:
-        """Append blocks with these contents, which are there; False, and nothing changed: no room to bring them back.
+        """Append blocks with these contents, which must exist. Return False, and change nothing, if blocks are lacking.
 
-        What is on the device is held first, so that what comes from host memory does not evict it.
+        Blocks on the device are held first, so that blocks from host memory do not evict them.
         """
         found = [self.pool.find(digest) for digest in digests]
         held = [block for block in found if block is not None]
@@ -139,7 +139,7 @@ class GroupCache:
         return True
 
     def can_copy(self, digest: bytes) -> bool:
-        """Whether that content is on the device, with a free block beside it to be copied to."""
+        """Whether that content is on the device, and another block is free for a copy."""
         block = self.pool.find(digest)
         return block is not None and self.pool.num_free > self.pool.is_free(block)
 
@@ -148,11 +148,11 @@ class GroupCache:
         source = self.pool.find(digest)
         if source is None:
             raise IntegrityError("what is to be copied is not there")
-        self.pool.hold(source)  # or the copy might take its place
+        self.pool.hold(source)  # or the copy might evict it
         self.append(sequence, self._copy(source))
 
     def _copy(self, held: int) -> int:
-        """A fresh block with the content of `held`, which has one reference fewer then."""
+        """Return a fresh block with the content of `held`, which loses one reference."""
         block = self.pool.take_one()
         if self.store is not None:
             self.store.copy(held, block)
@@ -160,17 +160,17 @@ class GroupCache:
         return block
 
     def swap_out(self, held: list[int]) -> list[int]:
-        """Copies of blocks in pinned host slots; there must be enough of them."""
+        """Copy blocks to pinned host slots and return these; there must be enough free slots."""
         slots = [self.host.pin() for _ in held]
         if self.store is not None and held:
             self.store.to_host(held, slots)
         return slots
 
     def swap_in(self, sequence: Sequence, slots: list[int], digests: Digests) -> None:
-        """Append what is in pinned `slots`, which become free; there must be enough blocks.
+        """Append the content of pinned `slots`, which become free; there must be enough free blocks.
 
-        The first of them hold the contents `digests`: what is on the device already is shared, not copied. What is
-        copied stays nameless: its name may have been forgotten meanwhile because the content is not to be trusted.
+        The first slots hold the contents `digests`: those still on the device are shared, not copied. Copied blocks
+        stay nameless: their names may have been forgotten meanwhile because the content cannot be trusted.
         """
         found = [self.pool.find(digest) for digest in digests]
         found += [None] * (len(slots) - len(digests))
@@ -184,14 +184,14 @@ class GroupCache:
             self.append(sequence, next(brought) if known is None else known)
 
     def forget(self, digest: bytes) -> None:
-        """The content of that name may not be used again."""
+        """Forget the content with that name: it must not be reused."""
         block = self.pool.find(digest)
         if block is not None:
             self.pool.unname(block)
         self.host.forget(digest)
 
     def check_integrity(self, sequences: list[Sequence], pinned: list[int]) -> None:
-        """IntegrityError where tables, pool and host slots disagree."""
+        """Raise IntegrityError if tables, pool and host slots disagree."""
         held: list[int] = []
         for sequence in sequences:
             blocks, first = sequence.blocks[self.index], sequence.first[self.index]
@@ -206,12 +206,12 @@ class GroupCache:
         self.host.check_integrity(pinned)
 
     def _cost_of_reuse(self, digest: bytes) -> int:
-        """Free blocks that using content of that name takes: none if somebody holds it."""
+        """Return the free blocks that using that content takes: 0 if its block is held already, else 1."""
         block = self.pool.find(digest)
         return 1 if block is None or self.pool.is_free(block) else 0
 
     def _bring(self, slots: list[int], names: Digests) -> list[int]:
-        """Fresh blocks with the content of pinned `slots`, which become free; the first ones get `names`."""
+        """Return fresh blocks with the content of pinned `slots`, which become free; the first ones get `names`."""
         blocks = self.pool.take(len(slots))
         if self.store is not None and slots:
             self.store.to_device(slots, blocks)
@@ -222,7 +222,7 @@ class GroupCache:
         return blocks
 
     def _evicted(self, blocks: list[int], names: list[bytes]) -> None:
-        """Keep what is about to be overwritten, as far as there is room; all in one copy."""
+        """Copy content that is about to be overwritten to host memory, as far as it has room, all in one copy."""
         kept = [(block, self.host.keep(name)) for block, name in zip(blocks, names, strict=True)]
         last = {slot: block for block, slot in kept if slot is not None}
         if self.store is not None and last:

@@ -1,4 +1,4 @@
-"""Block slots in host memory: for swapped-out sequences, and for cached blocks that left the device."""
+"""Block slots in host memory, for swapped-out sequences and for cached blocks evicted from the device."""
 
 from collections import OrderedDict
 from collections.abc import Collection
@@ -9,8 +9,8 @@ from orcastream.engine.errors import IntegrityError
 class HostSlots:
     """Hands out slots 0 … num_slots-1 of one layer group's host memory.
 
-    A slot is blank, pinned (it holds a block of a swapped-out sequence), or cached: it holds content with a name and
-    may be overwritten, the least recently used first. Every operation is O(1).
+    A slot is blank, pinned (holds a block of a swapped-out sequence), or cached (holds named content that may be
+    overwritten, least recently used first). Every operation is O(1).
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -25,18 +25,18 @@ class HostSlots:
         return self.num_slots - len(self._pinned)
 
     def pin(self) -> int:
-        """A slot that stays until `unpin`; there must be a free one."""
+        """Return a slot that is kept until `unpin`; one must be free."""
         slot = self._blank.pop() if self._blank else self._cached.popitem(last=False)[1]
         self._pinned.add(slot)
         return slot
 
     def unpin(self, slot: int) -> None:
-        """Its sequence is back, or has ended."""
+        """Free a slot whose sequence is back on the device, or has ended."""
         self._pinned.remove(slot)
         self._blank.append(slot)
 
     def keep(self, name: bytes) -> int | None:
-        """A slot for the content of that name, which the caller writes; None: it is here already, or all are pinned."""
+        """Return a slot for that content, which the caller writes; None if it is here already, or all are pinned."""
         if name in self._cached:
             self._cached.move_to_end(name)
             return None
@@ -47,27 +47,27 @@ class HostSlots:
         return slot
 
     def names(self) -> Collection[bytes]:
-        """All names that slots have."""
+        """Return the names of all cached slots."""
         return self._cached.keys()
 
     def find(self, name: bytes) -> int | None:
-        """The slot with that content."""
+        """Return the slot with that content, or None."""
         return self._cached.get(name)
 
     def pin_cached(self, name: bytes) -> int:
-        """Pin the slot with that content, which is there, for as long as it is brought back."""
+        """Pin the slot with that content, which must exist, while it is copied back."""
         slot = self._cached.pop(name)
         self._pinned.add(slot)
         return slot
 
     def forget(self, name: bytes) -> None:
-        """The content of that name may not be used again."""
+        """Forget the content with that name: it must not be reused."""
         slot = self._cached.pop(name, None)
         if slot is not None:
             self._blank.append(slot)
 
     def check_integrity(self, pinned: list[int]) -> None:
-        """IntegrityError unless `pinned` are the pinned slots, and every slot is in one place."""
+        """Raise IntegrityError unless `pinned` are the pinned slots, and every slot is in one place."""
         if sorted(pinned) != sorted(self._pinned):
             raise IntegrityError("pinned host slots and swapped-out sequences differ")
         if sorted([*self._blank, *self._pinned, *self._cached.values()]) != list(range(self.num_slots)):

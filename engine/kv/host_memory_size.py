@@ -1,4 +1,4 @@
-"""How much memory this process may still take on its host."""
+"""Measures how much memory this process may still allocate on its host."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class _Version(NamedTuple):
-    """Where one version of cgroups mounts its memory controller, and what its files are called."""
+    """The mount point and file names of the memory controller in one version of cgroups."""
 
     mount: str
     limit: str
@@ -19,10 +19,10 @@ _V1 = _Version("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in
 
 
 def available_host_memory(root: Path = Path("/")) -> int | None:
-    """Bytes that can be allocated without swapping or being killed; None where the system does not tell.
+    """Return the bytes that can be allocated without swapping or being killed; None if the system does not report them.
 
-    The least of MemAvailable, which counts what the kernel gives back by itself (free pages do not), and of what each
-    memory cgroup around this process, version 1 or 2, leaves below its limit. `root` holds `proc` and `sys`.
+    The minimum of MemAvailable, which unlike MemFree includes memory that the kernel can reclaim, and of the room below
+    the limit of each memory cgroup (version 1 or 2) of this process. `root` contains `proc` and `sys`.
     """
     found = [room for room in (_mem_available(root), *_cgroup_rooms(root)) if room is not None]
     return max(0, min(found)) if found else None
@@ -34,7 +34,7 @@ def _mem_available(root: Path) -> int | None:
 
 
 def _cgroup_rooms(root: Path) -> Iterator[int | None]:
-    """What is left in every memory cgroup that holds this process, the innermost first."""
+    """Yield the room left in every memory cgroup of this process, innermost first."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         hierarchy, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -45,7 +45,7 @@ def _cgroup_rooms(root: Path) -> Iterator[int | None]:
         else:
             continue
         mount = root / version.mount
-        # A container often sees the path of its host and a mount that begins at its own group: the mount counts, too.
+        # A container often sees its host's path, but a mount that begins at its own group: check the mount itself, too.
         group = mount / path.strip("/")
         while group != mount and mount in group.parents:
             yield _room(group, version)
@@ -54,7 +54,7 @@ def _cgroup_rooms(root: Path) -> Iterator[int | None]:
 
 
 def _room(group: Path, version: _Version) -> int | None:
-    """Limit minus usage, file pages that the kernel drops first not counted as used; None: no limit."""
+    """Return limit minus usage, not counting file pages that the kernel reclaims first; None if there is no limit."""
     limit, usage = _text(group / version.limit).strip(), _text(group / version.usage).strip()
     if not limit.isdecimal() or not usage.isdecimal():
         return None
@@ -63,7 +63,7 @@ def _room(group: Path, version: _Version) -> int | None:
 
 
 def _field(text: str, name: str) -> int | None:
-    """The number after `name` at the beginning of a line."""
+    """Return the number after `name` at the beginning of a line, or None."""
     for line in text.splitlines():
         words = line.split()
         if len(words) >= 2 and words[0] == name and words[1].isdecimal():

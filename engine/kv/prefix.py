@@ -1,4 +1,4 @@
-"""Which blocks hold what a new sequence needs: the prefix cache."""
+"""The prefix cache: finds blocks that hold what a new sequence needs."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
@@ -13,7 +13,7 @@ from orcastream.engine.kv.sequence import NO_BLOCK, Sequence, SwappedSequence
 class PrefixCache:
     """Finds cached content by name for new sequences, and names what sequences have computed.
 
-    The names stand in the pools of the groups. Beside them it knows how prefixes go on inside a block
+    The names are stored in the pools of the groups. In addition it knows how prefixes continue inside a block
     (Continuations), and which content running sequences have promised to compute, so that others may wait for it.
     With `enabled` False it never finds anything.
     """
@@ -23,19 +23,19 @@ class PrefixCache:
         self._groups = groups
         self._block_size = block_size
         self._promised: dict[bytes, int] = {}
-        """Content that running sequences are about to compute, and how many of them."""
+        """How many running sequences are about to compute each content."""
         self._most_named = sum(group.pool.num_blocks + group.host.num_slots for group in groups)
         self._continuations = Continuations(self._most_named)
         self._named: dict[bytes, set[bytes]] = {}
-        """By the root of their chains: all names that are in use, and some that are not any more."""
+        """By the root of their chains: all names in use, and some that are no longer in use."""
         self._num_named = 0
         self._generations: dict[bytes, int] = {}
-        """By root: how often its content was distrusted; sequences of an earlier generation name nothing."""
+        """By root: how many times its content was distrusted; sequences of an earlier generation name nothing."""
 
     def match(self, chain: ContentChain, num_tokens: int) -> int:
-        """Blocks at the start of a sequence of `num_tokens` known tokens that need not be computed again.
+        """Return how many leading blocks of a sequence of `num_tokens` known tokens are cached.
 
-        Never all of its tokens: one must be computed, for its logits.
+        Never all of its tokens: at least one must be computed, for its logits.
         """
         if not self.enabled:
             return 0
@@ -49,9 +49,9 @@ class PrefixCache:
         return length
 
     def awaits(self, chain: ContentChain, num_tokens: int) -> bool:
-        """Whether running sequences are about to compute blocks that `chain` could reuse, so many that it may wait.
+        """Whether running sequences are about to compute enough blocks for `chain` that it should wait for them.
 
-        That is at least a quarter of the tokens that it would compute by itself now.
+        Enough is at least a quarter of the tokens that it would have to compute itself now.
         """
         if not self._promised:
             return False
@@ -64,9 +64,9 @@ class PrefixCache:
         return 4 * (coming - matched) * self._block_size >= max(1, num_tokens - matched * self._block_size)
 
     def adopt(self, sequence: Sequence, num_tokens: int, tokens: Items[int]) -> int:
-        """Let a fresh `sequence` hold what is cached of its `num_tokens` known tokens; how many tokens that is.
+        """Let a fresh `sequence` hold the cached prefix of its `num_tokens` known tokens; return the prefix's length.
 
-        With `tokens` themselves the match may end inside a block, which is copied.
+        If `tokens` are given, the match may end inside a block, which is copied.
         """
         length = self._reuse(sequence, self.match(sequence.chain, num_tokens))
         begun = self._begin_block(sequence, tokens[length * self._block_size : num_tokens - 1]) if tokens else 0
@@ -78,7 +78,7 @@ class PrefixCache:
         return length * self._block_size + begun
 
     def _reuse(self, sequence: Sequence, length: int) -> int:
-        """Fill the empty tables with the first `length` blocks of the chain; none where there is no room for all."""
+        """Fill the empty tables with the first `length` blocks of the chain, or with none if not all fit."""
         for group in self._groups:
             first = group.first_visible(length * self._block_size)
             group.skip(sequence, first)
@@ -89,7 +89,7 @@ class PrefixCache:
         return length
 
     def _begin_block(self, sequence: Sequence, tokens: Items[int]) -> int:
-        """Copy the cached block that begins with most of `tokens`, which come next; how many it shares with them."""
+        """Copy the cached block that shares most leading tokens with `tokens`, which come next; return how many."""
         if not self.enabled:
             return 0
         parent = sequence.chain.before(len(sequence))
@@ -105,7 +105,7 @@ class PrefixCache:
         return shared
 
     def name(self, sequence: Sequence, tokens: Items[int], num_computed: int) -> None:
-        """The first `num_computed` of `tokens` are in the cache: full blocks can be reused from now on."""
+        """Name the full blocks of the first `num_computed` of `tokens`, so that they can be reused."""
         if not self.enabled or num_computed // self._block_size <= sequence.num_named:
             return
         if not self.trusts(sequence):
@@ -125,7 +125,7 @@ class PrefixCache:
         sequence.num_named = num_computed // self._block_size
 
     def name_tail(self, sequence: Sequence, tokens: Items[int]) -> None:
-        """Name the last block, which is not full, when a sequence ends that has computed `tokens`."""
+        """Name the last block, which is not full, of a sequence that ends after computing `tokens`."""
         if not self.enabled or not self.trusts(sequence):
             return
         index, rest = divmod(len(tokens), self._block_size)
@@ -139,11 +139,11 @@ class PrefixCache:
         self._continuations.add(sequence.chain.before(index), digest, tail)
 
     def _span_of(self, index: int) -> slice:
-        """Where the tokens of block `index` are."""
+        """Return the slice of the tokens of block `index`."""
         return slice(index * self._block_size, (index + 1) * self._block_size)
 
     def promise_no_more(self, sequence: Sequence, first: int) -> None:
-        """Nobody shall wait for blocks of `sequence` from number `first` on."""
+        """Withdraw the promises of `sequence` from block `first` on, so that no other waits for them."""
         for digest in sequence.chain.digests[max(first, sequence.num_named) : sequence.num_promised]:
             self._unpromise(digest)
         sequence.num_promised = min(sequence.num_promised, max(first, sequence.num_named))
@@ -156,19 +156,19 @@ class PrefixCache:
             del self._promised[digest]
 
     def generation(self, chain: ContentChain) -> int:
-        """What a sequence of `chain` that begins now is told, for `trusts`."""
+        """Return the current generation of the root of `chain`; a new sequence stores it for `trusts`."""
         return self._generations.get(chain.root, 0)
 
     def trusts(self, sequence: Sequence | SwappedSequence) -> bool:
-        """Whether nothing was distrusted since it began that its content may follow from."""
+        """Whether nothing that its content may derive from was distrusted since it began."""
         return sequence.generation == self.generation(sequence.chain)
 
     def distrust(self, root: bytes, sequences: Iterable[Sequence]) -> None:
-        """Nothing that was computed so far in chains of `root` is reused; of `sequences`, all open ones, those name
-        nothing any more.
+        """Forget all content computed so far in chains of `root`; those of `sequences`, all open ones, that have this
+        root name nothing from now on.
 
-        Whatever shared, copied or continued a block that is not to be trusted is of the same root, so that nothing has
-        to be known of who did; and other tenants keep what they have.
+        Whatever shared, copied or continued an untrusted block has the same root, so no tracking of individual blocks
+        is needed, and other tenants keep their content.
         """
         self._generations[root] = self._generations.get(root, 0) + 1
         for sequence in sequences:
@@ -194,7 +194,7 @@ class PrefixCache:
             self._num_named = sum(map(len, self._named.values()))
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
-        """IntegrityError where promises and `sequences`, all that are open, disagree."""
+        """Raise IntegrityError if promises and `sequences`, all open ones, disagree."""
         promised: dict[bytes, int] = {}
         for sequence in sequences:
             for digest in sequence.chain.digests[sequence.num_named : sequence.num_promised]:
@@ -209,7 +209,7 @@ class PrefixCache:
 
 
 def _matched(group: GroupCache, digests: list[bytes], most: int, block_size: int) -> int:
-    """The most blocks, up to `most`, whose visible part is all there: a window needs only what it can look at."""
+    """Return the most leading blocks, up to `most`, of which all visible ones are cached: a window needs no others."""
     if group.window is None:
         length = 0
         while length < most and group.has(digests[length]):
@@ -222,6 +222,6 @@ def _matched(group: GroupCache, digests: list[bytes], most: int, block_size: int
             first -= 1
         if first <= needed:
             return length
-        length = first - 1  # block first - 1 is missing: no length beyond it, and within a window of it, will do
+        length = first - 1  # block first - 1 is missing, and visible from every length tried so far
         first = length
     return 0

@@ -1,20 +1,20 @@
-"""What the KV cache holds for one request."""
+"""The blocks that one request holds in the KV cache or in host memory."""
 
 from dataclasses import dataclass
 
 from orcastream.engine.kv.digest import ContentChain
 
 NO_BLOCK = -1
-"""An entry of a table whose block lies behind the window and was given back."""
+"""A table entry whose block is outside the window and was released."""
 
 
 class Sequence:
-    """The blocks of one request, per layer group in the order of its tokens; made and changed by KVCache alone.
+    """The blocks of one request, per layer group in token order; only KVCache creates and changes it.
 
-    All groups have tables of equal length; a group with a window has given back the blocks in front of `first`.
+    All groups have tables of equal length; a group with a window has released the blocks before `first`.
     `capacity` is how many tokens may be written without another call of `KVCache.grow`. Of the blocks named by
-    `chain`, the first `num_named` are known to the pools, and up to `num_promised` to those who wait for them. `row`
-    is its row in the block tables. Its content is nothing to share once the cache distrusts those of its `generation`.
+    `chain`, the pools know the first `num_named`; those up to `num_promised` are promised to waiting sequences. `row`
+    is its row in the block tables. Its content is not shared once the cache distrusts its `generation`.
     """
 
     __slots__ = ("blocks", "capacity", "chain", "first", "generation", "num_named", "num_promised", "row")
@@ -34,13 +34,13 @@ class Sequence:
 
     @property
     def num_held(self) -> int:
-        """Blocks that it holds, of all groups."""
+        """Blocks that it holds in all groups."""
         return sum(len(blocks) - first for blocks, first in zip(self.blocks, self.first, strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SwappedSequence:
-    """A sequence in host memory: per group its first block that is not behind the window, and the slots from there."""
+    """A sequence in host memory: per group its first block inside the window, and the slots from there on."""
 
     length: int
     first: list[int]
@@ -51,5 +51,5 @@ class SwappedSequence:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that it needs to come back, of all groups."""
+        """Blocks that it needs in all groups to return to the device."""
         return sum(map(len, self.slots))

@@ -1,4 +1,4 @@
-"""How many blocks the KV cache has."""
+"""The size of the KV cache: how many blocks fit into memory."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from orcastream.engine.kv.layout import LayerGroup, most_blocks_touched
 
 _CPU_MOST_BYTES = 2 << 30
 _CPU_SHARE = 0.25
-"""Of the memory that is available; the rest of the machine needs its own."""
+"""Share of the available memory; the rest is left to other programs."""
 
 
 def blocks_that_fit(
@@ -20,10 +20,10 @@ def blocks_that_fit(
     max_model_len: int,
     longest_span: int,
 ) -> list[int]:
-    """Blocks of each group within `memory` bytes.
+    """Return the number of blocks of each group within `memory` bytes.
 
-    A group never gets more than `max_batch_size` requests of `max_model_len` tokens can hold, twice that where a window
-    bounds it, for what stays to be reused. ValueError if not one block of each fits.
+    A group never gets more than `max_batch_size` requests of `max_model_len` tokens can hold, or twice that if a window
+    bounds it, to keep blocks for reuse. Raises ValueError if not one block of each group fits.
     """
     most = [max_batch_size * _most_blocks(group, block_size, max_model_len, longest_span) for group in groups]
 
@@ -47,13 +47,13 @@ def _most_blocks(group: LayerGroup, block_size: int, max_model_len: int, longest
 
 
 def spare_host_memory() -> int:
-    """Bytes that the cache of a CPU gets where nobody says how many."""
+    """Return the default size of a cache on a CPU, in bytes."""
     available = available_host_memory()
     return _CPU_MOST_BYTES if available is None else min(_CPU_MOST_BYTES, int(available * _CPU_SHARE))
 
 
 def refuse_more_than_there_is(cached: int, host_cache: int, device_free: int | None) -> None:
-    """ValueError where a cache of `cached` bytes and `host_cache_memory` do not fit.
+    """Raise ValueError if a cache of `cached` bytes and `host_cache` bytes of host memory do not fit.
 
     The cache is on a device with `device_free` bytes; None: both share the host's memory.
     """

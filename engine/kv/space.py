@@ -1,4 +1,4 @@
-"""How much the KV cache has room for."""
+"""The capacity of the KV cache: free blocks and rows, and whether a sequence fits."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Items
@@ -11,14 +11,14 @@ from orcastream.engine.kv.prefix import PrefixCache
 from orcastream.engine.kv.sequence import Sequence
 from orcastream.engine.kv.swap_space import SwapSpace
 
-if TYPE_CHECKING:  # torch is not needed to look at the names of policies
+if TYPE_CHECKING:  # code that needs only the names of policies does not wait for torch
     from orcastream.engine.kv.store import KVStore
 
 
 class CacheSpace:
-    """Blocks of all layer groups and rows of their tables: what there is, and whether more fits.
+    """Blocks of all layer groups and rows of their tables: how many exist, and whether more fits.
 
-    The half of KVCache that changes nothing.
+    The read-only half of KVCache.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class CacheSpace:
         prefix_cache: bool = True,
         num_host_slots: Items[int] | None = None,
     ) -> None:
-        """`num_blocks` and `num_host_slots` per group; without `stores` (one per group) nothing is ever copied.
+        """`num_blocks` and `num_host_slots` are per group; without `stores` (one per group) nothing is ever copied.
 
         `longest_span` is the most tokens that one iteration computes of one sequence.
         """
@@ -69,7 +69,7 @@ class CacheSpace:
 
     @property
     def blocks_used(self) -> int:
-        """Blocks that some sequence holds."""
+        """Blocks that sequences hold."""
         return sum(group.pool.num_used for group in self.groups)
 
     @property
@@ -78,7 +78,7 @@ class CacheSpace:
         return sum(group.pool.num_reusable for group in self.groups)
 
     def slots_filled(self, sequences: Iterable[tuple[Sequence, int]]) -> int:
-        """Token slots of held blocks that hold a token; `sequences` are all that are open, with their tokens."""
+        """Return the token slots in held blocks that hold a token; `sequences` are all open ones with their tokens."""
         empty = sum(
             (len(sequence) * self.block_size - num_tokens) * len(self.groups) for sequence, num_tokens in sequences
         )
@@ -86,12 +86,12 @@ class CacheSpace:
 
     @property
     def num_sequences(self) -> int:
-        """Sequences that are open, swapped-out ones not among them."""
+        """Open sequences, not counting swapped-out ones."""
         return len(self._sequences)
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens that one sequence can come to."""
+        """Most tokens that one sequence can reach."""
         width = self.groups[0].tables.array.shape[1]
         return min(self._most_tokens(group, width) for group in self.groups)
 
@@ -100,7 +100,7 @@ class CacheSpace:
         return (width if group.most_blocks(width * self.block_size) <= blocks else blocks) * self.block_size
 
     def most_blocks(self, num_tokens: int) -> list[int]:
-        """Per group the most blocks that a sequence of up to `num_tokens` tokens holds at any one time."""
+        """Return, per group, the most blocks that a sequence of up to `num_tokens` tokens holds at any time."""
         return [group.most_blocks(num_tokens) for group in self.groups]
 
     def fits(
@@ -111,10 +111,10 @@ class CacheSpace:
         *,
         matchable: int | None = None,
     ) -> bool:
-        """Whether a new sequence of `num_tokens` known tokens, and one more, finds room.
+        """Whether a new sequence of `num_tokens` known tokens, plus one, fits.
 
-        What it can reuse, of its first `matchable` tokens (by default all), counts; of `beside`, open sequences with
-        the tokens that each will come to, what they still lack is set aside.
+        Blocks that it can reuse for its first `matchable` tokens (default: all) count. Blocks that `beside`, open
+        sequences with the tokens that each will reach, still lack are reserved.
         """
         matched = None
         for group, free in zip(self.groups, self._free_beside(beside), strict=True):
@@ -125,7 +125,7 @@ class CacheSpace:
         return bool(self._rows)
 
     def _free_beside(self, beside: Iterable[tuple[Sequence, int]]) -> list[int]:
-        """Free blocks per group, less what `beside`, sequences with the tokens that they will come to, still lack."""
+        """Return the free blocks per group, minus those that `beside`, sequences with final tokens, still lack."""
         free = [group.pool.num_free for group in self.groups]
         for sequence, tokens in beside:
             for group in self.groups:

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import torch
 
 BLOCK_AXIS = 1
-"""Which axis of every tensor of a LayerCache counts the blocks."""
+"""The block axis of every tensor of a LayerCache."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
     """Keys and values of one layer: `[num_kv_heads, num_blocks, block_size, size]`.
 
-    In a quantized cache the numbers are to be multiplied by `key_scales` and `value_scales`, `[num_kv_heads,
-    num_blocks, block_size]`.
+    In a quantized cache the values must be multiplied by `key_scales` and `value_scales`, `[num_kv_heads, num_blocks,
+    block_size]`.
     """
 
     keys: torch.Tensor
@@ -24,12 +24,12 @@ class LayerCache:
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """All that belongs to a block."""
+        """All tensors that are not None."""
         parts = (self.keys, self.values, self.key_scales, self.value_scales)
         return tuple(part for part in parts if part is not None)
 
     def like(self, num_blocks: int, device: torch.device) -> "LayerCache":
-        """An uninitialised one of the same kind for `num_blocks` blocks; in page-locked memory on a CPU beside CUDA."""
+        """Return an uninitialized one for `num_blocks` blocks, in page-locked memory if on the host of a CUDA cache."""
         pin = device.type == "cpu" and self.keys.device.type == "cuda"
 
         def make(part: torch.Tensor | None) -> torch.Tensor | None:
@@ -45,12 +45,12 @@ class LayerCache:
 
 
 def as_bytes(part: torch.Tensor) -> torch.Tensor:
-    """The same memory for copying by index, which torch does not do with 8-bit floats."""
+    """Return a view for copying by index, which torch does not support for 8-bit floats."""
     return part.view(torch.uint8) if part.dtype is torch.float8_e4m3fn else part
 
 
 class KVStore:
-    """Moves whole blocks of one layer group: on the device, to host memory, and back.
+    """Copies whole blocks of one layer group: on the device, to host memory, and back.
 
     Copies are issued on the device's current stream, in order with the iterations around them.
     """
@@ -62,20 +62,20 @@ class KVStore:
 
     @torch.inference_mode()
     def copy(self, source: int, target: int) -> None:
-        """Write block `source` over block `target`."""
+        """Copy block `source` over block `target`."""
         for layer in self.layers:
             for part in layer.tensors:
                 part[:, target].copy_(part[:, source])
 
     @torch.inference_mode()
     def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> None:
-        """Write `blocks` into the host `slots`."""
+        """Copy `blocks` into the host `slots`."""
         for layer, host in zip(self.layers, self.host, strict=True):
             _move(layer, host, blocks, slots)
 
     @torch.inference_mode()
     def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> None:
-        """Write the host `slots` into `blocks`."""
+        """Copy the host `slots` into `blocks`."""
         for layer, host in zip(self.layers, self.host, strict=True):
             _move(host, layer, slots, blocks)
 
@@ -88,7 +88,8 @@ def _move(source: LayerCache, target: LayerCache, taken: Sequence[int], written:
 
 
 def _carried(part: torch.Tensor, blocks: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Those blocks of `part` on `device`; between host and CUDA by way of page-locked memory, several times as fast."""
+    """Return `blocks` of `part` on `device`; between host and CUDA via page-locked memory, which is several times as
+    fast."""
     if part.device.type == device.type:
         return part.index_select(BLOCK_AXIS, blocks)
     shape = (*part.shape[:BLOCK_AXIS], len(blocks), *part.shape[BLOCK_AXIS + 1 :])

@@ -1,4 +1,4 @@
-"""Sequences that are in host memory instead of on the device."""
+"""The sequences that are swapped out to host memory."""
 
 from collections.abc import Sequence as Items
 
@@ -7,18 +7,18 @@ from orcastream.engine.kv.sequence import Sequence, SwappedSequence
 
 
 class SwapSpace:
-    """Keeps whole sequences in pinned host slots of all layer groups until they come back or are dropped."""
+    """Keeps whole sequences in pinned host slots of all layer groups until they are restored or dropped."""
 
     def __init__(self, groups: Items[GroupCache]) -> None:
         self._groups = groups
         self._swapped: set[SwappedSequence] = set()
 
     def has_room(self, sequence: Sequence) -> bool:
-        """Whether all blocks that `sequence` holds find a slot."""
+        """Whether there is a slot for each block that `sequence` holds."""
         return all(group.num_held(sequence) <= group.host.num_free for group in self._groups)
 
     def store(self, sequence: Sequence) -> SwappedSequence:
-        """Copy what `sequence` holds, for which there is room; it still holds it, too."""
+        """Copy the blocks of `sequence`, for which there must be room; the sequence keeps its blocks."""
         swapped = SwappedSequence(
             len(sequence),
             list(sequence.first),
@@ -31,19 +31,19 @@ class SwapSpace:
         return swapped
 
     def restore(self, swapped: SwappedSequence, sequence: Sequence, num_named: int) -> None:
-        """Fill the empty tables of `sequence`; of the first `num_named` blocks those still on the device are shared."""
+        """Fill the empty tables of `sequence`; those of the first `num_named` blocks still on the device are shared."""
         self._swapped.remove(swapped)
         for group, first, slots in zip(self._groups, swapped.first, swapped.slots, strict=True):
             group.skip(sequence, first)
             group.swap_in(sequence, slots, swapped.chain.digests[first:num_named])
 
     def drop(self, swapped: SwappedSequence) -> None:
-        """Free its slots."""
+        """Free the slots of `swapped`."""
         self._swapped.remove(swapped)
         for group, slots in zip(self._groups, swapped.slots, strict=True):
             for slot in slots:
                 group.host.unpin(slot)
 
     def pinned(self, index: int) -> list[int]:
-        """The slots that sequences hold in group `index`."""
+        """Return the slots that sequences hold in group `index`."""
         return [slot for swapped in self._swapped for slot in swapped.slots[index]]

@@ -1,4 +1,4 @@
-"""The highest scores of rows, without sorting all of them."""
+"""Finds the highest scores of rows without sorting them entirely."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,16 +9,16 @@ from orcastream.engine.sampling.passes import one_by_one
 Row = npt.NDArray[np.float32]
 
 _DEPTH = 64
-"""Scores that are folded into their maximum when a bound is sought."""
+"""Number of scores that are folded into their maximum in the search for a bound."""
 _SPARSE = 2
-"""A bound from folded scores is close if there are this many times as many folds as scores are wanted."""
+"""A bound from folded scores is tight enough if there are at least this many folds per wanted score."""
 _LEAST = np.finfo(np.float32).min
 
 
 def highest(scores: torch.Tensor, count: int) -> list[tuple[list[float], list[int]]]:
-    """Values and token ids of the `count` highest of each row of `scores` `[rows, vocab]` float32.
+    """Return values and token ids of the `count` highest of each row of `scores` `[rows, vocab]` float32.
 
-    Highest first, of equal ones the lower id first. Fewer where fewer are above -inf.
+    Highest first, lower ids first on a tie. Fewer if fewer are above -inf.
     """
     if one_by_one(scores):
         return [_highest_of_row(row, count) for row in scores.numpy()]
@@ -28,9 +28,9 @@ def highest(scores: torch.Tensor, count: int) -> list[tuple[list[float], list[in
 
 
 def by_rank(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same for all rows at once, values and ids `[rows, count]`, on any device; includes what is -inf.
+    """Do the same for all rows at once, values and ids `[rows, count]`, on any device; includes scores of -inf.
 
-    Each score becomes an integer of the same order with the id below it, so that no two are equal.
+    Each score becomes an integer of the same order with the id in its lower bits, so that no two are equal.
     """
     vocab = scores.shape[1]
     bits = (scores + 0.0).view(torch.int32).long()  # + 0.0 makes one zero of the two
@@ -42,14 +42,14 @@ def by_rank(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tenso
 
 
 def candidates(row: Row, count: int) -> npt.NDArray[np.int64]:
-    """Ascending ids of scores that include the `count` highest of a row, but none that is -inf; seldom many more."""
+    """Return ascending ids that include the `count` highest scores of a row and none of -inf; rarely many more."""
     if count >= len(row):
         return np.flatnonzero(row > -np.inf)
     folds = len(row) // _DEPTH
     if count * _SPARSE > folds:
         bound = np.partition(row, len(row) - count)[len(row) - count]
         return np.flatnonzero(row >= max(bound, _LEAST))
-    # `count` folds have a maximum at or above the count-th highest maximum, so as many scores are; no others can be.
+    # At least `count` scores reach the count-th highest maximum of the folds, so all of the `count` highest do.
     folded = row[: folds * _DEPTH].reshape(_DEPTH, folds)
     maxima = folded.max(axis=0)
     bound = max(np.partition(maxima, folds - count)[folds - count], _LEAST)
@@ -60,7 +60,7 @@ def candidates(row: Row, count: int) -> npt.NDArray[np.int64]:
 
 
 def first(row: Row, count: int) -> npt.NDArray[np.int64]:
-    """Ascending ids of the `count` highest scores, of equal ones the lower; fewer where fewer are above -inf."""
+    """Return ascending ids of the `count` highest scores, lower ids on a tie; fewer if fewer are above -inf."""
     ids = candidates(row, count)
     surplus = len(ids) - count
     if surplus <= 0:

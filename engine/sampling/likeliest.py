@@ -11,11 +11,11 @@ from orcastream.engine.sampling.weights import weigh
 
 
 def likeliest(logits: torch.Tensor, row_indices: Sequence[int], count: int) -> list[list[tuple[int, float]]]:
-    """(token id, log probability) of the `count` most probable tokens, for each of those rows of `logits`.
+    """Return (token id, log probability) of the `count` most probable tokens, for each of those rows of `logits`.
 
     logits `[rows, vocab]` of any floating type; probabilities are the softmax of their float32 values, logarithms are
-    natural. Most probable first, of equal logits the lower id first. An index may occur more than once. Fewer than
-    `count` where fewer tokens have a logit above -inf; none where the row has no finite highest one. ValueError if
+    natural. Most probable first, lower ids first on a tie. An index may occur more than once. Fewer than `count` if
+    fewer tokens have a logit above -inf; none if the highest logit of the row is not finite. Raises ValueError if
     `count` is negative.
     """
     if count < 0:
@@ -24,7 +24,7 @@ def likeliest(logits: torch.Tensor, row_indices: Sequence[int], count: int) -> l
 
 
 def ranked(logits: torch.Tensor, row_indices: Sequence[int], count: int) -> list[tuple[float, list[tuple[int, float]]]]:
-    """log(sum(exp(row))) and what `likeliest` gives, for each of those rows; not a number where it gives nothing."""
+    """Return log(sum(exp(row))) and the result of `likeliest` for each of those rows; NaN if that is empty."""
     found: list[tuple[float, list[tuple[int, float]]]] = []
     spare = torch.empty(min(len(row_indices), rows_at_once(logits)), logits.shape[1], device=logits.device)
     for indices in passes(row_indices, logits):
@@ -40,7 +40,7 @@ def ranked(logits: torch.Tensor, row_indices: Sequence[int], count: int) -> list
 
 
 def num_above(logits: torch.Tensor, bounds: torch.Tensor) -> list[int]:
-    """How many of each row of `logits` `[rows, vocab]` are above its bound; `bounds` `[rows, 1]`."""
+    """Return how many logits of each row of `logits` `[rows, vocab]` are above its bound; `bounds` `[rows, 1]`."""
     if one_by_one(logits):
         return [int((row > bound).count_nonzero()) for row, bound in zip(logits, bounds, strict=True)]
     return [int(count) for count in (logits > bounds).sum(dim=1).tolist()]

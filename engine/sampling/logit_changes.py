@@ -1,4 +1,4 @@
-"""Penalties and biases: what requests' parameters do to their logits before tokens are chosen."""
+"""Penalties and biases: the changes that requests' parameters make to logits before tokens are chosen."""
 
 from array import array
 from collections.abc import Iterable, Sequence
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     import torch
 
 _LEAST_PENALTY = 1e-30
-"""A logit divided by less might not be finite; by so little, all that is above 0 comes before all else anyway."""
+"""A logit divided by less might overflow; divided by this little, positive logits rank before all others anyway."""
 
 
 class LogitChanges:
-    """Those of one request, which follow from its tokens alone: whoever goes on with it makes the same ones.
+    """The changes of one request. They follow from its tokens alone, so an engine that takes it over makes the same.
 
-    A token's logit is divided by the repetition penalty where it is above 0, else multiplied (Keskar et al., 2019), if
-    prompt or output has the token; then its bias is added, and the frequency penalty for each time that the output has
-    it and the presence penalty if it does are taken off.
+    If prompt or output contain a token, its logit is divided by the repetition penalty if it is above 0, and multiplied
+    otherwise (Keskar et al., 2019). Then its bias is added, and the frequency penalty is subtracted for each occurrence
+    in the output, and the presence penalty once if there is any.
     """
 
     def __init__(self, params: SamplingParams, prompt: Iterable[int]) -> None:
         self.penalty = max(params.repetition_penalty, _LEAST_PENALTY)
-        """Of the tokens in `repeated`."""
+        """Repetition penalty of the tokens in `repeated`."""
         self._frequency, self._presence = params.frequency_penalty, params.presence_penalty
         self.repeated = array("q", dict.fromkeys(prompt) if self.penalty != 1 else ())
         """Each token once, as in `shifted`."""
@@ -39,13 +39,13 @@ class LogitChanges:
 
     @classmethod
     def of(cls, params: SamplingParams, prompt: Iterable[int]) -> "LogitChanges | None":
-        """None where the parameters change nothing."""
+        """Return the changes of a request; None if its parameters change nothing."""
         if all(getattr(params, name) == unchanged for name, unchanged in CHANGING_LOGITS.items()):
             return None
         return cls(params, prompt)
 
     def see(self, outputs: Sequence[int]) -> None:
-        """Take in the output tokens that are new since the last call; `outputs` are all of them."""
+        """Process the output tokens that are new since the last call; `outputs` are all output tokens."""
         for token in outputs[self._num_seen :]:
             if self.penalty != 1 and token not in self._known:
                 self._known.add(token)
@@ -64,11 +64,11 @@ class LogitChanges:
 
 
 def change_logits(scores: "torch.Tensor", changes: Sequence[LogitChanges | None]) -> None:
-    """Make `changes[i]` in row i of `scores` `[n, vocab]`, float32, contiguous, in place; all rows at once.
+    """Apply `changes[i]` to row i of `scores` `[n, vocab]`, float32, contiguous, in place; all rows at once.
 
-    A row is changed to the bit as it would be alone: no two of its changes meet in one logit.
+    Each row gets bit for bit the result that it would get alone: no two of its changes affect the same logit.
     """
-    import torch  # here, as requests are made where nobody waits for it
+    import torch  # here, so that creating requests does not wait for torch
 
     flat = scores.view(-1)
     made = [(row * scores.shape[1], one) for row, one in enumerate(changes) if one is not None]
@@ -87,7 +87,7 @@ def change_logits(scores: "torch.Tensor", changes: Sequence[LogitChanges | None]
 
 
 def _places(tokens: Sequence[tuple[int, "array[int]"]]) -> "torch.Tensor":
-    """Places in rows that lie behind one another, each given as where it begins and which of its tokens."""
+    """Return flat indices into consecutive rows; each entry has the start of a row and the tokens in it."""
     import torch
 
     return torch.cat([torch.frombuffer(some, dtype=torch.int64) + start for start, some in tokens])

@@ -1,4 +1,4 @@
-"""Which tokens may come next where outputs have to follow something: computed while the model runs."""
+"""Masks of the tokens that may come next in constrained outputs, computed while the model runs."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,17 +17,17 @@ Mask = npt.NDArray[np.uint8]
 
 
 class Matcher(Protocol):
-    """What the output of one request has to follow: a state that its tokens move on, shared with no other request.
+    """The constraint of one request's output: a state that its tokens advance, shared with no other request.
 
-    An error that a call raises ends its request. Calls come from one thread, one at a time, and should let go of the
-    interpreter where they take long.
+    An error that a call raises ends its request. Calls come from one thread, one at a time, and should release the
+    interpreter if they take long.
     """
 
     def consume(self, token_ids: Sequence[int]) -> None:
-        """These tokens come next in the output."""
+        """Advance the state by these tokens, which come next in the output."""
 
     def fill(self, mask: Mask) -> None:
-        """Tell which tokens may follow; at the end of an output those that end it.
+        """Write which tokens may follow; at the end of an output these are the ones that end it.
 
         mask `[mask_bytes(vocab_size)]` uint8, to be written as a whole: token t is bit t % 8, from the lowest, of byte
         t // 8.
@@ -35,20 +35,20 @@ class Matcher(Protocol):
 
 
 def mask_bytes(vocab_size: int) -> int:
-    """Bytes of a mask: whole words of 32 tokens."""
+    """Return the bytes of a mask: whole words of 32 tokens."""
     return -(-vocab_size // 32) * 4
 
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """Masks `[num_masks, mask_bytes]` uint8, the row of each request in them, and why others have none."""
+    """Masks `[num_masks, mask_bytes]` uint8, the row of each request in them, and why requests without a row failed."""
 
     bits: Mask
     rows: "dict[Request, int]" = field(default_factory=dict)
     failed: "dict[Request, str]" = field(default_factory=dict)
 
     def to(self, device: torch.device) -> torch.Tensor:
-        """The masks on `device`."""
+        """Return the masks on `device`."""
         return torch.from_numpy(self.bits).to(device)
 
 
@@ -56,15 +56,15 @@ NO_MASKS = Masks(np.empty((0, 0), dtype=np.uint8))
 
 
 class MaskThread:
-    """Computes the masks of one iteration after another. Its thread begins with the first of them."""
+    """Computes the masks of one iteration after another. Its thread starts with the first mask."""
 
     def __init__(self, vocab_size: int) -> None:
         self._width = mask_bytes(vocab_size)
 
     def begin(self, requests: "Sequence[Request]") -> "Future[Masks] | None":
-        """Masks of what follows the known tokens of `requests` and of their followers; None where all may say anything.
+        """Begin the masks for the next token of `requests` and of their followers; None if none is constrained.
 
-        The tokens of those requests must not change before the result is there, unless it is never used.
+        The tokens of those requests must not change before the result is available, unless it is never used.
         """
         followed = [each for each in requests if each.matcher is not None or each.followers]
         if not followed:
@@ -88,7 +88,7 @@ class MaskThread:
 
 
 def _fill(request: "Request", mask: Mask) -> None:
-    """What was generated since the last mask, or elsewhere before, goes first."""
+    """Fill `mask`, after the matcher has consumed tokens generated since the last mask, or elsewhere before."""
     assert request.matcher is not None
     new = request.output_ids[request.num_matched :]
     if new:
@@ -101,6 +101,6 @@ _BITS = tuple(1 << bit for bit in range(8))
 
 
 def allowed(masks: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """bool `[rows, vocab_size]` of masks `[rows, mask_bytes]` uint8."""
+    """Return bool `[rows, vocab_size]` for masks `[rows, mask_bytes]` uint8."""
     bits = masks.new_tensor(_BITS)
     return (masks.unsqueeze(-1) & bits).ne(0).flatten(1)[:, :vocab_size]

@@ -1,4 +1,4 @@
-"""What top-k and top-p keep, without sorting a wide row unless it has to be."""
+"""The tokens that top-k and top-p keep, found without sorting a wide row unless necessary."""
 
 from collections.abc import Sequence
 
@@ -10,10 +10,10 @@ from orcastream.engine.sampling.highest import candidates
 from orcastream.engine.sampling.passes import one_by_one
 
 ROUNDING = 1e-6
-"""Sums and shares of float32 probabilities that miss a bound by less than this have reached it."""
+"""Sums and shares of float32 probabilities that miss a bound by less than this count as reaching it."""
 
 _FIRST_LOOK = 256
-"""How many of the likeliest tokens are sorted first; nearly every nucleus of a peaked distribution lies within."""
+"""How many of the likeliest tokens are sorted first; almost every nucleus of a peaked distribution is within them."""
 
 
 def keep_highest(logits: torch.Tensor, weights: torch.Tensor, limits: Sequence[int]) -> None:
@@ -34,17 +34,17 @@ def keep_highest(logits: torch.Tensor, weights: torch.Tensor, limits: Sequence[i
 
 
 def mass_before(logits: torch.Tensor, weights: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """The weight of all that comes before `tokens[i]` in row i: of a higher logit, or an equal one and a lower id."""
+    """Return the weight of all tokens before `tokens[i]` in row i: with a higher logit, or an equal one and lower id."""
     own = logits.gather(1, tokens.unsqueeze(1))
     lower = torch.arange(logits.shape[1], device=logits.device) < tokens.unsqueeze(1)
     return ((logits > own) | ((logits == own) & lower)).mul(weights).sum(dim=-1)
 
 
 def comes_late(logits: torch.Tensor, weights: torch.Tensor, token: int, target: float, spare: torch.Tensor) -> bool:
-    """Whether `target` or more of the weight comes before `token` in one row `[vocab]`; `spare` is as large.
+    """Whether `target` or more of the weight comes before `token` in one row `[vocab]`; `spare` has the same size.
 
-    What weighs more comes before, what weighs less does not. Only where it takes the tokens of equal weight to decide
-    are logits and ids compared. Sums of more terms round to no less, so that all three agree.
+    Heavier tokens come before it, lighter ones do not. Logits and ids are compared only if tokens of equal weight
+    decide. Sums of more terms never round to less, so all three comparisons agree.
     """
     own = weights[token]
     heavier = spare.copy_(weights)
@@ -58,9 +58,9 @@ def comes_late(logits: torch.Tensor, weights: torch.Tensor, token: int, target: 
 
 
 def nucleus(logits: torch.Tensor, weights: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Which tokens of each row `[rows, vocab]` top_p keeps: before which there is less than `targets` `[rows]` weight.
+    """Return which tokens of each row `[rows, vocab]` top_p keeps: those with less than `targets` `[rows]` weight before.
 
-    Weights are in the order of their logits, except those of zero, which are last.
+    Weights are in the order of their logits, except zero weights, which come last.
     """
     ranked, sums = logits[:, :0], targets.new_zeros(1, 1)
     if one_by_one(logits) and len(logits) == 1:
@@ -74,19 +74,19 @@ def nucleus(logits: torch.Tensor, weights: torch.Tensor, targets: torch.Tensor) 
 
 
 def _sorted(logits: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits in falling order, and the sums of the weights up to each."""
+    """Return logits in descending order, and the cumulative sums of the weights."""
     return _descending(logits), _descending(weights).cumsum(dim=-1, dtype=torch.float64)
 
 
 def _descending(values: torch.Tensor, width: int | None = None) -> torch.Tensor:
-    """The highest of each row `[rows, n]` in falling order, at least `width` of them (all by default)."""
+    """Return the highest of each row `[rows, n]` in descending order, at least `width` of them (default: all)."""
     if values.device.type == "cpu":
         return torch.from_numpy(-np.sort(-values.numpy(), axis=-1))
     return values.topk(width or values.shape[1], dim=-1).values
 
 
 def _first_of(logits: torch.Tensor, lowest: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Which tokens are the first `counts` of their row, the last of which has the logit `lowest`, bool."""
+    """Return, as bool, the first `counts` tokens of each row, the last of which has the logit `lowest`."""
     kept = logits >= lowest
     if bool((kept.count_nonzero(dim=-1).unsqueeze(1) > counts).any()):
         equal = logits == lowest

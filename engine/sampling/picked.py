@@ -1,4 +1,4 @@
-"""The likeliest tokens of an iteration, chosen by the device while nobody waits for it."""
+"""The likeliest tokens of an iteration, chosen on the device without blocking the host."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -9,18 +9,18 @@ from orcastream.engine.sampling.passes import gathered, passes
 
 
 def maxima(scores: torch.Tensor) -> torch.Tensor:
-    """Of each row the highest score and the first token that has it, `[2, rows]`, for one copy to the host.
+    """Return the highest score of each row and the first token that has it, `[2, rows]`, for one copy to the host.
 
-    Not a number where one is not. A double holds every token id exactly.
+    The score is NaN if any score of the row is. A double holds every token id exactly.
     """
     values, tokens = scores.max(dim=-1)
     return torch.stack([values.double(), tokens.double()])
 
 
 class Picked:
-    """What `take_best` gives for all rows of some logits, `[rows, vocab]`, at least one, which need not be kept.
+    """The result of `take_best` for all rows (at least one) of logits `[rows, vocab]`, which need not be kept.
 
-    The next iteration takes `tokens` from the device, int64 `[rows]`, before the host knows them.
+    The next iteration reads `tokens`, int64 `[rows]`, on the device before the host knows them.
     """
 
     def __init__(self, logits: torch.Tensor) -> None:
@@ -35,7 +35,7 @@ class Picked:
             self._copied.record()
 
     def wait(self, rows: Sequence[int]) -> list[int | None]:
-        """The token of each of `rows`, None: it offers none. Waits for the copy, not for what was launched since."""
+        """Return the token of each of `rows`, None if it offers none. Waits for the copy, not for later launches."""
         if self._copied is not None:
             self._copied.synchronize()
         values, tokens = self._found.tolist()

@@ -1,4 +1,4 @@
-"""Which token a draw takes from weights."""
+"""Exponential races: which token a draw takes from weights."""
 
 from collections.abc import Sequence
 
@@ -8,26 +8,26 @@ from orcastream.engine.sampling.random import draw_keys, exponential_noise, next
 from orcastream.engine.sampling.weights import TILE, Weights, tiles_of
 
 _ATTEMPTS = 4
-"""Races whose winner may be one that the filters drop; a nucleus of 0.9 is missed by all with probability 10^-4."""
+"""Races whose winner may be a token that the filters drop; all miss a nucleus of 0.9 with probability 10^-4."""
 
 
 class Race:
-    """One draw per row: exponential races over tiles of the vocabulary, then within the tile that won.
+    """One draw per row: an exponential race over tiles of the vocabulary, then one within the winning tile.
 
-    In an exponential race the entrant with the smallest noise / weight wins, noise being Exponential(1), and each wins
-    with probability weight / total: the first of independent exponential arrivals. Tiles race with the sums of their
-    tokens' weights, then the tokens of one tile with noise of their own, so a token wins with P(tile) times
-    P(token | tile), its share of the whole, exactly; and the noise needed is one number per tile and place in a tile.
+    In an exponential race the entrant with the smallest noise / weight wins, where noise is Exponential(1), and each
+    wins with probability weight / total: the first of independent exponential arrivals. Tiles race with the sums of
+    their tokens' weights, then the tokens of one tile race with separate noise. A token wins with P(tile) times
+    P(token | tile), exactly its share of the whole, and the noise needed is one number per tile and position in a tile.
 
-    In a wide vocabulary top_p works by rejection: a winner that it keeps is an exact draw from the renormalised kept
-    tokens, and asking about one token is cheaper than finding all that are kept. If the winner is dropped, the race is
-    held again with the noise of the next attempt; after `_ATTEMPTS` races it is held among the kept tokens alone.
+    In a wide vocabulary top_p works by rejection: a winner that it keeps is an exact draw from the renormalized kept
+    tokens, and testing one token is cheaper than finding all kept ones. If the winner is dropped, the race is repeated
+    with the noise of the next attempt; after `_ATTEMPTS` races it is held among the kept tokens alone.
 
-    A choice changes only if a leader is overtaken. Where rounding moves the logits by at most d, log-weights of tiles
-    move by at most d too (a sum of weights moves no further than its terms), so each of the two races flips with a
+    A choice changes only if a leader is overtaken. If rounding moves the logits by at most d, log-weights of tiles also
+    move by at most d (a sum of weights moves no further than its terms), so each of the two races flips with a
     probability of the order of d, in a vocabulary of any size. The inversion of a cumulative sum would flip with the
-    sum of the errors of all tokens before the chosen one. A token that a filter lets in or drops by rounding changes
-    the draws that win it, and no others.
+    sum of the errors of all tokens before the chosen one. A token that a filter keeps or drops because of rounding
+    changes only the draws that it wins.
     """
 
     def __init__(self, seeds: Sequence[int], positions: Sequence[int], vocab: int, device: torch.device) -> None:
@@ -37,7 +37,7 @@ class Race:
         self._first = exponential_noise(self._keys, self._entries)
 
     def winners(self, weights: Weights, draws: range, owners: Sequence[int]) -> list[int]:
-        """The tokens of those draws; `draws[i]` draws from row `owners[i]` of `weights`, which it may restrict."""
+        """Return the tokens of those draws; `draws[i]` draws from row `owners[i]` of `weights`, which it may restrict."""
         tokens = self._run(weights, owners, self._first[draws.start : draws.stop])
         pending = weights.dropped(owners, tokens)
         keys = self._keys[draws.start : draws.stop]
@@ -56,7 +56,7 @@ class Race:
         return winners
 
     def _run(self, weights: Weights, rows: Sequence[int], noise: torch.Tensor) -> torch.Tensor:
-        """The winners `[draws]`, int64; `noise` `[draws, entries]` is for the places in a tile, then for the tiles."""
+        """Return the winners `[draws]`, int64; `noise` `[draws, entries]` is for positions in a tile, then for tiles."""
         each, tiles = weights.sums.shape
         if each == 1:
             tile = (weights.sums / noise[:, TILE:]).argmax(dim=-1)

@@ -1,4 +1,4 @@
-"""Which token comes next, for all rows of an iteration."""
+"""The sampler: chooses the next token for all rows of an iteration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from orcastream.schemas.sampling import SamplingParams
 
 @dataclass(slots=True)
 class SamplingRow:
-    """How one row of logits is sampled: for output `position` (from 0), never one of `banned`. Never changed.
+    """How one row of logits is sampled: for output `position` (from 0), never a token of `banned`. Never changed.
 
-    `changes` are made to the logits first; they have seen the output before that position. `mask` is the one of the
-    masks that says which tokens may come; None: all may.
+    `changes` are applied to the logits first; they have seen the output before that position. `mask` is the index of
+    the mask of allowed tokens; None: all are allowed.
     """
 
     params: SamplingParams
@@ -36,9 +36,9 @@ class SamplingRow:
 
 @dataclass(slots=True)
 class Sampled:
-    """The token of one row, None where the row offers none (not a number, infinite, or nothing is allowed).
+    """The token of one row, or None if the row offers none (NaN, infinite, or no token allowed).
 
-    Never changed once it is made, as SamplingRow.
+    Never changed, like SamplingRow.
     """
 
     token: int | None
@@ -46,7 +46,7 @@ class Sampled:
 
 
 class _Distribution(NamedTuple):
-    """What is drawn from: a row of the logits under some filters (None: its best). Rows with equal ones share work."""
+    """A row of the logits under some filters (None: take its best). Rows with equal distributions share work."""
 
     source: int
     banned: tuple[int, ...]
@@ -74,11 +74,11 @@ def sample(
 ) -> list[Sampled]:
     """Draw one token for each of `rows`, `rows[i]` from row `of[i]` of `logits` `[n, vocab]` (by default from row i).
 
-    `masks` `[m, mask_bytes]` uint8, on the device of the logits, are those that rows name; filters see allowed tokens
-    alone. Log probabilities are the model's own, before any change.
-    Filters apply in the order temperature, top_k, top_p, min_p. A draw depends on the row's logits, parameters, seed
-    and position alone, never on the other rows; rows that draw from the same logits under the same parameters share
-    all work that is as wide as the vocabulary. ValueError if `of` does not name one row of `logits` for each row.
+    `masks` `[m, mask_bytes]` uint8, on the device of the logits, are those that rows refer to; filters see only allowed
+    tokens. Log probabilities are the model's own, before any change.
+    Filters apply in the order temperature, top_k, top_p, min_p. A draw depends only on the row's logits, parameters,
+    seed and position, never on other rows; rows that draw from the same logits under the same parameters share
+    all work that is as wide as the vocabulary. Raises ValueError if `of` does not name one row of `logits` per row.
     """
     sources = _sources(logits, rows, of)
     plain: list[int] = []
@@ -110,15 +110,15 @@ def _sources(logits: torch.Tensor, rows: Sequence[SamplingRow], of: Sequence[int
 
 
 def take_best(logits: torch.Tensor, sources: Sequence[int]) -> list[int | None]:
-    """The likeliest token of each of those rows of `logits`, the first of equal ones; None: the row offers none.
+    """Return the likeliest token of each of those rows of `logits`, the first on a tie; None if the row offers none.
 
-    What `sample` gives for rows of temperature 0 that ask for nothing else.
+    This is the result of `sample` for rows of temperature 0 that ask for nothing else.
     """
     tokens: list[int | None] = []
     for some in passes(sources, logits):
         values, best = _maxima(gathered(logits, some))
         tokens += best
-        if not isfinite(sum(values)):  # one that is not, or a sum of many that are
+        if not isfinite(sum(values)):  # one is not finite, or the sum of finite ones overflows
             first = len(tokens) - len(best)
             for place, value in enumerate(values, start=first):
                 if not isfinite(value):
@@ -127,7 +127,7 @@ def take_best(logits: torch.Tensor, sources: Sequence[int]) -> list[int | None]:
 
 
 def _take_best(logits: torch.Tensor, draws: _Draws, masks: torch.Tensor | None) -> dict[int, int]:
-    """The token of each greedy row that has one."""
+    """Return the token of each greedy row that has one."""
     tokens = {}
     for distributions in passes(list(draws), logits):
         values, best = _maxima(_allowed(logits, distributions, masks))
@@ -138,9 +138,9 @@ def _take_best(logits: torch.Tensor, draws: _Draws, masks: torch.Tensor | None) 
 
 
 def _maxima(scores: torch.Tensor) -> tuple[list[float], list[int]]:
-    """The highest score of each row and the first token that has it; not a number where one is not."""
+    """Return the highest score of each row and the first token that has it; NaN if any score of the row is."""
     if scores.device.type == "cpu":
-        # The same as below, twenty times as fast.
+        # The same result as below, twenty times as fast.
         best = scores.numpy().argmax(axis=1)
         return scores.numpy()[np.arange(len(best)), best].tolist(), best.tolist()
     best, ids = maxima(scores).tolist()
@@ -150,7 +150,7 @@ def _maxima(scores: torch.Tensor) -> tuple[list[float], list[int]]:
 def _draw(
     logits: torch.Tensor, draws: _Draws, rows: Sequence[SamplingRow], masks: torch.Tensor | None
 ) -> dict[int, int]:
-    """The token of each row that is drawn at random and has one."""
+    """Return the token of each randomly drawn row that has one."""
     drawn = [index for indices in draws.values() for index in indices]
     if not drawn:
         return {}
@@ -173,7 +173,7 @@ def _draw(
 
 
 def _allowed(logits: torch.Tensor, distributions: Sequence[_Distribution], masks: torch.Tensor | None) -> torch.Tensor:
-    """The logits of each distribution as float32, changed as it says, -inf for what it bans or its mask leaves out."""
+    """Return the logits of each distribution as float32, with its changes, and -inf for banned or masked tokens."""
     scores = gathered(logits, [each.source for each in distributions])
     if any(each.changes is not None for each in distributions):
         scores = scores.clone(memory_format=torch.contiguous_format)
@@ -188,7 +188,7 @@ def _allowed(logits: torch.Tensor, distributions: Sequence[_Distribution], masks
 
 
 def _masked(scores: torch.Tensor, chosen: Sequence[int | None], masks: torch.Tensor) -> torch.Tensor:
-    """`scores`, those of row i under the mask `chosen[i]`."""
+    """Return `scores` with mask `chosen[i]` applied to row i."""
     rows = [row for row, mask in enumerate(chosen) if mask is not None]
     if not rows:
         return scores
@@ -202,7 +202,7 @@ def _masked(scores: torch.Tensor, chosen: Sequence[int | None], masks: torch.Ten
 def _logprobs(
     logits: torch.Tensor, tokens: dict[int, int], rows: Sequence[SamplingRow], sources: Sequence[int]
 ) -> dict[int, Any]:
-    """Per row that asks for it `[logprob of the token, [[token id, logprob], ...]]`, likeliest first."""
+    """Return `[logprob of the token, [[token id, logprob], ...]]`, likeliest first, for each row that asks for it."""
     asking = [index for index, row in enumerate(rows) if row.params.logprobs is not None and index in tokens]
     if not asking:
         return {}

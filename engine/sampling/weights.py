@@ -1,4 +1,4 @@
-"""Unnormalised probabilities of tokens, and which of them top-k, top-p and min-p keep."""
+"""Unnormalized probabilities of tokens, and which of them top-k, top-p and min-p keep."""
 
 import math
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from orcastream.engine.sampling.nucleus import ROUNDING, comes_late, keep_highes
 from orcastream.engine.sampling.passes import NARROW, one_by_one
 
 TILE = 512
-"""Tokens that enter the first race as one; the second race is among the tokens of one tile."""
+"""Tokens that enter the first race as one entrant; the second race is among the tokens of one tile."""
 
 _LOWEST_TEMPERATURE = 1e-6
 _FAINTEST = -80.0
-"""Scores this far below the highest count as just as unlikely: exp is many times slower where results are denormal.
+"""Scores further below the highest are clamped to this distance: exp is many times slower for denormal results.
 
-No draw can tell: noise spans 2^-32 to 17, so that nothing less likely than e^-30 of the likeliest ever wins a race.
+No draw can tell: noise spans 2^-32 to 17, so no token with a probability below e^-30 of the likeliest ever wins a race.
 """
 
 
@@ -32,12 +32,12 @@ class Filters(NamedTuple):
 
 
 class Weights:
-    """Weights of the tokens of some rows, in memory that is used again for the rows of the next pass.
+    """Weights of the tokens of some rows, in memory that is reused for the rows of the next pass.
 
-    The likeliest token of a row weighs 1. What the filters drop weighs nothing, with one exception: in a wide
-    vocabulary what top_p drops keeps its weight. There a draw can be rejected for far less than it takes to find all
-    that is dropped, so that is left to `restrict`. min_p can be applied at once: what it keeps has only kept tokens
-    before it, so that top_p is asked nothing about the others.
+    The likeliest token of a row weighs 1. Tokens that the filters drop weigh nothing, with one exception: in a wide
+    vocabulary tokens that top_p drops keep their weight. There, rejecting a draw costs far less than finding all
+    dropped tokens, which is left to `restrict`. min_p can be applied at once: a token that it keeps has only kept
+    tokens before it, so top_p never depends on the others.
     """
 
     def __init__(self, rows: int, vocab: int, device: torch.device) -> None:
@@ -46,9 +46,9 @@ class Weights:
         self._spare: torch.Tensor | None = None
 
     def fill(self, logits: torch.Tensor, filters: Sequence[Filters]) -> list[bool]:
-        """Weigh `logits` `[rows, vocab]` float32, -inf for what cannot be drawn, one of `filters` per row.
+        """Weigh `logits` `[rows, vocab]` float32 with -inf for tokens that cannot be drawn, one of `filters` per row.
 
-        Tells of each row whether it has a finite highest logit; what is drawn from one without means nothing.
+        Returns for each row whether its highest logit is finite; draws from a row without one are meaningless.
         """
         rows = len(filters)
         self._logits = logits
@@ -76,23 +76,23 @@ class Weights:
 
     def _drop_unlikely(self, floors: list[float]) -> None:
         if one_by_one(self._logits) and floors[0]:
-            # It keeps what is above its bound, in a tenth of the time that a mask takes.
+            # `threshold` keeps values above its bound in a tenth of the time that a mask takes.
             below = float(np.nextafter(np.float32(floors[0]), np.float32(0)))
             torch.nn.functional.threshold(self._values, below, 0.0, inplace=True)
         elif any(floors):
             self._values *= self._values >= self._values.new_tensor(floors).unsqueeze(1)
 
     def _masses(self, top_p: list[float]) -> list[float]:
-        """How much may come before a token that top_p keeps, per row."""
+        """Return, per row, the weight that may come before a token that top_p keeps."""
         if min(top_p) == 1:
             return [math.inf] * len(top_p)
         totals: list[float] = self._values.sum(dim=-1).tolist()
-        # The first token is kept however small top_p is.
+        # The first token is always kept, however small top_p is.
         bounds = [max(share - ROUNDING, ROUNDING**2) if share < 1 else math.inf for share in top_p]
         return [bound * total for bound, total in zip(bounds, totals, strict=True)]
 
     def dropped(self, rows: Sequence[int], tokens: torch.Tensor) -> list[int]:
-        """The places i at which top_p drops `tokens[i]` of `rows[i]`, though it has a weight."""
+        """Return the indices i for which top_p drops `tokens[i]` of `rows[i]`, although it has a weight."""
         asked = [place for place, row in enumerate(rows) if math.isfinite(self._targets[row])]
         if not asked:
             return []
@@ -109,7 +109,7 @@ class Weights:
         return [place for place, gone in zip(asked, late.tolist(), strict=True) if gone]
 
     def restrict(self, rows: Sequence[int]) -> None:
-        """Leave no weight to what top_p drops in these rows."""
+        """Set the weights of tokens that top_p drops in these rows to zero."""
         whole = len(rows) == len(self._targets)
         where: slice | list[int] = slice(None) if whole else list(rows)
         targets = torch.tensor([self._targets[row] for row in rows], dtype=torch.float64, device=self._values.device)
@@ -119,9 +119,9 @@ class Weights:
 
 
 def weigh(logits: torch.Tensor, best: torch.Tensor, temperatures: Sequence[float], out: torch.Tensor) -> torch.Tensor:
-    """exp((logits - best) / temperature) into `out`, none of it denormal; `best` `[rows, 1]`.
+    """Write exp((logits - best) / temperature) into `out`, without denormals; `best` `[rows, 1]`.
 
-    The maximum is taken off first, so that a low temperature cannot overflow.
+    The maximum is subtracted first, so that a low temperature cannot overflow.
     """
     torch.sub(logits, best, out=out)
     factors = [1 / max(each, _LOWEST_TEMPERATURE) for each in temperatures]
@@ -133,5 +133,5 @@ def weigh(logits: torch.Tensor, best: torch.Tensor, temperatures: Sequence[float
 
 
 def tiles_of(vocab: int) -> int:
-    """How many tiles a vocabulary takes; the last may be short."""
+    """Return how many tiles a vocabulary takes; the last may be shorter."""
     return -(-vocab // TILE)

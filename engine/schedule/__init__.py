@@ -1,1 +1,1 @@
-"""Which tokens of which requests are computed next."""
+"""The scheduler: which tokens of which requests are computed next."""

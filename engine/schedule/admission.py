@@ -1,4 +1,4 @@
-"""How waiting requests join the batch."""
+"""Admission of waiting requests to the batch."""
 
 from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.request import Request, RequestState
@@ -12,9 +12,9 @@ from orcastream.engine.schedule.swap import Swapper
 
 
 class Admission:
-    """Lets requests in while places, memory and the token budget last, in the order of the policy in force.
+    """Admits requests in the order of the current policy while places, memory and the token budget last.
 
-    Every call is told that policy.
+    Every call receives that policy.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class Admission:
         self._max_batch_size = max_batch_size
         self.leaders = GroupLeaders()
         self.cached_tokens = self.queried_tokens = 0
-        """Of the prompts of all that joined: tokens that the cache had, and all tokens."""
+        """Of the prompts of all admitted requests: tokens found in the cache, and all tokens."""
         self.awaits_victim = False
-        """Whether the head can join once a token that is pending is known, as its request then makes way. Until told
-        otherwise: each iteration begins anew."""
+        """Whether the head can join once a pending token is known, because the request of that token is preempted then.
+        The scheduler resets it in each iteration."""
 
     def leader_for(self, request: Request, policy: Policy) -> Request | None:
-        """Whom new `request` may follow: one of its group that waits and can split into all of them at once."""
+        """Return the request that new `request` may follow: a waiting one of its group that can split into all."""
         if request.group is None or request.beam is not None or request.tells_prompt:
             return None
         for other in self.leaders.waiting(request):
@@ -51,9 +51,9 @@ class Admission:
         return None
 
     def admit(self, plan: Plan, left: int, policy: Policy, before: Request | None = None) -> int:
-        """Let waiting requests join, and `plan`, while the `left` tokens of the budget, places and memory last.
+        """Admit waiting requests to batch and `plan` while places, memory and the `left` tokens of the budget last.
 
-        With `before`, a running prefill, those alone that precede it. How many tokens are left then.
+        With `before`, a running prefill, admit only requests that precede it. Return the tokens that are left.
         """
         aside: list[Request] = []
         while left > 0 or not plan.requests:
@@ -72,21 +72,21 @@ class Admission:
                 break
             if self._awaits_prefix(request):
                 if before is not None:
-                    break  # perhaps it awaits `before`, which nobody behind it in the order passes then
+                    break  # it may await `before`, which no later request in the order may overtake then
                 policy.remove(request)
                 aside.append(request)
                 continue
             policy.remove(request)
             length = self.join(request, plan, left, policy)
             if not length and plan.requests:
-                break  # it has its place, and nobody joins behind it
+                break  # it has its place, but no tokens in this iteration: no other joins after it
             left -= length
         for request in aside:
             policy.push(request)
         return left
 
     def unblock(self, plan: Plan, policy: Policy) -> None:
-        """Where all that run are hypotheses that wait for others which find no room: the first search goes on alone."""
+        """If only hypotheses run, and all wait for others that lack memory, let the first search continue alone."""
         running = self._requests.running
         if any(each.candidates is None for each in running):
             return  # a token is pending
@@ -100,14 +100,14 @@ class Admission:
                 left -= self.join(hypothesis, plan, left, policy)
 
     def count(self, request: Request, cached: int) -> None:
-        """`request` has joined the batch with `cached` tokens computed already."""
+        """Count `request`, which has joined the batch with `cached` tokens already computed."""
         self.queried_tokens += len(request.prompt_ids)
         self.cached_tokens += min(cached, len(request.prompt_ids))
 
     def _find_room(self, request: Request, plan: Plan, policy: Policy) -> tuple[bool, int]:
-        """Whether `request`, the head, can join, after others have made way; tokens that these set free in `plan`.
+        """Preempt until `request`, the head, can join. Return whether it can, and the tokens freed in `plan`.
 
-        The policy is not asked for the head in between: it might name who has just made way.
+        The policy is not asked for the head again in between: it might name a request that was preempted for it.
         """
         freed = 0
         while not self._can_join(request, policy):
@@ -125,13 +125,13 @@ class Admission:
         return self.has_places(request) and policy.may_join(request, self._requests.running)
 
     def _awaits_prefix(self, request: Request) -> bool:
-        """Whether a running prefill is about to compute what waiting `request` can reuse."""
+        """Whether a running prefill is about to compute blocks that waiting `request` can reuse."""
         return request.swapped is None and self._cache.awaits(request.chain, request.num_matchable)
 
     def lacks_rows(self, request: Request, plan: Plan, left: int) -> bool:
-        """Whether waiting `request` would compute nothing, as others in `plan` take the rows that prompts may have.
+        """Whether waiting `request` would compute nothing because others in `plan` use all rows for prompt logprobs.
 
-        Never so where `plan` is empty. Asked before anybody makes way for it, which would be in vain.
+        Never true if `plan` is empty. Checked before any request is preempted for it, which would be in vain.
         """
         most = plan.left_for(request, left)
         return most < left and not chunk_length(request, most, self._cache.block_size, alone=not plan.num_prefills)
@@ -139,12 +139,12 @@ class Admission:
     def has_places(self, request: Request) -> bool:
         """Whether there are places in the batch for waiting `request`."""
         taken = self._requests.places_taken
-        # Whoever splits needs its places at once, so that one request may run however little the device has room for.
+        # A request that splits needs all its places at once: one may always run, even if device memory limits requests.
         most = min(self._max_batch_size, self._relief.requests) if taken else self._max_batch_size
         return request.places <= most - taken
 
     def join(self, request: Request, plan: Plan, left: int, policy: Policy) -> int:
-        """Let `request` enter the batch; its tokens in `plan`, 0 where it finds none of the budget or no room now."""
+        """Add `request` to the batch. Return its tokens in `plan`: 0 if budget or memory do not suffice now."""
         if request.swapped is not None:
             self._swapper.back(request, request.swapped)
         else:

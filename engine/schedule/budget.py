@@ -1,4 +1,4 @@
-"""How many tokens an iteration may compute."""
+"""Token budgets: how many tokens an iteration may compute."""
 
 from collections.abc import Sequence
 
@@ -7,23 +7,23 @@ from orcastream.engine.schedule.timing import IterationTimes
 
 
 class TokenBudget:
-    """A fixed number of tokens."""
+    """A fixed number of tokens per iteration."""
 
     def __init__(self, most: int) -> None:
         self.most = most
 
     def tokens(self, running: Sequence[Request]) -> int:
-        """Most tokens of the next iteration, decode steps of `running` among them."""
+        """Return the most tokens of the next iteration, including the decode steps of `running`."""
         return self.most
 
 
 class AdaptiveBudget(TokenBudget):
-    """As many tokens as leave the time between tokens under its target.
+    """As many tokens as keep the time between tokens under its target.
 
-    Sarathi-Serve (OSDI'24) fixes the chunk beforehand by profiling; here the time of an iteration is learnt while it
-    serves. The target is the least `tbt_slo_ms` of the running decodes, else `target_ms`. Without a target, or with
-    nothing decoding, the whole budget is used. Prefills get at least one block per iteration, so that they never stand
-    still, however tight the target; decode steps are computed in any case.
+    Sarathi-Serve (OSDI'24) fixes the chunk in advance by profiling; here the time of an iteration is learned while
+    serving. The target is the lowest `tbt_slo_ms` of the running decodes, or else `target_ms`. Without a target, or if
+    nothing decodes, the whole budget is used. Prefills get at least one block per iteration, so that they always make
+    progress, however tight the target; decode steps are always computed.
     """
 
     def __init__(self, most: int, *, block_size: int, times: IterationTimes, target_ms: float | None = None) -> None:
@@ -33,7 +33,7 @@ class AdaptiveBudget(TokenBudget):
         self._target_ms = target_ms
 
     def tokens(self, running: Sequence[Request]) -> int:
-        """See the class."""
+        """Return the most tokens of the next iteration; see the class."""
         decodes = context = start = 0
         tightest: float | None = None
         for request in running:

@@ -1,4 +1,4 @@
-"""Requests in the order of a key that does not change while they are in it."""
+"""A heap of requests, ordered by a key that does not change while they are in it."""
 
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
@@ -7,17 +7,17 @@ from typing import Any
 from orcastream.engine.request import Request
 
 _SPARE = 64
-"""Holes that are not worth cleaning up."""
+"""Number of holes that are not worth cleaning up."""
 
 
 class RequestHeap:
-    """A heap by (key, arrival): adding and taking cost O(log n), looking at the first O(1), amortized.
+    """A heap by (key, arrival): push and remove cost O(log n), head O(1), all amortized.
 
-    What is removed from the middle stays in the heap as a hole, until it comes to the front or holes are the majority.
+    A request removed from the middle leaves a hole, until the hole reaches the front or holes are the majority.
     """
 
     def __init__(self, key: Callable[[Request], Any] | None = None) -> None:
-        """By arrival alone without `key`."""
+        """Order requests by `key`, or by arrival alone without one."""
         self._key = key or (lambda request: 0)
         self._heap: list[tuple[Any, int, Request]] = []
         self._members: dict[int, Request] = {}
@@ -26,16 +26,16 @@ class RequestHeap:
         return len(self._members)
 
     def __iter__(self) -> Iterator[Request]:
-        """In no particular order."""
+        """Yield the requests in no particular order."""
         return iter(self._members.values())
 
     def push(self, request: Request) -> None:
-        """`request` is in it from now on."""
+        """Add `request`."""
         self._members[request.arrival] = request
         heappush(self._heap, (self._key(request), request.arrival, request))
 
     def head(self) -> Request | None:
-        """The first; None: it is empty."""
+        """Return the first request, or None if the heap is empty."""
         while self._heap:
             _, arrival, request = self._heap[0]
             if arrival in self._members:
@@ -44,7 +44,7 @@ class RequestHeap:
         return None
 
     def remove(self, request: Request) -> None:
-        """`request` is in it no more."""
+        """Remove `request`."""
         del self._members[request.arrival]
         if self._heap[0][1] == request.arrival:
             heappop(self._heap)

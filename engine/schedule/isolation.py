@@ -1,4 +1,4 @@
-"""Computing some requests alone while all others stand still."""
+"""Isolation: computing some requests alone while all others pause."""
 
 from collections.abc import Collection
 
@@ -11,9 +11,9 @@ from orcastream.engine.schedule.preemptor import Preemptor
 
 
 class Isolation:
-    """Plans iterations of the requests named in `request_ids` and of no other, while any of them is unfinished.
+    """Plans iterations of only the requests in `request_ids`, while any of them is unfinished.
 
-    The others keep their places and what they have computed, except what those need that run alone.
+    The others keep their places and blocks, unless the isolated requests need them.
     """
 
     def __init__(self, requests: RequestPool, admission: Admission, preemptor: Preemptor, *, block_size: int) -> None:
@@ -25,11 +25,11 @@ class Isolation:
 
     @property
     def active(self) -> bool:
-        """Whether somebody is to run alone."""
+        """Whether any unfinished request is isolated."""
         return any(request_id in self._requests for request_id in self.request_ids)
 
     def select(self, policy: Policy, left: int) -> Plan:
-        """The next iteration, of at most `left` tokens; empty: none until a token that is pending is known."""
+        """Plan the next iteration, of at most `left` tokens; empty if a pending token must be known first."""
         plan = Plan()
         for request in [each for each in self._requests.running if self._is_alone(each)]:
             if request.state is RequestState.INCREMENT:
@@ -58,7 +58,7 @@ class Isolation:
         return root.id in self.request_ids
 
     def _can_join(self, request: Request, policy: Policy) -> bool:
-        """As any other may, except that no policy has a say."""
+        """Whether places and memory allow `request` to join; the policy is not asked."""
         return self._admission.has_places(request) and policy.memory.fits(request, self._requests.running)
 
     def _make_room(self, request: Request, num_tokens: int, policy: Policy) -> bool:
@@ -68,7 +68,7 @@ class Isolation:
         return True
 
     def _preempt_another(self, policy: Policy) -> bool:
-        """Take the place and the memory of one that stands still; False: nobody does, or its token is pending."""
+        """Preempt one paused request. Return False if there is none, or each has a pending token."""
         for other in reversed(policy.order(self._requests.running)):
             if not self._is_alone(other) and not other.num_pending:
                 self._preemptor.preempt(other, policy)

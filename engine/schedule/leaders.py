@@ -1,4 +1,4 @@
-"""Who computes the prompt that several requests share."""
+"""Group leaders: the requests that compute a prompt shared by several."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from orcastream.engine.request import Request, RequestState
 
 
 class GroupLeaders:
-    """By group, its unfinished requests that follow nobody."""
+    """The unfinished requests of each group that follow no other."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[Request]] = {}
@@ -15,19 +15,19 @@ class GroupLeaders:
         return len(self._of)
 
     def waiting(self, request: Request) -> Iterator[Request]:
-        """Those of its group, and of its adapter, that have not begun and know the same tokens."""
+        """Yield waiting requests with the group, adapter and known tokens of `request`."""
         for other in self._of.get(request.group or "", ()):
             is_equal = other.tokens == request.tokens and other.adapter is request.adapter
             if other.state is RequestState.WAITING and is_equal:
                 yield other
 
     def add(self, request: Request) -> None:
-        """`request` follows nobody."""
+        """Add `request`, which follows no other."""
         if request.group is not None:
             self._of.setdefault(request.group, []).append(request)
 
     def remove(self, request: Request) -> None:
-        """`request` has ended."""
+        """Remove `request`, which has ended."""
         leaders = self._of.get(request.group or "", [])
         if request in leaders:
             leaders.remove(request)

@@ -1,4 +1,4 @@
-"""The scheduler that a configuration asks for."""
+"""Construction of the scheduler from a configuration."""
 
 from orcastream.engine.config import EngineConfig
 from orcastream.engine.kv.cache import KVCache
@@ -12,7 +12,7 @@ from orcastream.engine.schedule.timing import IterationTimes
 
 
 def make_scheduler(config: EngineConfig, requests: RequestPool, cache: KVCache) -> Scheduler:
-    """Policy, memory rule, token budget and kind of preemption by their names in `config`."""
+    """Return a scheduler with the policy, memory rule, token budget and kind of preemption that `config` names."""
     times = IterationTimes()
     tools = PolicyTools(
         memory=MEMORY_RULES[config.admission](cache),

@@ -1,4 +1,4 @@
-"""What one iteration computes."""
+"""The plan of one iteration: which tokens of which requests it computes."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -6,15 +6,15 @@ from typing import Final
 from orcastream.engine.request import Request, RequestState
 
 MOST_PROMPT_ROWS: Final = 512
-"""Most prompt tokens of one iteration whose log probabilities are told: each takes a row of logits as wide as the
-vocabulary, however long the prompt is."""
+"""Most prompt tokens per iteration whose log probabilities are reported: each takes a row of logits as wide as the
+vocabulary, so this bounds their memory for prompts of any length."""
 
 
 @dataclass(slots=True)
 class Plan:
-    """`lengths[i]` tokens of `requests[i]`, from its first uncomputed one on; every token has its slot in the cache.
+    """`lengths[i]` tokens of `requests[i]`, from its first uncomputed token on; every token has its slot in the cache.
 
-    The first `num_decodes` are decode steps of one token. Plain lists, for a plan is made before every iteration.
+    The first `num_decodes` entries are decode steps of one token. Plain lists, as every iteration makes a plan.
     """
 
     requests: list[Request] = field(default_factory=list)
@@ -31,16 +31,16 @@ class Plan:
 
     @property
     def prefill_tokens(self) -> int:
-        """Tokens that are no decode step."""
+        """Tokens that are not decode steps."""
         return self.num_tokens - self.num_decodes
 
     @property
     def num_prefills(self) -> int:
-        """Requests of which it computes a chunk."""
+        """Requests that have a prefill chunk in the plan."""
         return len(self.requests) - self.num_decodes
 
     def add(self, request: Request, length: int) -> None:
-        """Compute `length` tokens of `request`, too: a decode step goes behind the other ones, a chunk to the end."""
+        """Add `length` tokens of `request`: a decode step after the other decode steps, a chunk at the end."""
         decodes = request.state is RequestState.INCREMENT
         where = self.num_decodes if decodes else len(self.requests)
         self.requests.insert(where, request)
@@ -48,14 +48,14 @@ class Plan:
         self.num_decodes += decodes
 
     def left_for(self, request: Request, left: int) -> int:
-        """How many of the `left` tokens of the budget may be of `request`."""
+        """Return how many of the `left` tokens of the budget `request` may use."""
         if not request.tells_prompt:
             return left
         told = [length for other, length in zip(self.requests, self.lengths, strict=True) if other.tells_prompt]
         return min(left, MOST_PROMPT_ROWS - sum(told))
 
     def drop_preempted(self) -> int:
-        """Take out what was preempted after it had been planned; the tokens that this sets free."""
+        """Remove requests that were preempted after they had been planned. Return the number of freed tokens."""
         kept = [
             (request, length)
             for request, length in zip(self.requests, self.lengths, strict=True)
@@ -69,14 +69,14 @@ class Plan:
         return before - self.num_tokens
 
     def only(self, index: int) -> "Plan":
-        """One of its requests alone."""
+        """Return a plan of request number `index` alone."""
         return Plan([self.requests[index]], [self.lengths[index]], int(index < self.num_decodes))
 
 
 def chunk_length(request: Request, left: int, block_size: int, *, alone: bool) -> int:
-    """Tokens of `request` to compute: all, or what fits into `left`, up to the end of a block.
+    """Return the tokens of `request` to compute: all, or as many as fit into `left` and end with a block.
 
-    Less than up to the end of a block where it is the `alone` prefill, so that it never stands still.
+    If `alone`, it is the only prefill and may end inside a block, so that it always makes progress.
     """
     start, wanted = request.num_computed, request.num_uncomputed
     if wanted <= left:

@@ -1,4 +1,4 @@
-"""All requests that are not finished."""
+"""The pool of all unfinished requests."""
 
 from bisect import insort
 
@@ -7,10 +7,10 @@ from orcastream.engine.request import Request, RequestState
 
 
 class RequestPool:
-    """Orca's request pool: who waits, who runs, and who follows one of those.
+    """Orca's request pool: waiting requests, running requests, and followers of either.
 
-    `running` holds what has been admitted (INITIATION or INCREMENT) in order of arrival; `waiting` the rest by id. A
-    follower waits for its leader to compute what both know, and is in neither.
+    `running` holds admitted requests (INITIATION or INCREMENT) in order of arrival, `waiting` the others by id. A
+    follower waits for its leader to compute the tokens that both know, and is in neither.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class RequestPool:
         self.waiting: dict[str, Request] = {}
         self.running: list[Request] = []
         self.places_held = 0
-        """Places in the batch that running requests keep for those that will split off from them."""
+        """Places in the batch that running requests reserve for the requests that will split off from them."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -35,9 +35,9 @@ class RequestPool:
 
     @property
     def num_waiting(self) -> int:
-        """Unfinished requests that have no place, those left out that follow a running one, which keeps theirs.
+        """Unfinished requests without a place, not counting followers of a running request, which reserves theirs.
 
-        Any thread may ask; in the midst of a change it may be off by those that change.
+        Any thread may read this; during a change it may be off by the requests that change.
         """
         without = len(self._by_id) - len(self.running)
         if self._following:
@@ -45,15 +45,15 @@ class RequestPool:
         return max(0, without)
 
     def get(self, request_id: str) -> Request | None:
-        """The unfinished request of that id."""
+        """Return the unfinished request with that id, or None."""
         return self._by_id.get(request_id)
 
     def leader_of(self, request: Request) -> Request | None:
-        """Whom `request` follows."""
+        """Return the request that `request` follows, or None."""
         return self._following.get(request.id)
 
     def add(self, request: Request, leader: Request | None = None) -> None:
-        """A new request arrives, as a follower of `leader` (which waits) or by itself."""
+        """Add a new request, as a follower of `leader` (which waits) or on its own."""
         request.arrive(self._arrivals)
         self._arrivals += 1
         self._by_id[request.id] = request
@@ -64,29 +64,29 @@ class RequestPool:
             self._following[request.id] = leader
 
     def run(self, request: Request) -> None:
-        """A waiting request has been admitted."""
+        """Move a waiting request, which has been admitted, to the running ones."""
         del self.waiting[request.id]
         self.places_held += request.places - 1
         insort(self.running, request, key=_arrival)
 
     def put_back(self, request: Request) -> None:
-        """A running request was preempted."""
+        """Move a running request, which was preempted, to the waiting ones."""
         self.running.remove(request)
         self.places_held -= request.places - 1
         self.waiting[request.id] = request
 
     def split_off(self, follower: Request) -> None:
-        """What `follower` waited for has been computed: it runs by itself now."""
+        """Let `follower` run on its own: its leader has computed the tokens that both know."""
         self._leave(follower, self._following[follower.id])
         insort(self.running, follower, key=_arrival)
 
     def begin_search(self, request: Request) -> None:
-        """A running beam search is a single hypothesis now: the places it held are free for those that `spawn` adds."""
+        """Turn a running beam search into one hypothesis; its reserved places are free for `spawn`."""
         self.places_held -= request.places - 1
         request.hypotheses = [request]
 
     def spawn(self, hypothesis: Request) -> None:
-        """One more hypothesis of a running beam search, in a place that was held for it."""
+        """Add a hypothesis of a running beam search, in a place that was reserved for it."""
         hypothesis.arrive(self._arrivals)
         self._arrivals += 1
         self._by_id[hypothesis.id] = hypothesis
@@ -99,7 +99,7 @@ class RequestPool:
             self.places_held -= 1
 
     def remove(self, request: Request) -> list[Request]:
-        """Take an unfinished request out, its state unchanged; those that followed it wait by themselves now."""
+        """Remove an unfinished request without changing its state; return its followers, which now wait alone."""
         del self._by_id[request.id]
         leader = self._following.get(request.id)
         if leader is not None:
@@ -118,7 +118,7 @@ class RequestPool:
         return orphans
 
     def check_integrity(self) -> None:
-        """IntegrityError unless every request is in the one place that its state names."""
+        """Raise IntegrityError unless every request is in exactly the collection that its state names."""
         for members, states in (
             (self.waiting.values(), {RequestState.WAITING}),
             (self._following.values(), set(RequestState) - {RequestState.FINISHED}),

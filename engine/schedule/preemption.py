@@ -1,4 +1,4 @@
-"""How a preempted request leaves: to host memory, or to be computed again."""
+"""The choice of how a request is preempted: swapped to host memory, or recomputed."""
 
 from collections import deque
 from statistics import median
@@ -7,18 +7,19 @@ from orcastream.engine.request import Request
 from orcastream.engine.schedule.timing import IterationTimes
 
 _MEASURED = 3
-"""Copies in each direction that are made before they are compared with anything."""
+"""Copies measured in each direction before swapping is compared with recomputing."""
 _KEPT = 9
 _AGAIN = 16
-"""Every so manieth preemption is a copy even where computing again was cheaper, for the machine may have changed."""
+"""Of the preemptions for which recomputing is cheaper, every 16th swaps nevertheless, in case the machine has
+changed."""
 
 
 class PreemptionChoice:
-    """Recompute, swap, or what is measured to be cheaper (auto).
+    """Recompute, swap, or whichever is measured to be cheaper (auto).
 
-    The price of a swap is the median time of late copies per block, out and back, times the blocks; that of computing
-    again follows from IterationTimes. The first copies are made to be measured. That a recompute may find some of its
-    blocks in the prefix cache is not counted: where memory is short, they are the next to be evicted.
+    The cost of a swap is the median time of recent copies per block, out and back, times the blocks; the cost of
+    recomputing follows from IterationTimes. The first preemptions swap in order to measure copies. Blocks that a
+    recompute may find in the prefix cache are not counted: when memory is short, they are evicted next.
     """
 
     def __init__(self, kind: str = "recompute", times: IterationTimes | None = None) -> None:
@@ -30,7 +31,7 @@ class PreemptionChoice:
         self._recomputed = 0
 
     def prefers_swap(self, request: Request) -> bool:
-        """Whether running `request`, if it is preempted, should go to host memory; whether it can is not asked."""
+        """Whether running `request` should be swapped to host memory if it is preempted; ignores whether it can."""
         if self.kind != "auto":
             return self.kind == "swap"
         assert request.kv is not None
@@ -43,9 +44,9 @@ class PreemptionChoice:
         return self._recomputed % _AGAIN == 0
 
     def copied_out(self, num_blocks: int, seconds: float) -> None:
-        """`num_blocks` went to host memory in `seconds`."""
+        """Record that `num_blocks` were copied to host memory in `seconds`."""
         self._out.append(seconds / max(1, num_blocks))
 
     def copied_back(self, num_blocks: int, seconds: float) -> None:
-        """`num_blocks` came back in `seconds`."""
+        """Record that `num_blocks` were copied back in `seconds`."""
         self._back.append(seconds / max(1, num_blocks))

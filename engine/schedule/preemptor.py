@@ -1,4 +1,4 @@
-"""Room for those that must go on, at the cost of those that can wait."""
+"""Preemption: frees blocks for requests that must continue by preempting those that can wait."""
 
 from orcastream.engine.kv.cache import KVCache
 from orcastream.engine.request import Request
@@ -8,9 +8,9 @@ from orcastream.engine.schedule.swap import Swapper
 
 
 class Preemptor:
-    """Gives running requests their blocks, and takes those of others back where none are free.
+    """Gives running requests their blocks, and preempts others if none are free.
 
-    Who leaves, and whether to host memory, is decided by the policy in force, which every call is told.
+    The current policy, which every call receives, decides which request is preempted, and whether to host memory.
     """
 
     def __init__(self, requests: RequestPool, cache: KVCache, swapper: Swapper) -> None:
@@ -20,12 +20,12 @@ class Preemptor:
         self.preemptions = 0
 
     def has_room(self, request: Request, num_tokens: int) -> bool:
-        """Whether running `request` can hold `num_tokens`, with blocks that are free if need be."""
+        """Whether running `request` can hold `num_tokens`; takes free blocks if necessary."""
         assert request.kv is not None
         return num_tokens <= request.kv.capacity or self._cache.grow(request.kv, request.num_computed, num_tokens)
 
     def make_room(self, request: Request, num_tokens: int, policy: Policy) -> bool:
-        """Preempt until `request` can hold `num_tokens`; False if it was preempted itself, or nobody can be now."""
+        """Preempt until `request` can hold `num_tokens`; return False if it was preempted itself, or none can be."""
         while not self.has_room(request, num_tokens):
             victim = self._victim(policy)
             if victim is None:
@@ -36,7 +36,7 @@ class Preemptor:
         return True
 
     def preempt(self, victim: Request, policy: Policy) -> None:
-        """Back to the queue, to be computed again or brought back from host memory."""
+        """Return `victim` to the queue, to be recomputed or swapped in from host memory."""
         assert victim.kv is not None
         swapped = self._swapper.out(victim.kv) if victim.num_computed and policy.swaps(victim) else None
         policy.memory.give_back(victim)
@@ -49,7 +49,7 @@ class Preemptor:
         self.preemptions += 1
 
     def _victim(self, policy: Policy) -> Request | None:
-        """Who leaves; None while a token is pending of all but the first in the policy's order."""
+        """Return the request to preempt; None while all but the first in the policy's order have a pending token."""
         running = self._requests.running
         victim = policy.victim(running)
         if not victim.num_pending:

@@ -1,11 +1,11 @@
 """Smaller iterations after the device ran out of memory."""
 
 _RECOVERY = 64
-"""Iterations in a row that have to succeed before the limits are doubled."""
+"""Iterations that must succeed in a row before the limits are doubled."""
 
 
 class MemoryRelief:
-    """Limits on tokens and requests of an iteration, halved when one did not fit, doubled as others do."""
+    """Limits on tokens and requests per iteration, halved when one does not fit, doubled as later ones do."""
 
     def __init__(self, most_tokens: int, most_requests: int) -> None:
         self._most = most_tokens, most_requests
@@ -14,11 +14,11 @@ class MemoryRelief:
 
     @property
     def is_tight(self) -> bool:
-        """Whether an iteration is limited beyond the configuration."""
+        """Whether the limits are below the configured ones."""
         return (self.tokens, self.requests) != self._most
 
     def shrink(self, num_tokens: int, num_requests: int) -> bool:
-        """An iteration of that size did not fit; False: it cannot be made smaller."""
+        """Lower the limits after an iteration of that size did not fit. Return False if it cannot be smaller."""
         self._succeeded = 0
         if num_tokens <= 1:
             return False
@@ -26,7 +26,7 @@ class MemoryRelief:
         return True
 
     def succeeded(self) -> None:
-        """An iteration did fit."""
+        """Note that an iteration fit."""
         if not self.is_tight:
             return
         self._succeeded += 1

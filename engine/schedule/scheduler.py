@@ -1,4 +1,4 @@
-"""Iteration-level scheduling: which tokens of which requests are computed next."""
+"""Iteration-level scheduling: plans which tokens of which requests are computed next."""
 
 from orcastream.engine.errors import IntegrityError
 from orcastream.engine.kv.cache import KVCache
@@ -16,10 +16,10 @@ from orcastream.engine.schedule.swap import Swapper
 class Scheduler:
     """Plans one iteration at a time (Orca, OSDI'22, Algorithm 1; chunked prefill as in Sarathi-Serve, OSDI'24).
 
-    Decoding requests go first, one token each, so that a long prompt never stalls them; then, within what the token
-    budget leaves, the prefills under way, each by a chunk, and before each of them the waiting requests that precede
-    it; then other new ones, all as the policy decides. The first request in the policy's order can take the blocks of
-    all others, and any request fits into the cache alone: while there is work, every plan has at least one token.
+    Decoding requests come first, one token each, so that a long prompt never stalls them. The rest of the token budget
+    goes to a chunk of each running prefill, before each of which the waiting requests that precede it join, and then
+    to other waiting requests, all in the policy's order. The first request in that order can take the blocks of all
+    others, and any request fits into the cache alone: while there is work, every plan has at least one token.
     """
 
     def __init__(self, requests: RequestPool, cache: KVCache, policy: Policy, *, max_batch_size: int) -> None:
@@ -37,33 +37,33 @@ class Scheduler:
 
     @property
     def preemptions(self) -> int:
-        """How often a running request went back to the queue."""
+        """Number of times that a running request was returned to the queue."""
         return self._preemptor.preemptions
 
     @property
     def swaps(self) -> int:
-        """Preempted requests that went to host memory."""
+        """Preemptions that swapped to host memory."""
         return self._swapper.swaps
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that the cache had when their requests joined."""
+        """Prompt tokens found in the cache when their requests joined."""
         return self._admission.cached_tokens
 
     @property
     def queried_tokens(self) -> int:
-        """Prompt tokens of all that joined."""
+        """Prompt tokens of all admitted requests."""
         return self._admission.queried_tokens
 
     def add(self, request: Request) -> None:
-        """A new request waits, or follows one of its group that has not begun and knows the same tokens."""
+        """Add a new request: it waits, or follows one of its group that has not begun and knows the same tokens."""
         leader = self._admission.leader_for(request, self.policy)
         self.requests.add(request, leader)
         if leader is None:
             self._wait(request)
 
     def select(self) -> Plan:
-        """The next iteration; empty: no work, or none until a token that is pending is known."""
+        """Plan the next iteration; empty if there is no work, or a pending token must be known first."""
         if self.isolation.active:
             plan = self.isolation.select(self.policy, min(self.policy.budget.most, self.relief.tokens))
             if plan.requests or any(request.num_pending for request in self.requests.running):
@@ -83,7 +83,7 @@ class Scheduler:
         return plan
 
     def switch(self, policy: Policy) -> None:
-        """Let another policy decide from the next iteration on; it learns of everybody who waits and runs."""
+        """Let another policy decide from the next iteration on; it is given all waiting and running requests."""
         for request in self.requests.running:
             policy.push(request)
             policy.remove(request)
@@ -95,7 +95,7 @@ class Scheduler:
     def can_plan_ahead(self) -> bool:
         """Whether an iteration can be planned before the tokens of the last one are known.
 
-        Not while somebody may have to be preempted, or is about to split.
+        Not while a request may have to be preempted, or is about to split.
         """
         if self._admission.awaits_victim or self.requests.places_held:
             return False
@@ -106,7 +106,7 @@ class Scheduler:
         return min(group.pool.num_free for group in self.cache.groups) >= blocks
 
     def relieve(self, plan: Plan) -> bool:
-        """The device had no memory for `plan`, which was not launched: plan less; False: it cannot be less."""
+        """Plan less, after device memory did not suffice for `plan`. Return False if a plan cannot be smaller."""
         if not self.relief.shrink(plan.num_tokens, len(plan)):
             return False
         left = [request for request in plan.requests if request.state is not RequestState.FINISHED]
@@ -116,9 +116,9 @@ class Scheduler:
         return True
 
     def finish(self, request: Request, *, discard: bool = False) -> None:
-        """Take an unfinished request out, and free what it holds; the caller sets its final state.
+        """Remove an unfinished request and free its memory; the caller sets its final state.
 
-        `discard`: what it computed is not to be trusted, and never reused.
+        With `discard` its computed tokens are not trusted, and never reused.
         """
         if request.state is not RequestState.WAITING:
             self.policy.memory.give_back(request)
@@ -135,7 +135,7 @@ class Scheduler:
             self._wait(orphan)
 
     def split(self, leader: Request) -> list[Request]:
-        """What `leader` and its followers know is computed: each goes on by itself, with shared blocks."""
+        """Let `leader` and its followers continue on their own, with shared blocks: the known tokens are computed."""
         followers = list(leader.followers)
         for follower in followers:
             twin = self.cache.fork(leader.kv, len(follower.tokens)) if leader.kv is not None else None
@@ -148,31 +148,31 @@ class Scheduler:
         return followers
 
     def fits_empty(self, request: Request, max_tokens: int) -> bool:
-        """Whether new `request`, with all that it will split into, fits into an empty cache with that many outputs."""
+        """Whether new `request`, and all requests that it splits into, fit an empty cache with `max_tokens` outputs."""
         blocks = self.cache.most_blocks(len(request.prompt_ids) + max_tokens)
         return self.policy.memory.has_blocks([request.places * each for each in blocks])
 
     def spawn(self, hypothesis: Request) -> None:
-        """A hypothesis splits off from a beam search; its first request kept a place and memory for it."""
+        """Add a hypothesis of a beam search, whose first request reserved a place and memory for it."""
         self.requests.spawn(hypothesis)
         self.policy.memory.take(hypothesis)
         self.policy.joined(hypothesis)
 
     def begin_beams(self, request: Request) -> None:
-        """`request` is a single hypothesis from now on; the places that it held go to those that are spawned."""
+        """Turn `request` into a single hypothesis; its reserved places go to the hypotheses that are spawned."""
         self.policy.memory.give_back(request)
         self.requests.begin_search(request)
         self.policy.memory.take(request)
 
     def _wait(self, request: Request) -> None:
-        """`request` waits by itself, and follows nobody."""
+        """Let `request` wait on its own, following no other."""
         self._admission.leaders.add(request)
         if self.cache.prefix_cache:
             request.chain.extend(request.tokens, len(request.tokens), self.cache.block_size)
         self.policy.push(request)
 
     def _decodes(self) -> list[Request]:
-        """All decoding requests whose next token has a slot, after preempting others for it if need be."""
+        """Return all decoding requests whose next token has a slot, after preempting others if necessary."""
         decoding = RequestState.INCREMENT
         decodes = [each for each in self.requests.running if each.state is decoding and each.plannable]
         short = [each for each in decodes if each.num_computed >= each.kv.capacity]  # type: ignore[union-attr]
@@ -189,16 +189,16 @@ class Scheduler:
         return [each for each in decodes if each.state is decoding and each.num_computed < each.kv.capacity]  # type: ignore[union-attr]
 
     def _continue_prefills(self, plan: Plan, left: int, preemptions: int) -> int:
-        """A chunk of each prefill under way, after those that wait and precede it; what is left of the budget.
+        """Add a chunk of each running prefill, after waiting requests that precede it. Return the rest of the budget.
 
-        Nobody joins once there were more than so many `preemptions`.
+        No request joins once the number of preemptions exceeds `preemptions`.
         """
         prefills = [request for request in self.requests.running if request.state is RequestState.INITIATION]
         for request in self.policy.order(prefills) if len(prefills) > 1 else prefills:
             if self.preemptions == preemptions and self.requests.waiting:
                 left = self._admission.admit(plan, left, self.policy, before=request)
             if request.state is not RequestState.INITIATION:
-                continue  # it has made way
+                continue  # it was preempted by one that joined
             most = plan.left_for(request, left)
             length = chunk_length(request, most, self.cache.block_size, alone=not plan.num_prefills)
             if not length:
@@ -223,7 +223,7 @@ class Scheduler:
             request.swapped = None
 
     def check_integrity(self) -> None:
-        """IntegrityError where requests, cache, policy and memory rule do not agree."""
+        """Raise IntegrityError if requests, cache, policy and memory rule disagree."""
         self.requests.check_integrity()
         running = self.requests.running
         if self.requests.places_taken > self.max_batch_size:

@@ -1,4 +1,4 @@
-"""Requests that leave for host memory, and come back."""
+"""Swapping of preempted requests to host memory and back."""
 
 import time
 
@@ -9,16 +9,16 @@ from orcastream.engine.schedule.preemption import PreemptionChoice
 
 
 class Swapper:
-    """Copies what preempted requests hold, and tells the choice between swap and recompute how long that took."""
+    """Copies the blocks of preempted requests, and reports the copy times to the choice of swap or recompute."""
 
     def __init__(self, cache: KVCache, choice: PreemptionChoice) -> None:
         self._cache = cache
         self._choice = choice
         self.swaps = 0
-        """Requests that went out."""
+        """Number of requests swapped out."""
 
     def out(self, kv: Sequence) -> SwappedSequence | None:
-        """What `kv` held, in host memory; None where there is no room, or an empty cache could not take it back."""
+        """Move `kv` to host memory; return None if it has no room, or an empty cache could not take `kv` back."""
         could_return = all(
             len(blocks) - first < group.pool.num_blocks
             for blocks, first, group in zip(kv.blocks, kv.first, self._cache.groups, strict=True)
@@ -32,7 +32,7 @@ class Swapper:
         return swapped
 
     def back(self, request: Request, swapped: SwappedSequence) -> None:
-        """`request` goes on where it was; there must be room."""
+        """Let `request` continue where it was; there must be room."""
         started_s = time.monotonic()
         request.resume(self._cache.swap_in(swapped))
         self._choice.copied_back(swapped.num_blocks, time.monotonic() - started_s)

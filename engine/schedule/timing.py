@@ -1,4 +1,4 @@
-"""How long an iteration takes, learnt from those that were computed."""
+"""Predicts how long an iteration takes, learned from past iterations."""
 
 from math import sqrt
 from typing import TYPE_CHECKING
@@ -7,30 +7,30 @@ if TYPE_CHECKING:
     from orcastream.engine.record import IterationRecord
 
 _FORGETTING = 0.98
-"""Weight of an observation relative to the one after it: some fifty iterations count."""
+"""Weight of an observation relative to the next one: about fifty iterations count."""
 _SWEEPS = 3
 _PREFILL_FIRST = (2, 4, 1, 3, 0)
-"""As long as several causes could explain a time, the prefill is blamed: too small a chunk does less harm than too
-large a one."""
+"""Order of the coefficients in a sweep: as long as several causes could explain a time, it is attributed to the
+prefill, because too small a chunk does less harm than too large a one."""
 _CLIP = 4.0
 _FIRST = 8
-"""Observations taken as they are, before there is anything to compare with."""
+"""Number of first observations taken as they are, before there are predictions to compare with."""
 _SMOOTHING = 0.1
 _WIDEST = 1.0
-"""Largest relative deviation that an observation may bring into their mean."""
+"""Largest relative deviation that one observation may add to the mean deviation."""
 
 
 class IterationTimes:
     """Learns x in seconds ≈ x · (1, decode tokens, prefill tokens, context tokens, prefill attention), all x ≥ 0.
 
-    Prefill attention is the number of pairs of a prefill's query and a key, which a long prompt's late chunks spend
-    most of their time on; it is 0 for decode steps, whose attention is as long as their contexts.
+    Prefill attention is the number of query-key pairs of prefills, on which late chunks of a long prompt spend most of
+    their time; it is 0 for decode steps, whose attention is proportional to their contexts.
 
-    Least squares of relative errors with exponential forgetting. The normal equations are kept (5 × 5) and brought
-    forward by a few sweeps of coordinate descent from the last solution, cut off at 0 (sequential coordinate-wise
-    non-negative least squares, Franc, Hlaváč and Navara, CAIP 2005), some ten microseconds per iteration. An
-    observation farther off than four mean deviations counts as one at that distance (as in Huber's M-estimator), so
-    that one hiccup moves nothing; where the machine really has changed, the mean deviation grows and lets it through.
+    Least squares of relative errors with exponential forgetting. The normal equations (5 × 5) are updated, and a few
+    sweeps of coordinate descent from the last solution, clipped at 0, solve them (sequential coordinate-wise
+    non-negative least squares, Franc, Hlaváč and Navara, CAIP 2005), about ten microseconds per iteration. An
+    observation beyond four mean deviations counts as one at that distance (as in Huber's M-estimator), so that a single
+    outlier has little effect; if the machine really has changed, the mean deviation grows and lets it through.
     """
 
     def __init__(self) -> None:
@@ -39,10 +39,10 @@ class IterationTimes:
         self._x = [0.0] * 5
         self._seen = 0
         self.deviation = 0.0
-        """Mean relative error of late predictions."""
+        """Mean relative error of recent predictions."""
 
     def observe(self, record: "IterationRecord") -> None:
-        """An iteration has been computed."""
+        """Learn from a computed iteration."""
         features = (
             1.0,
             float(record.decode_tokens),
@@ -53,7 +53,7 @@ class IterationTimes:
         self._learn(features, self._plausible(self._dot(features), record.total_s))
 
     def _plausible(self, predicted: float, measured: float) -> float:
-        """`measured`, or what is nearest to it within reach of the prediction."""
+        """Return `measured`, clipped to a range around the prediction."""
         self._seen += 1
         if self._seen <= _FIRST or predicted <= 0:
             return max(measured, 1e-9)
@@ -81,13 +81,13 @@ class IterationTimes:
         return sum(map(float.__mul__, self._x, features))
 
     def iteration_s(self, decodes: int, prefill: int, context: int, attention: int = 0) -> float:
-        """Predicted seconds of an iteration; 0 before the first was observed."""
+        """Return the predicted seconds of an iteration; 0 before the first observation."""
         return self._dot((1.0, float(decodes), float(prefill), float(context), float(attention)))
 
     def prefill_s(self, num_tokens: int) -> float | None:
-        """Seconds that computing the first `num_tokens` tokens of a request adds to the iterations that do it.
+        """Return the seconds that computing the first `num_tokens` tokens of a request adds to its iterations.
 
-        None where no prefill has been observed.
+        None if no prefill has been observed.
         """
         _, _, per_token, per_context, per_pair = self._x
         if not per_token and not per_pair:
@@ -95,9 +95,9 @@ class IterationTimes:
         return (per_token + per_context) * num_tokens + per_pair * num_tokens * num_tokens / 2
 
     def prefill_within(self, seconds: float, decodes: int, context: int, start: int) -> int | None:
-        """Most tokens of a prefill, from its token `start` on, that an iteration beside `decodes` may compute.
+        """Return the most tokens of a prefill, from token `start` on, that an iteration may add to `decodes` steps.
 
-        Its predicted time, with the mean deviation on top, stays within `seconds`. None: no bound is known.
+        The iteration's predicted time plus the mean deviation stays within `seconds`. None: no bound is known.
         """
         _, _, per_token, per_context, per_pair = self._x
         room = seconds / (1 + self.deviation) - self.iteration_s(decodes, 0, context + start)

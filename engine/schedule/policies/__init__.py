@@ -1,7 +1,7 @@
-"""Scheduling policies, one per file; each is known by its name from the moment its file lies here.
+"""Scheduling policies, one per file in this folder; each is registered under its name automatically.
 
-One from outside is known once its module is imported, or at once where its package names that module as an entry point
-of the group `orcastream.policies`.
+A policy of another package is registered when its module is imported, or at once if the package declares that module
+as an entry point of the group `orcastream.policies`.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""What a scheduling policy decides."""
+"""The interface of scheduling policies."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PolicyTools:
-    """What a policy may use: the rule of memory, the token budget, and the engine's limits.
+    """The tools of a policy: the memory rule, the token budget, and the engine's limits.
 
-    `class_weight` is the factor by which a request of one class ages faster than one of the class below. `times` has
-    learnt how long an iteration takes, and `preemption` knows which way of leaving is cheaper.
+    `class_weight` is the factor by which a request of one class ages faster than one of the class below. `times`
+    predicts how long an iteration takes, and `preemption` knows which kind of preemption is cheaper.
     """
 
     memory: MemoryRule
@@ -33,20 +33,21 @@ class PolicyTools:
 
 
 class Policy(ABC):
-    """Owns the decision of every iteration: who is looked at next, who may join, who leaves and how, how many tokens.
+    """Decides in every iteration which request is next, whether it may join, which to preempt and how, and how many
+    tokens to compute.
 
-    The scheduler carries it out. It calls `push`, `remove`, `joined`, `left` and `ended` as requests wait, stop
-    waiting, enter and leave the batch and are gone for good, so that a policy can keep books, and `observe` after each
-    iteration. `head`, `precedes` and `makes_way` are called in every iteration with work that waits: their cost must
-    not grow with the number of those who wait.
+    The scheduler carries the decisions out. It calls `push`, `remove`, `joined`, `left` and `ended` as requests wait,
+    stop waiting, enter and leave the batch, and end for good, so that a policy can track them, and `observe` after each
+    iteration. `head`, `precedes` and `makes_way` are called in every iteration with waiting requests: their cost must
+    not grow with the number of waiting requests.
     """
 
     name: ClassVar[str]
     sees_all: ClassVar[bool] = False
-    """Whether its promise holds only among those that wait in the engine, so that whoever feeds it should keep nobody
+    """Whether its guarantee holds only among requests that wait in the engine, so that its feeder should keep none
     waiting elsewhere."""
     forms_batches: ClassVar[bool] = False
-    """Whether a whole batch is formed of those that wait in the engine, so that whoever feeds it should keep as many
+    """Whether it forms a whole batch from the requests that wait in the engine, so that its feeder should keep as many
     waiting as there are places."""
 
     def __init__(self, tools: PolicyTools) -> None:
@@ -60,79 +61,79 @@ class Policy(ABC):
 
     @abstractmethod
     def push(self, request: Request) -> None:
-        """`request` waits: it is new, was preempted, or could not join just now and waits on as before."""
+        """Add `request` to the waiting ones: it is new, was preempted, or could not join and keeps waiting."""
 
     @abstractmethod
     def head(self) -> Request | None:
-        """Who is looked at next; the same one until it is removed or another is pushed. None: nobody waits."""
+        """Return the request to consider next, the same until it is removed or another is pushed; None: none waits."""
 
     @abstractmethod
     def remove(self, request: Request) -> None:
-        """`request` does not wait any more: it joins the batch, or was cancelled."""
+        """Remove `request` from the waiting ones: it joins the batch, or was canceled."""
 
     def may_join(self, request: Request, running: Sequence[Request]) -> bool:
-        """Whether `request`, the head, may join `running` now; a place is free. Must be true for any request that can
-        ever fit when nothing runs, or the engine would stand still.
+        """Whether `request`, the head, may join `running` now; a place is free. If nothing runs, this must be true for
+        any request that can ever fit, or the engine would stall.
         """
         return self.memory.fits(request, running)
 
     def precedes(self, waiting: Request, prefill: Request) -> bool:
-        """Whether `waiting`, the head, is computed before running `prefill` goes on, if it can join.
+        """Whether `waiting`, the head, is computed before running `prefill` continues, if it can join.
 
-        No, unless a policy says otherwise: it gets what the prefills under way leave of the token budget. Once both
-        run, `order` should agree.
+        False by default: waiting requests get what running prefills leave of the token budget. Once both run, `order`
+        should agree.
         """
         return False
 
     def joined(self, request: Request) -> None:  # noqa: B027  (nothing to do by default)
-        """`request` has entered the batch."""
+        """Note that `request` has entered the batch."""
 
     def left(self, request: Request) -> None:  # noqa: B027  (nothing to do by default)
-        """`request` has left the batch: finished, cancelled or preempted."""
+        """Note that `request` has left the batch: finished, canceled or preempted."""
 
     def ended(self, request: Request) -> None:  # noqa: B027  (nothing to do by default)
-        """`request` is gone for good."""
+        """Note that `request` has ended for good."""
 
     def order(self, requests: Sequence[Request]) -> Sequence[Request]:
-        """Running `requests` with those first that must not wait, when budget or memory is not enough for all.
+        """Return running `requests`, most urgent first, for when budget or memory does not suffice for all.
 
-        The first of all running requests is never preempted, so that the engine never stands still. By arrival unless
-        a policy says otherwise.
+        The first of all running requests is never preempted, so that the engine always makes progress. By arrival
+        unless a policy overrides this.
         """
         return requests
 
     def victim(self, running: Sequence[Request]) -> Request:
-        """Who is preempted when blocks run out: the last in `order`."""
+        """Return the request to preempt when blocks run out: the last in `order`."""
         return self.order(running)[-1]
 
     def swaps(self, victim: Request) -> bool:
-        """How running `victim` is preempted: True to host memory, if there is room; False to be computed again."""
+        """How to preempt running `victim`: True to swap it to host memory if there is room, False to recompute it."""
         return self.preemption.prefers_swap(victim)
 
     def makes_way(self, waiting: Request, running: Sequence[Request]) -> Request | None:
-        """A running request that is preempted so that `waiting`, the head, can join; None: it waits.
+        """Return a running request to preempt so that `waiting`, the head, can join; None: it waits.
 
-        Asked when no place is free, or `may_join` says no.
+        Called if no place is free, or `may_join` returns False.
         """
         return None
 
     def token_budget(self, running: Sequence[Request]) -> int:
-        """Most tokens of the next iteration; decode steps are computed in any case."""
+        """Return the most tokens of the next iteration; decode steps are always computed."""
         return self.budget.tokens(running)
 
     def observe(self, record: "IterationRecord") -> None:
-        """An iteration has been computed."""
+        """Take note of a computed iteration."""
         self.times.observe(record)
 
     def check_integrity(self, waiting: Sequence[Request], running: Sequence[Request]) -> None:  # noqa: B027
-        """IntegrityError where the policy's books do not match who waits and who runs."""
+        """Raise IntegrityError if the policy's bookkeeping does not match the waiting and running requests."""
 
 
 POLICIES: dict[str, type[Policy]] = {}
 
 
 def register(name: str) -> Callable[[type[Policy]], type[Policy]]:
-    """Class decorator: make a policy known under `name`, the value of EngineConfig.policy."""
+    """Class decorator: register a policy under `name`, its value of EngineConfig.policy."""
 
     def decorate(policy: type[Policy]) -> type[Policy]:
         policy.name = name

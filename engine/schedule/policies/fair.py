@@ -1,4 +1,4 @@
-"""Fair shares of tenants."""
+"""The fair policy: fair shares of tenants."""
 
 from collections.abc import Sequence
 from heapq import heappop, heappush, heapreplace
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from orcastream.engine.record import IterationRecord
 
 INPUT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0
-"""What a computed prompt token and a generated one count, as in the paper."""
+"""Weights of a computed prompt token and a generated token, as in the paper."""
 _IDLE_TENANTS = 1024
 
 
 class _Tenant:
-    """What one tenant got, and what it has here."""
+    """The service that one tenant has received, and its waiting and running requests."""
 
     __slots__ = ("name", "running", "served", "turn", "waiting")
 
@@ -26,19 +26,19 @@ class _Tenant:
         self.name = name
         self.served = 0.0
         self.turn = 0
-        """Number of the latest join that was one of its requests; 0: none was."""
+        """Sequence number of the latest join of one of its requests; 0 if none has joined."""
         self.waiting = RequestHeap()
         self.running: dict[int, int] = {}
-        """Arrival of each running request, and how many of its outputs have been counted."""
+        """Number of counted outputs of each running request, by arrival."""
 
     @property
     def rank(self) -> tuple[float, int, str]:
-        """Its counter, then whose turn was longer ago, so that equals take turns; it never falls."""
+        """Its counter, then its last turn, so that equally served tenants alternate; never decreases."""
         return self.served, self.turn, self.name
 
 
 class _Prompt:
-    """The known tokens with which a request joined first, and how many of them, from the start, need no counting."""
+    """The known tokens with which a request first joined, and how many of them are counted or need no counting."""
 
     __slots__ = ("counted", "length", "request")
 
@@ -51,20 +51,20 @@ class _Prompt:
 class FairShares(Policy):
     """The virtual token counter of 'Fairness in Serving Large Language Models' (Sheng et al., OSDI'24).
 
-    A tenant's counter grows by 1 for each prompt token that is computed for it and by 2 for each token generated. Of a
-    prompt as much as one iteration can compute is counted when it joins, the rest as its chunks are computed, so that a
-    long one shares the token budget with others. The tenant with the least counter goes next, with its earliest
-    request; work that a preemption repeats and tokens from the prefix cache are not counted. A tenant that comes with
-    nothing else waiting is lifted to the least counter of those who wait (if nobody waits: to that of the tenant served
-    last), so that nobody saves up service while away. The paper's bound follows: of two tenants that both wait, none
-    gets more than a constant ahead, however much it sends; within a tenant it is first come, first served, so nothing
-    starves.
+    A tenant's counter grows by 1 for each prompt token that is computed for it and by 2 for each generated token. When
+    a request joins, as much of its prompt as one iteration can compute is counted; the rest is counted as its chunks
+    are computed, so that a long prompt shares the token budget with others. The tenant with the lowest counter is next,
+    with its earliest request. Tokens recomputed after a preemption and tokens from the prefix cache are not counted. A
+    tenant with no other waiting request is lifted to the lowest counter of the waiting tenants (if none waits: to that
+    of the tenant served last) when a new request arrives, so that no tenant accumulates credit while idle. The paper's
+    bound follows: of two waiting tenants, neither gets more than a constant ahead, however much it sends. Within a
+    tenant order is first come, first served, so nothing starves.
 
     When blocks run out, the latest request of the most served tenant is preempted. When places or memory are lacking
-    and the tenant that goes next runs fewer requests than an equal share of the places, those that run more than theirs
-    give one up: the latest of the most served of them. To a tenant that runs nothing that happens at once; for another,
-    the lead of the most served has to be worth more than computing that request again. Whoever was preempted before is
-    not displaced so, or a tenant with many short requests would have long ones computed again and again.
+    and the next tenant runs fewer requests than an equal share of the places, the most served of the tenants that run
+    more than their share gives up its latest request: at once if the next tenant runs nothing, otherwise only if the
+    lead in counters is worth more than recomputing that request. A request that was preempted before is exempt, or a
+    tenant with many short requests would cause long ones to be recomputed again and again.
     """
 
     sees_all = True
@@ -73,23 +73,23 @@ class FairShares(Policy):
         super().__init__(tools)
         self._tenants: dict[str, _Tenant] = {}
         self._active: dict[str, _Tenant] = {}
-        """Those with running requests."""
+        """Tenants with running requests."""
         self._queue: list[tuple[tuple[float, int, str], _Tenant]] = []
-        """Tenants with waiting requests, each once, by a rank that may have risen since."""
+        """A heap of tenants with waiting requests, each once, by a rank that may have risen since."""
         self._queued: set[str] = set()
         self._requests: dict[int, Request] = {}
         """Running requests by arrival."""
         self._prompts: dict[int, _Prompt] = {}
-        """Those of unfinished requests that are not counted to their end, by arrival."""
+        """Prompts of unfinished requests that are not fully counted yet, by arrival."""
         self._newest = -1
         self._turns = 0
         self._last: _Tenant | None = None
         self._most_idle = _IDLE_TENANTS
 
-    # -- who waits ----------------------------------------------------------------------------------------------
+    # -- waiting requests ---------------------------------------------------------------------------------------
 
     def push(self, request: Request) -> None:
-        """To the others of its tenant, whose counter is lifted if this is new and nothing else of it waits."""
+        """Queue `request` with its tenant, whose counter is lifted if the request is new and no other of it waits."""
         tenant = self._tenant(request.tenant)
         if request.arrival > self._newest:
             self._newest = request.arrival
@@ -114,7 +114,7 @@ class FairShares(Policy):
             tenant.served = max(tenant.served, level.served)
 
     def _forget_idle(self) -> None:
-        """Drop tenants with nothing here that would be lifted anyway on their return."""
+        """Drop tenants without requests whose counters would be lifted anyway on their return."""
         level = self._least() or self._last
         for tenant in list(self._tenants.values()):
             idle = tenant.name not in self._queued and not tenant.running and tenant is not self._last
@@ -123,7 +123,7 @@ class FairShares(Policy):
         self._most_idle = 2 * len(self._tenants) + _IDLE_TENANTS
 
     def _least(self) -> _Tenant | None:
-        """The waiting tenant with the least counter."""
+        """Return the waiting tenant with the lowest counter."""
         while self._queue:
             rank, tenant = self._queue[0]
             if not tenant.waiting:
@@ -136,7 +136,7 @@ class FairShares(Policy):
         return None
 
     def head(self) -> Request | None:
-        """The earliest request of the least served tenant, of equally served ones that whose turn was longest ago."""
+        """Return the earliest request of the least served tenant; on a tie, of the one whose turn was longest ago."""
         tenant = self._least()
         return None if tenant is None else tenant.waiting.head()
 
@@ -144,10 +144,10 @@ class FairShares(Policy):
         """See the base class."""
         self._tenants[request.tenant].waiting.remove(request)
 
-    # -- who runs -----------------------------------------------------------------------------------------------
+    # -- running requests ---------------------------------------------------------------------------------------
 
     def joined(self, request: Request) -> None:
-        """The beginning of its prompt is counted, where it is computed for the first time."""
+        """Count the beginning of its prompt, unless it joins again after a preemption."""
         tenant = self._tenant(request.tenant)
         if not request.timeline.preempted_s:
             self._prompts[request.arrival] = _Prompt(request)
@@ -159,7 +159,7 @@ class FairShares(Policy):
         self._active[tenant.name] = self._last = tenant
 
     def precedes(self, waiting: Request, prefill: Request) -> bool:
-        """That of the tenant served less."""
+        """Whether the tenant of `waiting` was served less."""
         return self._tenants[waiting.tenant].rank < self._tenants[prefill.tenant].rank
 
     def left(self, request: Request) -> None:
@@ -171,7 +171,7 @@ class FairShares(Policy):
             del self._active[tenant.name]
 
     def observe(self, record: "IterationRecord") -> None:
-        """What was computed and generated is counted."""
+        """Count the tokens that were computed and generated."""
         super().observe(record)
         for prompt in list(self._prompts.values()):
             self._count_prompt(prompt.request, prompt.request.num_computed)
@@ -197,11 +197,11 @@ class FairShares(Policy):
         self._prompts.pop(request.arrival, None)
 
     def order(self, requests: Sequence[Request]) -> Sequence[Request]:
-        """Of the least served tenants first."""
+        """Return `requests`, those of the least served tenants first."""
         return sorted(requests, key=self._rank)
 
     def victim(self, running: Sequence[Request]) -> Request:
-        """The latest of the most served tenant."""
+        """Return the latest request of the most served tenant."""
         return max(running, key=self._rank)
 
     def _rank(self, request: Request) -> tuple[tuple[float, int, str], int]:
@@ -223,7 +223,7 @@ class FairShares(Policy):
         return None
 
     def check_integrity(self, waiting: Sequence[Request], running: Sequence[Request]) -> None:
-        """The books hold those who wait and those who run, and no tenant is missing from the queue."""
+        """Raise IntegrityError if bookkeeping and requests differ, or a tenant is missing from the queue."""
         tenants = self._tenants.values()
         if {request.id for tenant in tenants for request in tenant.waiting} != {request.id for request in waiting}:
             raise IntegrityError("the tenants' queues and the waiting requests differ")

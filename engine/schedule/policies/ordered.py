@@ -1,4 +1,4 @@
-"""What policies share that go by a key of each request."""
+"""The base of policies that order requests by a fixed key."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -10,10 +10,11 @@ from orcastream.engine.schedule.policies.base import Policy, PolicyTools
 
 
 class OrderedPolicy(Policy):
-    """Requests in the order of a key that each keeps for life, then by arrival; the last is preempted first.
+    """Orders requests by a key that never changes, then by arrival; the last is preempted first.
 
-    The first that does not fit holds up those behind it, so that a large request is not overtaken for ever by small
-    ones. As keys never change, a preempted request returns to its place, and no two displace each other in turn.
+    The first request that does not fit blocks those after it, so that small requests cannot overtake a large one
+    forever. As keys never change, a preempted request returns to its position, and no two displace each other
+    alternately.
     """
 
     def __init__(self, tools: PolicyTools) -> None:
@@ -23,18 +24,18 @@ class OrderedPolicy(Policy):
 
     @abstractmethod
     def key(self, request: Request) -> float:
-        """Whoever has the least goes first; always the same for one request."""
+        """Return the key of `request`, which never changes; the lowest key goes first."""
 
     def rank(self, request: Request) -> tuple[float, int]:
-        """Its key, and its arrival among equals."""
+        """Return its key, then its arrival."""
         return self.key(request), request.arrival
 
     def push(self, request: Request) -> None:
-        """By its key."""
+        """Queue `request` by its key."""
         self._waiting.push(request)
 
     def head(self) -> Request | None:
-        """The least key."""
+        """Return the waiting request with the lowest key."""
         return self._waiting.head()
 
     def remove(self, request: Request) -> None:
@@ -42,7 +43,7 @@ class OrderedPolicy(Policy):
         self._waiting.remove(request)
 
     def precedes(self, waiting: Request, prefill: Request) -> bool:
-        """By their keys; among equals the prefill under way goes on."""
+        """Whether `waiting` has the lower key; on a tie the running prefill continues."""
         return self.key(waiting) < self.key(prefill)
 
     def joined(self, request: Request) -> None:
@@ -54,15 +55,15 @@ class OrderedPolicy(Policy):
         self._running.remove(request)
 
     def order(self, requests: Sequence[Request]) -> Sequence[Request]:
-        """By their keys."""
+        """Return `requests` by their keys."""
         return sorted(requests, key=self.rank)
 
     def victim(self, running: Sequence[Request]) -> Request:
-        """The greatest key, found without a look at all the others."""
+        """Return the request with the greatest key, found without a scan."""
         return self._running.head() or super().victim(running)
 
     def check_integrity(self, waiting: Sequence[Request], running: Sequence[Request]) -> None:
-        """The queues hold those who wait, and those who run."""
+        """Raise IntegrityError unless the queues hold exactly the waiting and the running requests."""
         for name, queue, members in (("waiting", self._waiting, waiting), ("running", self._running, running)):
             if {request.id for request in queue} != {request.id for request in members}:
                 raise IntegrityError(f"the policy's queue and the {name} requests differ")

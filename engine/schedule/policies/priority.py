@@ -1,4 +1,4 @@
-"""Priority classes that age at different speeds."""
+"""The priority policy: priority classes that age at different speeds."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,20 +12,22 @@ from orcastream.schemas.keys import CLASSES, class_weights
 _URGENT = CLASSES[0]
 
 _HEAD_START_S = 1.0
-"""Age that an urgent request counts as having when it asks for the place of a running one."""
+"""Minimum age that counts for an urgent request when it asks for the place of a running one."""
 
 
 @register("priority")
 class AccumulatingPriority(Policy):
-    """By age times `class_weight` for every class below one's own, the greatest first (realtime, high, normal, low).
+    """Orders by age times `class_weight` for each class below the request's own, greatest first.
 
-    Priority accumulates while a request waits (Kleinrock, 1964; Stanford, Taylor and Ziedins, 2014): the mean waits of
-    two neighbouring classes keep the ratio `class_weight` however long the queue is, and nothing starves, for whatever
-    waits gains on all that arrive later. Within a class it is the order of arrival, so only the heads are compared.
+    Classes are realtime, high, normal and low. Priority accumulates while a request waits (Kleinrock, 1964; Stanford,
+    Taylor and Ziedins, 2014): the mean waits of two neighboring classes keep the ratio `class_weight` however long the
+    queue is, and nothing starves, because a waiting request gains on all later arrivals. Within a class the order is
+    that of arrival, so only the heads are compared.
 
-    When places or memory are lacking, a waiting realtime request makes the running one of a lower class leave that has
-    accumulated least, if that is less than a realtime request has after a second. So who has waited and run for long
-    is not displaced any more. Victims for want of blocks are those that have accumulated least.
+    When places or memory are lacking, a waiting realtime request preempts the running request of a lower class that has
+    accumulated least, if that is less than it has accumulated itself (counting at least one second). A request that has
+    waited and run for long is thus not displaced. When blocks run out, the request that has accumulated least is
+    preempted.
     """
 
     def __init__(self, tools: PolicyTools) -> None:
@@ -34,11 +36,11 @@ class AccumulatingPriority(Policy):
         self._waiting = {name: RequestHeap(_since_s) for name in CLASSES}
 
     def push(self, request: Request) -> None:
-        """To its class, by arrival."""
+        """Queue `request` in its class, by arrival."""
         self._waiting[request.priority_class].push(request)
 
     def head(self) -> Request | None:
-        """The greatest of the first of each class."""
+        """Return the class head that has accumulated most."""
         heads = [head for queue in self._waiting.values() if (head := queue.head()) is not None]
         return min(heads, key=self._order_at(time.monotonic())) if heads else None
 
@@ -47,12 +49,12 @@ class AccumulatingPriority(Policy):
         self._waiting[request.priority_class].remove(request)
 
     def precedes(self, waiting: Request, prefill: Request) -> bool:
-        """By what they have accumulated."""
+        """Whether `waiting` has accumulated more."""
         now_s = time.monotonic()
         return self._accumulated(waiting, now_s) > self._accumulated(prefill, now_s)
 
     def order(self, requests: Sequence[Request]) -> Sequence[Request]:
-        """By what they have accumulated."""
+        """Return `requests` by accumulated priority, greatest first."""
         return sorted(requests, key=self._order_at(time.monotonic()))
 
     def makes_way(self, waiting: Request, running: Sequence[Request]) -> Request | None:
@@ -66,7 +68,7 @@ class AccumulatingPriority(Policy):
         return victim if victim is not None and self._accumulated(victim, now_s) < enough else None
 
     def check_integrity(self, waiting: Sequence[Request], running: Sequence[Request]) -> None:
-        """The queues hold those who wait, each in its class."""
+        """Raise IntegrityError unless the queues hold exactly the waiting requests, each in its class."""
         for name, queue in self._waiting.items():
             if {request.id for request in queue} != {each.id for each in waiting if each.priority_class == name}:
                 raise IntegrityError(f"the queue of class {name} and the waiting requests differ")
@@ -75,10 +77,10 @@ class AccumulatingPriority(Policy):
         return self._weights[request.priority_class] * (now_s - _since_s(request))
 
     def _order_at(self, now_s: float) -> Callable[[Request], tuple[float, int]]:
-        """The order at one moment, the greatest first; of equals the earlier arrival."""
+        """Return the sort key at one moment: greatest first, then earlier arrival."""
         return lambda request: (-self._accumulated(request, now_s), request.arrival)
 
 
 def _since_s(request: Request) -> float:
-    """When it began to wait, here or in the queue that it came from; seconds of `time.monotonic()`."""
+    """Return when it began to wait, here or in the queue that it came from; seconds of `time.monotonic()`."""
     return (request.timeline.submitted_s or 0.0) - request.waited_s

@@ -1,4 +1,4 @@
-"""Least slack first."""
+"""The slo policy: least slack first."""
 
 import time
 from collections.abc import Sequence
@@ -8,25 +8,25 @@ from orcastream.engine.schedule.policies.base import PolicyTools, register
 from orcastream.engine.schedule.policies.ordered import OrderedPolicy
 
 _PATIENCE_S = 40.0
-"""How long a request without a target is put off at most."""
+"""Longest time that a request without a target is deferred."""
 
 _MARGIN_S = 10.0
-"""How much more slack a running request must have than a waiting one that takes its place."""
+"""How much more slack a running request must have than the waiting one that preempts it."""
 
 
 @register("slo")
 class LeastSlack(OrderedPolicy):
-    """By the slack that is left until the time to first token misses its target, the least first.
+    """Orders by the slack that remains until the time to first token misses its target, least first.
 
     Slack is arrival + `ttft_slo_ms` - now - predicted time of the prefill (least laxity, Dertouzos and Mok, IEEE TSE
     1989). Now is the same for all, so the order is that of the latest time at which each prefill can begin, which is
-    worked out once per request; it is never later than the request's deadline allows. Without a target that is arrival
-    + 40 s, after those that have one; and since no key lies farther ahead, nothing starves.
+    computed once per request; it is never later than the request's deadline allows. Without a target it is arrival
+    + 40 s. As no key is later than that, nothing starves.
 
-    Who runs is protected by its target, too: decode steps with a `tbt_slo_ms` go first, the tightest first, then
-    prefills and decodes without one by their key, and the last of this order is preempted first. A waiting request
-    with less slack than a tenth of its target makes a running one leave whose key is at least 10 s greater and
-    which has no time between tokens to keep.
+    Targets also protect running requests: decode steps with a `tbt_slo_ms` go first, tightest first, then prefills and
+    decodes without one by their key; the last in this order is preempted first. A waiting request with less slack than
+    a tenth of its target preempts a running one whose key is at least 10 s greater, unless that one decodes with a
+    `tbt_slo_ms`.
     """
 
     def __init__(self, tools: PolicyTools) -> None:
@@ -34,7 +34,7 @@ class LeastSlack(OrderedPolicy):
         self._latest: dict[int, float] = {}
 
     def key(self, request: Request) -> float:
-        """The latest time, in seconds of `time.monotonic()`, at which its prefill should begin."""
+        """Return the latest time at which its prefill should begin, in seconds of `time.monotonic()`."""
         known = self._latest.get(request.arrival)
         if known is None:
             known = self._latest[request.arrival] = self._latest_start(request)
@@ -53,13 +53,13 @@ class LeastSlack(OrderedPolicy):
         self._latest.pop(request.arrival, None)
 
     def rank(self, request: Request) -> tuple[float, ...]:  # type: ignore[override]
-        """Of a running request, see the class."""
+        """Return the sort key of a running request; see the class."""
         if _keeps_pace(request):
             return 0, request.tbt_slo_ms or 0.0, request.arrival
         return 1, self.key(request), request.arrival
 
     def victim(self, running: Sequence[Request]) -> Request:
-        """The most slack."""
+        """Return the last request in the order; see the class."""
         return max(running, key=self.rank)
 
     def makes_way(self, waiting: Request, running: Sequence[Request]) -> Request | None:

@@ -1,4 +1,4 @@
-"""Request-level batching."""
+"""The static policy: request-level batching, a baseline."""
 
 from collections.abc import Sequence
 
@@ -10,15 +10,16 @@ from orcastream.engine.schedule.policies.base import Policy, PolicyTools, regist
 
 @register("static")
 class RequestLevelBatching(Policy):
-    """The baseline of benchmarks: what servers did before Orca (OSDI'22, section 2).
+    """The baseline for benchmarks: batching as servers did before Orca (OSDI'22, section 2).
 
-    A batch is formed when nothing runs, of those who wait, by arrival: as many as there are places, and as fit into the
-    cache even if each comes to its max_tokens. Nobody joins until all of it have ended, so a place whose request ends
-    early stays empty. Prefills go in chunks of the token budget like everybody's. Kinder than the original in one way:
-    who ends early leaves at once, and is not computed, or kept waiting, to the end of the batch.
+    When nothing runs, a batch is formed from the waiting requests by arrival: as many as there are places, and as fit
+    into the cache even if each reaches its max_tokens. No other request joins until all of them have ended, so a place
+    whose request ends early stays empty. Prefills run in chunks of the token budget, as in any policy. One difference
+    favors the baseline: a request that ends early leaves at once, and is neither computed nor delayed until the end of
+    the batch.
 
-    Nothing starves, and nobody is preempted, except where the choices of one prompt, which join together, are too many
-    for the cache.
+    Nothing starves, and no request is preempted, unless the choices of one prompt, which join together, do not fit into
+    the cache.
     """
 
     forms_batches = True
@@ -31,11 +32,11 @@ class RequestLevelBatching(Policy):
         self._members: set[int] = set()
 
     def push(self, request: Request) -> None:
-        """For the next batch, unless it belongs to this one."""
+        """Queue `request` for the next batch, unless it belongs to the current one."""
         (self._batch if request.arrival in self._members else self._waiting).push(request)
 
     def head(self) -> Request | None:
-        """The earliest arrival, those of the present batch first."""
+        """Return the earliest arrival, members of the current batch first."""
         return self._batch.head() or self._waiting.head()
 
     def remove(self, request: Request) -> None:
@@ -43,13 +44,13 @@ class RequestLevelBatching(Policy):
         (self._batch if request.arrival in self._members else self._waiting).remove(request)
 
     def may_join(self, request: Request, running: Sequence[Request]) -> bool:
-        """Members of the batch; when it is over, the first of the next one."""
+        """Whether `request` is a member and fits; forms the next batch if the current one is over."""
         if not running and not self._batch:
             self._form()
         return request.arrival in self._members and self.memory.fits(request, running)
 
     def _form(self) -> None:
-        """The next batch; of one at least, whoever it is."""
+        """Form the next batch, of at least one request."""
         self._members.clear()
         places, blocks = 0, [0] * len(self.memory.cache.groups)
         while (request := self._waiting.head()) is not None:
@@ -67,6 +68,6 @@ class RequestLevelBatching(Policy):
         self._members.discard(request.arrival)
 
     def check_integrity(self, waiting: Sequence[Request], running: Sequence[Request]) -> None:
-        """The queues hold those who wait."""
+        """Raise IntegrityError unless the queues hold exactly the waiting requests."""
         if {request.id for queue in (self._waiting, self._batch) for request in queue} != {each.id for each in waiting}:
             raise IntegrityError("the policy's queues and the waiting requests differ")
