@@ -47,7 +47,7 @@ def check_request(request: Request, limits: ModelLimits, eos_token_ids: Collecti
         _check_beam(request)
     ended = first_finish(request.output_ids, request.sampling, eos_token_ids, max_tokens)
     if ended is not None:
-        raise InvalidRequest("output_ids", request.output_ids, f"an output that goes on (it ended: {ended[1]})")
+        raise InvalidRequest("output_ids", request.output_ids, f"an unfinished output (it ended: {ended[1]})")
     return max_tokens
 
 
@@ -98,6 +98,6 @@ def _check_beam(request: Request) -> None:
         if value not in allowed:
             raise InvalidRequest(field, value, f"{' or '.join(map(str, allowed))} with a beam search")
     if request.group is not None:
-        raise InvalidRequest("group", request.group, "none: a beam search computes its prompt once by itself")
+        raise InvalidRequest("group", request.group, "none: a beam search always computes its prompt once")
     if request.output_ids:
         raise InvalidRequest("output_ids", request.output_ids, "none: a beam search begins with its prompt")

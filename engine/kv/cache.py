@@ -100,7 +100,7 @@ class KVCache(CacheSpace):
         return sequence
 
     def fork(self, sequence: Sequence, num_tokens: int) -> Sequence | None:
-        """Return a second sequence of the first `num_tokens` that shares blocks, copy on write; None if no row is free."""
+        """Return a second sequence of the first `num_tokens` that shares blocks, copy on write; None if no row left."""
         length = self._blocks_seen_from(sequence, num_tokens)
         if not self._rows:
             return None

@@ -1,1 +1,1 @@
-"""Loading a model, checking it, running flat batches through it."""
+"""Loads a model, checks it, and runs flat batches through it."""

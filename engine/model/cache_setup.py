@@ -1,4 +1,4 @@
-"""The KV cache that a model gets: how large, and of which tensors."""
+"""Sets up the KV cache of a model: its size and its tensors."""
 
 import torch
 
@@ -13,14 +13,14 @@ from orcastream.engine.model.runner import ModelRunner
 from orcastream.engine.schedule.plan import MOST_PROMPT_ROWS
 
 _CUDA_SHARE = 0.9
-"""Of the whole memory of the device, for weights, activations and cache together."""
+"""Share of the device's total memory for weights, activations and cache together."""
 
 
 def make_cache(runner: ModelRunner, config: EngineConfig, max_model_len: int) -> KVCache:
-    """A cache of `kv_cache_memory` bytes, or else of what the device has to spare; `runner` computes with it.
+    """Return a cache of `kv_cache_memory` bytes, or else of the device's spare memory; `runner` computes with it.
 
-    Never more blocks than `max_batch_size` requests of `max_model_len` tokens can hold. ValueError if none fits,
-    or host or device has less memory than is asked for.
+    Never more blocks than `max_batch_size` requests of `max_model_len` tokens can hold. Raises ValueError if none fits,
+    or if host or device has less memory than requested.
     """
     memory = config.kv_cache_memory
     if memory is None:
@@ -64,7 +64,7 @@ def _allocate(runner: ModelRunner, config: EngineConfig, max_model_len: int, mem
 
 
 def _free_memory(device: torch.device) -> int | None:
-    """Bytes that `device` has beside the host's memory."""
+    """Return the free bytes of `device`; None if it uses the host's memory."""
     if device.type != "cuda":
         return None
     torch.cuda.empty_cache()
@@ -72,13 +72,13 @@ def _free_memory(device: torch.device) -> int | None:
 
 
 def _host_slots(memory: int, num_blocks: list[int], sizes: list[int]) -> list[int]:
-    """Host slots per group for `memory` bytes, in the proportion of the blocks on the device."""
+    """Return the host slots per group for `memory` bytes, in proportion to the blocks on the device."""
     total = sum(blocks * size for blocks, size in zip(num_blocks, sizes, strict=True))
     return [blocks * memory // total for blocks in num_blocks]
 
 
 def _spare_cuda_memory(runner: ModelRunner, config: EngineConfig, max_model_len: int) -> int:
-    """Bytes left beside the weights and the peak of the largest iteration, measured by running it."""
+    """Return the bytes left after the weights and the peak of the largest iteration, measured by running it."""
     spans = _largest_lengths(config.token_budget_tokens, config.num_places, max_model_len)
     blocks = sum(-(-length // config.block_size) for length in spans)
     groups = group_layers(runner.shapes, max_model_len)
@@ -96,8 +96,8 @@ def _spare_cuda_memory(runner: ModelRunner, config: EngineConfig, max_model_len:
     torch.cuda.reset_peak_memory_stats(runner.device)
     before = torch.cuda.memory_allocated(runner.device)
     logits = runner.forward(_largest_batch(spans, cache, runner.device))
-    # Copies of the logits (scores, noise, sorted) of those that are sampled, or of the prompts' that are ranked
-    # together, weigh a few times these themselves.
+    # Copies (scores, noise, sorted) of the logits that are sampled, or of the prompt logits that are ranked together,
+    # take several times the memory of these logits.
     copied = logits[: max(len(spans), ROWS_AT_ONCE)].float()
     activations = torch.cuda.max_memory_allocated(runner.device) - before + 6 * copied.nbytes
     del logits, copied
@@ -109,7 +109,7 @@ def _spare_cuda_memory(runner: ModelRunner, config: EngineConfig, max_model_len:
 
 
 def _largest_lengths(token_budget: int, max_batch_size: int, max_model_len: int) -> list[int]:
-    """Lengths of spans that use the token budget up."""
+    """Return lengths of spans that use up the token budget."""
     lengths, left = [], token_budget
     for index in range(max_batch_size):
         if not left:
@@ -120,9 +120,9 @@ def _largest_lengths(token_budget: int, max_batch_size: int, max_model_len: int)
 
 
 def _largest_batch(lengths: list[int], cache: KVCache, device: torch.device) -> FlatBatch:
-    """Spans of so many tokens, of which as many as may tell of their prompts.
+    """Return a batch of spans of these lengths, with the most prompt logprobs that an iteration may report.
 
-    Each has a row of logits to sample from, and the first ones those of MOST_PROMPT_ROWS more tokens.
+    Each span has a row of logits to sample from; the first ones also have rows for MOST_PROMPT_ROWS more tokens.
     """
     laid, left = [], MOST_PROMPT_ROWS
     for length in lengths:

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is whole, and is one of the model that its configuration describes."""
+"""Checks that a checkpoint is complete and matches the model that its configuration describes."""
 
 import json
 import logging
@@ -18,13 +18,13 @@ from orcastream.engine.errors import UnsupportedModel, one_line
 _log = logging.getLogger(__name__)
 
 _NAMED = 3
-"""Keys that a message names; the others are counted."""
+"""Number of keys that a message names; the others are counted."""
 _BLOCK_SCALES = "_scale_inv"
-"""What the name of a weight is followed by in that of its scales, one for each block."""
+"""Suffix that turns the name of a weight into the name of its scales, one per block."""
 
 
 def refuse_unknown_quantization(model_config: Any) -> None:
-    """UnsupportedModel for a method that transformers does not know: it would take the packed numbers for weights."""
+    """Raise UnsupportedModel for a method unknown to transformers, which would take the packed numbers for weights."""
     for quantization in _quantizations(model_config):
         fields = quantization if isinstance(quantization, Mapping) else getattr(quantization, "__dict__", {})
         method = fields.get("quant_method")
@@ -36,11 +36,11 @@ def refuse_unknown_quantization(model_config: Any) -> None:
 
 
 def refuse_incomplete(model: PreTrainedModel, loaded: Mapping[str, Any]) -> None:
-    """UnsupportedModel where weights are not those of the checkpoint; a log line for what of it is not used.
+    """Raise UnsupportedModel if weights do not come from the checkpoint; log tensors of it that are not used.
 
-    `loaded` is the loading info of transformers, which fills missing weights with random numbers. It has left out what
-    is tied to another weight, what is no part of a checkpoint (recomputed buffers), and what the architecture declares
-    to be optional.
+    `loaded` is the loading info of transformers, which fills missing weights with random numbers. It already omits
+    tied weights, tensors that are never part of a checkpoint (recomputed buffers), and weights that the architecture
+    declares optional.
     """
     mismatched = {key: (tuple(found), tuple(wanted)) for key, found, wanted in loaded["mismatched_keys"]}
     missing = sorted(set(loaded["missing_keys"]) - mismatched.keys())
@@ -62,10 +62,10 @@ def refuse_incomplete(model: PreTrainedModel, loaded: Mapping[str, Any]) -> None
 def refuse_integer_weights(
     checkpoint: str, model_config: Any, model: PreTrainedModel, loaded: Mapping[str, Any]
 ) -> None:
-    """UnsupportedModel where weights are whole numbers and no configuration says what they stand for.
+    """Raise UnsupportedModel if weights are integers and no configuration says how to interpret them.
 
-    `loaded` as above: transformers would take them for floating-point weights as they are. Buffers may be integers.
-    `model_config` is the checkpoint's own: that of a model that was dequantized as it was read says nothing any more.
+    `loaded` as above: transformers would use them as floating-point weights unchanged. Buffers may be integers.
+    `model_config` is the checkpoint's own: a model that was dequantized on loading no longer has a quantization_config.
     """
     if _quantizations(model_config):
         return
@@ -80,9 +80,9 @@ def refuse_integer_weights(
 
 
 def refuse_cut_blocks(checkpoint: str, model_config: Any, model: PreTrainedModel) -> None:
-    """UnsupportedModel where the last of the blocks that share a scale is smaller than the others.
+    """Raise UnsupportedModel if the last of the blocks that share a scale is smaller than the others.
 
-    Where transformers unpacks 8-bit weights as it reads them, it divides each weight evenly by its number of scales.
+    When transformers dequantizes 8-bit weights on loading, it divides each weight evenly by its number of scales.
     """
     sizes = [each for each in map(_block_size, _quantizations(model_config)) if each is not None]
     if not sizes or hasattr(model.config, "quantization_config"):
@@ -104,9 +104,9 @@ def refuse_cut_blocks(checkpoint: str, model_config: Any, model: PreTrainedModel
 
 
 def refuse_unfit_parts(error: Exception) -> None:
-    """UnsupportedModel naming the weight whose parts in the checkpoint (experts, say) do not make up a whole.
+    """Raise UnsupportedModel naming a weight whose parts in the checkpoint (e.g. experts) do not fit together.
 
-    transformers says so in a table of its log only; `error` is what it raised then, and holds it in a frame.
+    transformers reports this only in a table in its log; the loading info is in a frame of `error`, which it raised.
     """
     for frame, _ in walk_tb(error.__traceback__):
         unfit = getattr(frame.f_locals.get("loading_info"), "conversion_errors", None) or {}
@@ -116,9 +116,9 @@ def refuse_unfit_parts(error: Exception) -> None:
 
 
 def refuse_damaged_files(model: str) -> None:
-    """UnsupportedModel naming the first file of weights, or of their index, that cannot be read.
+    """Raise UnsupportedModel naming the first weight or index file that cannot be read.
 
-    `model` is a directory, or a hub id, of which the files that are here are looked at.
+    `model` is a directory, or a hub id, whose local files are checked.
     """
     for path in _files(model, "*.safetensors", "*.index.json", "pytorch_model*.bin"):
         problem = _problem(path)
@@ -127,7 +127,7 @@ def refuse_damaged_files(model: str) -> None:
 
 
 def refuse_damaged_generation_config(model: str) -> None:
-    """UnsupportedModel where generation_config.json cannot be read; transformers would invent another."""
+    """Raise UnsupportedModel if generation_config.json cannot be read; transformers would silently use defaults."""
     for path in _files(model, "generation_config.json"):
         problem = _problem(path)
         if problem is not None:
@@ -135,14 +135,14 @@ def refuse_damaged_generation_config(model: str) -> None:
 
 
 def _quantizations(model_config: Any) -> list[Any]:
-    """What the configuration, or that of its text model, says of packed numbers."""
+    """Return the quantization configurations of the model and of its text model."""
     configs = (model_config, model_config.get_text_config())
     found = (getattr(config, "quantization_config", None) for config in configs)
     return [quantization for quantization in found if quantization is not None]
 
 
 def _block_size(quantization: Any) -> tuple[int, int] | None:
-    """Rows and columns that share a scale of FP8 weights."""
+    """Return the rows and columns of FP8 weights that share a scale; None for other methods."""
     fields = quantization if isinstance(quantization, Mapping) else vars(quantization)
     size = fields.get("weight_block_size", (128, 128))
     return (size[0], size[1]) if fields.get("quant_method") == "fp8" and size else None
@@ -154,14 +154,14 @@ def _named(keys: Collection[str]) -> str:
 
 
 def _beside_weights(model: PreTrainedModel, keys: Collection[str]) -> list[str]:
-    """Those that belong to a module which computes with weights of its own: without them it computes otherwise."""
+    """Return the keys that belong to modules with weights: without these tensors they compute something else."""
     modules = dict(model.named_modules())
     owners = ((key, modules.get(key.rpartition(".")[0])) for key in keys)
     return [key for key, owner in owners if owner is not None and any(True for _ in owner.parameters(recurse=False))]
 
 
 def _beyond_layers(model: PreTrainedModel, keys: Collection[str]) -> list[str]:
-    """Those of a list of modules that the configuration makes shorter than the checkpoint has it."""
+    """Return the keys beyond the end of a module list that is longer in the checkpoint than in the configuration."""
     lists = {f"{name}.": len(found) for name, found in model.named_modules() if isinstance(found, torch.nn.ModuleList)}
 
     def is_beyond(key: str) -> bool:
@@ -175,7 +175,7 @@ def _beyond_layers(model: PreTrainedModel, keys: Collection[str]) -> list[str]:
 
 
 def _integers(path: Path) -> Iterator[tuple[str, str]]:
-    """Names and types of the tensors in a file that hold whole numbers, without reading the numbers."""
+    """Yield names and types of the integer tensors in a file, without reading their values."""
     if path.suffix == ".safetensors":
         with safe_open(path, framework="pt") as file:
             types = [(key, file.get_slice(key).get_dtype()) for key in file.keys()]  # noqa: SIM118 - no mapping
@@ -196,7 +196,7 @@ def _files(model: str, *patterns: str) -> Iterator[Path]:
 
 
 def _problem(path: Path) -> str | None:
-    """What is wrong with the file; None: it can be read, as far as that shows without reading all of it."""
+    """Return why a file cannot be read; None if it can, as far as can be told without reading all of it."""
     try:
         if path.suffix == ".safetensors":
             with safe_open(path, framework="pt"):

@@ -1,4 +1,4 @@
-"""A whole decoder of the common kind, computed by one call."""
+"""Computes a whole decoder of the common kind in one native call."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -18,15 +18,15 @@ from orcastream.engine.native.formats import FORMATS
 from orcastream.engine.native.library import library
 from orcastream.engine.native.linear import PackedLinear
 
-if TYPE_CHECKING:  # sites are found by the classes of the passes, one of which imports this
+if TYPE_CHECKING:  # avoids an import cycle: adapter sites import the passes, one of which imports this module
     from orcastream.engine.model.adapters.adapter import Adapter
     from orcastream.engine.model.adapters.adapter_rows import AdapterRows
 
 ATTRIBUTE = "orcastream_decoder"
-"""Of a model: the DecoderModel that computes what it computes."""
+"""Attribute of a model: the equivalent DecoderModel."""
 
 _LINE_BYTES = 64
-"""Rows of the memory to compute in are an odd number of such lines of the caches apart, see native/src/decoder.h."""
+"""Rows of the working memory are an odd number of cache lines of this size apart, see native/src/decoder.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class DecoderLayer:
 
 @dataclass(frozen=True, slots=True)
 class DecoderModel:
-    """What native/src/decoder.h computes.
+    """The model that native/src/decoder.h computes.
 
-    `dtype` is that of the rows between layers. `embed` turns ids `[num_tokens]` into rows `[num_tokens, hidden_size]`,
-    `rotary` positions `[num_tokens]` into float32 cosines and sines `[num_tokens, rotary_size]`.
+    `dtype` is that of the rows between layers. `embed` maps ids `[num_tokens]` to rows `[num_tokens, hidden_size]`,
+    `rotary` positions `[num_tokens]` to float32 cosines and sines `[num_tokens, rotary_size]`.
     """
 
     layers: tuple[DecoderLayer, ...]
@@ -67,11 +67,11 @@ class DecoderModel:
     embed: Callable[[torch.Tensor], torch.Tensor]
     rotary: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
     edges: tuple[int, ...]
-    """Numbers of positions beyond which some architectures have other angles for all of them."""
+    """Numbers of positions beyond which some architectures change the angles of all positions."""
 
     @property
     def hidden_size(self) -> int:
-        """Numbers of a token between layers."""
+        """Values per token between layers."""
         return self.head.k
 
 
@@ -90,7 +90,7 @@ class _LowRank(ctypes.Structure):
 
 
 _AdapterLayer = _LowRank * 4
-"""Of projections, output, gate_up and down."""
+"""The low-rank changes of projections, output, gate_up and down."""
 
 
 class _Adapter(ctypes.Structure):
@@ -125,11 +125,11 @@ class _Call(ctypes.Structure):
 
 
 class CompiledDecoder:
-    """Computes flat batches for one runner; several may share the model, each has memory of its own."""
+    """Computes flat batches for one runner; several may share the model, each with separate memory."""
 
     @classmethod
     def of(cls, model: PreTrainedModel, backend: AttentionBackend) -> "CompiledDecoder | None":
-        """What computes `model` with `backend`; None: its modules have to."""
+        """Return a decoder that computes `model` with `backend`; None if its modules must compute it."""
         decoder: DecoderModel | None = getattr(model, ATTRIBUTE, None)
         return None if decoder is None or not isinstance(backend, NativeBackend) else cls(decoder)
 
@@ -175,9 +175,9 @@ class CompiledDecoder:
         *,
         begins: Callable[[], None],
     ) -> torch.Tensor:
-        """Logits `[len(batch.logit_rows), vocab]`; `groups` has the group of each layer.
+        """Return logits `[len(batch.logit_rows), vocab]`; `groups` has the group of each layer.
 
-        `begins` is called right before the interpreter is left to other threads.
+        `begins` is called right before the call that releases the interpreter to other threads.
         """
         model, num_tokens = self.model, batch.input_ids.shape[1]
         hidden = model.embed(batch.input_ids[0])
@@ -193,7 +193,7 @@ class CompiledDecoder:
             scale=model.scale,
             dtype=hidden.dtype,
         )
-        kept = [_kept_rows(batch, each) for each in adapters]  # until the call is over it reads them
+        kept = [_kept_rows(batch, each) for each in adapters]  # must stay alive until the call returns
         given = (_Adapter * len(adapters))(*map(self._adapter, adapters, kept))
         call = _Call(
             hidden=hidden.data_ptr(),
@@ -232,7 +232,7 @@ class CompiledDecoder:
         )
 
     def _places(self, num_tokens: int, adapters: "Sequence[AdapterRows]") -> dict[str, int | _Buffer]:
-        """The memory to compute in."""
+        """Return the working memory of a call."""
         sizes = {name: num_tokens * stride for name, stride in self._strides.items()}
         if adapters:
             most = max(len(each.rows) for each in adapters)
@@ -252,7 +252,7 @@ class CompiledDecoder:
         return places
 
     def _angles_of(self, batch: FlatBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines of the batch's positions, from tables that grow with the longest context."""
+        """Return cosines and sines of the batch's positions, from tables that grow with the longest context."""
         longest = int(batch.contexts.max())
         if longest > len(self._cosines):
             roomy = max(longest, 2 * len(self._cosines), 256)
@@ -263,13 +263,13 @@ class CompiledDecoder:
 
 
 def _stride(width: int, dtype: torch.dtype) -> int:
-    """Numbers from row to row of memory to compute in."""
+    """Return the number of values from row to row in working memory."""
     lines = -(-width * dtype.itemsize // _LINE_BYTES) | 1
     return lines * _LINE_BYTES // dtype.itemsize
 
 
 def _kept_rows(batch: FlatBatch, given: "AdapterRows") -> IntArray:
-    """Which rows of the logits, `[n]`, rising, are of tokens that the adapter changes."""
+    """Return which rows of the logits, `[n]`, ascending, belong to tokens that the adapter changes."""
     return np.flatnonzero(np.isin(batch.logit_rows.numpy(), given.rows))
 
 

@@ -1,4 +1,4 @@
-"""Whether decodes are replayed from CUDA graphs."""
+"""Decides whether decodes are replayed from CUDA graphs, and captures these."""
 
 import logging
 import time
@@ -14,14 +14,14 @@ from orcastream.engine.model.runner import ModelRunner
 _log = logging.getLogger(__name__)
 
 _LARGEST = 512
-"""Requests beyond which an iteration computes long enough for Python to keep up."""
+"""Beyond this many requests an iteration computes long enough for Python to keep up."""
 
 
 def make_graphs(config: EngineConfig, runner: ModelRunner, cache: KVCache) -> DecodeGraphs | None:
-    """Graphs for batches of up to `max_batch_size` decodes, captured; None: iterations are computed without.
+    """Return captured graphs for batches of up to `max_batch_size` decodes; None if iterations run without graphs.
 
-    ValueError where `cuda_graphs` is on and it cannot be. With auto a model that cannot be captured (one that asks the
-    device for a number in the middle of its layers) computes without, and the log says why.
+    Raises ValueError if `cuda_graphs` is on but impossible. With auto a model that cannot be captured (e.g. one that
+    reads a value from the device between its layers) runs without graphs, and the log says why.
     """
     reason = _against(runner)
     if config.cuda_graphs == "on" and reason is not None:
@@ -36,14 +36,14 @@ def make_graphs(config: EngineConfig, runner: ModelRunner, cache: KVCache) -> De
     except (RuntimeError, NotImplementedError) as error:  # torch.OutOfMemoryError is one
         if config.cuda_graphs == "on" and not graphs.sizes:
             raise ValueError(f"cuda_graphs: got 'on', allowed for this model: auto, off ({error})") from error
-        _log.warning("iterations of decodes are captured for sizes %s only: %s", graphs.sizes, error)
+        _log.warning("decode iterations are captured only for sizes %s: %s", graphs.sizes, error)
     torch.cuda.synchronize(runner.device)
     _log.info("captured %d sizes of decode batches in %.1f s", len(graphs.sizes), time.monotonic() - begun_s)
     return graphs if graphs.sizes else None
 
 
 def _against(runner: ModelRunner) -> str | None:
-    """What speaks against graphs, as a place: `on a CPU`."""
+    """Return what rules out graphs, as a phrase such as `on device cpu`; None if nothing does."""
     if runner.device.type != "cuda":
         return f"on device {runner.device.type}"
     if not runner.backend.graphs:

@@ -1,4 +1,4 @@
-"""Iterations of decodes alone, captured once and replayed: the device is told in one call what to compute."""
+"""CUDA graphs of decode-only iterations, captured once and replayed: one call launches all kernels."""
 
 import logging
 import time
@@ -23,19 +23,19 @@ _LEAST_FREE = 0.02
 
 
 class Computer(Protocol):
-    """What of a ModelRunner is captured."""
+    """The part of a ModelRunner that is captured."""
 
     backend: AttentionBackend
 
     def plan(self, batch: FlatBatch) -> Any:
-        """What attention shares in all layers."""
+        """Return the attention plan that all layers share."""
 
     def compute(self, batch: FlatBatch, plan: Any = None) -> torch.Tensor:
-        """Logits `[num_spans, vocab]`."""
+        """Return logits `[num_spans, vocab]`."""
 
 
 Recorder = Callable[[Callable[[], torch.Tensor]], tuple[Callable[[], object], torch.Tensor]]
-"""Makes of a computation something that repeats it, and the tensor in which each repetition leaves its result."""
+"""Turns a computation into a function that repeats it, and the tensor that receives the result of each repetition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class _Captured:
 
 
 class DecodeGraphs:
-    """A ladder of batch sizes; a batch of decodes is filled up to the next one.
+    """A ladder of batch sizes; a batch of decodes is padded to the next size.
 
-    `capture` first the largest, in whose memory the smaller ones find room. What is replayed is the same work on the
-    same memory, so all that changes from one iteration to the next is copied into place before.
+    `capture` starts with the largest, whose memory the smaller ones reuse. A replay repeats the same work on the same
+    memory, so all data that changes between iterations is copied into place before.
     """
 
     def __init__(self, computer: Computer, static: StaticBatch, recorder: Recorder) -> None:
@@ -61,15 +61,15 @@ class DecodeGraphs:
 
     @property
     def sizes(self) -> list[int]:
-        """Those that were captured, the smallest first."""
+        """The captured sizes, smallest first."""
         return sorted(self._captured)
 
     def capture(self, sizes: Sequence[int]) -> None:
-        """Capture these, the largest first, until time or memory is used up."""
+        """Capture these sizes, largest first, until time or memory runs out."""
         begun_s = time.monotonic()
         for size in sorted(sizes, reverse=True):
             if time.monotonic() - begun_s > _LONGEST_S or _memory_is_short():
-                _log.warning("graphs of %d and more only: no time or memory for more", min(self.sizes, default=0))
+                _log.warning("graphs only for %d requests and more: no time or memory left", min(self.sizes, default=0))
                 return
             batch = self._static.first(size)
             plan = self._computer.plan(batch)
@@ -77,14 +77,14 @@ class DecodeGraphs:
             self._captured[size] = _Captured(batch, plan, replay, logits)
 
     def take(self, batch: FlatBatch) -> bool:
-        """Whether `batch` can be replayed: decodes alone, each with its logits, not too many, and without adapters,
-        whose rows are others in each iteration."""
+        """Whether `batch` can be replayed: only decodes, each with its logits, not too many, and without adapters,
+        whose rows differ in each iteration."""
         decodes = batch.num_single == batch.num_spans == len(batch.logit_spans)
         return decodes and batch.adapters is None and batch.num_spans <= max(self._captured, default=0)
 
     @torch.inference_mode()
     def replay(self, batch: FlatBatch) -> torch.Tensor:
-        """Logits `[num_spans, vocab]`; not to be called for a batch that is not taken."""
+        """Return logits `[num_spans, vocab]`; only for a batch for which `take` returns True."""
         size = min(size for size in self._captured if size >= batch.num_spans)
         found = self._captured[size]
         self._static.load(batch, size)
@@ -98,7 +98,7 @@ class CudaRecorder:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        # One for all warm-ups: cuBLAS keeps a workspace (32 MiB on Hopper) for every stream that it has seen.
+        # One stream for all warm-ups: cuBLAS keeps a workspace (32 MiB on Hopper) for every stream that it has seen.
         self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, compute: Callable[[], torch.Tensor]) -> tuple[Callable[[], object], torch.Tensor]:
@@ -109,14 +109,14 @@ class CudaRecorder:
             compute()
         current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        # Where a capture fails torch leaves its own stream in force; the outer block does not.
+        # If a capture fails, torch leaves its own stream current; the outer block restores the previous one.
         with torch.cuda.stream(current), torch.cuda.graph(graph, pool=self._pool):
             result = compute()
         return graph.replay, result
 
 
 def ladder(largest: int) -> list[int]:
-    """Batch sizes up to `largest`: at most a fifth of the rows of a large batch are filled up."""
+    """Return batch sizes up to `largest`: at most a fifth of the rows of a large batch are padding."""
     sizes = [1, 2, 4, 8]
     while sizes[-1] < largest:
         sizes.append(sizes[-1] + max(8, 2 ** (sizes[-1].bit_length() - 3)))

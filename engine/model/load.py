@@ -1,4 +1,4 @@
-"""Loading a model's weights and what its configuration says about it."""
+"""Loads a model's weights, and resolves settings from its configuration."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ from orcastream.schemas.model_limits import context_length
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of that name; `auto` prefers CUDA."""
+    """Return the device with that name; `auto` prefers CUDA. Raises ValueError if CUDA is requested but missing."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
@@ -33,9 +33,9 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, device: torch.device, model_config: Any) -> torch.dtype:
-    """The dtype of that name; `auto` is the checkpoint's own where the device computes in it, else float32.
+    """Return the dtype with that name; `auto` is the checkpoint's own if the device computes in it, else float32.
 
-    A CPU computes in bfloat16 if it has the instructions, and in float16 never: it would be slower than float32.
+    A CPU computes in bfloat16 if it has the instructions, but never in float16, which would be slower than float32.
     """
     if name != "auto":
         dtype: torch.dtype = getattr(torch, name)
@@ -47,23 +47,23 @@ def resolve_dtype(name: str, device: torch.device, model_config: Any) -> torch.d
 
 
 def load_model_config(config: EngineConfig) -> Any:
-    """The transformers configuration.
+    """Return the transformers configuration.
 
-    UnsupportedModel where it cannot be read, or its architecture is no causal language model that transformers knows by
-    itself: code that comes with a model is never run. OSError where there is none.
+    Raises UnsupportedModel if it cannot be read, or if its architecture is not a causal language model built into
+    transformers: code that comes with a model is never run. Raises OSError if there is none.
     """
     with quiet(), _one_line_errors(f"{config.model}: config.json"):
         found = AutoConfig.from_pretrained(config.model, trust_remote_code=False)
         if type(found) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-            raise UnsupportedModel(f"{type(found).__name__} is no causal language model that transformers knows")
+            raise UnsupportedModel(f"{type(found).__name__} is not a causal language model that transformers knows")
         return found
 
 
 def load_model(config: EngineConfig, model_config: Any, device: torch.device) -> PreTrainedModel:
-    """The model with its weights on `device`, ready to compute.
+    """Return the model with its weights on `device`, ready to compute.
 
-    UnsupportedModel where the checkpoint does not have just those that `model_config` wants, or is damaged; OSError
-    where a file is missing.
+    Raises UnsupportedModel if the checkpoint does not have exactly the weights that `model_config` requires, or is
+    damaged; OSError if a file is missing.
     """
     dtype = resolve_dtype(config.dtype, device, model_config)
     with quiet(), _one_line_errors(config.model):
@@ -87,7 +87,7 @@ def _read_weights(model: str, model_config: Any, dtype: torch.dtype) -> tuple[An
             attn_implementation="eager",
             trust_remote_code=False,
             output_loading_info=True,
-            # So that it tells which, instead of writing a table into the log.
+            # So that the loading info lists them, instead of a table in the log.
             ignore_mismatched_sizes=True,
         )
     except Exception as error:
@@ -99,7 +99,7 @@ def _read_weights(model: str, model_config: Any, dtype: torch.dtype) -> tuple[An
 
 @contextmanager
 def _one_line_errors(where: str) -> Iterator[None]:
-    """Errors of transformers, whichever, as OSError or UnsupportedModel of one line that says where."""
+    """Turn any error of transformers into a one-line OSError or UnsupportedModel that starts with `where`."""
     try:
         yield
     except UnsupportedModel as error:
@@ -109,7 +109,7 @@ def _one_line_errors(where: str) -> Iterator[None]:
         raise OSError(f"{where}: {one_line(error)}") from error
     except Exception as error:
         reason = one_line(error) or type(error).__name__
-        if isinstance(error, KeyError):  # which says the key, and nothing else
+        if isinstance(error, KeyError):  # whose text is only the key
             reason = f"no entry {reason}"
         if "trust_remote_code" in reason:
             reason = "wants to run code of its own (auto_map), which is never done"
@@ -117,15 +117,16 @@ def _one_line_errors(where: str) -> Iterator[None]:
 
 
 def resolve_max_model_len(config: EngineConfig, model_config: Any) -> int:
-    """Most tokens of prompt and output: the model's own limit, or a lower one that is asked for; ValueError."""
+    """Return the most tokens of prompt and output: the model's limit, or a lower configured one. Raises ValueError."""
     text_config = model_config.get_text_config()
     return context_length(lambda name: getattr(text_config, name, None), config.max_model_len)
 
 
 def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
-    """The ids that end an output, of the generation configuration and of the model's own.
+    """Return the ids that end an output, from the generation configuration and the model's own configuration.
 
-    Those that the model does not have, -1 or one beyond its vocabulary, end nothing; UnsupportedModel for no id.
+    Ids that the model does not have, such as -1 or one beyond its vocabulary, are ignored. Raises UnsupportedModel for
+    a value that is not an id.
     """
     found: set[int] = set()
     for source in (getattr(model, "generation_config", None), model.config, model.config.get_text_config()):

@@ -1,4 +1,4 @@
-"""A model from its checkpoint to ready: loaded, made faster, checked."""
+"""Prepares a model from its checkpoint: loads it, applies passes, checks the result."""
 
 import logging
 from typing import Any
@@ -22,18 +22,18 @@ _log = logging.getLogger(__name__)
 def prepare_model(
     config: EngineConfig, model_config: Any, device: torch.device, backend: AttentionBackend, max_model_len: int
 ) -> PreTrainedModel:
-    """Load the model and let the passes run over it; UnsupportedModel where it would not be computed right.
+    """Load the model and apply the passes. Raises UnsupportedModel if it would not be computed correctly.
 
-    The self-check compares what is then computed with the model by itself: as it was loaded, or with packed linear
-    layers, each of which was compared with the model's own. Where it fails because of the passes, the model is loaded
-    anew and goes without them, with a log line.
+    The self-check compares the result with the model's own computation: as loaded, or with packed linear layers, each
+    of which was compared with the original. If it fails because of the passes, the model is loaded again and computed
+    without them, and a line is logged.
     """
     model = load_model(config, model_config, device)
     if not config.self_check:
         if _takes_passes(config, model):
             _report(_pack(config, model) | fuse_modules(model))
         if model.config.model_type not in KNOWN_TYPES and hasattr(model, ATTRIBUTE):
-            delattr(model, ATTRIBUTE)  # nothing would tell whether it only looks like one of the kind
+            delattr(model, ATTRIBUTE)  # without a self-check, nothing would detect a model that only looks supported
         return model
     small = check_small_copy(model, backend, max_model_len)
     if _takes_passes(config, model):
@@ -50,12 +50,12 @@ def prepare_model(
 def _make_faster(
     config: EngineConfig, model: PreTrainedModel, small: SmallCopy, backend: AttentionBackend, max_model_len: int
 ) -> str | None:
-    """Run the passes and the self-check, which `small` is for; why the model has to do without them, if it has to."""
+    """Run the passes and the self-check, with `small`; return why the model must do without them, or None."""
     int8 = config.weight_dtype == "int8"
     reference = Reference.of(model, max_model_len) if int8 else None
     replaced = _pack(config, model)
     try:
-        if reference is None:  # several times as fast as with torch's linear layers, which pack in each call
+        if reference is None:  # several times as fast as with torch's linear layers, which repack on each call
             reference = Reference.of(model, max_model_len)
         _report(replaced | fuse_modules(model))
         if hasattr(model, ATTRIBUTE):
@@ -71,10 +71,11 @@ def _make_faster(
 
 
 def _check_decoder(model: PreTrainedModel, small: SmallCopy, backend: AttentionBackend) -> None:
-    """Leave the compiled decoder out where that of the small copy is not recognized, or computes something else.
+    """Drop the compiled decoder if the small copy is not recognized, or its decoder computes something else.
 
-    It stands for parts that may know more than their names say: a threshold that the check on the loaded weights does
-    not reach, or a factor that 16 bits hide from it. The other passes replace what depends on its input alone.
+    The decoder replaces parts that may do more than their names say: a threshold that the check on the loaded weights
+    does not reach, or a factor hidden by 16-bit rounding. The other passes replace parts that depend only on their
+    input.
     """
     copy = small.by_itself()
     apply_passes(copy)
@@ -92,7 +93,7 @@ def _leave_out_decoder(model: PreTrainedModel, why: str) -> None:
 
 
 def _check_replaced(model: PreTrainedModel, backend: AttentionBackend, reference: Reference, *, rounded: bool) -> None:
-    """Leave the compiled decoder out where it is what differs; UnsupportedModel where it is not."""
+    """Check the loaded weights; drop the compiled decoder if it causes the difference, else raise UnsupportedModel."""
     try:
         check_loaded(model, backend, reference, rounded=rounded)
     except UnsupportedModel as error:
@@ -103,7 +104,7 @@ def _check_replaced(model: PreTrainedModel, backend: AttentionBackend, reference
 
 
 def _takes_passes(config: EngineConfig, model: PreTrainedModel) -> bool:
-    """Whether they are wanted, and can run; ValueError where int8 weights are wanted and they cannot."""
+    """Whether passes are wanted and can run. Raises ValueError if int8 weights are wanted but passes cannot run."""
     if config.model_passes == "off":
         return False
     reason = passes_unavailable(model.device)
@@ -117,7 +118,7 @@ def _takes_passes(config: EngineConfig, model: PreTrainedModel) -> bool:
 
 
 def _pack(config: EngineConfig, model: PreTrainedModel) -> dict[str, int]:
-    """The first pass; UnsupportedModel where int8 weights are wanted and there are none."""
+    """Run the first pass. Raises UnsupportedModel if int8 weights are wanted but no layer could be packed."""
     int8 = config.weight_dtype == "int8"
     replaced = pack_linears(model, int8)
     if int8 and not replaced.get(PackLinears.name):

@@ -1,4 +1,4 @@
-"""transformers without its chatter."""
+"""Silences transformers."""
 
 import warnings
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from transformers.utils import logging as transformers_logging
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars, log lines or warnings of transformers."""
+    """Suppress progress bars, log lines and warnings of transformers."""
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()

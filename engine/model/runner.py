@@ -1,4 +1,4 @@
-"""A transformers model that computes flat batches over a paged KV cache."""
+"""Runs a transformers model on flat batches over a paged KV cache."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -29,25 +29,25 @@ _CACHE_DTYPES: dict[str, torch.dtype | None] = {
 
 
 def resolve_cache_dtype(name: str) -> torch.dtype | None:
-    """What EngineConfig.kv_cache_dtype means; None: the model's own."""
+    """Return the dtype for a value of EngineConfig.kv_cache_dtype; None means the model's own."""
     return _CACHE_DTYPES[name]
 
 
 def cache_dtype_name(dtype: torch.dtype) -> str:
-    """The value of EngineConfig.kv_cache_dtype for `dtype`."""
+    """Return the value of EngineConfig.kv_cache_dtype for `dtype`."""
     return next((name for name, known in _CACHE_DTYPES.items() if known is dtype), str(dtype))
 
 
 class ModelRunner:
     """Runs one model: linear layers on the flat stream, attention per request (selective batching, Orca, OSDI'22).
 
-    The layers that attend are found by a probe, a forward pass in which each calls our attention once.
+    The attention layers are found by a probe, a forward pass in which each calls our attention once.
     """
 
     def __init__(
         self, model: PreTrainedModel, backend: AttentionBackend, cache_dtype: torch.dtype | None = None
     ) -> None:
-        """`cache_dtype` None: that of the model. ValueError where the backend cannot keep keys and values in it."""
+        """`cache_dtype` None means the model's. Raises ValueError if the backend cannot store keys and values in it."""
         self.model = model
         self.backend = backend
         self._cache_dtype = cache_dtype or model.dtype
@@ -59,18 +59,18 @@ class ModelRunner:
             )
         self._context = AttentionContext(backend, model.dtype)
         self.graphs: DecodeGraphs | None = None
-        """What computes iterations of decodes alone, where there is such a thing."""
+        """Graphs for decode-only iterations, if enabled."""
         self.adapters: Adapters | None = None
-        """What finds the adapters of a batch, where there may be any."""
+        """The adapters that requests may use, if enabled."""
         self.before_forward: Callable[[], None] = _nothing
-        """Called when the host has done its part of a forward pass and leaves the interpreter to other threads."""
+        """Called when the host has prepared a forward pass and is about to release the interpreter to other threads."""
         self._takes_rows = "logits_to_keep" in inspect.signature(model.forward).parameters
         self.probe()
         self._decoder = CompiledDecoder.of(model, backend)
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         device: torch.device = self.model.device
         return device
 
@@ -81,7 +81,7 @@ class ModelRunner:
 
     @property
     def shapes(self) -> list[LayerShape]:
-        """The attention layers in the order in which they run."""
+        """The shapes of the attention layers in execution order."""
         return self._context.shapes
 
     @property
@@ -96,17 +96,17 @@ class ModelRunner:
 
     @property
     def cache_dtype(self) -> torch.dtype:
-        """What keys and values are kept in."""
+        """The dtype in which keys and values are stored."""
         return self._cache_dtype
 
     def bytes_per_block(self, layer: int, block_size: int) -> int:
-        """Bytes that one block takes in one layer."""
+        """Return the bytes of one block in one layer."""
         with torch.device("meta"):
             one = self.backend.allocate(self.shapes[layer], 1, block_size, self._cache_dtype, torch.device("meta"))
         return sum(part.nbytes for part in one.tensors)
 
     def allocate(self, groups: Sequence[LayerGroup], num_blocks: Sequence[int], block_size: int) -> None:
-        """Make the tensors of the KV cache, `num_blocks` per group, in place of earlier ones."""
+        """Allocate the tensors of the KV cache, `num_blocks` per group, and drop earlier ones."""
         group_of = {layer: index for index, group in enumerate(groups) for layer in group.layers}
         self._context.groups = [group_of[layer] for layer in range(len(self.shapes))]
         self._context.caches = []
@@ -117,19 +117,19 @@ class ModelRunner:
 
     @torch.inference_mode()
     def forward(self, batch: FlatBatch) -> torch.Tensor:
-        """Logits `[len(batch.logit_rows), vocab]`."""
+        """Return logits `[len(batch.logit_rows), vocab]`."""
         if self.graphs is not None and self.graphs.take(batch):
             self.before_forward()
             return self.graphs.replay(batch)
         return self.compute(batch)
 
     def plan(self, batch: FlatBatch) -> Any:
-        """What `compute` would find out about `batch` on the host."""
+        """Return the attention plan of `batch`, which `compute` would otherwise make itself."""
         return self.backend.plan(batch, self._context.dtype)
 
     @torch.inference_mode()
     def compute(self, batch: FlatBatch, plan: Any = None) -> torch.Tensor:
-        """Logits by a forward pass, for which `plan` may have been made before."""
+        """Return logits by a forward pass, with `plan` if it has been made before."""
         rows = () if self.adapters is None else self.adapters.rows(batch)
         if self._decoder is not None:
             plan = self.plan(batch) if plan is None else plan
@@ -149,9 +149,9 @@ class ModelRunner:
 
     @torch.inference_mode()
     def probe(self, num_tokens: int = 2, max_model_len: int = 2) -> None:
-        """Find the attention layers by a flat batch of requests of `max_model_len` tokens, attention left out.
+        """Find the attention layers with a flat batch of requests of `max_model_len` tokens, skipping attention.
 
-        UnsupportedModel where they are not all found, or one wants what a flat batch does not compute.
+        Raises UnsupportedModel if not all are found, or if one needs something that a flat batch does not compute.
         """
         positions = (torch.arange(num_tokens, device=self.device) % max_model_len).unsqueeze(0)
         try:
@@ -165,9 +165,9 @@ class ModelRunner:
         if len(self.shapes) != expected:
             raise UnsupportedModel(
                 f"{len(self.shapes)} of {expected} layers call the attention interface ({IMPLEMENTATION}); the others "
-                "compute by themselves (alibi in the scores, linear attention, state space, own attention module)"
+                "do not use it (alibi in the scores, linear attention, state space, own attention module)"
             )
 
 
 def _nothing() -> None:
-    """Nobody asked to be called."""
+    """Do nothing: the default callback."""

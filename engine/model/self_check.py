@@ -1,4 +1,4 @@
-"""Does the model compute in a flat batch what it computes by itself? Found out before the first request."""
+"""The self-check: compares a model's logits in flat batches with its own computation before the first request."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -27,10 +27,10 @@ _SHORT: _Schedule = (
     (2, (22, 1, 1, 1)),
     (2, (3, 9, 1, 1)),
 )
-"""Per request the iteration in which it joins, and how many tokens it brings in each. The first iteration holds one
-chunk alone and asks for no logits, as a chunk that does not finish its prompt. One has more than 32 rows, which some
-operators take in several parts, and two thirds of the rows that are compared are of single tokens, so that the typical
-one is. Each token of it makes a start longer.
+"""For each request the iteration in which it joins, and its tokens in each iteration. The first iteration has a single
+chunk and asks for no logits, like a chunk that does not finish its prompt. One iteration has more than 32 rows, which
+some operators split, and two thirds of the compared rows are single tokens, so that the median row is one. Kept short,
+because each token makes startup longer.
 """
 
 _LONG: _Schedule = (
@@ -40,11 +40,11 @@ _LONG: _Schedule = (
     (2, (3, 14, 1, 5, 2)),
     (1, (60, 75, 1, 1, 20)),
 )
-"""What the small copy can afford, one request of it beyond 128 tokens: what an architecture does from there on by no
-threshold that has a known name."""
+"""A longer schedule, which only the small copy can afford. One request exceeds 128 tokens, to catch architectures that
+change their computation there without a threshold of a known name."""
 
 _PROBE_TOKENS = 1024
-"""Tokens of the probe of the small copy. Some architectures keep one more key for every 128 tokens of the stream."""
+"""Tokens of the small copy's probe. Some architectures keep one more key for every 128 tokens of the stream."""
 
 _TOLERANCE = {torch.float32: 2e-3}
 _LOW_PRECISION_TOLERANCE = 0.1
@@ -52,14 +52,14 @@ _TINY_TOLERANCE = 5e-4
 
 
 def check_model(model: PreTrainedModel, backend: AttentionBackend, max_model_len: int) -> None:
-    """All that can be found out before the first request; UnsupportedModel says what speaks against the model."""
+    """Run all checks that are possible before the first request. Raises UnsupportedModel with the reason."""
     refuse_unsupported(model.config, max_model_len)
     check_small_copy(model, backend, max_model_len)
     check_loaded(model, backend, Reference.of(model, max_model_len))
 
 
 class SmallCopy:
-    """A small random model of the kind of another, in float32, and what it computes by itself."""
+    """A small random float32 model of the same architecture as another, and its own logits."""
 
     def __init__(self, model: PreTrainedModel, shrunk: Collection[str], longest: int) -> None:
         """`shrunk` as for `tiny_copy`; sequences have at most `longest` tokens."""
@@ -67,16 +67,16 @@ class SmallCopy:
         self._reference = Reference.of(self._model, longest, _LONG)
 
     def error(self, backend: AttentionBackend) -> float:
-        """How far off its worst row is in flat batches, over the spread of the row."""
+        """Return the error of its worst row in flat batches, relative to the spread of the row."""
         return _largest_error(self._model, backend, self._reference, _LONG).of_all
 
     def by_itself(self) -> PreTrainedModel:
-        """The model, with its own attention, for passes to replace its modules."""
+        """Return the model with its own attention, for passes that replace its modules."""
         _attend_eagerly(self._model)
         return self._model
 
     def check(self, backend: AttentionBackend) -> None:
-        """UnsupportedModel where a model whose modules were replaced computes something else."""
+        """Raise UnsupportedModel if the model, whose modules were replaced, computes something else."""
         found = self.error(backend)
         if found > _TINY_TOLERANCE:
             raise UnsupportedModel(f"relative error {found:.2g} on a small random copy, allowed {_TINY_TOLERANCE}")
@@ -85,8 +85,8 @@ class SmallCopy:
 def check_small_copy(model: PreTrainedModel, backend: AttentionBackend, max_model_len: int) -> SmallCopy:
     """Compare on a small random copy whose windows, chunk sizes and original lengths are shorter than the check.
 
-    A check on the loaded weights cannot see a threshold of thousands of tokens. One that `max_model_len` never reaches
-    is left as it is. Returns the copy; UnsupportedModel names the thresholds that are not kept.
+    A check on the loaded weights cannot detect a threshold of thousands of tokens. A threshold that `max_model_len`
+    never reaches is unchanged. Returns the copy. Raises UnsupportedModel, which names the thresholds not respected.
     """
     longest = min(POSITIONS, max_model_len)
     crossed = {threshold.name: threshold.tokens for threshold in thresholds(model.config, max_model_len)}
@@ -103,25 +103,25 @@ def check_small_copy(model: PreTrainedModel, backend: AttentionBackend, max_mode
     if broken and error(()) <= _TINY_TOLERANCE:
         named = ", ".join(f"{name}={tokens}" for name, tokens in broken.items())
         raise UnsupportedModel(
-            f"{type(model).__name__} does not keep {named} in a flat batch, as its attention layers are not told; "
+            f"{type(model).__name__} does not keep {named} in a flat batch, as its attention layers do not receive it; "
             f"it can run with max_model_len of at most {min(broken.values())}"
         )
     raise UnsupportedModel(
-        f"{type(model).__name__} computes other logits in a flat batch than by itself: relative error {found:.2g} on "
+        f"{type(model).__name__} computes other logits in a flat batch than alone: relative error {found:.2g} on "
         f"a small random copy, allowed {_TINY_TOLERANCE}"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Random sequences, and what a model by itself computes for them: its logits, `[len(sequence), vocab]` each."""
+    """Random sequences, and the logits that a model computes for them alone, `[len(sequence), vocab]` each."""
 
     sequences: list[list[int]]
     logits: list[torch.Tensor]
 
     @classmethod
     def of(cls, model: PreTrainedModel, max_model_len: int, schedule: _Schedule = _SHORT) -> "Reference":
-        """Of `model`, by its own eager attention; UnsupportedModel where it does not run."""
+        """Compute the reference of `model` with its own eager attention. Raises UnsupportedModel if it does not run."""
         vocab_size = model.config.get_text_config().vocab_size
         generator = torch.Generator().manual_seed(1)
         sequences = [
@@ -135,26 +135,26 @@ class Reference:
 def check_loaded(
     model: PreTrainedModel, backend: AttentionBackend, reference: Reference, *, rounded: bool = False
 ) -> None:
-    """Compare on the loaded weights; UnsupportedModel where the logits differ by more than rounding.
+    """Compare on the loaded weights. Raises UnsupportedModel if the logits differ by more than rounding.
 
-    `reference` is of the same weights. Modules of `model` may have been replaced since by others, which have `rounded`
-    the weights to fewer bits.
+    `reference` is of the same weights. Modules of `model` may have been replaced since then; with `rounded` their
+    weights have fewer bits.
     """
     error = _largest_error(model, backend, reference, _SHORT)
     exact = model.dtype in _TOLERANCE and not rounded
     tolerance = _TOLERANCE[model.dtype] if exact else _LOW_PRECISION_TOLERANCE
-    # In 16 bits a router may decide otherwise on single tokens: there the typical row has to match.
+    # In 16 bits a router may choose other experts for single tokens, so only the median row must match.
     measured = error.of_all if exact else error.of_median
     if not measured <= tolerance:
         raise UnsupportedModel(
-            f"{type(model).__name__} computes other logits in a flat batch than by itself: relative error "
+            f"{type(model).__name__} computes other logits in a flat batch than alone: relative error "
             f"{measured:.2g} on the loaded weights, allowed {tolerance}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Error:
-    """Distance of two rows of logits over the spread of the model's own: of the worst row, and of the middle one."""
+    """Distance of two rows of logits, relative to the spread of the model's own: of the worst and the median row."""
 
     of_all: float
     of_median: float
@@ -184,7 +184,7 @@ def _largest_error(
 
 @torch.inference_mode()
 def _own_logits(model: PreTrainedModel, sequence: list[int]) -> torch.Tensor:
-    """The model's own eager logits, `[len(sequence), vocab]`."""
+    """Return the model's own eager logits, `[len(sequence), vocab]`."""
     _attend_eagerly(model)
     ids = torch.tensor([sequence], device=model.device)
     positions = torch.arange(len(sequence), device=model.device).unsqueeze(0)
@@ -200,7 +200,7 @@ def _attend_eagerly(model: PreTrainedModel) -> None:
 def _compare(
     runner: ModelRunner, schedule: _Schedule, sequences: list[list[int]], own: list[torch.Tensor]
 ) -> list[Any]:
-    """Pairs of rows: of the flat batch, and the model's own for the same token."""
+    """Return pairs of rows: from the flat batch, and the model's own for the same token."""
     cache = _make_cache(runner, [len(sequence) for sequence in sequences])
     held = [cache.open(ContentChain("", ""), len(sequence))[0] for sequence in sequences]
     done = [0] * len(sequences)
@@ -227,7 +227,7 @@ def _compare(
 
 
 def _make_cache(runner: ModelRunner, lengths: list[int]) -> KVCache:
-    """Room for sequences of these lengths, as the engine lays it out: layers with a window give blocks back."""
+    """Return a cache for sequences of these lengths, laid out as in the engine: layers with a window release blocks."""
     groups = group_layers(runner.shapes, max(lengths))
     num_blocks = [sum(-(-length // _BLOCK_SIZE) for length in lengths)] * len(groups)
     runner.allocate(groups, num_blocks, _BLOCK_SIZE)

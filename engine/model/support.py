@@ -1,4 +1,4 @@
-"""Models that are known not to fit into a flat batch, told apart by their configuration."""
+"""Recognizes, by their configuration, models that are known not to work in a flat batch."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ from orcastream.engine.errors import UnsupportedModel
 
 
 def refuse_unsupported(model_config: Any, max_model_len: int) -> None:
-    """UnsupportedModel with the reason, before any weight is loaded. What passes is still checked by computing."""
+    """Raise UnsupportedModel with the reason, before any weight is loaded. The self-check covers the other models."""
     for reason in _reasons(model_config.get_text_config(), max_model_len):
         raise UnsupportedModel(f"{model_config.model_type}: {reason}")
 
@@ -16,11 +16,11 @@ def _reasons(config: Any, max_model_len: int) -> Iterator[str]:
     if getattr(config, "is_encoder_decoder", False):
         yield "an encoder-decoder model; the engine decodes only"
     if getattr(config, "alibi", False) or config.model_type in ("bloom", "mpt"):
-        yield "its positions are alibi biases in the scores, which the attention interface is not told"
+        yield "its positions are alibi biases in the scores, which the attention interface does not receive"
     chunk = getattr(config, "attention_chunk_size", None)
     if chunk and max_model_len > chunk:
         yield (
-            f"attention_chunk_size={chunk} exists only in the mask, which a flat batch has none of; it can run with "
+            f"attention_chunk_size={chunk} exists only in the mask, and a flat batch has none; it can run with "
             f"max_model_len of at most {chunk}"
         )
     for rope in _rope_parameters(config):
@@ -38,7 +38,7 @@ def _reasons(config: Any, max_model_len: int) -> Iterator[str]:
 
 
 def _rope_parameters(config: Any) -> list[dict[str, Any]]:
-    """Those of the model, or of each kind of its layers."""
+    """Return the rotary parameters of the model, or of each kind of its layers."""
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     per_kind = [value for value in rope.values() if isinstance(value, dict)]
     return per_kind or [rope]

@@ -1,4 +1,4 @@
-"""A small random model of the same architecture, whose thresholds lie within a few tokens."""
+"""Builds a small random model of the same architecture, whose thresholds are within a few tokens."""
 
 import copy
 from collections.abc import Collection, Iterator, Sequence
@@ -14,20 +14,20 @@ from orcastream.engine.errors import UnsupportedModel
 from orcastream.engine.native.linear import PANEL
 
 TINY_THRESHOLD = 8
-"""What a window, a chunk size or an original length becomes; checks run over several times as many tokens."""
+"""The new value of a window, chunk size or original length; checks run over several times as many tokens."""
 
 POSITIONS = 1024
-"""Longest sequence of a small copy; more than a check computes."""
+"""Longest sequence of a small copy; longer than any check."""
 
 _VOCABULARY = 128
 _HEAD_SIZE = 16
 _INNER_SIZE = 64
 _FEWEST_LAYERS = 4
 _MOST_KINDS = 8
-"""Of layers; a list of more has a number of its own for each."""
+"""Most kinds of layers; a list with more distinct values holds an individual number for each layer."""
 _MOST_PARAMETERS = 50_000_000
 _LAYERS_OF_OTHERS = ("num_hidden_layers", "num_layers", "encoder_layers", "depth", "num_blocks")
-"""What sub-models call the number of their layers."""
+"""Names by which sub-models give the number of their layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Threshold:
     tokens: int
 
     def set(self, tokens: int) -> None:
-        """Change it where it stands."""
+        """Change the value in its owner."""
         if isinstance(self.owner, dict):
             self.owner[self.name] = tokens
         else:
@@ -47,7 +47,7 @@ class Threshold:
 
 
 def thresholds(model_config: Any, max_model_len: int) -> list[Threshold]:
-    """Those that a request of `max_model_len` tokens can cross."""
+    """Return the thresholds that a request of `max_model_len` tokens can cross."""
     found = _thresholds(model_config.get_text_config())
     return [threshold for threshold in found if threshold.tokens < max_model_len]
 
@@ -69,12 +69,12 @@ def _names_threshold(name: object) -> bool:
 
 
 def tiny_copy(model: PreTrainedModel, shrunk: Collection[str]) -> PreTrainedModel:
-    """A random float32 model of the class and configuration of `model`, on its device; UnsupportedModel if none works.
+    """Return a random float32 model of the class and configuration of `model`, on its device.
 
-    Thresholds named in `shrunk` come within a few tokens, the others stay out of reach. Heads, widths, layers, experts
-    and vocabulary are reduced; what kinds of layers there are is kept. Of sub-models through which no token goes, such
-    as those that read images, one layer stays. Where an architecture does not take the reduced sizes, only layers and
-    vocabulary are.
+    Thresholds named in `shrunk` move within a few tokens, the others stay out of reach. Heads, widths, layers, experts
+    and vocabulary are reduced; all kinds of layers are kept. Sub-models that no token passes through, such as image
+    encoders, keep one layer. If an architecture does not accept the reduced sizes, only layers and vocabulary are
+    reduced. Raises UnsupportedModel if no copy works.
     """
     problems: list[Exception] = []
     for widths, others in product((True, False), (True, False) if _others(model.config) else (False,)):
@@ -98,9 +98,9 @@ def tiny_copy(model: PreTrainedModel, shrunk: Collection[str]) -> PreTrainedMode
 
 
 def _own_of_layers(config: Any) -> dict[int, dict[str, Any]]:
-    """What single layers have otherwise than the rest, by their numbers, where it stands.
+    """Return the per-layer overrides by layer number, as stored in the configuration.
 
-    As long as there is any, transformers tells of the configuration as a whole nothing that they have otherwise.
+    As long as there are any, transformers hides the overridden values of the configuration as a whole.
     """
     own: dict[int, dict[str, Any]] = getattr(vars(config).get("_heterogeneity_spec"), "per_layer_overrides", {})
     return own
@@ -118,7 +118,7 @@ def _shrink(config: Any, widths: bool) -> None:
         setattr(config, name, min(getattr(config, name), _VOCABULARY))
     for name in ("bos_token_id", "eos_token_id"):
         _forget_token(config, name)
-    if not 0 <= (getattr(config, "pad_token_id", None) or 0) < _VOCABULARY:  # some embed it in place of an image
+    if not 0 <= (getattr(config, "pad_token_id", None) or 0) < _VOCABULARY:  # some models embed it in place of an image
         _forget_token(config, "pad_token_id")
     if (getattr(config, "max_position_embeddings", None) or 0) > POSITIONS:
         config.max_position_embeddings = POSITIONS
@@ -136,14 +136,14 @@ def _shrink(config: Any, widths: bool) -> None:
 
 
 def _in_proportion(value: Any, before: Any, after: Any) -> Any:
-    """A layer's own `value` where that of the rest was `before` and is `after`."""
+    """Scale a layer's own `value` as the common value changed from `before` to `after`."""
     if before == after or not all(type(each) is int and each > 0 for each in (value, before, after)):
         return value
     return max(1, value * after // before)
 
 
 def _kept_layers(config: Any) -> list[int]:
-    """The first few, all kinds among them; likewise of those behind them that share keys and values of others."""
+    """Return the first few layers, including all kinds; likewise of the last ones that share keys and values."""
     kinds, shared = _kinds(config), _shared_layers(config)
     others = len(kinds) - len(shared)
     dense = (getattr(config, "first_k_dense_replace", None) or 0) + 1
@@ -152,7 +152,7 @@ def _kept_layers(config: Any) -> list[int]:
 
 
 def _kinds(config: Any) -> list[str]:
-    """What each layer is, by all that is said of each."""
+    """Return the kind of each layer, from all per-layer settings."""
     own, layers = _own_of_layers(config), config.num_hidden_layers
     lists = [value for value in vars(config).values() if isinstance(value, list | tuple) and len(value) == layers]
     told = [each for each in lists if len(set(map(str, each))) <= _MOST_KINDS]
@@ -160,18 +160,18 @@ def _kinds(config: Any) -> list[str]:
 
 
 def _shared_layers(config: Any) -> range:
-    """The last ones, which compute no keys and values but take those of layers before."""
+    """Return the last layers, which use keys and values of earlier layers instead of computing them."""
     layers = config.num_hidden_layers
     return range(layers - (getattr(config, "num_kv_shared_layers", None) or 0), layers)
 
 
 def _until_all(kinds: Sequence[str]) -> int:
-    """How many of the first there must be to have one of each."""
+    """Return the length of the shortest prefix that has one of each kind."""
     return max((kinds.index(kind) for kind in set(kinds)), default=-1) + 1
 
 
 def _keep_layers(config: Any, name: str, kept: Sequence[int]) -> None:
-    """Of the layers, which `name` counts, and of what is said of each."""
+    """Reduce the layers, which `name` counts, and all per-layer settings to `kept`."""
     layers = getattr(config, name)
     for each, value in list(vars(config).items()):
         if isinstance(value, list | tuple) and len(value) == layers:
@@ -180,7 +180,7 @@ def _keep_layers(config: Any, name: str, kept: Sequence[int]) -> None:
 
 
 def _others(config: Any) -> list[Any]:
-    """The configurations of sub-models with layers of their own, besides the one that reads tokens."""
+    """Return the configurations of sub-models with their own layers, except the text model."""
     found = [getattr(config, name, None) for name in config.sub_configs]
     return [each for each in found if each is not config.get_text_config() and _layers_of_other(each) is not None]
 
@@ -190,7 +190,7 @@ def _layers_of_other(config: Any) -> str | None:
 
 
 def _shrink_other(config: Any) -> None:
-    """Its width stays, which projections to the model's own take."""
+    """Shrink a sub-model but keep its width, which projections to the text model expect."""
     name = _layers_of_other(config)
     if name is not None:
         _keep_layers(config, name, [0])
@@ -200,7 +200,7 @@ def _shrink_other(config: Any) -> None:
 
 
 def _forget_token(config: Any, name: str) -> None:
-    """Its id may lie outside of the small vocabulary; some configurations insist on having one."""
+    """Remove a token id, which may be outside the small vocabulary; 0 if the configuration requires one."""
     try:
         setattr(config, name, None)
     except StrictDataclassError:
@@ -212,7 +212,7 @@ def _shrink_heads(config: Any) -> None:
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     fewer_kv = min(kv_heads, 2)
     fewer = fewer_kv * min(heads // kv_heads, 4)
-    head_size = max(_HEAD_SIZE, PANEL // fewer_kv)  # projections of which can be merged
+    head_size = max(_HEAD_SIZE, PANEL // fewer_kv)  # large enough for merged projections
     config.num_attention_heads = fewer
     if getattr(config, "num_key_value_heads", None) is not None:
         config.num_key_value_heads = fewer_kv
@@ -248,7 +248,7 @@ def _experts_per_token(config: Any) -> int:
 
 
 def _random_model(kind: type[PreTrainedModel], config: Any) -> PreTrainedModel:
-    """Weights large enough that attention is far from uniform, and no bias or norm at its neutral value."""
+    """Return a model with weights large enough that attention is far from uniform, and no bias or norm is neutral."""
     with torch.device("meta"):
         size = sum(parameter.numel() for parameter in kind(copy.deepcopy(config)).parameters())
     if size > _MOST_PARAMETERS:

@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         built = build(options.into, options.into / OBJECTS.name)
     except NoCompiler as error:
-        print(f"compiled operators: none, the slower ones of torch serve ({error})", file=sys.stderr)
+        print(f"compiled operators: none; torch's slower ones are used ({error})", file=sys.stderr)
         return NO_COMPILER
     except BuildError as error:
         print(f"compiled operators: none\n{error}", file=sys.stderr)

@@ -34,7 +34,7 @@ def keep_highest(logits: torch.Tensor, weights: torch.Tensor, limits: Sequence[i
 
 
 def mass_before(logits: torch.Tensor, weights: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Return the weight of all tokens before `tokens[i]` in row i: with a higher logit, or an equal one and lower id."""
+    """Return the weight of all tokens before `tokens[i]` in row i: a higher logit, or an equal one and a lower id."""
     own = logits.gather(1, tokens.unsqueeze(1))
     lower = torch.arange(logits.shape[1], device=logits.device) < tokens.unsqueeze(1)
     return ((logits > own) | ((logits == own) & lower)).mul(weights).sum(dim=-1)
@@ -58,7 +58,7 @@ def comes_late(logits: torch.Tensor, weights: torch.Tensor, token: int, target: 
 
 
 def nucleus(logits: torch.Tensor, weights: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return which tokens of each row `[rows, vocab]` top_p keeps: those with less than `targets` `[rows]` weight before.
+    """Return which tokens of each row `[rows, vocab]` top_p keeps: less than `targets` `[rows]` weight comes before.
 
     Weights are in the order of their logits, except zero weights, which come last.
     """

@@ -37,7 +37,7 @@ class Race:
         self._first = exponential_noise(self._keys, self._entries)
 
     def winners(self, weights: Weights, draws: range, owners: Sequence[int]) -> list[int]:
-        """Return the tokens of those draws; `draws[i]` draws from row `owners[i]` of `weights`, which it may restrict."""
+        """Return the tokens of `draws`; `draws[i]` draws from row `owners[i]` of `weights`, and may restrict it."""
         tokens = self._run(weights, owners, self._first[draws.start : draws.stop])
         pending = weights.dropped(owners, tokens)
         keys = self._keys[draws.start : draws.stop]
@@ -56,7 +56,7 @@ class Race:
         return winners
 
     def _run(self, weights: Weights, rows: Sequence[int], noise: torch.Tensor) -> torch.Tensor:
-        """Return the winners `[draws]`, int64; `noise` `[draws, entries]` is for positions in a tile, then for tiles."""
+        """Return the winners `[draws]`, int64; `noise` `[draws, entries]` is for positions in a tile, then tiles."""
         each, tiles = weights.sums.shape
         if each == 1:
             tile = (weights.sums / noise[:, TILE:]).argmax(dim=-1)

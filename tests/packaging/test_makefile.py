@@ -65,7 +65,7 @@ def test_make_goes_on_without_a_compiler_and_asks_again(checkout: Path) -> None:
     for _ in range(2):
         _, told = make(checkout, CXX="no-such-compiler").splitlines()
         assert told == (
-            "compiled operators: none, the slower ones of torch serve (no-such-compiler: No such file or directory)"
+            "compiled operators: none; torch's slower ones are used (no-such-compiler: No such file or directory)"
         )
 
 

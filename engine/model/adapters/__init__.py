@@ -1,1 +1,1 @@
-"""LoRA adapters beside one base model: read, checked, and added to the layers of the tokens that ask for them."""
+"""LoRA adapters of one base model: loaded, checked, and applied to the layers for the tokens that use them."""

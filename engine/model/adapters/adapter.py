@@ -1,4 +1,4 @@
-"""One adapter in memory."""
+"""One LoRA adapter in memory."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class DenseFactor:
 
     @property
     def n(self) -> int:
-        """Its columns."""
+        """Output columns."""
         return self.weight.shape[0]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -30,7 +30,7 @@ class DenseFactor:
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """What is added to the product of one site: up(down(x)), times the adapter's scale, which `up` holds."""
+    """The change to the product of one site: up(down(x)), times the adapter's scale, which is included in `up`."""
 
     down: PackedLinear | DenseFactor
     up: PackedLinear | DenseFactor
@@ -39,9 +39,9 @@ class LowRank:
     def of(
         cls, site: Site, factors: Mapping[str, Factors], scale_of: Callable[[str], float], dtype: torch.dtype
     ) -> "LowRank":
-        """Of those layers of `site` that have `factors`, in float32: their ranks side by side, zeros between them.
+        """Combine the float32 `factors` of the layers of `site`: their ranks side by side, with zeros elsewhere.
 
-        So one product serves all layers of one input, as it does for their own weights.
+        One product then serves all layers with the same input, as it does for their own weights.
         """
         present = [layer for layer in site.layers if layer in factors]
         down = torch.cat([factors[layer][0] for layer in present])
@@ -59,27 +59,27 @@ class LowRank:
 
     @property
     def rank(self) -> int:
-        """Of all its layers together."""
+        """The total rank of all its layers."""
         return self.down.n
 
     @property
     def addresses(self) -> tuple[int, int]:
-        """Of `down` and `up` where they are packed, for the compiled operators."""
+        """The addresses of packed `down` and `up`, for the compiled operators."""
         assert isinstance(self.down, PackedLinear)
         assert isinstance(self.up, PackedLinear)
         return self.down.address, self.up.address
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x `[m, in_features]`; returns `[m, out_features]`."""
+        """Return up(down(x)) `[m, out_features]` for x `[m, in_features]`."""
         return self.up(self.down(x))
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Adapter:
-    """What `Adapters.read` gives; it lives as long as somebody holds it.
+    """An adapter from `Adapters.read`; it stays in memory while anything references it.
 
-    `number` is its own among all that its engine has read. `digest` is that of its files: of two with the same one,
-    each can go on from keys and values that the other computed. `changes` are by the name of the site.
+    `number` is unique among all adapters that the engine has loaded. `digest` is the digest of its files: two adapters
+    with the same digest can share keys and values. `changes` are by the name of the site.
     """
 
     name: str
@@ -89,5 +89,5 @@ class Adapter:
 
     @property
     def widest_rank(self) -> int:
-        """The largest of its changes."""
+        """The largest rank of its changes."""
         return max(change.rank for change in self.changes.values())

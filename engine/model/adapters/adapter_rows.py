@@ -1,4 +1,4 @@
-"""The rows of an iteration that adapters change, and how the model's modules come to change them."""
+"""The rows of an iteration that adapters change, and the hooks with which the model's modules change them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from orcastream.engine.model.adapters.site import Site
 
 @dataclass(frozen=True, slots=True)
 class AdapterRows:
-    """One adapter of an iteration, and the rows of the stream it changes: `[m]`, rising, int64; also on the device."""
+    """One adapter of an iteration, and the stream rows that it changes: `[m]`, ascending, int64; also on the device."""
 
     adapter: Adapter
     rows: IntArray
@@ -29,7 +29,7 @@ _IN_FORCE: ContextVar[Sequence[AdapterRows]] = ContextVar("orcastream_adapters",
 
 @contextmanager
 def adding(rows: Sequence[AdapterRows]) -> Iterator[None]:
-    """Forward passes of this thread in this block are those of a batch of `rows`."""
+    """Apply the adapters of `rows` in this thread's forward passes within the block."""
     token = _IN_FORCE.set(rows)
     try:
         yield
@@ -38,13 +38,13 @@ def adding(rows: Sequence[AdapterRows]) -> Iterator[None]:
 
 
 def let_modules_add(sites: Iterable[Site], user: object) -> None:
-    """The modules of `sites` heed what is in force, whichever engine's it is, as long as such a `user` lives."""
+    """Let the modules of `sites` apply the current adapters, of any engine, as long as a `user` is alive."""
     hooks = [_hook_of(site) for site in sites]
     finalize(user, _leave, hooks).atexit = False
 
 
 def _hook_of(site: Site) -> "_Add":
-    """The one of that module, which has a user more."""
+    """Return the hook of that module, with one more user."""
     found = next((each for each in site.module._forward_hooks.values() if isinstance(each, _Add)), None)
     if found is None:
         found = _Add(site.name)
@@ -62,7 +62,7 @@ def _leave(hooks: Iterable["_Add"]) -> None:
 
 @dataclass(eq=False, slots=True)
 class _Add:
-    """A forward hook. Where nothing is in force it costs a call per module, and an MLP its fused operator."""
+    """A forward hook. Without current adapters it still costs a call per module, and an MLP its fused operator."""
 
     site: str
     users: int = 0

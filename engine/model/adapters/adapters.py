@@ -1,4 +1,4 @@
-"""The adapters of one engine: read for its model, found again by the numbers that its batches carry."""
+"""The adapters of one engine: loaded for its model, and found by the numbers in its batches."""
 
 from collections.abc import Callable
 from hashlib import sha256
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class Adapters:
-    """Reads adapters from any thread; all else is for the thread that computes."""
+    """Reads adapters, from any thread; all other methods are for the thread that computes."""
 
     def __init__(
         self, model: PreTrainedModel, probe: Callable[[int], None], *, max_adapters: int, max_rank: int
     ) -> None:
-        """`probe` makes a forward pass of so many tokens. `max_adapters` are in memory at once, of up to `max_rank`."""
+        """`probe` runs a forward pass of that many tokens. Up to `max_adapters` of up to `max_rank` are in memory."""
         self.max_rank = max_rank
         self._max_adapters = max_adapters
         self._dtype = model.dtype
@@ -41,7 +41,7 @@ class Adapters:
 
     @classmethod
     def of(cls, config: EngineConfig, runner: "ModelRunner") -> "Adapters | None":
-        """Those of the model that `runner` computes; None: `max_adapters` is 0."""
+        """Return the adapters of the model that `runner` computes; None if `max_adapters` is 0."""
         if not config.max_adapters:
             return None
         return cls(runner.model, runner.probe, max_adapters=config.max_adapters, max_rank=config.max_adapter_rank)
@@ -51,7 +51,7 @@ class Adapters:
 
     @property
     def most_bytes(self) -> int:
-        """What the largest adapters take in memory, as many as may be there."""
+        """Memory of `max_adapters` adapters of the largest size, in bytes."""
         one: int = sum(
             len(site.layers) * self.max_rank * (site.in_features + sum(site.widths)) * self._dtype.itemsize
             for site in self._sites
@@ -59,11 +59,11 @@ class Adapters:
         return self._max_adapters * one
 
     def check(self, folder: Path) -> None:
-        """UnsupportedAdapter where `read` would refuse what is there, as far as it shows without reading numbers."""
+        """Raise UnsupportedAdapter if `read` would refuse the adapter, as far as can be told without reading values."""
         self._open(folder)
 
     def read(self, name: str, folder: Path) -> Adapter:
-        """The adapter in `folder`, as PEFT saved it; UnsupportedAdapter says what is wrong with it."""
+        """Read the adapter in `folder`, as PEFT saved it. Raises UnsupportedAdapter with the reason."""
         config, weights = self._open(folder)
         factors = weights.read()
         changes = {
@@ -84,7 +84,7 @@ class Adapters:
             raise UnsupportedAdapter(reason if reason.startswith(str(folder)) else f"{folder}: {reason}") from error
 
     def rows(self, batch: FlatBatch) -> list[AdapterRows]:
-        """The rows of each adapter of `batch`, whose requests hold them."""
+        """Return the rows of each adapter of `batch`, whose requests keep the adapters in memory."""
         if batch.adapters is None:
             return []
         of_token = np.repeat(batch.adapters, np.diff(batch.offsets))

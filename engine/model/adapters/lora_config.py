@@ -1,4 +1,4 @@
-"""adapter_config.json, as PEFT writes it for LoRA. What would change the result and is not computed is refused."""
+"""Reads adapter_config.json as PEFT writes it for LoRA; refuses settings that would change the result."""
 
 import json
 import re
@@ -19,14 +19,14 @@ _SAYS_NOTHING = {
     *("fan_in_fan_out", "exclude_modules", "layers_to_transform", "layers_pattern", "megatron_core"),
     *("qalora_group_size", "eva_config"),
 }
-"""Fields that change nothing of what an adapter computes: training, merging, where its layers were put."""
+"""Fields that do not change what an adapter computes: training, merging, the choice of its layers."""
 _INITIALIZED = (True, False, "gaussian", "eva", "orthogonal")
-"""Values of init_lora_weights that leave the base model's weights as they are; the others train beside changed ones."""
+"""Values of init_lora_weights that keep the base model's weights; the others train against changed ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoraConfig:
-    """Ranks and scales by the name of the layer, and the layers that have any."""
+    """Ranks and scales by layer name, and the layers that the adapter changes."""
 
     rank: int
     alpha: float
@@ -34,11 +34,11 @@ class LoraConfig:
     rank_pattern: Mapping[str, int]
     alpha_pattern: Mapping[str, float]
     targets: tuple[str, ...] | None
-    """Last parts of the names of all layers that the adapter changes; None: it does not say so plainly."""
+    """Name suffixes of all layers that the adapter changes; None if the configuration gives no plain list."""
 
     @classmethod
     def read(cls, folder: Path) -> "LoraConfig":
-        """Of the adapter in `folder`; UnsupportedAdapter names the field that is wrong, or not computed here."""
+        """Read the configuration in `folder`. Raises UnsupportedAdapter naming an invalid or unsupported field."""
         fields = _fields(folder / CONFIG_FILE)
         _refuse_other_kinds(fields)
         targets = fields.pop("target_modules", None)
@@ -57,16 +57,16 @@ class LoraConfig:
         return config
 
     def rank_of(self, layer: str) -> int:
-        """Of the layer of that name."""
+        """Return the rank of the layer with that name."""
         return next(_matching(self.rank_pattern, layer), self.rank)
 
     def scale_of(self, layer: str) -> float:
-        """What its product is multiplied by."""
+        """Return the factor of the layer's product."""
         rank, alpha = self.rank_of(layer), next(_matching(self.alpha_pattern, layer), self.alpha)
         return alpha / (sqrt(rank) if self.use_rslora else rank)
 
     def wants(self, layer: str) -> bool:
-        """Whether the adapter says that it changes that layer."""
+        """Whether the configuration names that layer as changed."""
         return any(layer == target or layer.endswith(f".{target}") for target in self.targets or ())
 
 
@@ -81,7 +81,7 @@ def _fields(path: Path) -> dict[str, Any]:
 
 
 def _refuse_other_kinds(fields: dict[str, Any]) -> None:
-    """Takes the fields that it looks at out of `fields`."""
+    """Refuse adapters other than plain LoRA; removes the checked fields from `fields`."""
     for name, allowed in (
         ("peft_type", ("LORA",)),
         ("task_type", ("CAUSAL_LM", None)),
@@ -112,7 +112,7 @@ def _flag(name: str, value: object) -> bool:
 
 
 def _pattern(name: str, value: object, checked: Any) -> dict[str, Any]:
-    """Values by regular expressions for the ends of names."""
+    """Return values by regular expressions for the ends of names."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -126,5 +126,5 @@ def _pattern(name: str, value: object, checked: Any) -> dict[str, Any]:
 
 
 def _matching(pattern: Mapping[str, Number], layer: str) -> Iterator[Number]:
-    """The values of the expressions that the name, or its end after a point, matches."""
+    """Yield the values of the expressions that the name, or its end after a dot, matches."""
     return (value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", layer))

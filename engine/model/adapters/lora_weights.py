@@ -1,4 +1,4 @@
-"""adapter_model.safetensors: the two factors of each layer that an adapter changes."""
+"""Reads adapter_model.safetensors: the two factors of each layer that an adapter changes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -29,14 +29,14 @@ class LayerFactors:
 
 @dataclass(frozen=True, slots=True)
 class LoraWeights:
-    """The file of one adapter, whose factors fit the sites of a model; read when they are asked for."""
+    """The weights file of one adapter, whose factors fit the sites of a model; values are read by `read`."""
 
     path: Path
     layers: dict[str, LayerFactors] = field(repr=False)
 
     @classmethod
     def open(cls, folder: Path, config: LoraConfig, sites: Iterable[Site], max_rank: int) -> "LoraWeights":
-        """Check names, shapes and types without reading a number; UnsupportedAdapter names what does not fit."""
+        """Check names, shapes and types without reading values. Raises UnsupportedAdapter naming what does not fit."""
         path = folder / WEIGHTS_FILE
         found = _tensors(path)
         shapes = {
@@ -51,7 +51,7 @@ class LoraWeights:
         return cls(path, layers)
 
     def read(self) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """`down` and `up` of each layer in float32; UnsupportedAdapter where one holds numbers that are not finite."""
+        """Return `down` and `up` of each layer in float32. Raises UnsupportedAdapter if any value is not finite."""
         try:
             with safe_open(self.path, framework="pt") as file:
                 read = {
@@ -67,7 +67,7 @@ class LoraWeights:
 
 
 def _tensors(path: Path) -> dict[str, tuple[list[int], str]]:
-    """Shape and type by name."""
+    """Return shape and type of each tensor by name."""
     if not path.exists():
         raise UnsupportedAdapter(f"{path}: there is no such file (adapter_model.bin is never read)")
     try:
@@ -79,7 +79,7 @@ def _tensors(path: Path) -> dict[str, tuple[list[int], str]]:
 
 
 def _layers(found: dict[str, tuple[list[int], str]], shapes: dict[str, tuple[int, int]]) -> list[str]:
-    """Names of the layers that the file's tensors belong to."""
+    """Return the names of the layers that the file's tensors belong to."""
     layers: dict[str, None] = {}
     for name in found:
         layer = next((name[len(_PREFIX) : -len(end)] for end in (_DOWN, _UP) if name.endswith(end)), None)
@@ -88,7 +88,7 @@ def _layers(found: dict[str, tuple[list[int], str]], shapes: dict[str, tuple[int
         if layer not in shapes:
             kinds = sorted({each.rpartition(".")[2] for each in shapes})
             raise UnsupportedAdapter(
-                f"{layer}: no linear layer of this model that every token goes through once; allowed: layers named "
+                f"{layer}: not a linear layer of this model that every token passes through once; allowed: layers named "
                 f"{', '.join(kinds)}"
             )
         layers[layer] = None

@@ -1,4 +1,4 @@
-"""Where adapters can change a model: its linear layers, as they are computed."""
+"""The sites where adapters can change a model: its linear layers, as they are computed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ _PROBE_TOKENS = 3
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One product of a forward pass: a linear layer, or several of one input, side by side.
+    """One product of a forward pass: a linear layer, or several with the same input, side by side.
 
-    `layers` are their names in the model as it was loaded, in the order of the product's columns, of which each takes
-    `widths[i]`. The product is called once per pass, with `[1, num_tokens, in_features]`.
+    `layers` are their names in the model as loaded, in the order of the product's columns; layer i has `widths[i]`
+    columns. The product is called once per pass, with `[1, num_tokens, in_features]`.
     """
 
     module: nn.Module
@@ -29,7 +29,7 @@ class Site:
 
     @property
     def name(self) -> str:
-        """That of the first layer."""
+        """The name of the first layer."""
         return self.layers[0]
 
     @property
@@ -39,7 +39,7 @@ class Site:
 
     @property
     def device(self) -> torch.device:
-        """Where it is computed."""
+        """The device that computes it."""
         if self.is_packed:
             return torch.device("cpu")
         weight = self.module.weight
@@ -48,10 +48,10 @@ class Site:
 
 
 def find_sites(model: PreTrainedModel, probe: Callable[[int], None]) -> list[Site]:
-    """Those that every token of a flat batch goes through once; `probe` makes a forward pass of so many tokens.
+    """Return the sites that every token of a flat batch passes through once; `probe` runs a forward pass of n tokens.
 
-    A head that computes some rows only, experts that get some tokens only, and layers whose weights are used without a
-    call are none.
+    This excludes a head that computes only some rows, experts that get only some tokens, and layers whose weights are
+    used without a call.
     """
     candidates = list(_candidates(model))
     calls: dict[nn.Module, list[Sequence[int]]] = {site.module: [] for site in candidates}

@@ -1,4 +1,4 @@
-"""Which passes there are, and when they run."""
+"""Runs the passes over a model, in order."""
 
 import logging
 
@@ -17,14 +17,14 @@ _log = logging.getLogger(__name__)
 
 
 def passes_unavailable(device: torch.device) -> str | None:
-    """Why no pass can run for a model on `device`; None: they can."""
+    """Return why no pass can run for a model on `device`, or None if they can."""
     if device.type != "cpu":
         return f"they are for CPUs, not for {device}"
     return why_unavailable()
 
 
 def apply_passes(model: PreTrainedModel, int8: bool = False) -> dict[str, int]:
-    """Run all of them; how many modules each replaced. A pass that fails is left out with a log line.
+    """Run all passes; return how many modules each replaced. A pass that fails is skipped and logged.
 
     With `int8` linear layers are rounded to 8 bits.
     """
@@ -32,12 +32,12 @@ def apply_passes(model: PreTrainedModel, int8: bool = False) -> dict[str, int]:
 
 
 def pack_linears(model: PreTrainedModel, int8: bool = False) -> dict[str, int]:
-    """Run the one that all others stand on: its layers compute, each by itself, what those of the model did."""
+    """Run the pass on which all others build: it replaces linear layers one by one."""
     return _apply(model, PackLinears(int8))
 
 
 def fuse_modules(model: PreTrainedModel) -> dict[str, int]:
-    """Run those that make one of several modules."""
+    """Run the passes that combine several modules."""
     return _apply(model, MergeProjections(), CompileDecoder(), FuseGatedMLP(), FuseNorm())
 
 

@@ -1,4 +1,4 @@
-"""What a pass does, and how a module that takes another's place is checked."""
+"""The interface of passes, and the check of a module that replaces another."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -11,45 +11,45 @@ from transformers import PreTrainedModel
 _log = logging.getLogger(__name__)
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
-"""Largest distance of two outputs over the size of one, of what is only computed in another order."""
+"""Largest relative distance of two outputs that differ only in the order of computation."""
 
 ROUNDED_TOLERANCE = 0.05
-"""The same with weights and inputs in 8 bits: normal numbers are off by about 0.01."""
+"""The same for weights and inputs in 8 bits: normally distributed values are off by about 0.01."""
 
 _CHECKED_ROWS = (1, 5, 40)
 
 ROWS_OF_COPY = 5
-"""Of what differs only in where its values are from something that was checked."""
+"""Rows for a replacement that differs from a checked one only in its values."""
 
 
 class RowsToCheck:
-    """With how many rows at once replacements are compared.
+    """The numbers of rows with which replacements are compared.
 
-    What is computed how follows from a module's kind: its class, its shape, and what else a pass says of it. The first
-    of a kind is checked with all numbers of rows, and the others only for where their values are, which a few rows
-    show: the checks of a large model are half of its start.
+    How a module is computed follows from its kind: its class, its shape, and what else a pass includes. The first of a
+    kind is checked with all numbers of rows, the others only for their values, for which a few rows suffice: the checks
+    of a large model take half of its startup time.
     """
 
     def __init__(self) -> None:
         self._checked: set[Hashable] = set()
 
     def of(self, kind: Hashable) -> Sequence[int]:
-        """Of one of that kind."""
+        """Return the numbers of rows for a module of that kind."""
         return (ROWS_OF_COPY,) if kind in self._checked else _CHECKED_ROWS
 
     def passed(self, kind: Hashable) -> None:
-        """One of that kind has passed."""
+        """Note that a module of that kind has passed."""
         self._checked.add(kind)
 
 
 class Pass(ABC):
-    """One kind of replacement. What does not fit a model changes nothing of it."""
+    """One kind of replacement. A pass that does not fit a model leaves it unchanged."""
 
     name: str
 
     @abstractmethod
     def apply(self, model: PreTrainedModel) -> int:
-        """Replace what can be replaced; how many modules it was."""
+        """Replace modules where possible; return how many."""
 
 
 Replacement = Callable[[torch.Tensor], torch.Tensor]
@@ -58,7 +58,7 @@ Replacement = Callable[[torch.Tensor], torch.Tensor]
 def same(
     name: str, own: Replacement, other: Replacement, inputs: Iterable[torch.Tensor], tolerance: float | None = None
 ) -> bool:
-    """Whether `other` computes what `own` does, up to `tolerance`, by default rounding; a log line where not."""
+    """Whether `other` computes the same as `own` within `tolerance` (default: rounding); logs if it does not."""
     for x in inputs:
         expected = own(x).float()
         try:
@@ -74,18 +74,18 @@ def same(
 
 
 def random_inputs(width: int, dtype: torch.dtype, row_counts: Sequence[int]) -> Iterator[torch.Tensor]:
-    """Some rows of normal numbers, `[1, rows, width]`, for each of the numbers of rows."""
+    """Yield normally distributed values `[1, rows, width]` for each number of rows."""
     generator = torch.Generator().manual_seed(0)
     for rows in row_counts:
         yield torch.randn(1, rows, width, generator=generator).to(dtype)
 
 
 def plain(module: nn.Module) -> bool:
-    """Whether nothing hangs on the module that a replacement would lose."""
+    """Whether the module has no hooks, and no own `forward`, that a replacement would lose."""
     return not any((module._forward_hooks, module._forward_pre_hooks, module.__dict__.get("forward")))
 
 
 def replace(model: nn.Module, name: str, module: nn.Module) -> None:
-    """Put `module` where `name` is."""
+    """Replace the module called `name` with `module`."""
     parent, _, child = name.rpartition(".")
     setattr(model.get_submodule(parent), child, module)

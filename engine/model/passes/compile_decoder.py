@@ -1,4 +1,4 @@
-"""A whole decoder of the common kind: its layers are recognized by their parts."""
+"""The pass that recognizes a whole decoder of the common kind by the parts of its layers."""
 
 import logging
 import sys
@@ -18,7 +18,7 @@ from orcastream.engine.native.linear import PackedLinear
 _log = logging.getLogger(__name__)
 
 KNOWN_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
-"""Values of `model_type` that are of this kind whatever their configuration says."""
+"""Values of `model_type` that are of this kind with any configuration."""
 
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -28,19 +28,19 @@ _ACTIVATIONS = {"silu": 0, "swish": 0, "gelu_pytorch_tanh": 1}
 
 
 class _OtherKind(Exception):
-    """The model is not of that kind; the message says what is different."""
+    """The model is not of that kind; the message says what differs."""
 
 
 class CompileDecoder(Pass):
-    """Llama, Mistral, Qwen and their like: one call computes all layers.
+    """One call computes all layers of Llama, Mistral, Qwen and similar models.
 
-    Parts that only look alike are told apart by the self-check, which computes with what this leaves on the model.
+    The self-check, which computes with the DecoderModel that this pass attaches, detects parts that only look alike.
     """
 
     name = "compile_decoder"
 
     def apply(self, model: PreTrainedModel) -> int:
-        """Leave a DecoderModel on the model; 0 with a log line where it is of another kind."""
+        """Attach a DecoderModel to the model and return 1; log and return 0 if it is of another kind."""
         try:
             setattr(model, ATTRIBUTE, _recognize(model))
         except (_OtherKind, AttributeError) as error:
@@ -125,7 +125,7 @@ def _packed(layer: Any) -> PackedLinear:
 
 
 def _merged(*layers: Any) -> PackedLinear:
-    """What computes all of them, in their order."""
+    """Return the packed product that computes exactly these layers, in their order."""
     _expect(all(isinstance(layer, MergedLinearLayer) for layer in layers), "projections are not merged")
     merged = layers[0].merged
     places = [(layer.merged is merged, layer.index) for layer in layers]
@@ -136,7 +136,7 @@ def _merged(*layers: Any) -> PackedLinear:
 
 
 def _norm(norm: Any, size: int | None = None) -> tuple[torch.Tensor, float]:
-    """The factors of an RMSNorm, in float32, and its epsilon; some architectures keep factors less one."""
+    """Return the factors of an RMSNorm in float32, and its epsilon; some architectures store factors minus one."""
     epsilon = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
     if not isinstance(epsilon, float):
         raise _OtherKind(f"{type(norm).__name__} has no epsilon")
@@ -154,14 +154,14 @@ def _norm(norm: Any, size: int | None = None) -> tuple[torch.Tensor, float]:
 
 
 def _edges(config: Any) -> tuple[int, ...]:
-    """Where something may change; where nothing does, a table of angles that ends there is only as good."""
+    """Return the positions where angles may change; it does no harm if a table of angles ends at one needlessly."""
     own = getattr(config.get_text_config(), "max_position_embeddings", None)
     edges = {threshold.tokens for threshold in thresholds(config, sys.maxsize)}
     return tuple(edges if own is None else edges | {own})
 
 
 def _rotary(rotary: Any) -> Any:
-    """Positions `[num_tokens]` to cosines and sines `[num_tokens, rotary_size]`."""
+    """Return a function from positions `[num_tokens]` to cosines and sines `[num_tokens, rotary_size]`."""
     _expect(hasattr(rotary, "inv_freq"), "positions of another kind")
 
     def angles(positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Gated MLPs as one operator, or what lies between their products in one pass over memory."""
+"""The pass that fuses a gated MLP into one operator, or at least the steps between its products."""
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from orcastream.engine.native.elementwise import ACTIVATIONS, ActivationName, ga
 from orcastream.engine.native.mlp import mlp
 
 _FAR = 1000
-"""How much larger than normal numbers are inputs that reach the limits that some activations have."""
+"""Factor for inputs that reach the limits of some activations."""
 
 
 class FusedGatedMLP(nn.Module):
@@ -34,8 +34,8 @@ class FusedGatedMLP(nn.Module):
         self.activation: ActivationName = activation
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x `[..., hidden]`; returns the same shape."""
-        if plain(self.gate_up) and plain(self.down_proj):  # nobody is to see, or to change, what they compute
+        """Compute the MLP for x `[..., hidden]`; returns the same shape."""
+        if plain(self.gate_up) and plain(self.down_proj):  # no hook reads or changes their outputs
             whole = mlp(self.gate_up.packed, self.down_proj.packed, x, self.activation)
             if whole is not None:
                 return whole
@@ -45,12 +45,12 @@ class FusedGatedMLP(nn.Module):
 
 
 class FuseGatedMLP(Pass):
-    """Every module of merged gate and up, in whatever order, and down: Llama's, Gemma's, Phi 3's and the like."""
+    """Fuses every module of merged gate and up projections and a down projection: Llama, Gemma, Phi 3 and others."""
 
     name = "fuse_gated_mlp"
 
     def apply(self, model: PreTrainedModel) -> int:
-        """Replace those that compute what a fused one does."""
+        """Replace the modules that compute the same as a fused one."""
         rows = RowsToCheck()
         return sum(_fuse(model, name, module, rows) for name, module in list(model.named_modules()))
 
@@ -71,7 +71,7 @@ def _fuse(model: PreTrainedModel, name: str, module: nn.Module, rows: RowsToChec
         found = FusedGatedMLP(gate_up, down, activation)(inputs[0]).float()
         errors[activation] = float((found - expected).norm())
     fused = FusedGatedMLP(gate_up, down, min(errors, key=lambda each: errors[each]))
-    # What lies between is not rounded to the model's dtype here, after which 8 bits may be others.
+    # The fused steps skip a rounding to the model's dtype, after which the 8-bit values may differ.
     tolerance = ROUNDED_TOLERANCE if down.packed.dtype == torch.int8 else None
     if not same(name, module, fused, inputs, tolerance):
         return False
@@ -81,7 +81,7 @@ def _fuse(model: PreTrainedModel, name: str, module: nn.Module, rows: RowsToChec
 
 
 def _gate_up(module: nn.Module) -> MergedLinear | PackedLinearLayer | None:
-    """What computes gate and up of it, side by side."""
+    """Return the layer that computes its gate and up projections side by side, or None."""
     gate, up = getattr(module, "gate_proj", None), getattr(module, "up_proj", None)
     if isinstance(gate, MergedLinearLayer) and isinstance(up, MergedLinearLayer) and gate.merged is up.merged:
         return gate.merged if (gate.index, up.index, len(gate.merged.widths)) == (0, 1, 2) else None

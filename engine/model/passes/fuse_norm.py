@@ -1,4 +1,4 @@
-"""RMSNorm in one pass over memory."""
+"""The pass that computes RMSNorm in one pass over memory."""
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ _EPSILONS = ("variance_epsilon", "eps", "epsilon", "norm_eps")
 
 
 class FusedRMSNorm(nn.Module):
-    """In place of an RMSNorm; `factor`, float32, is what the normed values are multiplied by."""
+    """Replacement for an RMSNorm; `factor`, float32, multiplies the normalized values."""
 
     def __init__(self, weight: nn.Parameter, factor: torch.Tensor, eps: float) -> None:
         super().__init__()
@@ -20,17 +20,17 @@ class FusedRMSNorm(nn.Module):
         self._factor = factor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x `[..., width]`, normed over the last dimension."""
+        """Normalize x `[..., width]` over the last dimension."""
         return rms_norm(x, self._factor, self.eps)
 
 
 class FuseNorm(Pass):
-    """Every module with RMSNorm in its class's name, whichever of w and 1 + w it multiplies by."""
+    """Fuses every module with RMSNorm in its class name, whether it multiplies by w or by 1 + w."""
 
     name = "fuse_norm"
 
     def apply(self, model: PreTrainedModel) -> int:
-        """Replace those that compute what a fused one does."""
+        """Replace the modules that compute the same as a fused one."""
         rows = RowsToCheck()
         return sum(_fuse(model, name, module, rows) for name, module in list(model.named_modules()))
 

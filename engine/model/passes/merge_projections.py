@@ -1,4 +1,4 @@
-"""Linear layers of one module that are called with the same input, computed at once."""
+"""The pass that merges linear layers of one module that are called with the same input."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,10 +12,10 @@ from orcastream.engine.native.linear import PANEL, PackedLinear
 
 
 class MergedLinear(nn.Module):
-    """Several linear layers of one input, `layers` of the model, side by side. It remembers the last one, for those
-    that ask later.
+    """Several linear layers with the same input, `layers` of the model, side by side. It caches the last result for the
+    layers that are called later.
 
-    Engines on several threads may share it: what is remembered is one tuple, and another input is computed anew.
+    Engines on several threads may share it: the cache is a single tuple, and another input is computed anew.
     """
 
     def __init__(self, packed: PackedLinear, layers: Sequence[str], widths: Sequence[int]) -> None:
@@ -25,11 +25,11 @@ class MergedLinear(nn.Module):
         self._last: tuple[torch.Tensor, tuple[torch.Tensor, ...]] | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x `[..., in_features]`; returns `[..., sum of widths]`."""
+        """Return `[..., sum of widths]` for x `[..., in_features]`."""
         return self.packed(x)
 
     def part(self, index: int, x: torch.Tensor) -> torch.Tensor:
-        """What layer `index` computes from x, a view of `[..., sum of widths]`."""
+        """Return the output of layer `index` for x, a view of `[..., sum of widths]`."""
         last = self._last
         if last is None or last[0] is not x:
             last = x, torch.split(self(x), list(self.widths), dim=-1)
@@ -40,7 +40,7 @@ class MergedLinear(nn.Module):
 
 
 class MergedLinearLayer(nn.Module):
-    """In place of one of the merged layers."""
+    """Replacement for one of the merged layers."""
 
     def __init__(self, merged: MergedLinear, index: int) -> None:
         super().__init__()
@@ -49,22 +49,22 @@ class MergedLinearLayer(nn.Module):
         self.in_features, self.out_features = merged.packed.k, merged.widths[index]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x `[..., in_features]`; returns `[..., out_features]`."""
+        """Return `[..., out_features]` for x `[..., in_features]`."""
         return self.merged.part(self.index, x)
 
 
 class MergeProjections(Pass):
-    """Query, key and value; gate and up: found by the calls of one forward pass, whatever their names are."""
+    """Merges query, key and value, and gate and up, found by the calls of one forward pass, whatever their names."""
 
     name = "merge_projections"
 
     def apply(self, model: PreTrainedModel) -> int:
-        """Merge them; the parts' own memory is freed."""
+        """Merge the layers and free the memory of the parts."""
         return sum(_merge(model, names) for names in _groups(model))
 
 
 def _groups(model: PreTrainedModel) -> Iterator[list[str]]:
-    """Names of packed layers of one parent that were called with one and the same tensor, in order of the calls."""
+    """Yield names of packed layers of one parent that were called with the same tensor, in call order."""
     calls: list[tuple[str, torch.Tensor]] = []
     handles = [
         module.register_forward_pre_hook(lambda _, arguments, name=name: calls.append((name, arguments[0])))
@@ -91,7 +91,7 @@ def _merge(model: PreTrainedModel, names: list[str]) -> int:
     if any(part.n % PANEL for part in parts[:-1]) or len({(part.k, part.dtype) for part in parts}) > 1:
         return 0
     merged = MergedLinear(PackedLinear.merge(parts), names, [part.n for part in parts])
-    inputs = list(random_inputs(merged.packed.k, model.dtype, [ROWS_OF_COPY]))  # the same, so that it computes once
+    inputs = list(random_inputs(merged.packed.k, model.dtype, [ROWS_OF_COPY]))  # the same tensors for all, so that each is computed once
     for index, (name, part) in enumerate(zip(names, parts, strict=True)):
         if not same(name, part, MergedLinearLayer(merged, index), inputs):
             return 0

@@ -1,4 +1,4 @@
-"""Linear layers with packed weights, and embeddings that share one."""
+"""The pass that packs the weights of linear layers, and of embeddings that share one."""
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ _SAMPLED_IDS = 4096
 
 
 class PackedLinearLayer(nn.Module):
-    """In place of nn.Linear, whose name in the model was `layer`."""
+    """Replacement for the linear layer whose name in the model was `layer`."""
 
     def __init__(self, packed: PackedLinear, layer: str) -> None:
         super().__init__()
@@ -29,12 +29,12 @@ class PackedLinearLayer(nn.Module):
         self.in_features, self.out_features = packed.k, packed.n
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x `[..., in_features]`; returns `[..., out_features]`."""
+        """Return `[..., out_features]` for x `[..., in_features]`."""
         return self.packed(x)
 
 
 class PackedEmbedding(nn.Module):
-    """In place of nn.Embedding: rows of a linear layer's weight, times `scale`."""
+    """Replacement for nn.Embedding: rows of a linear layer's weight, times `scale`."""
 
     def __init__(self, packed: PackedLinear, scale: torch.Tensor | None) -> None:
         super().__init__()
@@ -43,15 +43,15 @@ class PackedEmbedding(nn.Module):
         self.num_embeddings, self.embedding_dim = packed.n, packed.k
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """ids `[...]`; returns `[..., embedding_dim]`."""
+        """Return rows `[..., embedding_dim]` for ids `[...]`."""
         rows = self.packed.gather(ids)
         return rows if self.scale is None else rows * self.scale
 
 
 class PackLinears(Pass):
-    """Every linear layer of a CPU model in bfloat16 or float32; the original weights are freed.
+    """Packs every linear layer of a CPU model in bfloat16 or float32, and frees the original weights.
 
-    With `int8` they are rounded to 8 bits. An embedding that is tied to one keeps a weight of its own then.
+    With `int8` weights are rounded to 8 bits; an embedding that is tied to one keeps its own weight then.
     """
 
     name = "pack_linears"
@@ -61,7 +61,7 @@ class PackLinears(Pass):
         self._tolerance = ROUNDED_TOLERANCE if int8 else None
 
     def apply(self, model: PreTrainedModel) -> int:
-        """Replace them one after another, so that at most one is held twice."""
+        """Replace layers one after another, so that at most one weight is in memory twice."""
         count = 0
         rows = RowsToCheck()
         embeddings = {module.weight: name for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
@@ -81,13 +81,13 @@ class PackLinears(Pass):
 
 
 def packed_memory(model: nn.Module) -> list[torch.Tensor]:
-    """The memory of all packed weights, each once."""
+    """Return the memory of all packed weights, each once."""
     packed = (getattr(module, "packed", None) for module in model.modules())
     return list({each.memory.data_ptr(): each.memory for each in packed if isinstance(each, PackedLinear)}.values())
 
 
 def _own_memory(model: PreTrainedModel) -> None:
-    """Weights of one file share its mapping, all of which the few that are left would keep in memory."""
+    """Copy the remaining tensors: weights of one file share its mapping, all of which they would keep in memory."""
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()
 
@@ -102,7 +102,7 @@ def _fits(module: nn.Module) -> bool:
 
 
 def _share(model: PreTrainedModel, name: str | None, packed: PackedLinear) -> None:
-    """Let the embedding of that name look up in the packed weight, with which it is tied."""
+    """Let the embedding with that name use the packed weight to which it is tied."""
     if name is None or packed.dtype == torch.int8:
         return
     own = model.get_submodule(name)

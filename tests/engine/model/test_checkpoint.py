@@ -287,7 +287,7 @@ def test_an_unreadable_generation_configuration(save: Callable[..., Path]) -> No
 
 def test_no_causal_language_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
-    assert refusal(tmp_path).endswith("T5Config is no causal language model that transformers knows")
+    assert refusal(tmp_path).endswith("T5Config is not a causal language model that transformers knows")
 
 
 AUTO_MAP = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}

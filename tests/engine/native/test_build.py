@@ -146,4 +146,4 @@ def test_the_command_says_in_one_line_that_there_is_no_compiler(
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert main(["--into", str(built)]) == NO_COMPILER
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("the slower ones of torch serve (no-such-compiler: No such file or directory)")
+    assert line.endswith("torch's slower ones are used (no-such-compiler: No such file or directory)")
