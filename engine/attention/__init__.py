@@ -1,4 +1,4 @@
-"""Attention over a paged KV cache: one small interface, and a registry of those who implement it."""
+"""Attention over a paged KV cache: one small interface, and a registry of its implementations."""
 
 from orcastream.engine.attention.base import BACKENDS, AttentionBackend, AttentionCall, choose_backend
 from orcastream.engine.attention.native_backend import NativeBackend

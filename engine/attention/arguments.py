@@ -1,4 +1,4 @@
-"""Arguments that architectures hand to attention beside those that every backend honours."""
+"""Checks the arguments that architectures pass to attention in addition to those that every backend honors."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,27 +18,27 @@ def _off(value: Any) -> bool:
 
 
 HARMLESS: dict[str, Callable[[Any], bool]] = {
-    # Nothing is dropped outside of training.
+    # Dropout applies only in training.
     "dropout": _off,
-    # What a flat batch computes in any case.
+    # A flat batch computes this in any case.
     "is_causal": bool,
-    # The layer has turned query and key by them, or the embedding has added them, before attention is called.
+    # Before attention is called, the layer has rotated query and key by them, or the embedding has added them.
     "position_ids": _always,
-    # Addressed to other parts of the model, and passed through by layers that hand on all they get: the cache is ours,
-    # and there are no attention weights or router logits to return.
+    # Meant for other parts of the model, but passed on by layers that forward all arguments: the cache is ours, and
+    # there are no attention weights or router logits to return.
     "use_cache": _always,
     "output_attentions": _off,
     "output_router_logits": _off,
 }
-"""Names, and whether a value that is not None leaves the result as it is. These arrive from the architectures that are
-served (`python -m tests.engine.model.survey`)."""
+"""Argument names, and a check whether a value other than None leaves the result unchanged. The supported architectures
+pass these (`python -m tests.engine.model.survey`)."""
 
 
 def refuse_unknown(module: nn.Module, attention_mask: torch.Tensor | None, arguments: Mapping[str, Any]) -> None:
-    """UnsupportedModel where the layer would need something that a flat batch does not compute."""
+    """Raise UnsupportedModel if the layer needs something that a flat batch does not compute."""
     if attention_mask is not None:
         raise UnsupportedModel(
-            f"{type(module).__name__} hands attention a mask of its own, which a flat batch has none of"
+            f"{type(module).__name__} hands attention a mask of its own, but a flat batch has no mask"
         )
     for name, value in arguments.items():
         if value is None:

@@ -1,4 +1,4 @@
-"""What an attention backend has to do."""
+"""The interface of attention backends."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from orcastream.engine.kv.layout import LayerShape
 from orcastream.engine.kv.store import LayerCache
 
 PLAIN_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""What keys and values can be kept in as they are."""
+"""Dtypes in which keys and values can be stored without quantization."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
     """One layer's attention, beyond the tensors.
 
-    `group` is the layer's group: which of `FlatBatch.groups` has its tables, and which window it has. `softcap` bounds
-    the scores, cap * tanh(score / cap), as in Gemma 2; `sinks`, `[num_heads]`, are scores of a token without value, as
-    in gpt-oss.
+    `group` is the index of the layer's group in `FlatBatch.groups`, which has its tables and window. `softcap` bounds
+    the scores, cap * tanh(score / cap), as in Gemma 2; `sinks`, `[num_heads]`, are scores of a token without a value,
+    as in gpt-oss.
     """
 
     scale: float
@@ -35,41 +35,41 @@ class AttentionBackend(ABC):
 
     name: str
     rank: int = 0
-    """`auto` takes the available backend of the highest rank."""
+    """`auto` chooses the available backend with the highest rank."""
     dtypes: tuple[torch.dtype, ...] = PLAIN_DTYPES
-    """What queries may be in."""
+    """Dtypes that queries may have."""
     graphs: bool = False
-    """Whether a batch of single tokens can be captured as a CUDA graph, and brought up to date by `follow`."""
+    """Whether a batch of single tokens can be captured as a CUDA graph, and updated by `follow`."""
     cache_dtypes: tuple[torch.dtype, ...] = PLAIN_DTYPES
-    """The formats in which it can keep keys and values."""
+    """Formats in which it can store keys and values."""
 
     @classmethod
     def unavailable(cls, device: torch.device) -> str | None:
-        """Why it cannot run on `device`; None: it can."""
+        """Return why it cannot run on `device`, or None if it can."""
         return None
 
     @classmethod
     def rank_on(cls, device: torch.device) -> int | None:
-        """Its rank on `device`; None: `auto` never takes it there."""
+        """Return its rank on `device`, or None if `auto` never chooses it there."""
         return cls.rank
 
     @abstractmethod
     def allocate(
         self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> LayerCache:
-        """The cache of one layer, uninitialised; slots that nobody wrote are never read."""
+        """Return the uninitialized cache of one layer; slots that were never written are never read."""
 
     @abstractmethod
     def plan(self, batch: FlatBatch, dtype: torch.dtype) -> Any:
-        """What all layers of an iteration share, computed once and handed to `attend`, whose queries have `dtype`.
+        """Compute once what all layers of an iteration share, for `attend`, whose queries have `dtype`.
 
-        Whatever has to go to the device goes here: nothing is copied from the host within `attend`.
+        All transfers to the device happen here: `attend` copies nothing from the host.
         """
 
     def follow(self, plan: Any, batch: FlatBatch) -> None:
-        """Bring `plan` up to date in place, for `batch` has changed in place: as many spans, of one token each.
+        """Update `plan` in place for `batch`, which has changed in place: as many spans, of one token each.
 
-        Only with `graphs`. All that a graph reads stays where it is.
+        Only with `graphs`. All memory that a graph reads keeps its address.
         """
         raise NotImplementedError(f"attention backend {self.name} has no graphs")
 
@@ -94,7 +94,7 @@ BACKENDS: dict[str, type[AttentionBackend]] = {}
 
 
 def register(name: str) -> Callable[[type[AttentionBackend]], type[AttentionBackend]]:
-    """Class decorator: make a backend known under `name`, the value of EngineConfig.attention_backend."""
+    """Class decorator: register a backend under `name`, its value of EngineConfig.attention_backend."""
 
     def decorate(backend: type[AttentionBackend]) -> type[AttentionBackend]:
         backend.name = name
@@ -107,9 +107,9 @@ def register(name: str) -> Callable[[type[AttentionBackend]], type[AttentionBack
 def choose_backend(
     name: str, device: torch.device, dtype: torch.dtype, cache_dtype: torch.dtype | None = None
 ) -> AttentionBackend:
-    """The backend of that name, or for `auto` the best that keeps a model's keys and values in `cache_dtype`.
+    """Return the backend with that name, or for `auto` the best one that stores keys and values in `cache_dtype`.
 
-    `dtype` is that of the model, and of the cache unless said otherwise. ValueError where there is none.
+    `dtype` is that of the model, and by default of the cache. Raises ValueError if there is none.
     """
     if name == "auto":
         wanted = cache_dtype or dtype

@@ -1,4 +1,4 @@
-"""How a transformers model calls our attention instead of its own."""
+"""Makes a transformers model call our attention instead of its own."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,32 +19,32 @@ from orcastream.engine.kv.store import LayerCache
 from orcastream.engine.model.quiet import quiet
 
 IMPLEMENTATION = "orcastream"
-"""The name of our attention in transformers' registry. No mask function goes with it: for a name without one,
-transformers builds no mask at all and hands None down, which is what a flat batch needs."""
+"""The name of our attention in transformers' registry. No mask function is registered with it: transformers then builds
+no mask at all and passes None, as a flat batch needs."""
 
 
 @dataclass(slots=True)
 class AttentionContext:
-    """What the attention of one model needs beside the tensors of a call; owned by that model's runner.
+    """The state that the attention of one model needs besides the tensors of a call; owned by that model's runner.
 
-    It is in force during that runner's forward passes, in the thread that makes them. So any number of engines live in
-    one process, also on one model. While `probing`, calls are recorded in `shapes` instead of being computed.
+    It is current during that runner's forward passes, in their thread, so that any number of engines can share a
+    process, and even a model. While `probing`, calls are recorded in `shapes` instead of being computed.
     """
 
     backend: AttentionBackend
     dtype: torch.dtype
     caches: list[LayerCache] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
-    """The group of each layer: which of `FlatBatch.groups` is its own."""
+    """The index of each layer's group in `FlatBatch.groups`."""
     shapes: list[LayerShape] = field(default_factory=list)
     layers: dict[nn.Module, int] = field(default_factory=dict)
-    """Index into `shapes` and `caches` of each module that attends."""
+    """Index into `shapes` and `caches` of each attention module."""
     probing: bool = False
     plan: Any = None
 
     @contextmanager
     def computing(self, model: PreTrainedModel, batch: FlatBatch, plan: Any = None) -> Iterator[None]:
-        """The forward passes of `model` in this block compute `batch`, by `plan` if there is one already."""
+        """Let the forward passes of `model` in this block compute `batch`, with `plan` if it is given."""
         self.plan = self.backend.plan(batch, self.dtype) if plan is None else plan
         try:
             with self._in_force(model):
@@ -54,7 +54,7 @@ class AttentionContext:
 
     @contextmanager
     def recording(self, model: PreTrainedModel) -> Iterator[None]:
-        """The one forward pass of `model` in this block finds its layers anew."""
+        """Let the single forward pass of `model` in this block record its attention layers."""
         self.shapes.clear()
         self.layers.clear()
         self.probing = True
@@ -66,7 +66,7 @@ class AttentionContext:
 
     @contextmanager
     def _in_force(self, model: PreTrainedModel) -> Iterator[None]:
-        # Whoever computed with the model in between may have chosen another attention.
+        # Other code may have chosen another attention for the model in between.
         if model.config._attn_implementation != IMPLEMENTATION:
             AttentionInterface.register(IMPLEMENTATION, orca_attention)
             with quiet():
@@ -112,13 +112,13 @@ def orca_attention(
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention interface: query `[1, heads, num_tokens, size]` → `[1, num_tokens, heads, size]`.
 
-    UnsupportedModel for a mask and for any other argument of which it is not known that it changes nothing here.
+    Raises UnsupportedModel for a mask, and for any other argument that is not known to leave the result unchanged.
     """
     context = _IN_FORCE.get()
     if context is None:
         raise RuntimeError(
-            f"{type(module).__name__} is part of an engine: only its engine computes with it, or choose another "
-            "attention by set_attn_implementation first"
+            f"{type(module).__name__} is part of an engine: only that engine can compute with it; to use it elsewhere, "
+            "choose another attention with set_attn_implementation first"
         )
     refuse_unknown(module, attention_mask, kwargs)
     if context.probing:

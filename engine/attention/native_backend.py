@@ -1,4 +1,4 @@
-"""Attention by a compiled operator, for CPUs."""
+"""The native backend: attention by a compiled operator, for CPUs."""
 
 import ctypes
 import math
@@ -18,11 +18,11 @@ from orcastream.engine.native.large_pages import empty_bytes
 from orcastream.engine.native.library import library, why_unavailable
 
 _READ_BEHIND = 64
-"""Numbers."""
+"""Number of values that may be read beyond the end of an array."""
 
 
 class _Call(ctypes.Structure):
-    """OrcaAttention of native/src/attention.h."""
+    """The struct OrcaAttention of native/src/attention.h."""
 
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "output", "keys", "values")),
@@ -45,7 +45,7 @@ class _Call(ctypes.Structure):
 
 @dataclass(slots=True)
 class NativePlan:
-    """An iteration: its batch, whose arrays the operator reads, and of each group what its layers share."""
+    """An iteration: its batch, whose arrays the operator reads, and the state that the layers of each group share."""
 
     batch: FlatBatch
     calls: list[_Call]
@@ -54,7 +54,7 @@ class NativePlan:
 
 @register("native")
 class NativeBackend(AttentionBackend):
-    """Keys and values are read where they lie, nothing is gathered; see native/src/attention.h for their layout."""
+    """Reads keys and values in place, without gathering them; see native/src/attention.h for their layout."""
 
     rank = 10
     dtypes = (torch.float32, torch.bfloat16)
@@ -68,10 +68,10 @@ class NativeBackend(AttentionBackend):
     def allocate(
         self, shape: LayerShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> LayerCache:
-        """See the base class; odd key and block sizes are rounded up to what the layout wants.
+        """See the base class; odd key and block sizes are rounded up for the layout.
 
-        In memory the heads of a block are side by side: what is scattered in a pool that has been used for a while
-        comes in larger pieces.
+        The heads of a block are adjacent in memory, so that blocks scattered over a used pool are read in larger
+        pieces.
         """
         blocks = (num_blocks, shape.num_kv_heads)
         pairs = dtype is not torch.float32
@@ -96,7 +96,7 @@ class NativeBackend(AttentionBackend):
         scale: float,
         dtype: torch.dtype,
     ) -> ctypes.Array[_Call]:
-        """The calls of layers of one shape, but for their queries, keys, values and outputs; keys and values alike."""
+        """Return the calls of layers of one shape, without queries, keys, values and outputs; keys and values alike."""
         for call in plan.calls:
             call.num_tokens, call.num_heads, call.num_kv_heads = plan.batch.input_ids.shape[1], num_heads, num_kv_heads
             call.key_size = call.value_size = key_size
@@ -129,7 +129,7 @@ class NativeBackend(AttentionBackend):
         args.scale, args.softcap = call.scale, call.softcap or 0.0
         args.query_format = FORMATS[query.dtype]
         library().orca_attend(ctypes.byref(args), plan.threads)
-        del kept  # until here the operator reads them
+        del kept  # must stay alive until here: the operator reads them
         return output
 
 
@@ -154,7 +154,7 @@ def _put_cache(call: _Call, cache: LayerCache) -> None:
 
 
 def _place(call: _Call, name: str, part: torch.Tensor) -> torch.Tensor:
-    """Tell where `part` lies; what has to live until the call is over."""
+    """Set address and strides of `part` in `call`; return the tensor that must live until the call returns."""
     if part.stride(2) != 1:
         part = part.contiguous()
     setattr(call, name, part.data_ptr())
@@ -168,7 +168,7 @@ def _address(part: torch.Tensor | None) -> Any:
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Uninitialised, with room behind its end that may be read."""
+    """Return an uninitialized tensor, beyond whose end more bytes may be read."""
     numbers = math.prod(shape)
     if device.type == "meta":
         return torch.empty(shape, dtype=dtype, device=device)

@@ -1,4 +1,4 @@
-"""Attention in plain torch: right everywhere, and the oracle that others are tested against."""
+"""The torch backend: attention in plain torch, correct everywhere, and the reference for testing the others."""
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -13,11 +13,11 @@ from orcastream.engine.kv.store import LayerCache, as_bytes
 
 @register("torch")
 class TorchBackend(AttentionBackend):
-    """Gathers what each span sees, then attends.
+    """Gathers the keys and values that each span sees, then attends.
 
     Spans of one token are gathered and computed together in groups of similar context, with the query heads that share
-    a key head as rows of one product; longer spans are computed one by one. What a span sees of itself is rounded as
-    the cache rounds it, so that results do not depend on where a prompt is cut into chunks.
+    a key head as rows of one product; longer spans are computed one by one. A span's own keys and values are rounded
+    like the cache, so that results do not depend on where a prompt is split into chunks.
     """
 
     cache_dtypes = (*PLAIN_DTYPES, *LARGEST)
@@ -35,7 +35,7 @@ class TorchBackend(AttentionBackend):
         )
 
     def plan(self, batch: FlatBatch, dtype: torch.dtype) -> list[GroupPlan]:
-        """One plan per group of layers."""
+        """Return one plan per group of layers."""
         return make_plans(batch, dtype)
 
     def attend(
@@ -58,7 +58,7 @@ class TorchBackend(AttentionBackend):
 
 
 class _Slots:
-    """The keys, or the values, of one layer as `[num_kv_heads, slots, size]`, in whatever format they are kept."""
+    """The keys, or the values, of one layer as `[num_kv_heads, slots, size]`, in any storage format."""
 
     __slots__ = ("_numbers", "_scales")
 
@@ -67,7 +67,7 @@ class _Slots:
         self._scales = None if scales is None else scales.flatten(1, 2)
 
     def write(self, slots: torch.Tensor, vectors: torch.Tensor, read_back: bool) -> torch.Tensor:
-        """Put `vectors` `[num_kv_heads, len(slots), size]` there; with `read_back` returns what was kept of them."""
+        """Write `vectors` `[num_kv_heads, len(slots), size]`; with `read_back` return them as stored."""
         if self._scales is None:
             kept = vectors.to(self._numbers.dtype)
             self._numbers.index_copy_(1, slots, kept)
@@ -78,7 +78,7 @@ class _Slots:
         return dequantize(numbers, scales, vectors.dtype) if read_back else vectors
 
     def read(self, slots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """What `slots` hold, `[num_kv_heads, len(slots), size]`."""
+        """Return the content of `slots`, `[num_kv_heads, len(slots), size]`."""
         if self._scales is None:
             return self._numbers.index_select(1, slots).to(dtype)
         numbers = as_bytes(self._numbers).index_select(1, slots).view(self._numbers.dtype)
@@ -115,7 +115,7 @@ def _prefill(
         keys, values = all_keys.read(span.slots, query.dtype), all_values.read(span.slots, query.dtype)
     kv_heads, length = keys.shape[0], span.stop - span.start
     queries = query[:, span.start : span.stop].reshape(kv_heads, -1, length, query.shape[2])
-    # Key heads as a batch, the query heads that share one side by side: nothing is copied.
+    # Key heads form the batch, and the query heads that share one are adjacent: nothing is copied.
     shared = (kv_heads, queries.shape[1], -1, -1)
     sinks = None if call.sinks is None else call.sinks.view(kv_heads, -1, 1, 1)
     output = _attend(

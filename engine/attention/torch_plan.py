@@ -1,4 +1,4 @@
-"""What plain torch attention gathers in one iteration, and which spans it computes together."""
+"""The plan of plain torch attention: what it gathers in one iteration, and which spans it computes together."""
 
 from dataclasses import dataclass
 
@@ -9,16 +9,16 @@ import torch
 from orcastream.engine.batch.flat_batch import FlatBatch, GroupTables, IntArray
 
 _PADDING_FREE_SLOTS = 4096
-"""Padding that a decode group may always have: gathering so few keys costs less than another call."""
+"""Padding that a decode group may always have: gathering this few keys costs less than another call."""
 
 
 @dataclass(slots=True)
 class DecodeGroup:
-    """Neighbouring spans of one token, computed together: stream indices start … stop - 1.
+    """Neighboring spans of one token, computed together: stream indices start … stop - 1.
 
-    `slots` `[spans * longest]` are the cache slots of the context of each, filled up with its own first slot. `mask`
-    `[1, spans, 1, longest]` (all four dimensions, or torch leaves its fast CPU path) bars the filling; None: there is
-    none.
+    `slots` `[spans * longest]` are the cache slots of each context, padded with its own first slot. `mask`
+    `[1, spans, 1, longest]` (all four dimensions, or torch leaves its fast CPU path) masks the padding; None if there
+    is none.
     """
 
     start: int
@@ -31,8 +31,8 @@ class DecodeGroup:
 class PrefillSpan:
     """A span of several tokens: stream indices start … stop - 1.
 
-    `slots` are those of all visible context, or None if that is just the span itself. `mask` `[length, context]` is
-    None where plain causality over a square says the same.
+    `slots` are those of all visible context, or None if that is only the span itself. `mask` `[length, context]` is
+    None if it equals a plain causal square.
     """
 
     start: int
@@ -43,17 +43,17 @@ class PrefillSpan:
 
 @dataclass(slots=True)
 class GroupPlan:
-    """What the layers of one group do in one iteration."""
+    """The plan of the layers of one group for one iteration."""
 
     slots: torch.Tensor
     decodes: list[DecodeGroup]
     prefills: list[PrefillSpan]
     reads_stream: bool
-    """Whether a span sees itself alone, so that its keys and values are not gathered."""
+    """Whether any span sees only itself, so that its keys and values are not gathered."""
 
 
 def make_plans(batch: FlatBatch, dtype: torch.dtype) -> list[GroupPlan]:
-    """One plan per group of layers; masks have the `dtype` of the queries."""
+    """Return one plan per group of layers; masks have the `dtype` of the queries."""
     runs = padded_runs(batch.contexts[: batch.num_single].tolist())
     plans = []
     for tables in batch.groups:
@@ -70,9 +70,9 @@ def make_plans(batch: FlatBatch, dtype: torch.dtype) -> list[GroupPlan]:
 
 
 def padded_runs(contexts: list[int]) -> list[tuple[int, int]]:
-    """Split falling lengths of context into runs in which the padding to the first is less than the contexts, or free.
+    """Split descending context lengths into runs whose padding to the first is less than their contexts, or free.
 
-    Bounds of slices: a span joins the run before it if it has at least half its longest context.
+    Returns slice bounds: a span joins the previous run if it has at least half of that run's longest context.
     """
     runs: list[tuple[int, int]] = []
     start = padding = 0
@@ -91,7 +91,7 @@ def _decode_group(batch: FlatBatch, group: GroupTables, run: tuple[int, int], dt
     lengths = contexts if group.window is None else np.minimum(contexts, group.window)
     longest = int(lengths.max())
     columns = np.arange(longest)
-    # Past the end of a context its first slot is read again, and barred.
+    # Beyond the end of a context its first slot is read again, and masked.
     positions = (contexts - lengths)[:, None] + np.where(columns < lengths[:, None], columns, 0)
     slots = _slots(group.tables[slice(*run)], positions, batch.block_size)
     mask = None
@@ -120,7 +120,7 @@ def _prefill_span(batch: FlatBatch, group: GroupTables, index: int, dtype: torch
 
 
 def _slots(tables: npt.NDArray[np.int32], positions: IntArray, block_size: int) -> IntArray:
-    """The cache slots of `positions` `[spans, tokens]`, by `tables` `[spans, blocks]`."""
+    """Return the cache slots of `positions` `[spans, tokens]`, by `tables` `[spans, blocks]`."""
     blocks, offsets = np.divmod(positions, block_size)
     found: IntArray = np.take_along_axis(tables.astype(np.int64), blocks, axis=1) * block_size + offsets
     return found

@@ -1,4 +1,4 @@
-"""Attention in Triton kernels: GPUs, and without one Triton's interpreter, for tests."""
+"""The Triton backend: attention in Triton kernels, for GPUs, or in Triton's interpreter, for tests."""
 
 import importlib.util
 import logging
@@ -30,10 +30,10 @@ _PROCESSORS_WITHOUT_GPU = 4
 
 @register("triton")
 class TritonBackend(AttentionBackend):
-    """Keys and values are written into their blocks and read there, nothing is gathered.
+    """Writes keys and values into their blocks and reads them there, without gathering.
 
-    Spans of one token are split along their contexts and merged; longer ones are computed in tiles. The cache is laid
-    out as the reference has it.
+    Spans of one token are split along their contexts and merged; longer ones are computed in tiles. The cache layout is
+    that of the reference.
     """
 
     rank = 10
@@ -118,8 +118,8 @@ class TritonBackend(AttentionBackend):
 
 @cache
 def _why_not_started() -> str | None:
-    """Why Triton does not reach the GPU: it compiles a module for the driver, which takes a C compiler and Python's
-    headers where none was compiled before. None, and no second look: it does."""
+    """Return why Triton cannot reach the GPU, or None if it can, which is cached: it compiles a module for the driver,
+    for which it needs a C compiler and Python's headers, unless one was compiled before."""
     import triton
 
     try:

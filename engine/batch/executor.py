@@ -1,4 +1,4 @@
-"""Takes an iteration from its plan to the tokens that it brings."""
+"""Computes an iteration, from its plan to its tokens."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -25,11 +25,11 @@ from orcastream.engine.schedule.plan import Plan
 class Executor:
     """Lays a plan out as a flat batch, runs it through the model, and samples.
 
-    `launch` does not wait for a device that runs by itself; `draw` does.
+    `launch` does not wait for an asynchronous device; `draw` does.
     """
 
     def __init__(self, runner: ModelRunner, cache: KVCache, *, vocab_size: int, overlaps: bool) -> None:
-        """`overlaps`: an iteration may be launched before the one before it was looked at."""
+        """With `overlaps` an iteration may be launched before the results of the previous one are read."""
         self._runner = runner
         self._cache = cache
         self._overlaps = overlaps
@@ -52,10 +52,10 @@ class Executor:
         return Prepared(plan, batch, watch, unknown, chunks)
 
     def launch(self, prepared: Prepared, pending: Pending, unseen: Unseen | None = None) -> None:
-        """Begin to compute, and note it in `pending`; the requests have moved on then, and are as before on an error.
+        """Launch the iteration and note it in `pending`. The requests advance; on an error they are unchanged.
 
-        Requests that have ended since the layout are computed, too, and nothing comes of it. The tokens that were
-        unknown are `unseen` where nobody has looked at them.
+        Requests that have ended since the layout are computed, too, but their results are ignored. Tokens unknown at
+        the layout are in `unseen` if the host has not read them.
         """
         plan, batch, watch = prepared.plan, prepared.batch, prepared.watch
         watch.lap()
@@ -85,7 +85,7 @@ class Executor:
 
     @torch.inference_mode()
     def _pick(self, logits: torch.Tensor, rows: Sequence[Request]) -> Picked | None:
-        """Let the device choose, where there is nothing more to do than that, and memory for it."""
+        """Let the device choose the tokens, if all take their likeliest and there is memory for it; else None."""
         if not self._overlaps or not rows or [each for each in rows if not each.takes_best or each.followers]:
             return None
         try:
@@ -94,8 +94,8 @@ class Executor:
             return None
 
     def told(self, pending: Pending) -> Iterator[tuple[PromptChunk, int, tuple[PromptItem, ...] | None]]:
-        """Wait for the logits: position and items of each prompt, as PromptChunk has them; no items where the logits
-        offer none. For the requests that have not ended.
+        """Wait for the logits and yield position and items of each unfinished request's prompt, as in PromptChunk; no
+        items if the logits offer none.
         """
         for launched in pending.launched:
             for chunk, logits in launched.prompts:
@@ -106,9 +106,9 @@ class Executor:
                         yield chunk, 0, None
 
     def draw(self, pending: Pending) -> Drawn:
-        """Wait for the logits and sample, for the requests that have not ended and for those that follow them.
+        """Wait for the logits and sample, for the unfinished requests and their followers.
 
-        The logits go: those of the next iteration are never in memory beside them.
+        The logits are released, so that they are never in memory together with those of the next iteration.
         """
         pending.watch.lap()
         drawn = Drawn()
@@ -127,7 +127,7 @@ class Executor:
 
     @torch.inference_mode()
     def _draw(self, launched: Launched, logits: torch.Tensor, rows: list[int], masks: Masks, drawn: Drawn) -> None:
-        """Sample from those rows of the logits, by halves where the device has no memory for all at once."""
+        """Sample from those rows of the logits, in halves if device memory does not suffice for all at once."""
         requests = [launched.rows[row] for row in rows]
         beams = [row for row in rows if launched.rows[row].beam is not None]
         try:
@@ -151,7 +151,7 @@ class Executor:
     def _tokens(
         self, launched: Launched, logits: torch.Tensor, rows: list[int], masks: Masks
     ) -> list[tuple[Request, Sampled]]:
-        """The next token of each request of `rows`, and of those that follow it."""
+        """Return the next token of each request of `rows`, and of its followers."""
         of, drawing = [], []
         for row in rows:
             request = launched.rows[row]
@@ -182,7 +182,7 @@ class Executor:
         return SamplingRow(request.sampling, request.seed or 0, position, ids, request.changes, mask)
 
     def _banned(self, request: Request) -> frozenset[int]:
-        """Tokens that may not come next."""
+        """Return the tokens that may not come next."""
         least = request.sampling.min_tokens
         if not least or request.num_outputs >= least:
             return _NOTHING
@@ -193,7 +193,7 @@ _NOTHING: frozenset[int] = frozenset()
 
 
 def _fill_in(batch: FlatBatch, unknown: Sequence[tuple[int, Request]], unseen: Unseen | None) -> None:
-    """Put the tokens that were not known at the layout into `batch`, from the host or, `unseen`, on the device."""
+    """Write the tokens that were unknown at the layout into `batch`, from the host or, if `unseen`, on the device."""
     sources = [request.tokens[-1] for _, request in unknown] if unseen is None else unseen.rows
     arrays = [np.asarray([index for index, _ in unknown]), np.asarray(sources)]
     places, tokens = unpacked(packed(arrays, batch.device).to(batch.device, non_blocking=True), arrays)
@@ -204,15 +204,15 @@ def _fill_in(batch: FlatBatch, unknown: Sequence[tuple[int, Request]], unseen: U
 
 
 def _prompt_chunks(plan: Plan) -> dict[int, PromptChunk]:
-    """What the prefills of `plan` tell of their prompts, by their place in it."""
+    """Return the prompt chunks of prefills that report log probabilities, by their index in `plan`."""
     asking = [index for index, each in enumerate(plan.requests) if each.prompt_logprobs is not None]
     chunks = {index: PromptChunk.of(plan.requests[index], plan.lengths[index]) for index in asking}
     return {index: chunk for index, chunk in chunks.items() if chunk is not None and index >= plan.num_decodes}
 
 
 class _RowsOfPrompts(NamedTuple):
-    """Where rows of logits are: `sampled`, one per request whose next token they give; `told`, where those of each
-    prompt begin."""
+    """Indices of logits rows: `sampled`, one per request whose next token is sampled; `told`, the first row of each
+    prompt that reports log probabilities."""
 
     sampled: list[int]
     told: list[tuple[PromptChunk, int]]
@@ -228,14 +228,14 @@ class _RowsOfPrompts(NamedTuple):
         return cls(sampled, [(chunk, begins.get(index, 0)) for index, chunk in chunks.items()])
 
     def parted(self, logits: torch.Tensor) -> tuple[torch.Tensor, list[tuple[PromptChunk, torch.Tensor]]]:
-        """The logits to sample from, and those that tell of prompts."""
+        """Return the logits to sample from, and those of prompts."""
         arrays = [np.asarray(self.sampled, dtype=np.int64)]
         (rows,) = unpacked(packed(arrays, logits.device).to(logits.device, non_blocking=True), arrays)
         return logits[rows], [(chunk, logits[begin : begin + chunk.told]) for chunk, begin in self.told]
 
 
 def _columns(plan: Plan, chunks: Mapping[int, PromptChunk]) -> SpanColumns:
-    """The spans of `plan`; in place of a token that is not known yet stands another one."""
+    """Return the spans of `plan`, with a placeholder for each token that is not known yet."""
     first = plan.num_decodes
     decodes = plan.requests[:first]
     columns = SpanColumns(

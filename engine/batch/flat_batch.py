@@ -16,7 +16,7 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class SpanTokens:
-    """One span to lay out: `ids` at positions `start` …, whose cache is `sequence`; logits of its last `num_logits`."""
+    """One span to lay out: `ids` at positions `start` …, cached in `sequence`; logits for the last `num_logits`."""
 
     sequence: Sequence
     ids: Items[int]
@@ -48,7 +48,7 @@ class SpanColumns:
 
 @dataclass(frozen=True, slots=True)
 class GroupTables:
-    """Where one layer group finds and puts the keys and values of a batch.
+    """Where one layer group reads and writes the keys and values of a batch.
 
     `tables` `[num_spans, width]` int32 on the host (and `tables_device`, int64, on the device) lists the blocks of
     each span; entries that no query of the span sees are 0. `slots` `[num_tokens]` int64 on the device is where each
@@ -65,13 +65,14 @@ class GroupTables:
 class FlatBatch:
     """Orca's flat batch, as plain data: no token is padded, every token-wise layer sees `[1, num_tokens]`.
 
-    Spans are in the order of the stream: those of one token first (`num_single` of them), by falling length of context
-    (so that attention may compute neighbours together as contiguous slices), then the longer ones. Span i has the
-    tokens `offsets[i]` … `offsets[i + 1] - 1` of the stream (`[num_spans + 1]`) and sees `contexts[i]` tokens, its own
-    among them (`[num_spans]`); both int64 on the host, and on the device as `offsets_device` and `contexts_device`.
-    `logit_rows` `[num_logits]` are the stream indices whose logits are wanted. `order[i]` is span i's place in the
-    order in which the spans were given, `logit_spans[j]` the place of the span that row j of the logits belongs to.
-    `adapters` `[num_spans]`, int64 on the host, has the number of each span's adapter, -1: none; None: no span has one.
+    Spans are in stream order: those of one token first (`num_single` of them), by descending context length (so that
+    attention may compute neighbors together as contiguous slices), then the longer ones. Span i has the tokens
+    `offsets[i]` … `offsets[i + 1] - 1` of the stream (`[num_spans + 1]`) and sees `contexts[i]` tokens, including its
+    own (`[num_spans]`); both int64 on the host, and on the device as `offsets_device` and `contexts_device`.
+    `logit_rows` `[num_logits]` are the stream indices whose logits are wanted. `order[i]` is the index of span i in the
+    order in which the spans were given, `logit_spans[j]` that of the span to which row j of the logits belongs.
+    `adapters` `[num_spans]`, int64 on the host, has the number of each span's adapter (-1: none), or is None if no span
+    has one.
     """
 
     input_ids: torch.Tensor
@@ -90,12 +91,12 @@ class FlatBatch:
 
     @property
     def num_spans(self) -> int:
-        """Spans in the batch."""
+        """Number of spans in the batch."""
         return len(self.contexts)
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are."""
+        """The device of its tensors."""
         return self.input_ids.device
 
     @classmethod
@@ -108,7 +109,7 @@ class FlatBatch:
 
     @classmethod
     def lay_out(cls, spans: SpanColumns, cache: KVCache, device: torch.device) -> "FlatBatch":
-        """As `build`, of spans as columns."""
+        """Do as `build`, for spans given as columns."""
         given_lengths, given_starts = _array(spans.lengths), _array(spans.starts)
         is_long, ends = given_lengths > 1, given_starts + given_lengths
         num_single = len(ends) - int(np.count_nonzero(is_long))
@@ -161,7 +162,7 @@ def _array(values: list[int]) -> IntArray:
 
 
 def _last_of_each(ends: IntArray, counts: IntArray) -> IntArray:
-    """The last `counts[i]` indices in front of `ends[i]`, one span after another."""
+    """Return the last `counts[i]` indices before `ends[i]`, one span after another."""
     total = counts.cumsum()
     last: IntArray = np.arange(int(counts.sum())) + np.repeat(ends - total, counts)
     return last

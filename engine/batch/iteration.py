@@ -1,4 +1,4 @@
-"""What one iteration is on its way: laid out, launched, and what it brings."""
+"""The stages of one iteration: prepared, launched, pending, and its results."""
 
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -19,8 +19,8 @@ from orcastream.engine.schedule.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A plan, laid out; `unknown` are the stream indices of tokens that an earlier iteration has yet to bring, `chunks`
-    those of prompts whose log probabilities are told, by their place in the plan."""
+    """A plan, laid out as a batch. `unknown` are the stream indices of tokens that an earlier iteration has yet to
+    produce, `chunks` the prompt chunks that report log probabilities, by their index in the plan."""
 
     plan: Plan
     batch: FlatBatch
@@ -33,9 +33,8 @@ class Prepared:
 class Launched:
     """Logits that the device computes, `[len(rows), vocab]`, and the requests that they belong to.
 
-    None are kept where there are no such requests, or where all take their likeliest tokens: `picked` has those then.
-    `masks` are those of the requests that may not say everything, where there are any. `prompts` have logits of their
-    own, `[told, vocab]`.
+    They are None if there are no such requests, or if all take their likeliest tokens, which are in `picked` then.
+    `masks` are those of constrained requests, if there are any. `prompts` have separate logits, `[told, vocab]`.
     """
 
     logits: torch.Tensor | None
@@ -46,7 +45,7 @@ class Launched:
 
 
 class Unseen(NamedTuple):
-    """Some tokens of a launched iteration: those rows of what it picked, which is None only where there are no rows."""
+    """Some tokens of a launched iteration: `rows` of its `picked`, which is None only if there are no rows."""
 
     picked: Picked | None
     rows: list[int]
@@ -66,9 +65,9 @@ class Pending:
     failed: dict[str, str] = field(default_factory=dict)
 
     def unseen(self, unknown: Iterable[tuple[int, Request]]) -> Unseen | None:
-        """The tokens that are `unknown` to an iteration behind this one, at whose logits nobody has looked.
+        """Return the tokens that are `unknown` to the next iteration and that the host has not read.
 
-        None: somebody has to look first.
+        None if the host must read the results first.
         """
         if self.failed or len(self.launched) != 1:
             return None
@@ -80,7 +79,7 @@ class Pending:
         return None if None in found else Unseen(launched.picked, cast(list[int], found))
 
     def record(self, total_s: float) -> IterationRecord:
-        """What the iteration was made of, once it is over."""
+        """Return the record of the finished iteration."""
         watch, plan = self.watch, self.plan
         return IterationRecord(
             started_s=watch.started_s,
@@ -100,10 +99,10 @@ class Pending:
 
 @dataclass(slots=True)
 class Drawn:
-    """What an iteration brings: tokens, and for hypotheses of beam searches the likeliest ones to go on with.
+    """The results of an iteration: tokens, and the candidates for hypotheses of beam searches.
 
-    `best[i]` is the token of `takers[i]`, of which each takes its likeliest one; None where the logits offer none.
-    `failed` are requests of which nobody can say what may come, with the reason.
+    `best[i]` is the token of `takers[i]`, which all take their likeliest token; None if the logits offer none.
+    `failed` are requests whose constraint failed, with the reason.
     """
 
     takers: list[Request] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""One iteration on its way to the device: planned, laid out, launched, and tried again smaller or one by one."""
+"""Launches iterations: plans them, lays them out, and retries failed ones smaller or one request at a time."""
 
 import logging
 
@@ -15,10 +15,10 @@ _log = logging.getLogger(__name__)
 
 
 class Launcher:
-    """Brings what the scheduler plans to the device.
+    """Launches the scheduler's plans on the device.
 
-    Where the device has no memory for an iteration the next one is smaller; where an iteration fails for another
-    reason its requests are launched one by one, and those that fail alone are noted.
+    If device memory does not suffice for an iteration, the next one is smaller. If an iteration fails for another
+    reason, its requests are launched one by one, and those that fail alone are noted.
     """
 
     def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
@@ -26,7 +26,7 @@ class Launcher:
         self._executor = executor
 
     def prepare(self) -> Prepared | None:
-        """The next iteration, laid out; None: there is nothing to compute, or no memory for so much."""
+        """Return the next iteration, laid out; None if there is nothing to compute, or not enough memory."""
         watch = Stopwatch()
         plan = self._scheduler.select()
         watch.select_s = watch.lap()
@@ -40,9 +40,9 @@ class Launcher:
             return None
 
     def launch(self, prepared: Prepared) -> Pending | None:
-        """Launch an iteration, request by request if it fails; None: the device has no memory for one of this size.
+        """Launch an iteration, request by request if it fails; None if device memory does not suffice for it.
 
-        An error that is no single request's fault is raised: the device is lost.
+        Errors that no single request causes are raised: the device is lost.
         """
         plan, watch = prepared.plan, prepared.watch
         pending = Pending(plan, watch)
@@ -63,9 +63,9 @@ class Launcher:
         return pending
 
     def launch_behind(self, prepared: Prepared, before: Pending) -> Pending | None:
-        """Launch an iteration behind `before`, at whose tokens nobody has looked, so that the device never waits.
+        """Launch an iteration after `before`, whose tokens the host has not read, so that the device never idles.
 
-        None, and nothing has happened: they have to be known first, or it failed, which `launch` tells.
+        None, and nothing changed, if those tokens must be known first, or if it failed, which `launch` will report.
         """
         unseen = before.unseen(prepared.unknown)
         if unseen is None:
@@ -94,10 +94,10 @@ class Launcher:
             pending.failed[request.id] = f"the model failed on this request: {error!r}"
 
     def _relieve(self, plan: Plan) -> bool:
-        """Go on with smaller iterations than `plan`; False: there are none."""
+        """Continue with smaller iterations than `plan`; return False if there are none."""
         if not self._scheduler.relieve(plan):
             return False
-        _log.warning("no memory for %d tokens of %d requests: going on with fewer", plan.num_tokens, len(plan))
+        _log.warning("no memory for %d tokens of %d requests: continuing with fewer", plan.num_tokens, len(plan))
         torch.cuda.empty_cache()
         return True
 
@@ -105,4 +105,4 @@ class Launcher:
 _LOST_DEVICE: tuple[type[Exception], ...] = tuple(
     getattr(torch, name) for name in ("AcceleratorError",) if hasattr(torch, name)
 )
-"""Errors after which the device computes nothing more: they are no single request's fault, and `launch` raises them."""
+"""Errors after which the device no longer computes: no single request causes them, and `launch` raises them."""

@@ -11,19 +11,19 @@ from orcastream.engine.request import Request
 from orcastream.engine.sampling.likeliest import num_above, ranked
 
 ROWS_AT_ONCE: Final = 64
-"""Rows that are ranked together, whose temporary tensors are several times as wide."""
+"""Rows that are ranked together; their temporary tensors take several times the memory."""
 _LOWEST: Final = -9999.0
-"""Instead of minus infinity, which not every form of a reply can say."""
+"""Replaces minus infinity, which not every reply format can express."""
 PromptItem = tuple[Any, int | None]
-"""Log probabilities of a prompt's token, and its rank, as PromptEvent has them."""
+"""Log probabilities and rank of a prompt token, as in PromptEvent."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptChunk:
-    """What a chunk of `request`, from token `start` to before `stop`, tells of its prompt.
+    """The prompt logprobs that a chunk of `request`, tokens `start` to `stop` - 1, reports.
 
-    Row i of the logits of `first` + i says what was likely as token `first` + i + 1; `rows` of them are wanted, and
-    `told` of those are about the prompt: the last may be about the first output.
+    Logits row i is that of token `first` + i and predicts token `first` + i + 1. `rows` rows are wanted; `told` of them
+    predict prompt tokens, and the last may predict the first output.
     """
 
     request: Request
@@ -33,7 +33,7 @@ class PromptChunk:
 
     @classmethod
     def of(cls, request: Request, length: int) -> "PromptChunk | None":
-        """That of the next `length` tokens; None: its log probabilities are not asked for, or have been told."""
+        """Return the chunk of the next `length` tokens; None if its logprobs are not requested, or were reported."""
         if not request.tells_prompt:
             return None
         start, num_prompt = request.num_computed, len(request.prompt_ids)
@@ -43,9 +43,9 @@ class PromptChunk:
         return cls(request, first, rows, told) if told or first == 0 else None
 
     def items(self, logits: torch.Tensor) -> tuple[int, tuple[PromptItem, ...]]:
-        """Position of the first token, and an item per token; `logits` `[told, vocab]`.
+        """Return the position of the first token, and an item per token; `logits` `[told, vocab]`.
 
-        ArithmeticError where a row has no finite highest logit.
+        Raises ArithmeticError if the highest logit of a row is not finite.
         """
         tokens = self.request.prompt_ids[self.first + 1 : self.first + 1 + self.told]
         items: list[PromptItem] = []
@@ -57,7 +57,7 @@ class PromptChunk:
 
 @torch.inference_mode()
 def _items(logits: torch.Tensor, tokens: Sequence[int], count: int) -> list[PromptItem]:
-    """Those of each token in its row, by halves where the device has no memory."""
+    """Return the item of each token in its row, computed in halves if device memory does not suffice."""
     try:
         ranks = ranked(logits, range(len(tokens)), count)
         where = torch.tensor(tokens, device=logits.device).unsqueeze(1)

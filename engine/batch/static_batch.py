@@ -1,4 +1,4 @@
-"""A batch of decodes whose tensors stay where they are, so that what was captured with them can be replayed."""
+"""A batch of decodes whose tensors keep their addresses, so that captured graphs can be replayed with them."""
 
 from collections.abc import Sequence
 
@@ -13,10 +13,10 @@ NOWHERE = -1
 
 
 class StaticBatch:
-    """Room for `size` spans of one token each, of which any first rows can be computed.
+    """Room for `size` spans of one token each; any number of leading rows can be computed.
 
-    A row that no span is loaded into sees nothing (its context is 0) and writes nowhere (its slot is NOWHERE); what
-    comes of it is to be ignored. Only backends with graphs understand such rows.
+    A row without a span sees nothing (its context is 0) and writes nowhere (its slot is NOWHERE); its result must be
+    ignored. Only backends with graphs support such rows.
     """
 
     def __init__(self, size: int, windows: Sequence[int | None], width: int, block_size: int, device: torch.device):
@@ -34,12 +34,12 @@ class StaticBatch:
 
     @classmethod
     def beside(cls, cache: KVCache, size: int, device: torch.device) -> "StaticBatch":
-        """For sequences of `cache`."""
+        """Return a batch for sequences of `cache`."""
         width = max(group.tables.array.shape[1] for group in cache.groups)
         return cls(size, [group.window for group in cache.groups], width, cache.block_size, device)
 
     def first(self, count: int) -> FlatBatch:
-        """The first `count` rows: the same memory in every call."""
+        """Return the first `count` rows: the same memory in every call."""
         return FlatBatch(
             input_ids=self._ids[:1, :count],
             position_ids=self._ids[1:, :count],
@@ -64,7 +64,7 @@ class StaticBatch:
         )
 
     def load(self, batch: FlatBatch, count: int) -> None:
-        """Put `batch`, at most `count` spans of one token each, into the first rows, and nothing into those up to
+        """Load `batch`, at most `count` spans of one token each, into the first rows, and clear the rest up to
         `count`."""
         spans = batch.num_spans
         self._ids[0, :spans].copy_(batch.input_ids[0])

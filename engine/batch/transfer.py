@@ -1,4 +1,4 @@
-"""Several small arrays to the device in one copy."""
+"""Transfers several small arrays to the device in one copy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,13 +9,13 @@ import torch
 
 
 def packed(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> torch.Tensor:
-    """`arrays` as int64, end to end, on the host; page-locked beside CUDA, or copying would wait for the device."""
+    """Return `arrays` as int64, end to end, on the host; page-locked for CUDA, or copying would wait for the device."""
     flat = torch.empty(sum(array.size for array in arrays), dtype=torch.int64, pin_memory=device.type == "cuda")
     np.concatenate([array.reshape(-1) for array in arrays], out=flat.numpy(), casting="same_kind")
     return flat
 
 
 def unpacked(flat: torch.Tensor, arrays: Sequence[npt.NDArray[Any]]) -> list[torch.Tensor]:
-    """Views of `flat` in the shapes of `arrays`, which were packed."""
+    """Return views of `flat` in the shapes of `arrays`, which were packed."""
     parts = torch.split(flat, [array.size for array in arrays])
     return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]

@@ -1,1 +1,1 @@
-"""Compiled CPU operators: C++ sources without dependencies, built once per instruction set, loaded by ctypes."""
+"""Compiled CPU operators: C++ sources without dependencies, built once per instruction set, loaded with ctypes."""

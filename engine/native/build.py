@@ -1,4 +1,4 @@
-"""Compile the operators: `python -m orcastream.engine.native.build`. It takes a C++17 compiler with OpenMP (CXX)."""
+"""Compile the operators: `python -m orcastream.engine.native.build`. Needs a C++17 compiler with OpenMP (CXX)."""
 
 import argparse
 import os
@@ -16,15 +16,15 @@ HERE = Path(__file__).parent
 SOURCES = HERE / "src"
 BUILT = HERE / "built"
 OBJECTS = BUILT / "objects"
-"""Object files, whose names tell all that they were made from: whichever build needs one takes it."""
+"""Object files, whose names identify all their inputs, so that any build can reuse them."""
 NO_COMPILER = 3
-"""Exit status of the command. Whoever can do with torch's operators goes on."""
+"""Exit status of the command without a compiler; callers that can use torch's operators continue."""
 _INCLUDE = re.compile(rb'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _DEFINED = "ORCA_FINGERPRINT"
 
 
 def fingerprint() -> str:
-    """Of the sources and of how they are compiled; a library of another one is out of date."""
+    """Return a digest of the sources and of how they are compiled; a library with another one is out of date."""
     digest = sha256(repr((COMPILING, LINKING, sorted(INSTRUCTION_SETS.items()))).encode())
     for path in sorted((*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h"))):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -32,15 +32,15 @@ def fingerprint() -> str:
 
 
 def library_path(instruction_set: str, folder: Path = BUILT) -> Path:
-    """Where the library for that instruction set is."""
+    """Return the path of the library for that instruction set."""
     return folder / f"liborcastream_{instruction_set}.so"
 
 
 def build(folder: Path = BUILT, objects: Path = OBJECTS) -> list[Path]:
-    """One library per instruction set that the compiler knows, in `folder`; what is up to date is kept.
+    """Build one library per instruction set that the compiler supports, in `folder`; keep those that are up to date.
 
-    Object files stay in `objects`, each until its source, a header that it includes or the compiler changes.
-    NoCompiler, or BuildError with what the compiler says.
+    Object files stay in `objects`, each until its source, a header that it includes, or the compiler changes.
+    Raises NoCompiler, or BuildError with the compiler's message.
     """
     stamp = fingerprint()
     found = [library_path(name, folder) for name in INSTRUCTION_SETS]
@@ -75,7 +75,7 @@ class _Build:
             left_over.unlink(missing_ok=True)
 
     def _compilable(self, pool: ThreadPoolExecutor) -> list[str]:
-        """The instruction sets that the compiler knows; libraries of others, of an earlier one, are removed."""
+        """Return the instruction sets that the compiler supports; remove libraries for others."""
         whys = dict(
             zip(
                 INSTRUCTION_SETS,
@@ -92,7 +92,7 @@ class _Build:
         return [name for name, why in whys.items() if why is None]
 
     def _compile(self, instruction_set: str, source: Path) -> Path:
-        """The object file; its name tells all that it was made from."""
+        """Return the object file of a source, compiled if missing; its name identifies all its inputs."""
         text = b"".join(path.read_bytes() for path in _with_headers(source))
         flags = compiler_flags(instruction_set)
         if _DEFINED.encode() in text:
@@ -110,7 +110,7 @@ class _Build:
 
 
 def _with_headers(source: Path) -> list[Path]:
-    """A source and all of ours that it includes, each once."""
+    """Return a source and all headers of this folder that it includes, each once."""
     found: list[Path] = []
     waiting = [source]
     while waiting:
@@ -122,7 +122,7 @@ def _with_headers(source: Path) -> list[Path]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Build, and say in one line what came of it; 1 where the sources were refused, NO_COMPILER without a compiler."""
+    """Build and print the result in one line; return 1 if the build fails, NO_COMPILER without a compiler, else 0."""
     parser = argparse.ArgumentParser("python -m orcastream.engine.native.build", description=__doc__)
     parser.add_argument("--into", type=Path, default=BUILT, metavar="FOLDER", help="where the libraries go")
     options = parser.parse_args(argv)

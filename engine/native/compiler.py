@@ -21,13 +21,13 @@ COMPILING = (
     "-Wno-maybe-uninitialized",  # GCC 12 warns of its own intrinsics
 )
 LINKING = ("-shared", "-fopenmp", "-static-libstdc++", "-static-libgcc")
-"""libgomp.so.1 is found in the process at load time, where torch has brought it; nothing else is needed."""
+"""At load time libgomp.so.1 is found in the process, because torch has loaded it; nothing else is needed."""
 
 _PROBE = "#include <omp.h>\n#include <string>\nint threads() { return omp_get_max_threads() + std::string().size(); }\n"
 
 
 class BuildError(RuntimeError):
-    """The compiler refused the sources; the message has what it said."""
+    """The compiler refused the sources; the message has its output."""
 
 
 class NoCompiler(BuildError):
@@ -42,16 +42,16 @@ class Compiler:
 
     @classmethod
     def find(cls) -> "Compiler":
-        """The one that the variable CXX names, else `c++`. Whether it is there shows when it is used."""
+        """Return the compiler that the variable CXX names, else `c++`; whether it exists shows on first use."""
         return cls(tuple(shlex.split(os.environ.get("CXX", "")) or ("c++",)))
 
     @cached_property
     def version(self) -> str:
-        """What it says of itself; NoCompiler where it cannot be started."""
+        """Return its version text. Raises NoCompiler if it cannot be started."""
         return self._run("--version")
 
     def why_not(self, flags: Sequence[str]) -> str | None:
-        """Why it cannot make a library with these flags; None: it can. NoCompiler where it cannot be started."""
+        """Return why it cannot build a library with these flags, or None. Raises NoCompiler if it cannot be started."""
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder, "probe.cpp")
             source.write_text(_PROBE, encoding="utf-8")
@@ -64,11 +64,11 @@ class Compiler:
         return None
 
     def compile(self, source: Path, flags: Sequence[str], target: Path) -> None:
-        """One object file, there all at once; BuildError."""
+        """Compile one object file, which appears atomically. Raises BuildError."""
         self._make(target, *COMPILING, *flags, "-c", str(source))
 
     def link(self, objects: Sequence[Path], flags: Sequence[str], target: Path) -> None:
-        """One library, there all at once; BuildError."""
+        """Link one library, which appears atomically. Raises BuildError."""
         self._make(target, *flags, *map(str, objects), *LINKING)
 
     def _make(self, target: Path, *arguments: str) -> None:

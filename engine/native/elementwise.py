@@ -1,4 +1,4 @@
-"""What lies between the linear layers: RMSNorm, gated activations, rotary positions."""
+"""The operators between linear layers: RMSNorm, gated activations, rotary positions."""
 
 import ctypes
 from functools import cache
@@ -14,7 +14,7 @@ ActivationName = Literal["silu", "gelu_tanh", "gelu"]
 ACTIVATIONS: dict[ActivationName, int] = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
 
 _VALUES_PER_THREAD = 16384
-"""Fewer are computed sooner than a second thread starts."""
+"""Fewer values are computed sooner than a second thread starts."""
 
 
 class _Vectors(ctypes.Structure):
@@ -48,9 +48,9 @@ def rms_norm(
     residual: torch.Tensor | None = None,
     instruction_set: str | None = None,
 ) -> torch.Tensor:
-    """x `[..., width]` in bfloat16 or float32, normed over its last dimension, times `weight`, float32 `[width]`.
+    """Normalize x `[..., width]`, bfloat16 or float32, over its last dimension, times `weight`, float32 `[width]`.
 
-    With `residual`, contiguous and of the shape of x, x is added to it in place first, and the sum is normed.
+    With `residual`, contiguous and of the shape of x, x is first added to it in place, and the sum is normalized.
     """
     given = _vectors(x)
     y = torch.empty(x.shape, dtype=x.dtype)
@@ -64,7 +64,7 @@ def rms_norm(
 def gated(
     gate: torch.Tensor, up: torch.Tensor, activation: ActivationName, instruction_set: str | None = None
 ) -> torch.Tensor:
-    """activation(gate) * up, both `[..., width]` in one of bfloat16 and float32."""
+    """Return activation(gate) * up, both `[..., width]` in bfloat16 or both in float32."""
     width = gate.shape[-1]
     left, right = gate.reshape(-1, width), up.reshape(-1, width)
     y = torch.empty(left.shape, dtype=gate.dtype)
@@ -75,9 +75,9 @@ def gated(
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, instruction_set: str | None = None) -> None:
-    """Turn the vectors of x, `[tokens, heads, size]`, in place by the angles of their token, float32 `[tokens, width]`.
+    """Rotate the vectors of x, `[tokens, heads, size]`, in place by their token's angles, float32 `[tokens, width]`.
 
-    Value i goes with value i + width / 2, as in Llama; what lies behind `width` stays.
+    Value i pairs with value i + width / 2, as in Llama; values from `width` on are unchanged.
     """
     given, kept = _vectors(x)
     if kept is not x:
@@ -93,7 +93,7 @@ def _threads(values: int) -> int:
 
 
 def _vectors(x: torch.Tensor) -> tuple[_Vectors, torch.Tensor]:
-    """x as rows of parts, and the tensor that holds them: a copy where x is laid out otherwise."""
+    """Return x as rows of parts, and the tensor that holds them: a copy if x has another layout."""
     if x.stride(-1) != 1 or (x.dim() > 3 and x.shape[:-3].numel() != 1):
         x = x.contiguous()
     if x.dim() == 1 or (x.is_contiguous() and x.dim() != 3):

@@ -1,4 +1,4 @@
-"""How numbers are kept, as the compiled operators name it."""
+"""Number formats, as the compiled operators name them."""
 
 import torch
 

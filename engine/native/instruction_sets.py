@@ -18,7 +18,7 @@ _X86: dict[str, tuple[str, ...]] = {
 }
 
 INSTRUCTION_SETS: dict[str, tuple[str, ...]] = _X86 if platform.machine() == "x86_64" else {"generic": ()}
-"""Processor flags that each needs, the best first. Elsewhere than on x86-64 the compiler's default serves."""
+"""Processor flags that each instruction set needs, best first. Other than x86-64 uses the compiler's default."""
 
 _COMPILER_NAMES = {flag: flag.replace("_", "-") for flag in ("amx_tile", "amx_bf16", "amx_int8")} | {
     "avx512_bf16": "avx512bf16",
@@ -27,18 +27,18 @@ _COMPILER_NAMES = {flag: flag.replace("_", "-") for flag in ("amx_tile", "amx_bf
 
 
 def compiler_flags(name: str) -> list[str]:
-    """What tells a compiler (GCC or Clang) to use that instruction set."""
+    """Return the flags with which a compiler (GCC or Clang) uses that instruction set."""
     return [f"-m{_COMPILER_NAMES.get(flag, flag)}" for flag in INSTRUCTION_SETS[name]]
 
 
 def supported() -> list[str]:
-    """Those that this machine's processor has, the best first."""
+    """Return the instruction sets of this machine's processor, best first."""
     flags = _processor_flags()
     return [name for name, needed in INSTRUCTION_SETS.items() if flags.issuperset(needed)]
 
 
 def computes_bfloat16() -> bool:
-    """Whether this machine's processor multiplies bfloat16 numbers by instructions of its own."""
+    """Whether this machine's processor has instructions that multiply bfloat16 numbers."""
     return any("avx512_bf16" in INSTRUCTION_SETS[name] for name in supported())
 
 

@@ -1,4 +1,4 @@
-"""Memory in large pages, where the system gives them."""
+"""Moves memory into large pages, if the system provides them."""
 
 import ctypes
 import logging
@@ -13,17 +13,17 @@ import torch
 
 PAGE_BYTES = 2 << 20
 _POPULATE_WRITE = 23
-"""MADV_POPULATE_WRITE of Linux 5.14, which Python has no name for: pages that nobody has touched get memory."""
+"""MADV_POPULATE_WRITE of Linux 5.14, for which Python has no name: untouched pages get memory."""
 _COLLAPSE = 25
 """MADV_COLLAPSE of Linux 6.1: small pages become a large one with the same content."""
 _PATIENCE_S = 0.1
-"""How long a page waits for a moment in which nobody computes, and how often one looks for it."""
+"""Longest wait per page for an idle moment; `_LOOK_S` is the interval between checks for one."""
 _LOOK_S = 0.01
 _log = logging.getLogger(__name__)
 
 
 def empty_bytes(num_bytes: int) -> torch.Tensor:
-    """Uninitialised memory, `[num_bytes]` of uint8, on a CPU; what is as large as a large page begins where one may."""
+    """Return uninitialized CPU memory, uint8 `[num_bytes]`; aligned to a large page if it is at least as large."""
     if num_bytes < PAGE_BYTES:
         return torch.empty(num_bytes, dtype=torch.uint8)
     memory = mmap.mmap(-1, num_bytes + PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -33,14 +33,14 @@ def empty_bytes(num_bytes: int) -> torch.Tensor:
 
 
 def into_large_pages(parts: Iterable[torch.Tensor], is_busy: Callable[[], bool]) -> threading.Thread | None:
-    """Begin to put `parts`, which lie in memory of `empty_bytes`, into large pages, in a thread of its own.
+    """Start a thread that moves `parts`, which are in memory of `empty_bytes`, into large pages; return it.
 
-    What is read from end to end in every iteration comes a quarter faster where one look-up of an address serves for
-    2 MiB instead of 4 KiB, and what nobody has written yet gets memory before somebody has to wait for it. To fill
-    large pages in the first place would be simpler, but a virtual machine may take seconds for each gigabyte of them,
-    and whoever loads would wait. Nor does whoever computes: while `is_busy`, there are ten pages a second. Whoever
-    reads or writes meanwhile finds the same; a system that has no large pages leaves them small. A part that nobody
-    refers to any more is passed over. None where no part is as large as a page.
+    Memory that is read from end to end in every iteration arrives a quarter faster if one address translation covers
+    2 MiB instead of 4 KiB, and untouched memory is allocated before an operator has to wait for it. Allocating large
+    pages in the first place would be simpler, but a virtual machine may take seconds per gigabyte, for which loading
+    would wait. Computation does not wait either: while `is_busy`, the thread moves ten pages a second. Concurrent reads
+    and writes are safe; a system without large pages keeps small ones. A part that is no longer referenced is skipped.
+    Returns None if no part is as large as a page.
     """
     large = [weakref.ref(part) for part in parts if part.nbytes >= PAGE_BYTES]
     if not large:

@@ -1,10 +1,10 @@
-"""The compiled operators of the instruction set that is fastest on this machine."""
+"""Loads the compiled operators for the fastest instruction set of this machine."""
 
 import ctypes
 from functools import cache
 from pathlib import Path
 
-# First, for it brings the OpenMP runtime: two of them in one process would compete for the cores.
+# Imported first, as it loads the OpenMP runtime: two runtimes in one process would compete for the cores.
 import torch  # noqa: F401
 
 from orcastream.engine.native.build import SOURCES, fingerprint, library_path
@@ -14,18 +14,18 @@ _BUILD = "python -m orcastream.engine.native.build"
 
 
 class LibraryUnavailable(RuntimeError):
-    """The operators are not there, or not for this machine; the message says why."""
+    """The operators are missing, or not for this machine; the message says why."""
 
 
 @cache
 def library(instruction_set: str | None = None) -> ctypes.CDLL:
-    """The operators for `instruction_set`, by default the fastest here; LibraryUnavailable if there are none."""
+    """Return the operators for `instruction_set` (default: fastest). Raises LibraryUnavailable if there are none."""
     return _best()[1] if instruction_set is None else _load(library_path(instruction_set))
 
 
 @cache
 def why_unavailable() -> str | None:
-    """Why there are no compiled operators here; None: there are."""
+    """Return why there are no compiled operators here, or None if there are."""
     try:
         library()
     except LibraryUnavailable as error:
@@ -34,7 +34,7 @@ def why_unavailable() -> str | None:
 
 
 def instruction_set() -> str:
-    """The name of what `library()` is compiled for; LibraryUnavailable where there is none."""
+    """Return the instruction set of `library()`. Raises LibraryUnavailable if there is none."""
     return _best()[0]
 
 

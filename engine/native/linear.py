@@ -14,7 +14,7 @@ PANEL = 32
 """Columns of a panel."""
 
 _ROWS_AT_ONCE = 4096
-"""Rows of a weight that are quantized together, so that its float32 copy stays small."""
+"""Rows of a weight that are quantized together, so that their float32 copy stays small."""
 
 _PACKED_INPUTS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
     torch.bfloat16: (torch.bfloat16,),
@@ -36,7 +36,7 @@ class _Linear(ctypes.Structure):
 
 
 class Rows(ctypes.Structure):
-    """A matrix of bfloat16 or float32 as the operators take it; it does not keep the memory alive."""
+    """A matrix of bfloat16 or float32 as the operators expect it; does not keep the memory alive."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -47,7 +47,7 @@ class Rows(ctypes.Structure):
 
     @classmethod
     def of(cls, rows: torch.Tensor) -> "Rows":
-        """Of `[m, width]` with values side by side."""
+        """Describe `[m, width]` with contiguous rows."""
         return cls(rows.data_ptr(), rows.shape[0], rows.stride(0), FORMATS[rows.dtype])
 
 
@@ -69,7 +69,7 @@ def _functions(instruction_set: str | None) -> ctypes.CDLL:
 class PackedLinear:
     """y = x W^T + b with W packed once, in bfloat16, float32 or int8, on a CPU.
 
-    In int8 each column of the output has a scale, and so has each row of x, which is rounded to 8 bits on the way.
+    In int8 each output column has a scale, and so has each row of x, which is rounded to 8 bits.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PackedLinear:
         scales: torch.Tensor | None = None,
         sums: torch.Tensor | None = None,
     ) -> None:
-        """Around `memory`, panels that `pack` has written; see there. `bias` is float32, `[n]`.
+        """Wrap `memory`, panels that `pack` has written. `bias` is float32, `[n]`.
 
         With int8 there are `scales`, float32, and `sums` of the weight's rows, int32, both padded to whole panels.
         """
@@ -100,7 +100,7 @@ class PackedLinear:
 
     @property
     def address(self) -> int:
-        """Of what the operators take; valid while this lives."""
+        """Address of the structure that the operators expect; valid while this object lives."""
         return self._pointer
 
     @classmethod
@@ -111,7 +111,7 @@ class PackedLinear:
         instruction_set: str | None = None,
         threads: int | None = None,
     ) -> "PackedLinear":
-        """A copy of `weight`, `[n, k]`, in its own format, and of `bias`, `[n]`; `threads` None: torch's."""
+        """Pack a copy of `weight`, `[n, k]`, in its own format, and of `bias`, `[n]`; `threads` None: torch's."""
         own_bias = None if bias is None else bias.detach().to(torch.float32, copy=True)
         memory = cls._panels(weight, instruction_set, threads)
         return cls(memory, weight.shape[0], weight.shape[1], weight.dtype, own_bias, instruction_set)
@@ -120,7 +120,7 @@ class PackedLinear:
     def quantize(
         cls, weight: torch.Tensor, bias: torch.Tensor | None = None, instruction_set: str | None = None
     ) -> "PackedLinear":
-        """`weight`, `[n, k]`, in int8: each row times 127 over its largest value, rounded."""
+        """Pack `weight`, `[n, k]`, in int8: each row times 127 over its largest magnitude, rounded."""
         n, k = weight.shape
         scales = torch.zeros(-(-n // PANEL) * PANEL)
         sums = torch.zeros(len(scales), dtype=torch.int32)
@@ -148,9 +148,9 @@ class PackedLinear:
 
     @classmethod
     def merge(cls, parts: Sequence["PackedLinear"]) -> "PackedLinear":
-        """One that computes what `parts` compute from the same input, side by side.
+        """Return one layer that computes the outputs of `parts` for the same input, side by side.
 
-        ValueError where they do not have the same depth and format, or one but the last does not end with a panel.
+        Raises ValueError if depths or formats differ, or if any part but the last does not fill whole panels.
         """
         first = parts[0]
         if any((part.k, part.dtype) != (first.k, first.dtype) for part in parts):
@@ -170,7 +170,7 @@ class PackedLinear:
         return cls(memory, n, first.k, first.dtype, bias, first._instruction_set, scales, sums)
 
     def __call__(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """x `[..., k]` in the weight's format; returns `[..., n]` in `dtype`, by default that of x."""
+        """Return `[..., n]` in `dtype` (default: that of x) for x `[..., k]` in the weight's format."""
         allowed = _PACKED_INPUTS[self.dtype]
         if x.dtype not in allowed or x.shape[-1] != self.k:
             names = " or ".join(map(str, allowed))
@@ -183,9 +183,9 @@ class PackedLinear:
         return y.view(*x.shape[:-1], self.n)
 
     def gather(self, ids: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Rows of the weight, `[*ids.shape, k]`: an embedding's lookup. IndexError for one that is not there.
+        """Return rows of the weight, `[*ids.shape, k]`: an embedding lookup. Raises IndexError for an invalid id.
 
-        `dtype` is bfloat16 or float32, and has to be given with int8; the weight's own by default.
+        `dtype` is bfloat16 or float32, by default the weight's own; with int8 it is required.
         """
         if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= self.n):
             raise IndexError(f"ids: got {int(ids.min())} to {int(ids.max())}, allowed: 0 to {self.n - 1}")

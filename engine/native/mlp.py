@@ -26,11 +26,10 @@ def mlp(
     activation: ActivationName,
     instruction_set: str | None = None,
 ) -> torch.Tensor | None:
-    """down(activation(gate) * up) of x, `[..., hidden]` in the weights' format, gate and up side by side in `gate_up`.
+    """Return down(activation(gate) * up) of x, `[..., hidden]` in the weights' format; `gate_up` has gate and up.
 
-    The numbers are those of the three operators one after the other, of which only the last one's come to memory as
-    rows. None where there is no such operator: with int8, or with an inner size that is not a multiple of the panels'
-    width.
+    The result equals that of the three operators in sequence, but inner rows are never written to memory as rows.
+    None if there is no such operator: with int8, or if the inner size is not a multiple of the panel width.
     """
     rows = x.reshape(-1, gate_up.k)
     if x.dtype != down.dtype or rows.stride(1) != 1:

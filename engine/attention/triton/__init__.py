@@ -1,1 +1,1 @@
-"""The kernels of the Triton backend; only `engine/attention/triton_backend.py` imports them, for triton is optional."""
+"""The kernels of the Triton backend; only `engine/attention/triton_backend.py` imports them, as triton is optional."""

@@ -1,7 +1,7 @@
-"""What one tile of queries does with some neighbouring keys and values: scores, and softmax as one goes along.
+"""Attention of one tile of queries to some neighboring keys and values: scores and online softmax.
 
-Online softmax (Milakov and Gimelshein, arXiv 1805.02867) as in FlashAttention (arXiv 2205.14135). Scores are kept times
-log2(e), so that exp2 does, which is what the hardware has.
+Online softmax (Milakov and Gimelshein, arXiv 1805.02867) as in FlashAttention (arXiv 2205.14135). Scores are multiplied
+by log2(e), so that exp2, which the hardware provides, can be used.
 """
 
 import triton
@@ -10,14 +10,14 @@ import triton.language as tl
 
 @triton.jit
 def slots_of(table, positions, inside, BLOCK_SIZE: tl.constexpr):
-    """The cache slots of `positions` by a request's block table; those not `inside` are anything."""
+    """Return the cache slots of `positions` by a request's block table; arbitrary for those not `inside`."""
     blocks = tl.load(table + positions // BLOCK_SIZE, mask=inside, other=0)
     return blocks.to(tl.int64) * BLOCK_SIZE + positions % BLOCK_SIZE
 
 
 @triton.jit
 def load_rows(base, slots, inside, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """`[len(slots), BLOCK]` of one head's keys or values; zeros beyond SIZE and where not `inside`."""
+    """Return `[len(slots), BLOCK]` of one head's keys or values; zeros beyond SIZE and if not `inside`."""
     columns = tl.arange(0, BLOCK)
     places = base + slots[:, None] * SIZE + columns[None, :]
     if BLOCK == SIZE:
@@ -52,11 +52,11 @@ def attend_block(
     CAPPED: tl.constexpr,
     FACTORS: tl.constexpr,
 ):
-    """Let `query` `[rows, BLOCK_K]` see the keys at `positions`; `mixed`, `total` and `best` go on from what they were.
+    """Attend from `query` `[rows, BLOCK_K]` to the keys at `positions`; return the updated `mixed`, `total` and `best`.
 
-    `mixed` `[rows, BLOCK_V]` is the sum of values weighed by exp2(score - best), `total` the sum of the weights.
-    `inside` says which positions there are at all, `visible` (of a shape that broadcasts to the scores) what counts.
-    `scale` and `cap` as `Softcap.scales` has them.
+    `mixed` `[rows, BLOCK_V]` is the sum of values weighted by exp2(score - best), `total` the sum of the weights.
+    `inside` marks positions that exist, `visible` (of a shape that broadcasts to the scores) those that count.
+    `scale` and `cap` are those of `score_factors`.
     """
     slots = slots_of(table, positions, inside, BLOCK_SIZE)
     key = load_rows(keys, slots, inside, KEY_SIZE, BLOCK_K).to(FACTORS)
@@ -67,7 +67,7 @@ def attend_block(
         scores = cap * (1.0 - 2.0 / (tl.exp2(tl.minimum(scores, 100.0)) + 1.0))  # beyond it tanh is 1
     scores = tl.where(visible, scores, float("-inf"))
     higher = tl.maximum(best, tl.max(scores, axis=1))
-    # A row that has seen nothing yet has -inf, of which no difference can be taken.
+    # A row that has seen nothing yet has -inf, which must not be subtracted from itself.
     pivot = tl.where(higher == float("-inf"), 0.0, higher)
     weights = tl.exp2(scores - pivot[:, None])
     shrunk = tl.exp2(best - pivot)
@@ -87,7 +87,7 @@ def attend_block(
 
 @triton.jit
 def add_sink(mixed, total, best, sink):
-    """As if a token without value had the score `sink`, times log2(e), per row."""
+    """Add, per row, a token without a value whose score is `sink`, times log2(e)."""
     higher = tl.maximum(best, sink)
     shrunk = tl.exp2(best - higher)
     return mixed * shrunk[:, None], total * shrunk + tl.exp2(sink - higher), higher

@@ -1,6 +1,6 @@
 """Attention of spans of one token, each context split so that one long request uses the whole device.
 
-Flash-decoding (Dao et al., 2023): splits are computed by themselves, then merged. The query heads that share a key head
+Flash-decoding (Dao et al., 2023): splits are computed independently, then merged. The query heads that share a key head
 are the rows of one tile, so that keys and values are read once.
 """
 
@@ -18,7 +18,7 @@ from orcastream.engine.attention.triton.tiles import decode_tile
 from orcastream.engine.kv.store import LayerCache
 
 _MERGED = 16
-"""Splits that are merged at once: their loads are under way together."""
+"""Splits that are merged at once, so that their loads overlap."""
 
 
 def decode(plan: DecodePlan, cache: LayerCache, query: torch.Tensor, output: torch.Tensor, call: AttentionCall) -> None:
@@ -109,7 +109,7 @@ def split_kernel(
     CAPPED: tl.constexpr,
     FACTORS: tl.constexpr,
 ):
-    """One split of one span and one key head; what fills the list up is empty and leaves nothing."""
+    """Compute one split of one span and one key head; empty splits that pad the list write nothing."""
     split, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     span = tl.load(splits + 3 * split)
     begin = tl.load(splits + 3 * split + 1).to(tl.int32)
@@ -176,7 +176,7 @@ def merge_kernel(
     SINKS: tl.constexpr,
     FORMAT: tl.constexpr,
 ):
-    """One head of one span: its splits, weighed by the sums of their weights, whose log2 are `sizes`."""
+    """Merge the splits of one head of one span, weighted by the sums of their weights, whose log2 are `sizes`."""
     span, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     num_heads = tl.num_programs(1)
     first, stop = tl.load(firsts + span).to(tl.int32), tl.load(firsts + span + 1).to(tl.int32)

@@ -1,4 +1,4 @@
-"""Number formats of tensors and what Triton calls them."""
+"""Number formats of tensors, and their names in Triton."""
 
 import torch
 import triton
@@ -13,12 +13,12 @@ FORMATS = {
 }
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
-"""Whether the kernels run in Triton's interpreter, which was decided when they were imported."""
+"""Whether the kernels run in Triton's interpreter, decided on import."""
 
 
 def factors_of(dtype: torch.dtype) -> tl.dtype:
-    """What matrix products multiply where queries are `dtype`: that, but float32 where bfloat16 is interpreted.
+    """Return the dtype of matrix products for queries of `dtype`: the same, but float32 for interpreted bfloat16.
 
-    The interpreter keeps a bfloat16 as its bits, and would multiply those.
+    The interpreter stores a bfloat16 as its bits, and would multiply those.
     """
     return tl.float32 if INTERPRETED and dtype is torch.bfloat16 else FORMATS[dtype]

@@ -1,4 +1,4 @@
-"""What all layers of one group do in one iteration, found on the host and copied at once."""
+"""The plan that all layers of a group share in one iteration, made on the host and copied at once."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ from orcastream.engine.batch.flat_batch import FlatBatch, GroupTables, IntArray
 from orcastream.engine.batch.transfer import packed, unpacked
 
 _UNIT = 64
-"""A split ends at a multiple of so many tokens from its beginning, so that no tile of it but the last has a gap."""
+"""A split ends at a multiple of this many tokens from its beginning, so that only its last tile has a gap."""
 
 _SHORTEST = 256
-"""Tokens that a split has at least: fewer take less time than to merge them."""
+"""Minimum tokens of a split: fewer are computed in less time than another split takes to merge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class PrefillPlan:
     contexts: torch.Tensor
 
     def num_tiles(self, tokens: int) -> int:
-        """Tiles of so many tokens, such that span i, which begins b tokens after the first, has those from
-        `b // tokens + i` on: a few more than there are, but each finds its span without a list."""
+        """Return the number of tiles of `tokens` tokens. Span i, which begins b tokens after the first, has those from
+        `b // tokens + i` on: a few more than needed, but each finds its span without a list."""
         return self.num_tokens // tokens + self.num_spans
 
 
@@ -58,7 +58,7 @@ class TritonPlan:
 
     @classmethod
     def of(cls, batch: FlatBatch, processors: int) -> "TritonPlan":
-        """For a device with so many multiprocessors."""
+        """Return the plan for a device with that many multiprocessors."""
         arrays = _lists(batch, processors)
         lists = packed(arrays, batch.device).to(batch.device, non_blocking=True)
         parts = iter(unpacked(lists, arrays))
@@ -72,7 +72,7 @@ class TritonPlan:
         )
 
     def follow(self, batch: FlatBatch, processors: int) -> None:
-        """Bring the lists up to date in place for a batch of as many spans, whose tensors are where they were."""
+        """Update the lists in place for a batch of as many spans, whose tensors have the same addresses."""
         self.lists.copy_(packed(_lists(batch, processors), batch.device), non_blocking=True)
 
 
@@ -81,7 +81,7 @@ def splits_of(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """`splits` and `firsts` of a DecodePlan: at most `processors` more splits than spans, about equally long.
 
-    So many for each key head are a few programs for every multiprocessor, wherever the long contexts are.
+    With that many for each key head, every multiprocessor gets a few programs, wherever the long contexts are.
     """
     begins = np.zeros_like(contexts) if window is None else np.maximum(contexts - window, 0)
     lengths = contexts - begins

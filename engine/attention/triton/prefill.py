@@ -1,6 +1,6 @@
-"""Attention of spans of several tokens, which see themselves causally and all that is cached before them.
+"""Attention of spans of several tokens, which see themselves causally and all cached tokens before them.
 
-FlashAttention over block tables. A tile holds neighbouring tokens with all query heads that share a key head.
+FlashAttention over block tables. A tile holds neighboring tokens with all query heads that share a key head.
 """
 
 import torch
@@ -106,7 +106,7 @@ def prefill_kernel(
     FORMAT: tl.constexpr,
 ):
     """One tile of one key head: row r is token `r // HEADS` of the tile, query head `r % HEADS` of the key head."""
-    # The last tile of a span sees most, and begins first, so that it is not what all wait for in the end.
+    # The last tile of a span sees most, and starts first, so that it does not finish long after the others.
     number = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1).to(tl.int64)
     first = tl.load(offsets)
@@ -140,7 +140,7 @@ def prefill_kernel(
 
     lowest = context - length + token
     highest = context - length + tl.minimum(token + TOKENS, length)
-    # Rows that nobody wants do what the last token does.
+    # Unused rows repeat the last token.
     position = tl.minimum(context - length + tokens, highest - 1)
     table = tables + span.to(tl.int64) * table_stride
     keys += kv_head * num_slots * KEY_SIZE
@@ -150,7 +150,7 @@ def prefill_kernel(
     if WINDOW > 0:
         seen = tl.maximum(lowest - WINDOW + 1, 0) // COLUMNS * COLUMNS
     else:
-        # What every row sees, block by block, without a look at each position.
+        # Keys that every row sees, block by block, without a mask.
         seen = (lowest + 1) // COLUMNS * COLUMNS
         for start in range(0, seen, COLUMNS):
             positions = start + tl.arange(0, COLUMNS)
@@ -184,7 +184,7 @@ def prefill_kernel(
         inside = positions < highest
         visible = positions[None, :] <= position[:, None]
         if WINDOW > 0:
-            # What lies behind the window of all rows has no block any more.
+            # Positions outside the window of all rows no longer have a block.
             inside = inside & (positions > lowest - WINDOW)
             visible = visible & (positions[None, :] > position[:, None] - WINDOW)
         sums, total, best = attend_block(

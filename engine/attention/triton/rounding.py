@@ -1,6 +1,6 @@
 """Rounding to the formats of the cache, to nearest and ties to even, by arithmetic on the bits.
 
-Hardware rounds so by itself; Triton's interpreter cuts off. Done by hand, both keep the same numbers as
+Hardware rounds this way, but Triton's interpreter truncates. With explicit rounding both store the same values as
 `orcastream.engine.attention.quantize`.
 """
 
@@ -14,7 +14,7 @@ def to_format(values, FORMAT: tl.constexpr):
     if tl.bfloat16 == FORMAT:
         values = _keep_bits(values, 16)
     elif tl.float8e4nv == FORMAT:
-        # Below 2^-6 the steps are of one size, 2^-9: that of a float32 between 2^14 and 2^15.
+        # Below 2^-6 all steps have the size 2^-9: that of a float32 between 2^14 and 2^15.
         small = (values + 24576.0) - 24576.0
         values = tl.where(tl.abs(values) < 0.015625, small, _keep_bits(values, 20))
     elif tl.int8 == FORMAT:

@@ -1,4 +1,4 @@
-"""The arguments of a call as the kernels want them."""
+"""Converts the arguments of a call for the kernels."""
 
 import math
 
@@ -18,5 +18,5 @@ def score_factors(call: AttentionCall) -> tuple[float, float]:
 
 
 def sinks_or(call: AttentionCall, stand_in: torch.Tensor) -> torch.Tensor:
-    """The sinks, or a tensor that a kernel without them takes in their place."""
+    """Return the sinks, or a placeholder tensor for a kernel without them."""
     return stand_in if call.sinks is None else call.sinks

@@ -1,7 +1,7 @@
-"""How large a tile each kernel computes at once, by head size: a small table, and the reasons.
+"""The tile size of each kernel by head size: a small table, and the reasons.
 
-Made for an H200 (132 multiprocessors, 228 KiB of shared memory and 65,536 registers each, 4.8 TB/s) and shrunk where a
-device has less shared memory. No search at run time: a search would measure while requests wait.
+Chosen for an H200 (132 multiprocessors, 228 KiB of shared memory and 65,536 registers each, 4.8 TB/s), and reduced on
+devices with less shared memory. No search at run time: it would measure while requests wait.
 """
 
 from functools import lru_cache
@@ -36,9 +36,9 @@ _DECODE = ((64, 128, 4, 5), (128, 64, 4, 5), (256, 32, 4, 5), (512, 16, 4, 3), (
 """Up to which head size: columns, warps, stages.
 
 A decode tile waits for memory, and computes next to nothing. 4.8 TB/s over about a microsecond of latency are 36 KiB
-under way per multiprocessor. 64 keys and values of 128 16-bit numbers are 32 KiB; with five stages there is room for
-two such lots, one that is computed and one under way, and three such programs (72 KiB each) fit side by side. Wider
-heads take fewer keys, so that it stays so many bytes.
+in flight per multiprocessor. 64 keys and values of 128 16-bit numbers are 32 KiB; with five stages there is room for
+two such sets, one being computed and one in flight, and three such programs (72 KiB each) fit on a multiprocessor.
+Wider heads take fewer keys, so that the number of bytes stays the same.
 """
 
 _PREFILL = ((64, 128, 64, 4, 5), (128, 128, 64, 8, 5), (256, 64, 32, 8, 5), (512, 32, 16, 8, 3), (None, 16, 16, 8, 1))
@@ -50,12 +50,12 @@ sums of 128 rows would leave no registers for the scores.
 """
 
 _FLOAT32 = 4
-"""Rows, and columns, of float32 are so many times fewer: its products run without matrix units (in full precision), and
-large ones would be unrolled into more registers than there are."""
+"""Factor by which float32 has fewer rows and columns: its products run without matrix units (in full precision), and
+large ones would be unrolled into more registers than exist."""
 
 
 def decode_tile(heads: int, key_size: int, value_size: int, dtype: torch.dtype) -> Tile:
-    """For spans of one token with `heads` query heads per key head."""
+    """Return the tile for spans of one token with `heads` query heads per key head."""
     columns, warps, stages = next(rest for most, *rest in _DECODE if most is None or max(key_size, value_size) <= most)
     rows = max(16, triton.next_power_of_2(heads))  # matrix units take 16 rows
     if dtype is torch.float32:
@@ -64,7 +64,7 @@ def decode_tile(heads: int, key_size: int, value_size: int, dtype: torch.dtype) 
 
 
 def prefill_tile(heads: int, key_size: int, value_size: int, dtype: torch.dtype) -> Tile:
-    """For spans of several tokens with `heads` query heads per key head."""
+    """Return the tile for spans of several tokens with `heads` query heads per key head."""
     rows, columns, warps, stages = next(
         rest for most, *rest in _PREFILL if most is None or max(key_size, value_size) <= most
     )
@@ -76,14 +76,14 @@ def prefill_tile(heads: int, key_size: int, value_size: int, dtype: torch.dtype)
 def _made(
     rows: int, heads: int, columns: int, key_size: int, value_size: int, warps: int, stages: int, dtype: torch.dtype
 ) -> Tile:
-    # Matrix units take 16 numbers at least.
+    # Matrix units take at least 16 numbers.
     key_columns, value_columns = (max(16, triton.next_power_of_2(size)) for size in (key_size, value_size))
     tile = Tile(rows, rows // heads, columns, key_columns, value_columns, warps, stages)
     return _fitted(tile, dtype.itemsize, _shared_memory())
 
 
 def _fitted(tile: Tile, element: int, shared_memory: int) -> Tile:
-    """With fewer stages, then fewer columns, until it fits."""
+    """Reduce stages, then columns, until the tile fits."""
     while tile.shared_bytes(element) > shared_memory and (tile.stages > 1 or tile.columns > 16):
         tile = tile._replace(stages=tile.stages - 2) if tile.stages > 1 else tile._replace(columns=tile.columns // 2)
     return tile
@@ -91,7 +91,7 @@ def _fitted(tile: Tile, element: int, shared_memory: int) -> Tile:
 
 @lru_cache
 def _shared_memory() -> int:
-    """Bytes that one program may have; what the H200 has where there is no GPU."""
+    """Return the shared memory that one program may use, in bytes; that of an H200 if there is no GPU."""
     if not torch.cuda.is_available():
         return 227 * 1024
     found = triton.runtime.driver.active.utils.get_device_properties(torch.cuda.current_device())

@@ -1,4 +1,4 @@
-"""Keys and values into their blocks."""
+"""Writes keys and values into their blocks."""
 
 from typing import Any
 
@@ -16,9 +16,9 @@ _TOKENS = 16
 
 
 def write(cache: LayerCache, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-    """Put key and value `[num_kv_heads, num_tokens, size]` into `slots` `[num_tokens]`; negative ones get nothing.
+    """Write key and value `[num_kv_heads, num_tokens, size]` to `slots` `[num_tokens]`; negative slots are skipped.
 
-    In 8 bits with one scale each, as `quantize` makes them.
+    8-bit caches get one scale per vector, as from `quantize`.
     """
     heads, tokens, key_size = key.shape
     value_size = value.shape[2]
@@ -72,7 +72,7 @@ def write_kernel(
     BLOCK_V: tl.constexpr,
     TOKENS: tl.constexpr,
 ):
-    """TOKENS tokens of one head."""
+    """Write TOKENS tokens of one head."""
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     head = tl.program_id(1).to(tl.int64)
     slot = tl.load(slots + tokens, mask=tokens < num_tokens, other=-1)

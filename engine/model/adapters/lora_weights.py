@@ -88,8 +88,8 @@ def _layers(found: dict[str, tuple[list[int], str]], shapes: dict[str, tuple[int
         if layer not in shapes:
             kinds = sorted({each.rpartition(".")[2] for each in shapes})
             raise UnsupportedAdapter(
-                f"{layer}: not a linear layer of this model that every token passes through once; allowed: layers named "
-                f"{', '.join(kinds)}"
+                f"{layer}: not a linear layer of this model that every token passes through once; allowed: layers "
+                f"named {', '.join(kinds)}"
             )
         layers[layer] = None
     if not layers:

@@ -91,7 +91,7 @@ def _merge(model: PreTrainedModel, names: list[str]) -> int:
     if any(part.n % PANEL for part in parts[:-1]) or len({(part.k, part.dtype) for part in parts}) > 1:
         return 0
     merged = MergedLinear(PackedLinear.merge(parts), names, [part.n for part in parts])
-    inputs = list(random_inputs(merged.packed.k, model.dtype, [ROWS_OF_COPY]))  # the same tensors for all, so that each is computed once
+    inputs = list(random_inputs(merged.packed.k, model.dtype, [ROWS_OF_COPY]))  # a list: each is computed once
     for index, (name, part) in enumerate(zip(names, parts, strict=True)):
         if not same(name, part, MergedLinearLayer(merged, index), inputs):
             return 0

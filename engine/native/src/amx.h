@@ -1,4 +1,4 @@
-// Products of bfloat16 matrices by the tile unit (Intel AMX): 16 rows of 32 numbers times 32 x 16.
+// Products of bfloat16 matrices on the tile unit (Intel AMX): 16 rows of 32 numbers times 32 x 16.
 
 #pragma once
 
@@ -12,9 +12,9 @@
 namespace orca {
 
 constexpr int64_t kTileRows = 16;
-constexpr int64_t kTileDepth = 32;  // numbers of a row of the left matrix
+constexpr int64_t kTileDepth = 32;  // numbers per row of the left matrix
 
-// The kernel grants a process the registers once it has asked.
+// The kernel grants a process the tile registers on request.
 inline bool may_use_amx() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -27,7 +27,7 @@ struct alignas(64) TileShapes {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// While it lives, its thread has tiles, at first of 16 rows of 64 bytes if nothing else is said.
+// While an instance lives, its thread has tiles, by default of 16 rows of 64 bytes.
 class TileRegisters {
  public:
   explicit TileRegisters(const TileShapes& shapes = {}) { shape(shapes); }
@@ -36,7 +36,7 @@ class TileRegisters {
   TileRegisters& operator=(const TileRegisters&) = delete;
 
   static void shape(const TileShapes& shapes) {
-    asm volatile("" : : "r"(&shapes) : "memory");  // GCC 12 believes that the next one reads eight bytes
+    asm volatile("" : : "r"(&shapes) : "memory");  // GCC 12 assumes that the next instruction reads eight bytes
     _tile_loadconfig(&shapes);
   }
 };
@@ -48,8 +48,8 @@ struct Blocks {
   bool two;
 };
 
-// Two by two tiles of sums, += left x right over `depth` blocks of 32; from block to block the left matrix goes on by
-// 64 bytes, the right one by `right_depth` bytes. `sums` are float32; `fresh`: they start from 0.
+// Two by two tiles of sums, += left x right over `depth` blocks of 32; from block to block the left matrix advances by
+// 64 bytes, the right one by `right_depth` bytes. `sums` are float32; with `fresh` they start from 0.
 inline void multiply_tiles(const Blocks& left, const Blocks& right, int64_t depth, int64_t right_depth,
                            const Blocks& sums, int64_t sums_right, bool fresh) {
   char* out = const_cast<char*>(sums.first);

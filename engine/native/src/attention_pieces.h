@@ -1,4 +1,4 @@
-// Which thread computes which part of attention.
+// Distribution of attention over threads.
 
 #pragma once
 
@@ -15,15 +15,15 @@ inline int64_t context_start(const OrcaAttention& call, int64_t span) {
   return call.contexts[span] - (call.offsets[span + 1] - call.offsets[span]);
 }
 
-// The first position that a token at `position` sees.
+// Return the first position that a token at `position` sees.
 inline int64_t first_visible(const OrcaAttention& call, int64_t position) {
   return call.window ? std::max<int64_t>(0, position - call.window + 1) : 0;
 }
 
-// Into pieces, the longest work first, so that no thread is left with it alone.
+// Divide the work into pieces, longest first, so that no thread ends up alone with a long one.
 void divide(const OrcaAttention& call, int threads, AttentionWork& work);
 
-// What a thread takes at a time: some key heads of a piece, the more of them the more pieces there are.
+// The unit that a thread takes at a time: some key heads of a piece; the more pieces, the more heads per unit.
 class Takes {
  public:
   Takes(const std::vector<Piece>& pieces, int64_t heads, int threads) : pieces_(pieces), heads_(heads) {
@@ -36,7 +36,7 @@ class Takes {
   Range heads(int64_t index) const { return share(heads_, index % shares_, shares_); }
 
  private:
-  static constexpr int64_t kTakes = 4;  // how often a thread takes work, about, to be done no later than the others
+  static constexpr int64_t kTakes = 4;  // approximate number of units per thread, so that all finish at about the same time
 
   const std::vector<Piece>& pieces_;
   const int64_t heads_;

@@ -1,4 +1,4 @@
-// Scores and weighted values by vectors: of some rows of queries, with what is in the cache for sixteen token slots.
+// Scores and weighted values by vector instructions: some rows of queries against sixteen token slots of the cache.
 
 #pragma once
 
@@ -8,19 +8,19 @@
 namespace orca {
 
 constexpr int64_t kChunk = 512;           // token slots whose scores are computed before the values are weighted by them
-constexpr int64_t kStride = kChunk + 32;  // of rows of scores and weights: they fall into different sets of the caches
+constexpr int64_t kStride = kChunk + 32;  // of rows of scores and weights, which thus map to different cache sets
 
-// Sums are kept in registers. With `kDot` factors are pairs of bfloat16, else floats.
+// Sums stay in registers. With `kDot` factors are pairs of bfloat16, else floats.
 template <int kFormat, bool kDot>
 struct AttentionProducts {
-  static constexpr int kUnit = kFormat == F32 || kDot ? 1 : 2;  // floats that one step of a query vector is
-  static constexpr int kTogether = 8;  // rows that are computed together where there are so many
+  static constexpr int kUnit = kFormat == F32 || kDot ? 1 : 2;  // floats per step of a query vector
+  static constexpr int kTogether = 8;  // rows that are computed together if there are that many
 
   // One step of the keys of some tiles, and of the rows whose factors are `next_row` apart.
   template <int kCount, int kTiles>
   ORCA_INLINE static void add_step(InRegisters<float> (&sums)[kCount][kTiles], const char* const (&keys)[kTiles],
                                    const float* factors, int64_t next_row) {
-    if (kCount == kTogether) next_row = kUnit;  // known to the compiler
+    if (kCount == kTogether) next_row = kUnit;  // a compile-time constant
     if constexpr (kDot) {
       for (int t = 0; t < kTiles; ++t) {
         const u32x16 pairs = load_pairs<kFormat>(keys[t]);
@@ -42,7 +42,7 @@ struct AttentionProducts {
       }
 #pragma GCC unroll 8
       for (int r = 0; r < kCount; ++r) {
-        for (int t = 0; t < kTiles; ++t) {  // one after the other: a sum of both products were a third instruction
+        for (int t = 0; t < kTiles; ++t) {  // one after the other: adding both products first would take a third instruction
           add_product(sums[r][t], even[t], factors[r * next_row]);
           add_product(sums[r][t], odd[t], factors[r * next_row + 1]);
         }
@@ -50,7 +50,7 @@ struct AttentionProducts {
     }
   }
 
-  // sum += the products of pairs with a pair of factors, lane by lane.
+  // sum += the dot products of pairs with a pair of factors, lane by lane.
   ORCA_INLINE static void add_dot(InRegisters<float>& sum, u32x16 pairs, const float* factors) {
 #if defined(__AVX512BF16__)
     const __m512bh both = (__m512bh)_mm512_set1_ps(*factors);
@@ -58,7 +58,7 @@ struct AttentionProducts {
 #endif
   }
 
-  // A pair of slots, or the first of it. The factors of a row are kStride behind those of the one before.
+  // Add a pair of slots, or its first slot. The factors of a row are kStride after those of the previous row.
   template <bool kBoth, int kCount, int kVectors>
   ORCA_INLINE static void add_pair(InRegisters<float> (&sums)[kCount][kVectors], const char* from, const float* factors) {
     constexpr int64_t kVectorBytes = kLanes * 2 * (kFormat == BF16 ? 2 : 1);
@@ -76,7 +76,7 @@ struct AttentionProducts {
       for (int v = 0; v < kVectors; ++v) value[v] = load_half<kFormat, kEven>(from + v * kVectorBytes);
       add_slot(sums, value, factors);
       if (!kBoth) return;
-      asm volatile("" : "+r"(from));  // both halves' values would not fit into the registers beside the sums
+      asm volatile("" : "+r"(from));  // the values of both halves would not fit into the registers together with the sums
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) value[v] = load_half<kFormat, kOdd>(from + v * kVectorBytes);
       add_slot(sums, value, factors + 1);

@@ -1,4 +1,4 @@
-// Where keys and values lie in the cache, and how they are written.
+// The layout of keys and values in the cache, and how they are written.
 
 #pragma once
 
@@ -46,7 +46,7 @@ inline uint8_t to_f8(float value) {
   return sign | uint8_t((raw >> 20) - (120 << 3));
 }
 
-// Of sixteen pairs of numbers of a tile the first or the second ones, as floats.
+// The first or the second numbers of sixteen pairs of a tile, as floats.
 enum Half { kEven = 0, kOdd = 1 };
 
 template <int kFormat, Half kHalf>
@@ -73,7 +73,7 @@ inline InRegisters<float> load_half(const char* from) {
   return half;
 }
 
-// Such pairs as pairs of bfloat16, which hold all of these formats exactly.
+// Such pairs as pairs of bfloat16, which represents all of these formats exactly.
 template <int kFormat>
 inline u32x16 load_pairs(const char* from) {
   if constexpr (kFormat == BF16) return load<u32x16>(from);
@@ -81,7 +81,7 @@ inline u32x16 load_pairs(const char* from) {
   return bits<u32x16>(even) >> 16 | bits<u32x16>(odd);
 }
 
-// Put one vector of `size` numbers where `place` says; the padding up to `padded` becomes 0.
+// Write one vector of `size` numbers to the positions given by `place`, and 0 to the padding up to `padded`.
 template <int kFormat, class Place>
 inline void write_vector(void* tile, const float* vector, int64_t size, int64_t padded, uint16_t* scale, Place place) {
   if constexpr (kFormat == F32) {

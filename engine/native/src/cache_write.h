@@ -1,4 +1,4 @@
-// New keys and values into the cache.
+// Writes new keys and values into the cache.
 
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace orca {
 
-constexpr int64_t kWrites = 8;  // tokens whose places are fetched before keys and values are written there
+constexpr int64_t kWrites = 8;  // tokens whose cache lines are prefetched before keys and values are written
 
-// `size` numbers of a call's query, keys or values, from the `offset` on, as float32.
+// Convert `size` numbers of a call's query, keys or values, from `offset` on, to float32.
 inline void widen(const OrcaAttention& call, const void* from, int64_t offset, int64_t size, float* to) {
   if (call.query_format == F32) {
     std::memcpy(to, static_cast<const float*>(from) + offset, size * sizeof(float));
@@ -24,10 +24,10 @@ inline void widen(const OrcaAttention& call, const void* from, int64_t offset, i
 template <int kFormat>
 class CacheWriter {
  public:
-  // `wide`: memory of this thread.
+  // `wide` is scratch memory of this thread.
   CacheWriter(const OrcaAttention& call, Scratch& wide) : call_(call), keys_(call), values_(call), wide_(wide) {}
 
-  // Keys and values of the tokens `first` ... `last - 1` into the cache.
+  // Write keys and values of the tokens `first` ... `last - 1` into the cache.
   void write(int64_t first, int64_t last) const {
     if (kFormat != BF16 || call_.query_format != BF16) {
       for (int64_t token = first; token < last; ++token) write_token(token);
@@ -43,7 +43,7 @@ class CacheWriter {
   }
 
  private:
-  // Halves as they are: of one token, or of two that share a pair of slots.
+  // Copy halves unchanged: of one token, or of two that share a pair of slots.
   void copy_tokens(int64_t token, bool two) const {
     const int64_t block = call_.slots[token] / call_.block_size, slot = call_.slots[token] % call_.block_size;
     for (int64_t head = 0; head < call_.num_kv_heads; ++head) {
@@ -74,9 +74,9 @@ class CacheWriter {
     }
   }
 
-  // Bring where a token's keys and values go, but for what the one before it, if any, has brought: a key goes to as many lines
-  // as it has pairs of numbers, and stores that miss the caches come one behind the other. Always inline, for GCC takes a
-  // function that does nothing but that for one that does nothing.
+  // Prefetch the lines of a token's keys and values, except those prefetched for the previous token: a key goes to as many
+  // lines as it has pairs of numbers, and stores that miss the caches are serialized. Always inline, because GCC takes a
+  // function that only prefetches for one that does nothing.
   __attribute__((always_inline)) inline void expect(int64_t token, bool any_before) const {
     const int64_t slot = call_.slots[token] % call_.block_size, block = call_.slots[token] / call_.block_size;
     const bool goes_on = any_before && call_.slots[token] == call_.slots[token - 1] + 1;

@@ -1,6 +1,6 @@
 // A whole decoder of the common kind, computed by one call: per layer a norm, merged projections, rotary positions,
-// attention over block tables, and a gated MLP behind a second norm; then norm and head. Behind the last attention
-// only the rows that are asked for are computed.
+// attention over block tables, and a second norm with a gated MLP; then a final norm and the head. After the last
+// attention only the requested rows are computed.
 
 #pragma once
 
@@ -28,7 +28,7 @@ struct OrcaDecoder {
   int32_t format;  // of all rows: orca::Format
 };
 
-// What an adapter adds to a linear layer: y += up(down(x)). Both null: nothing.
+// The change of an adapter to a linear layer: y += up(down(x)). Both null: no change.
 struct OrcaLowRank {
   const orca::Linear* down;
   const orca::Linear* up;
@@ -41,13 +41,13 @@ struct OrcaAdapterLayer {
 // An adapter of some requests of the iteration.
 struct OrcaAdapter {
   const OrcaAdapterLayer* layers;
-  const int64_t* rows;  // [num_rows] of the stream: the tokens of those requests, rising
-  const int64_t* kept;  // [num_kept] of the rows whose logits are wanted: those of the same requests, rising
+  const int64_t* rows;  // [num_rows] of the stream: the tokens of those requests, ascending
+  const int64_t* kept;  // [num_kept] of the rows whose logits are wanted: those of the same requests, ascending
   int64_t num_rows, num_kept;
 };
 
-// Memory to compute in: rows `stride` numbers apart. Many are read or written a few columns at a time, and would drive each
-// other out of the caches if they were powers of two apart.
+// Working memory: rows `stride` numbers apart. Many rows are read or written a few columns at a time, and would evict each
+// other from the caches if they were powers of two apart.
 struct OrcaBuffer {
   void* data;
   int64_t stride;
@@ -58,7 +58,7 @@ struct OrcaDecoderCall {
   void* hidden;         // [num_tokens, hidden_size]: the embeddings; overwritten
   const float* cosines;  // [num_tokens, rotary_size]
   const float* sines;
-  const int64_t* rows;  // [num_rows] of the stream, rising, whose logits are wanted
+  const int64_t* rows;  // [num_rows] of the stream, ascending, whose logits are wanted
   void* logits;         // [num_rows, head->n]
   OrcaBuffer normed;     // [num_tokens, hidden_size]
   OrcaBuffer projected;  // [num_tokens, (num_heads + 2 * num_kv_heads) * head_size]
@@ -66,11 +66,11 @@ struct OrcaDecoderCall {
   OrcaBuffer gate_up;    // [num_tokens, 2 * intermediate_size]
   OrcaBuffer gated;      // [num_tokens, intermediate_size]
   OrcaBuffer change;     // [num_tokens, hidden_size]
-  // For the rows of one adapter at a time, contiguous: the input of a linear layer, the result of `down`, that of `up`.
+  // For the rows of one adapter at a time, contiguous: the input of a linear layer, the results of `down` and of `up`.
   void* gathered;
   void* inner;
   void* added;
-  // Of each layer, but for query, key, value and output with their strides, which are set here.
+  // One per layer, without query, key, value and output and their strides, which are set here.
   const OrcaAttention* attention;
   const OrcaAdapter* adapters;  // [num_adapters]
   int64_t num_tokens, num_rows, num_adapters;

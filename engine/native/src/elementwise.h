@@ -1,4 +1,4 @@
-// What lies between the linear layers: RMSNorm, gated activations, rotary positions.
+// The operators between linear layers: RMSNorm, gated activations, rotary positions.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace orca {
 
-// rows x parts vectors in BF16 or F32, strides in elements: tokens and heads, say.
+// rows x parts vectors in BF16 or F32, e.g. tokens and heads; strides in elements.
 struct Vectors {
     void* data;
     int64_t rows;
@@ -19,10 +19,10 @@ struct Vectors {
     int32_t format;
 };
 
-// All compute the share of one of `threads` threads, without a barrier inside; sums are float32, and rounded once.
+// All functions compute the share of one of `threads` threads, without a barrier; sums are float32, rounded once.
 
-// y = x / sqrt(mean(x^2) + eps) * weight over `width` values. With a residual (or null) x is added to it before, in
-// place and rounded: the stream that the next layer adds to.
+// y = x / sqrt(mean(x^2) + eps) * weight over `width` values. If `residual` is not null, x is first added to it in
+// place, rounded: it is the stream to which the next layer adds.
 void rms_norm_team(
     const Vectors& x, const Vectors* residual, const Vectors& y, const float* weight, int64_t width, float eps,
     int thread, int threads);
@@ -31,15 +31,15 @@ void rms_norm_team(
 void gated_team(
     const Rows& gate, const Rows& up, const Rows& y, int64_t width, int32_t activation, int thread, int threads);
 
-// What `rms_norm_team` does without a residual.
+// The arguments of `rms_norm_team` without a residual.
 struct Norm {
     const float* weight;
     int64_t width;
     float eps;
 };
 
-// In place: the first `width` values turned by the row's angles, value i together with i + width / 2, behind the norm, if
-// any (or null); cos and sin are [rows, width] in F32.
+// In place: apply the norm, if not null, then rotate the first `width` values by the row's angles, value i paired with
+// i + width / 2; cos and sin are [rows, width] in F32.
 void rotary_team(
     const Vectors& x, const Norm* norm, const float* cos, const float* sin, int64_t width, int thread, int threads);
 

@@ -1,4 +1,4 @@
-// Fetching from memory ahead of time.
+// Prefetching from memory.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace orca {
 
-// What to bring into the second-level cache meanwhile: `lines` of 64 bytes per step, until the end.
+// Memory to prefetch into the second-level cache meanwhile: `lines` of 64 bytes per step, until the end.
 struct Fetch {
     const char* at;
     const char* end;

@@ -1,8 +1,8 @@
 // Linear layers with packed weights: y = x W^T + bias.
 //
 // One layout serves all row counts: panels of 32 columns, each contiguous over the whole depth. Within a panel, values
-// of successive depth stand together by 4 bytes: [K/2][32][2] bf16, [K][32] float32, [K/4][32][4] int8. That is what dot
-// product instructions read, and its 16-column halves are tiles of AMX. Depth is padded with zeros to whole tiles,
+// of successive depth are grouped by 4 bytes: [K/2][32][2] bf16, [K][32] float32, [K/4][32][4] int8. Dot product
+// instructions read this order, and its 16-column halves are AMX tiles. Depth is padded with zeros to whole tiles,
 // columns to whole panels.
 
 #pragma once
@@ -47,26 +47,26 @@ inline int64_t padded_depth(int32_t format, int64_t k) {
     return (k + tile - 1) / tile * tile;
 }
 
-// Distance of two panels in bytes.
+// Distance between two panels in bytes.
 inline int64_t panel_bytes(int32_t format, int64_t k) { return padded_depth(format, k) / packing(format) * PANEL * 4; }
 
-// Memory that a team shares: rows of x as the kernels read them, but for those that each thread packs for itself (AMX).
+// Memory that a team shares: rows of x as the kernels read them, except with AMX, where each thread packs its own.
 struct LinearWork {
     Scratch values;
     Scratch scales;
 
-    // Before the team begins: enough for m rows.
+    // Called before the team begins: reserve enough for m rows.
     void reserve(const Linear& linear, int64_t m);
 };
 
-// Called by all threads of a team, with the same work. y is complete when all are through. x has to be in the weight's
+// Called by all threads of a team, with the same work. y is complete when all have returned. x must be in the weight's
 // format, or for INT8 in BF16 or F32.
 void linear_team(const Linear& linear, const Rows& x, const Rows& y, LinearWork& work, Team& team, int thread);
 
-// Whether vector instructions compute it, and not the tile unit.
+// Whether vector instructions compute `linear` instead of the tile unit.
 bool by_vectors(const Linear& linear);
 
-// The share of one of `threads` threads of the rows of the weight: y[i] = W[ids[i]], an embedding that shares it.
+// The share of one of `threads` threads of an embedding that shares the weight: y[i] = W[ids[i]].
 void gather_team(const Linear& linear, const int64_t* ids, const Rows& y, int thread, int threads);
 
 }  // namespace orca

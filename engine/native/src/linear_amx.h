@@ -1,9 +1,9 @@
 // Linear layers by tiles (AMX): 32 rows times one panel, or up to 16 rows times two, four tiles of sums.
 //
-// Many rows: of each panel a part of the depth stays in the first-level cache while all rows pass, and the sums go and
-// come instead. Rows come from the second-level cache by loads that leave them no place in the first one. Each weight
-// comes from memory once for `BLOCK_ROWS` of them. Few rows: what counts is how fast weights come from memory, which two
-// panels at a time do, for the processor looks ahead in each of them.
+// Many rows: a part of each panel's depth stays in the first-level cache while all rows pass, and the sums are loaded and
+// stored instead. Rows are loaded from the second-level cache without occupying the first one. Each weight is read from
+// memory once per `BLOCK_ROWS` rows. Few rows: the speed of reading weights from memory decides, which is higher with two
+// panels at a time, because the processor prefetches in each of them.
 
 #pragma once
 
@@ -23,32 +23,32 @@
 
 namespace orca {
 
-constexpr int64_t TILE_BYTES = 64;  // of a row of a tile
+constexpr int64_t TILE_BYTES = 64;  // per row of a tile
 constexpr int64_t TILE = kTileRows * TILE_BYTES;
 constexpr int64_t GROUP_ROWS = 2 * kTileRows;
 constexpr int64_t GROUP_SUMS = GROUP_ROWS * PANEL;
-constexpr int64_t GROUP_LINES = 2 * TILE / 64;  // of a step of a group, or of a panel
+constexpr int64_t GROUP_LINES = 2 * TILE / 64;  // per step of a group, or of a panel
 constexpr int64_t BLOCK_ROWS = 512;
 constexpr int64_t CHUNK_BYTES = 1 << 20;  // of packed rows
-constexpr int64_t SUMS_BYTES = 1 << 20;   // that wait for the next chunk
+constexpr int64_t SUMS_BYTES = 1 << 20;   // of sums that wait for the next chunk
 constexpr int64_t NEAR_STEPS = 16;        // of a panel in the first-level cache
-constexpr int64_t MANY_GROUPS = 3;        // from so many on it pays
+constexpr int64_t MANY_GROUPS = 3;        // from this many on it pays off
 constexpr int64_t FEW_PANELS = 16;        // of few rows, before those that belong to them
-constexpr int64_t AHEAD_LINES = 10;       // of each of two panels, that are fetched before they are computed
-constexpr int64_t FAR_LINES = 5;          // of the next two, for each step of rows that find theirs in the cache
+constexpr int64_t AHEAD_LINES = 10;       // of each of two panels that are prefetched before they are computed
+constexpr int64_t FAR_LINES = 5;          // of the next two, for each step of rows whose panels are in the cache
 
 inline int64_t depth_steps(const Linear& linear) { return panel_bytes(linear.format, linear.k) / (kTileRows * PANEL * 4); }
 
-// Where a group of rows is, from some step on; distances in bytes.
+// The position of a group of rows, from some step on; distances in bytes.
 struct Group {
     const char* rows;
-    int64_t stride;  // of two rows
+    int64_t stride;  // between two rows
     int64_t step;    // to the next step
     int64_t below;   // to the lower 16 rows
 };
 
-// A block of rows as the kernels read them: [chunk of the depth][group of rows][step][2] tiles, or where they are. Up to 16
-// rows are tiles of so many.
+// A block of rows as the kernels read them: [chunk of the depth][group of rows][step][2] tiles, or the rows in place. Up
+// to 16 rows form tiles of that many rows.
 class TiledRows {
   public:
     TiledRows(char* memory, Range rows, int64_t steps)
@@ -65,8 +65,8 @@ class TiledRows {
         return (rows + GROUP_ROWS - 1) / GROUP_ROWS * steps * 2 * TILE;
     }
 
-    // From its rows of x, the first k of each, in BF16. Whole groups of many rows stay where they are, if the tile unit can
-    // read them there, and if they do not drive each other out of the caches.
+    // Pack the first k values of its rows of x, in BF16. Whole groups of many rows are read in place, if the tile unit can
+    // read them there, and if they do not evict each other from the caches.
     void pack(const Rows& x, int64_t k) {
         const char* from = static_cast<const char*>(x.data) + range_.begin * x.stride * 2;
         const int64_t stride = x.stride * 2, row_bytes = k * 2;
@@ -78,7 +78,7 @@ class TiledRows {
         pack(from, stride, row_bytes, direct_groups_ * GROUP_ROWS);
     }
 
-    // From rows of `row_bytes`, with zeros behind them; from the row `first` on.
+    // Pack rows of `row_bytes`, padded with zeros, from row `first` on.
     void pack(const char* from, int64_t stride_bytes, int64_t row_bytes, int64_t first = 0) {
         const int64_t whole = row_bytes / TILE_BYTES;
         from += first * stride_bytes;
@@ -98,7 +98,7 @@ class TiledRows {
         clear();
     }
 
-    // What is beyond the last row, in its tiles.
+    // Clear the tiles' rows beyond the last row.
     void clear() {
         if (size() <= kTileRows) return;
         const int64_t end = (size() + kTileRows - 1) / kTileRows * kTileRows;
@@ -112,7 +112,7 @@ class TiledRows {
         return at(row / GROUP_ROWS, step) + row % GROUP_ROWS * TILE_BYTES;
     }
 
-    // From a step on to the end of its chunk.
+    // The group from a step to the end of its chunk.
     Group group(int64_t index, int64_t step) const {
         if (index >= direct_groups_) return {at(index, step), TILE_BYTES, step_bytes_, TILE};
         const char* rows = direct_ + index * GROUP_ROWS * direct_stride_ + step * TILE_BYTES;
@@ -135,13 +135,13 @@ class TiledRows {
     char* const memory_;
     const Range range_;
     const int64_t steps_, groups_;
-    const int64_t step_bytes_;  // of few rows no more than they are, for they are to stay in the first-level cache
+    const int64_t step_bytes_;  // few rows are not padded, so that they stay in the first-level cache
     int64_t chunk_;
     const char* direct_ = nullptr;
     int64_t direct_stride_ = 0, direct_groups_ = 0;
 };
 
-// The tiles that products of so many rows need: whole ones from 16 on.
+// The tiles for products of that many rows: whole ones from 16 on.
 inline TileShapes shapes_of(int64_t rows) {
     TileShapes shapes;
     if (rows < kTileRows) std::fill_n(shapes.rows, 5, static_cast<uint8_t>(rows));  // four of sums and one of rows
@@ -155,8 +155,8 @@ inline TileShapes shapes_of(int64_t rows) {
         _tile_dpbf16ps(sum, a, b);        \
     }
 
-// The tiles 0 and 1 are sums [up to 16][PANEL] that go on those at `first`, or from 0 (null); 2 and 3 (`FOUR`) are others,
-// `apart` numbers from them.
+// Tiles 0 and 1 are sums [up to 16][PANEL] that continue those at `first`, or start from 0 (null); with `FOUR`, 2 and 3
+// are the sums `apart` numbers from them.
 template <bool FOUR> inline void load_sums(const float* first, int64_t apart) {
     constexpr int64_t ROW = PANEL * 4;
     if (first == nullptr) {
@@ -184,8 +184,8 @@ template <bool FOUR> inline void store_sums(float* first, int64_t apart) {
     }
 }
 
-// Some steps of 16 or 32 rows (`PAIR`) and of one panel: sums `to` [32][PANEL], of INT8 as int32, which go on `from` such,
-// or from 0.
+// Some steps of 16 or 32 rows (`PAIR`) and of one panel: sums `to` [32][PANEL], for INT8 as int32, which continue the sums
+// `from`, or start from 0.
 template <int32_t FORMAT, bool PAIR>
 void tiles_times_panel(const Group& x, const char* panel, int64_t steps, const float* from, Fetch& fetch, float* to) {
     constexpr int64_t ROW = PANEL * 4, LOWER = kTileRows * PANEL;
@@ -207,8 +207,8 @@ void tiles_times_panel(const Group& x, const char* panel, int64_t steps, const f
     store_sums<PAIR>(to, LOWER);
 }
 
-// One panel, or two that are `apart` bytes from each other, from some step on. They are fetched into the first-level cache:
-// what the tile unit brings from the second one holds up other lines on their way from memory.
+// One panel, or two that are `apart` bytes from each other, from some step on. They are prefetched into the first-level
+// cache: lines that the tile unit loads from the second one delay other lines on their way from memory.
 struct PanelPair {
     const char* first;
     int64_t apart;
@@ -226,7 +226,7 @@ struct PanelPair {
 };
 
 // Some steps of up to 16 rows and of one panel or two (`TWO`), added to sums [rows][PANEL] of each, which are `sums_apart`
-// numbers from each other; `fresh`: to 0. `COLD`: the panels come from memory. From `then` on the next ones are fetched.
+// numbers apart; with `fresh`, to 0. `COLD`: the panels are read from memory. The next ones are prefetched from `then` on.
 template <int32_t FORMAT, bool TWO, bool COLD>
 void tile_times_panels(
     const Group& x, PanelPair panels, PanelPair then, int64_t steps, bool fresh, float* sums, int64_t sums_apart) {
@@ -275,8 +275,8 @@ template <int32_t FORMAT> class TiledProduct {
     // How many panels it is best to compute before others.
     int64_t at_once() const { return many_ ? at_once_ : std::max(at_once_, FEW_PANELS); }
 
-    // `store(group, panel, sums)` for each group and panel, sums [rows][PANEL], panels in their order. Meanwhile the panel
-    // `then` is fetched, the next after these, if any (or -1).
+    // Call `store(group, panel, sums)` for each group and panel, sums [rows][PANEL], panels in order. Meanwhile `then`, the
+    // next panel after these (-1: none), is prefetched.
     template <class Store> void compute(Range columns, int64_t then, Store store) {
         static thread_local Scratch memory;
         const int64_t panel_sums = x_.groups() * GROUP_SUMS, width = many_ ? 1 : 2;
@@ -325,7 +325,7 @@ template <int32_t FORMAT> class TiledProduct {
         }
     }
 
-    // The first 16 rows bring the panels, the others find them in the second-level cache.
+    // The first 16 rows load the panels, the others find them in the second-level cache.
     template <class Store> void multiply_few(Range panels, Range chunk, const Fetch& fetch, float* sums, Store& store) {
         const int64_t panel_sums = x_.groups() * GROUP_SUMS, tiles = (x_.size() + kTileRows - 1) / kTileRows;
         const bool two = panels.end - panels.begin == 2, is_last = chunk.end == x_.steps();
@@ -350,8 +350,8 @@ template <int32_t FORMAT> class TiledProduct {
         waiting_sums_ = sums;
     }
 
-    // Sums of few rows wait for the next ones: who reads what a tile was just stored to waits itself, and asks memory for
-    // nothing meanwhile.
+    // Sums of few rows wait for the next ones: a read of memory to which a tile was just stored stalls, and nothing is
+    // requested from memory meanwhile.
     template <class Store> void put_waiting(Store& store) {
         for (int64_t panel = waiting_.begin; panel < waiting_.end; panel++) {
             for (int64_t group = 0; group < x_.groups(); group++, waiting_sums_ += GROUP_SUMS) {
@@ -371,7 +371,7 @@ template <int32_t FORMAT> class TiledProduct {
         }
     }
 
-    // What is to be computed after that chunk of the panels before `panel`.
+    // The memory to be computed after that chunk of the panels before `panel`.
     Fetch next(Range panels, int64_t panel, Range chunk, int64_t behind) const {
         if (panel < panels.end) return part(panel, chunk);
         if (chunk.end < x_.steps()) {
@@ -391,11 +391,11 @@ template <int32_t FORMAT> class TiledProduct {
     const bool many_;
     const int64_t lines_;
     int64_t at_once_;
-    Range waiting_{0, 0};  // panels whose sums have not been put yet
+    Range waiting_{0, 0};  // panels whose sums have not been stored yet
     float* waiting_sums_ = nullptr;
 };
 
-// A block of rows of sums into their places in y. `x_scales`: of the block's rows, of INT8.
+// Stores a block of rows of sums to y. `x_scales` are those of the block's rows, for INT8.
 template <int32_t FORMAT> class StoredRows {
   public:
     StoredRows(const Linear& linear, const TiledRows& x, const Rows& y, const float* x_scales)
@@ -417,8 +417,8 @@ template <int32_t FORMAT> class StoredRows {
     const float* const x_scales_;
 };
 
-// The same for few rows, by way of memory that is near: lines that go to many places one after the other hold up the weights
-// that come meanwhile. Each row gets its part of some panels in one piece.
+// The same for few rows, via a buffer that stays in the cache: stores to many scattered lines would delay the weights that
+// are being loaded. Each row gets its part of several panels in one piece.
 template <int32_t FORMAT> class GatheredRows {
   public:
     GatheredRows(const Linear& linear, const TiledRows& x, const Rows& y, Range columns, const float* x_scales)
@@ -466,7 +466,7 @@ template <int32_t FORMAT> class GatheredRows {
     char* lines_;         // [MOST_PANELS][rows] of them
 };
 
-// A block of rows times a range of panels, into y.
+// Write a block of rows times a range of panels to y.
 template <int32_t FORMAT>
 void block_times_panels(
     const Linear& linear, const TiledRows& x, const Rows& y, Range columns, const float* x_scales = nullptr) {
@@ -478,7 +478,7 @@ void block_times_panels(
     }
 }
 
-// Each thread packs what it reads: what another one has packed would come from that one's cache.
+// Each thread packs the rows that it reads: rows packed by another thread would come from that one's cache.
 template <int32_t FORMAT>
 void block_by_tiles(const Linear& linear, const Rows& x, const Rows& y, Range rows, Range columns) {
     static thread_local Scratch memory;

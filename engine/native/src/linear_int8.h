@@ -1,4 +1,4 @@
-// Rounding x to 8 bits, and sums of products back.
+// Rounds x to 8 bits, and scales sums of products back.
 
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace orca {
 
-// Rows of int8 (plus an offset), and what one step of each row is worth.
+// Rows of int8 (plus an offset), and the step size of each row.
 struct Quantized {
     const uint8_t* values;
     const float* scales;
@@ -32,7 +32,7 @@ template <class T> float quantize_row(const T* x, int64_t k, int32_t offset, uin
     for (int64_t i = 0; i < k; i += kLanes) {
         const int64_t count = std::min<int64_t>(k - i, kLanes);
         const f32x16 values = finite ? take_numbers(x + i, count) : f32x16{};
-        // Above 0 to cut off is to round down.
+        // Above 0, truncating rounds down.
         const i32x16 rounded = __builtin_convertvector(values * steps + 128.5f, i32x16) + (offset - 128);
         const u8x16 bytes = __builtin_convertvector(rounded, u8x16);
         std::memcpy(to + i, &bytes, count);
@@ -40,8 +40,8 @@ template <class T> float quantize_row(const T* x, int64_t k, int32_t offset, uin
     return finite ? most / 127.0f : NAN;
 }
 
-// In memory of this thread, until its next call: each row `depth` values, zeros behind the k of x. A row with an
-// infinite number or NaN comes out as NaN.
+// Quantize into memory of this thread, valid until its next call: `depth` values per row, zeros after the k of x. A row
+// with an infinite number or NaN becomes NaN.
 inline Quantized quantize_rows(const Rows& x, Range rows, int64_t depth, int32_t offset, int64_t k) {
     static thread_local Scratch value_memory, scale_memory;
     const int64_t count = rows.end - rows.begin;
@@ -57,7 +57,7 @@ inline Quantized quantize_rows(const Rows& x, Range rows, int64_t depth, int32_t
     return {values, scales};
 }
 
-// Sums of products, as T, of one row and panel, in place to float32; x had `offset` added to it.
+// Convert sums of products of one row and panel, as T, to float32 in place; x had `offset` added to it.
 template <class T>
 inline void scale_row(const Linear& linear, int64_t panel, int32_t offset, float x_scale, float* sums) {
     const float* scales = linear.scales + panel * PANEL;

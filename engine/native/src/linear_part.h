@@ -1,4 +1,4 @@
-// Which thread computes which part of a linear layer.
+// Distribution of a linear layer over threads.
 
 #pragma once
 
@@ -6,10 +6,10 @@
 
 namespace orca {
 
-constexpr int64_t FEWEST_PANELS = 16;  // of a thread, before rows are shared as well
+constexpr int64_t FEWEST_PANELS = 16;  // per thread, before rows are shared as well
 constexpr int64_t FEWEST_ROWS = 64;
 
-// The part of `rows`, or of blocks of them, and of the panels that falls to one thread.
+// One thread's part of the `rows`, or of blocks of them, and of the panels.
 struct Part {
     Range rows;
     Range columns;
@@ -17,7 +17,8 @@ struct Part {
     bool empty() const { return rows.begin == rows.end || columns.begin == columns.end; }
 };
 
-// Threads share columns, so that each weight is read once; where those are few, rows as well: in so many groups.
+// Threads share columns, so that each weight is read once. If columns are few, they share rows as well: returns the number
+// of groups.
 inline int64_t row_groups(int64_t m, int64_t columns, int64_t threads) {
     int64_t groups = 1;
     while (threads % (groups * 2) == 0 && m / (groups * 2) >= FEWEST_ROWS && columns * groups / threads < FEWEST_PANELS) {

@@ -1,4 +1,4 @@
-// What becomes of accumulated sums: bias, rounding, the place in y.
+// Stores accumulated sums: adds the bias, rounds, and writes them to y.
 
 #pragma once
 
@@ -21,7 +21,7 @@ template <class T> inline void store_row(const float* sums, const float* bias, T
     }
 }
 
-// One row of one panel, from `to` on, in a format of rows; `sums` are PANEL values.
+// Store one row of one panel from `to` on, in a format of rows; `sums` are PANEL values.
 inline void store_row(const Linear& linear, int64_t panel, const float* sums, int32_t format, void* to) {
     const int64_t column = panel * PANEL;
     const int64_t count = linear.n - column < PANEL ? linear.n - column : PANEL;
@@ -44,13 +44,13 @@ inline void store_row(const Linear& linear, int64_t panel, const float* sums, in
     }
 }
 
-// Where those of one row and one panel have their place in y.
+// The address of one row and panel in y.
 inline char* place_of(const Rows& y, int64_t row, int64_t panel) {
     const int64_t index = row * y.stride + panel * PANEL;
     return static_cast<char*>(y.data) + index * (y.format == BF16 ? sizeof(bf16) : sizeof(float));
 }
 
-// The same in its place in y.
+// The same, stored to its address in y.
 inline void store_row(const Linear& linear, const Rows& y, int64_t row, int64_t panel, const float* sums) {
     store_row(linear, panel, sums, y.format, place_of(y, row, panel));
 }

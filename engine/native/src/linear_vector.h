@@ -35,7 +35,7 @@ typedef int32_t LooseInts __attribute__((vector_size(4 * WIDTH), aligned(4)));
 
 constexpr int64_t PREFETCH_BYTES = 4096;
 
-constexpr int64_t STEP_BYTES = PANEL * 4;  // of a panel
+constexpr int64_t STEP_BYTES = PANEL * 4;  // per step of a panel
 
 // How each format of weights multiplies. `Input` is what a `Row` of x is packed as, STEP of them per step; a step of
 // the panel is WIDER times STEP_BYTES. `Widened`, if not void, does the same with a panel that was prepared for it.
@@ -85,7 +85,7 @@ inline WidePairs widen_pairs(const char* at) {
     return {(Floats)(pairs << 16), (Floats)(pairs & static_cast<int32_t>(0xffff0000))};
 }
 
-// Of a panel in float32: in a step the even numbers of each pair, and behind them the odd ones.
+// For a panel in float32: a step has the even numbers of each pair, followed by the odd ones.
 struct WideDot {
     using Input = float;
     using Sum = Floats;
@@ -126,7 +126,7 @@ struct BfloatDot : AsPacked {
 #endif
 
 #ifdef __AVX512VNNI__
-// x with 128 added: the instruction multiplies unsigned by signed.
+// x with 128 added, because the instruction multiplies unsigned by signed numbers.
 struct ByteDot : AsPacked {
     using Input = uint8_t;
     using Sum = Ints;
@@ -166,7 +166,7 @@ struct ByteDot : AsPacked {
 };
 #endif
 
-// Weights of one step stay in registers, and rows pass by: the other way round there would be more rows than registers.
+// Weights of one step stay in registers while rows pass; the other way round there would be more rows than registers.
 template <class Dot, int R, int C>
 inline void add_step(const char* weights, const typename Dot::Input* x, typename Dot::Sum (&sums)[R][C]) {
     using Weight = typename Dot::Weight;
@@ -180,8 +180,8 @@ inline void add_step(const char* weights, const typename Dot::Input* x, typename
     }
 }
 
-// The sums of R rows and C vectors of columns, over `steps` steps. `x` is a packed block. With FETCH, what comes next is
-// fetched meanwhile; else the panel itself comes from memory, and is fetched some way ahead.
+// The sums of R rows and C vectors of columns, over `steps` steps. `x` is a packed block. With FETCH, the next panel is
+// prefetched meanwhile; otherwise the panel itself is read from memory, and prefetched some distance ahead.
 template <class Dot, int R, int C, bool FETCH>
 inline void sum_up(const char* panel, const typename Dot::Input* x, int64_t steps, Fetch& fetch, float* sums) {
     constexpr int CHAINS = R * C <= 2 ? 4 : R * C <= 4 ? 2 : 1;  // enough independent sums to hide their latency
@@ -242,7 +242,7 @@ void block_times_panel(
 
 typedef uint32_t Fours __attribute__((vector_size(16)));
 
-// Four steps of four rows: what a row has side by side comes to stand `rows` apart.
+// Transpose four steps of four rows: adjacent steps of a row end up `rows` apart.
 inline void turn_fours(const char* x, int64_t stride_bytes, int64_t rows, char* to) {
     Fours a, b, c, d;
     std::memcpy(&a, x, 16);
@@ -257,7 +257,7 @@ inline void turn_fours(const char* x, int64_t stride_bytes, int64_t rows, char* 
     for (int step = 0; step < 4; step++) std::memcpy(to + step * rows * 4, turned + step, 16);
 }
 
-// Rows of numbers of which a step has 4 bytes.
+// Pack rows whose steps have 4 bytes.
 inline void pack_steps(const char* x, int64_t stride_bytes, int64_t rows, int64_t steps, char* to) {
     const int64_t four_rows = rows / 4 * 4, four_steps = steps / 4 * 4;
     for (int64_t row = 0; row < rows; row++) {
@@ -274,7 +274,7 @@ inline void pack_steps(const char* x, int64_t stride_bytes, int64_t rows, int64_
     }
 }
 
-// A block of rows in the order in which kernels read it, [steps][rows][STEP], with zeros behind the k of x.
+// Pack a block of rows in the order in which kernels read it, [steps][rows][STEP], with zeros after the k of x.
 template <class Dot, class T>
 void pack_block(const T* x, int64_t x_stride, int64_t rows, int64_t k, typename Dot::Input* to) {
     using Input = typename Dot::Input;
@@ -302,7 +302,7 @@ void pack_block(const T* x, int64_t x_stride, int64_t rows, int64_t k, typename 
     }
 }
 
-// Rows that the whole team packs together, block after block, and then reads.
+// Rows that the whole team packs together, block by block, and then reads.
 template <class Dot> class PackedRows {
   public:
     using Input = typename Dot::Input;
@@ -326,8 +326,8 @@ template <class Dot> class PackedRows {
         for (int64_t index = part.begin; index < part.end; index++) pack(rows(index));
     }
 
-    // PANEL columns of the rows of a block, from `column` on, which otherwise `pack` would take from x: [rows][PANEL]. k
-    // is a whole number of panels.
+    // Write PANEL columns of the rows of a block, from `column` on, directly instead of packing them from x: [rows][PANEL].
+    // k is a whole number of panels.
     template <class T> void put(Range rows, int64_t column, const T* from) {
         const int64_t count = rows.end - rows.begin;
         pack_block<Dot>(from, PANEL, count, PANEL, values(rows) + column * count);
@@ -363,7 +363,7 @@ template <class Dot> class PackedRows {
     float* const scales_;
 };
 
-// Blocks of rows, packed for `Dot` or for what is widened to `Kernel`, times the panel that `at` has.
+// Blocks of rows, packed for `Dot`, times the panel at `at`, which may be widened for `Kernel`.
 template <class Kernel, class Dot, class Store>
 inline void blocks_times(
     const Linear& linear, const PackedRows<Dot>& x, Range blocks, int64_t panel, const char* at, Fetch& fetch,
@@ -383,26 +383,26 @@ inline void blocks_times(
     }
 }
 
-// From so many blocks of rows on it pays to widen a panel once for all of them, if what comes of it stays near: blocks of
-// fewer rows read it more often, by processors that mostly have less of a second-level cache.
+// From this many blocks of rows on it pays off to widen a panel once for all of them, if the result stays in the cache:
+// smaller blocks read it more often, on processors that mostly have a smaller second-level cache.
 constexpr int64_t BLOCKS_TO_WIDEN = 6;
 constexpr int64_t MOST_WIDENED = WIDTH == 16 ? 1 << 19 : 1 << 17;  // bytes
 
-// Of this thread, until its next call.
+// Memory of this thread, valid until its next call.
 inline char* widened_memory(int64_t bytes) {
     static thread_local Scratch memory;
     return memory.get<char>(bytes);
 }
 
-// A range of blocks of packed rows times one panel: `store(rows, sums)` for each of them, sums [rows][PANEL]. Meanwhile
-// the panel `next` is fetched, if any (or -1).
+// Multiply a range of blocks of packed rows by one panel: `store(rows, sums)` for each block, sums [rows][PANEL]. Meanwhile
+// the panel `next` (-1: none) is prefetched.
 template <class Dot, class Store>
 void blocks_times_panel(
     const Linear& linear, const PackedRows<Dot>& x, Range blocks, int64_t panel, int64_t next, Store store) {
     const int64_t width = panel_bytes(linear.format, linear.k), count = blocks.end - blocks.begin;
     const char* weight = static_cast<const char*>(linear.weight);
     const char* fetched = weight + std::max<int64_t>(next, 0) * width;
-    // The first block would wait for memory while the others have nothing to fetch: they share it.
+    // The first block would wait for memory while the others have nothing to prefetch: all share the prefetching.
     Fetch fetch{fetched, next < 0 ? fetched : fetched + width, (STEP_BYTES / 64 + count - 1) / count};
     const char* at = weight + panel * width;
     if constexpr (!std::is_void_v<typename Dot::Widened>) {
@@ -417,7 +417,7 @@ void blocks_times_panel(
     blocks_times<Dot>(linear, x, blocks, panel, at, fetch, store);
 }
 
-// The same with a range of panels, into y.
+// The same for a range of panels, written to y.
 template <class Dot>
 void blocks_times_panels(const Linear& linear, const PackedRows<Dot>& x, const Rows& y, Range blocks, Range columns) {
     for (int64_t panel = columns.begin; panel < columns.end; panel++) {

@@ -1,4 +1,4 @@
-// Gated MLPs by tiles (AMX): what is between the two layers is packed for the second one as it comes.
+// Gated MLPs by tiles (AMX): the output of the first layer is packed for the second one as it is computed.
 
 #pragma once
 
@@ -26,7 +26,7 @@ class TiledMlp {
         closed_ = part_of(x.m, blocks_, panels(mlp.down->n), thread, threads);
     }
 
-    // The share of one thread of the first layer; all of it has to be there before the second.
+    // One thread's share of the first layer, all of which must be complete before the second.
     void open() {
         if (opened_.empty()) return;
         for (int64_t index = opened_.rows.begin; index < opened_.rows.end; index++) open(rows(index));

@@ -1,4 +1,4 @@
-// How numbers are kept: bfloat16 and float32.
+// Number formats: bfloat16 and float32.
 
 #pragma once
 
@@ -18,7 +18,7 @@ inline float widen(bf16 value) {
     return wide;
 }
 
-// To the nearest, ties to even; NaN stays NaN.
+// Round to nearest, ties to even; NaN stays NaN.
 inline bf16 narrow(float value) {
     uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);

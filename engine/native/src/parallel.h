@@ -18,11 +18,11 @@ inline void pause() {
 #endif
 }
 
-// What the threads of one parallel region share.
+// The state that the threads of one parallel region share.
 class Team {
  public:
-  // All threads arrive before any goes on. Short waits spin. Who waits longer sleeps, for somebody may have been put off
-  // the core of one who computes: a core that falls idle takes that one over, which a core that waits does not.
+  // All threads arrive before any continues. Short waits spin. A thread that waits longer sleeps, because a computing
+  // thread may have been descheduled: an idle core picks that thread up, a spinning one does not.
   void barrier() {
     const uint32_t now = phase_.load(std::memory_order_relaxed);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
@@ -41,10 +41,10 @@ class Team {
     asleep_.fetch_sub(1);
   }
 
-  // The next piece of work that nobody has taken; counts from 0 again after each barrier.
+  // Take the next piece of work; counts from 0 again after each barrier.
   int64_t take() { return next_.fetch_add(1, std::memory_order_relaxed); }
 
-  // What will be taken next, by whoever comes first.
+  // The piece that will be taken next, by any thread.
   int64_t next() const { return next_.load(std::memory_order_relaxed); }
 
   int size = 1;
@@ -58,7 +58,7 @@ class Team {
   alignas(64) std::atomic<int64_t> next_{0};
 };
 
-// Have `work(team, thread)` done by at most `threads` threads.
+// Run `work(team, thread)` on at most `threads` threads.
 template <class Work>
 inline void run_team(int threads, Work work) {
   Team team;

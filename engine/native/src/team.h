@@ -1,4 +1,4 @@
-// Sharing work among the threads of a team, and memory of their own.
+// Sharing work among the threads of a team, and their scratch memory.
 
 #pragma once
 
@@ -13,12 +13,12 @@ struct Range {
     int64_t end;
 };
 
-// The part of `total` things that falls to one of `threads`.
+// One thread's part of `total` items.
 inline Range share(int64_t total, int64_t thread, int64_t threads) {
     return {total * thread / threads, total * (thread + 1) / threads};
 }
 
-// Memory of one thread or of a team, aligned to pages, kept from call to call; its content is not.
+// Memory of one thread or of a team, aligned to pages. The memory is kept from call to call, its content is not.
 class Scratch {
   public:
     Scratch() = default;

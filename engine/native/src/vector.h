@@ -1,4 +1,4 @@
-// Sixteen numbers at a time, by the compiler's vector extension: one source for AVX2, AVX-512 and what comes.
+// Sixteen numbers at a time, by the compiler's vector extension: one source for AVX2, AVX-512 and later ones.
 
 #pragma once
 
@@ -25,7 +25,7 @@ constexpr int kLanes = 16;
 
 #if defined(__AVX512F__)
 constexpr int kRegisterLanes = 16;
-constexpr bool kManyRegisters = true;  // 32 of a whole vector, where AVX2 has 16 of half a one
+constexpr bool kManyRegisters = true;  // 32 registers of a whole vector; AVX2 has 16 of half a vector
 #else
 constexpr int kRegisterLanes = 8;
 constexpr bool kManyRegisters = false;
@@ -52,8 +52,7 @@ inline To bits(From from) {
   return to;
 }
 
-// Vectors as registers hold them. Of those that are wider than a register the compiler keeps arrays in memory, sums of a
-// loop among them.
+// Vectors as registers hold them. The compiler keeps arrays of wider vectors in memory, including the sums of a loop.
 template <class Number>
 struct InRegisters {
   typedef Number Part __attribute__((vector_size(4 * kRegisterLanes)));
@@ -77,7 +76,7 @@ inline void store_parts(void* to, const InRegisters<Number>& vector) {
   for (int part = 0; part < kParts; ++part) store(static_cast<char*>(to) + part * 4 * kRegisterLanes, vector.parts[part]);
 }
 
-// What `compute` makes of each register of `vectors`. Comparisons of wider vectors are done number by number.
+// Apply `compute` to each register of `vectors`: comparisons of wider vectors would be done number by number.
 template <class Compute, class... Vectors>
 inline f32x16 by_registers(Compute compute, Vectors... vectors) {
   InRegisters<float> made;
@@ -98,7 +97,7 @@ inline f32x16 splat(float value) { return f32x16{} + value; }
 
 inline i32x16 lane_numbers() { return i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 
-// To the nearest, ties to even; what is not a number stays that.
+// Round to nearest, ties to even; NaN stays NaN.
 inline u32x16 to_bf16(f32x16 values) {
   u32x16 raw = bits<u32x16>(values);
   u32x16 rounded = (raw + 0x7fffu + (raw >> 16 & 1u)) >> 16;
@@ -117,7 +116,7 @@ inline void store_bf16(uint16_t* to, f32x16 values) {
 #endif
 }
 
-// `count` numbers, at most a vector of them; the lanes behind them are 0, and are not stored.
+// `count` numbers, at most one vector; the other lanes are 0, and are not stored.
 inline f32x16 take_numbers(const float* from, int64_t count) {
   if (count == kLanes) return load<f32x16>(from);
   f32x16 taken{};
@@ -196,7 +195,7 @@ inline InRegisters<float>::Part exp_of_part(InRegisters<float>::Part x) {
 // e^x to about one unit in the last place; 0 below -87, and no larger than e^88.
 inline f32x16 exp_of(f32x16 x) {
 #if defined(__AVX512F__)
-  // Taken this way round the limits let through what is not a number.
+  // In this order of operands the limits let NaN through.
   const __m512 inside = _mm512_min_ps(_mm512_set1_ps(88.0f), _mm512_max_ps(_mm512_set1_ps(-120.0f), (__m512)x));
   const __m512 whole = _mm512_roundscale_ps(_mm512_mul_ps(inside, _mm512_set1_ps(1.44269504088896341f)), 0);
   __m512 rest = _mm512_fnmadd_ps(whole, _mm512_set1_ps(0.693359375f), inside);
@@ -212,16 +211,16 @@ inline f32x16 exp_of(f32x16 x) {
 }
 
 #if defined(__AVX512DQ__)
-// 2^x for x up to 0, to 5e-6 of itself; 0 below -150.
+// 2^x for x up to 0, with a relative error of 5e-6; 0 below -150.
 inline f32x16 power_of_two(f32x16 x) {
-  // Taken this way round the limit lets through what is not a number.
+  // In this order of operands the limit lets NaN through.
   const __m512 inside = _mm512_max_ps(_mm512_set1_ps(-200.0f), (__m512)x);
   const __m512 rest = _mm512_reduce_ps(inside, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // from 0 to 1
   __m512 power = _mm512_set1_ps(1.3534167e-2f);
   for (float factor : {5.2011464e-2f, 2.4144275e-1f, 6.9300383e-1f, 1.0000026f}) {
     power = _mm512_fmadd_ps(power, rest, _mm512_set1_ps(factor));
   }
-  return (f32x16)_mm512_scalef_ps(power, inside);  // which takes the whole part alone
+  return (f32x16)_mm512_scalef_ps(power, inside);  // which uses only the integer part
 }
 #endif
 
