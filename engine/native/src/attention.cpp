@@ -16,10 +16,10 @@
 namespace orca {
 namespace {
 
-constexpr int64_t kBand = 32;       // of them, that are computed together: what they do not see is passed over
-constexpr int64_t kRowsForTiles = 8;  // from so many on the tile unit is faster than products of vectors
-constexpr int kAhead = 4;           // tiles that are fetched from memory before they are computed
-constexpr int kPairAhead = 2;       // the same for the tile unit, which has two fetched in turn; at most kAhead
+constexpr int64_t kBand = 32;       // rows computed together: tiles that none of them sees are skipped
+constexpr int64_t kRowsForTiles = 8;  // from this many on the tile unit is faster than vector products
+constexpr int kAhead = 4;           // tiles that are prefetched before they are computed
+constexpr int kPairAhead = 2;       // the same for the tile unit, which prefetches two alternately; at most kAhead
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 // A running softmax: the largest score, the sum of the weights, and the weighted sum of the values.
@@ -44,8 +44,8 @@ struct Ahead {
   int64_t stride;
 };
 
-// Two such tiles, line by line in turn, which memory answers faster than one after the other; into the first-level cache,
-// since what the tile unit would have to bring from the second one holds up other lines on their way.
+// Two such tiles, alternating line by line, which memory serves faster than one after the other. They are prefetched into
+// the first-level cache, since lines that the tile unit loads from the second one delay other lines on their way.
 struct PairAhead {
   Ahead first, second;
 
@@ -53,7 +53,7 @@ struct PairAhead {
 #pragma GCC unroll 1
     for (int64_t line = 0; line < lines; ++line) {
       __builtin_prefetch(first.at, 0, 3);
-      asm volatile("" : "+r"(second.at));  // side by side they come slower, as those of linear_amx.h do
+      asm volatile("" : "+r"(second.at));  // adjacent prefetches are slower, as in linear_amx.h
       __builtin_prefetch(second.at, 0, 3);
       first.at += first.stride;
       second.at += second.stride;
@@ -61,7 +61,7 @@ struct PairAhead {
   }
 };
 
-// What a thread computes in; it keeps its memory from call to call.
+// The working memory of a thread, kept from call to call.
 struct Memory {
   std::vector<Tile> tiles;
   std::vector<Ahead> ahead;
@@ -85,8 +85,8 @@ class Attention {
         steps_(kFormat == F32 ? keys_.size : keys_.size / 2),
         sum_stride_(values_.padded + kLanes) {}
 
-  // Some key heads of a piece, side by side as their blocks are, or one after the other where each has many rows. `next` and
-  // its heads are what this thread is likely to compute then.
+  // Compute some key heads of a piece, together as their blocks are adjacent, or one after the other if each has many rows.
+  // `next` and its heads are what this thread will probably compute next.
   void compute(const Piece& piece, Range heads, float* partials, const Piece& next, Range next_heads) {
     for (Range left = heads; left.begin < left.end;) {
       const Range together = first_together(piece, left);
@@ -97,7 +97,7 @@ class Attention {
     }
   }
 
-  // Put the parts of a context together; `piece` is the first of them.
+  // Combine the parts of a context; `piece` is the first of them.
   void combine(const Piece& piece, int64_t head, float* partials) {
     heads_ = {head, head + 1};
     rows_ = (piece.last - piece.first) * group_;
@@ -119,7 +119,7 @@ class Attention {
     finish(piece, whole);
   }
 
-  // Floats that the parts of all key heads take.
+  // Number of floats for the parts of all key heads.
   int64_t partial_floats(int64_t vectors) const { return call_.num_kv_heads * vectors * (sum_stride_ + 2); }
 
  private:
@@ -128,7 +128,7 @@ class Attention {
   static constexpr int kUnit = Products::kUnit;
   static constexpr int kTogether = Products::kTogether;
 
-  // Of some key heads of a piece those that are computed side by side.
+  // The first of some key heads of a piece that are computed together.
   Range first_together(const Piece& piece, Range heads) const {
     const int64_t rows = (piece.last - piece.first) * group_, most = by_tiles(rows) ? 1 : std::max<int64_t>(kBand / rows, 1);
     return {heads.begin, std::min(heads.begin + most, heads.end)};
@@ -165,7 +165,7 @@ class Attention {
     piece.parts == 1 ? finish(piece, running) : keep(piece, running, partials);
   }
 
-  // What was computed of a part of the context, until all parts are there.
+  // Keep the result of a part of the context until all parts are computed.
   void keep(const Piece& piece, const Running& running, float* partials) const {
     for (int64_t head = heads_.begin; head < heads_.end; ++head) {
       const Running place = partial(partials, head, piece.partial);
@@ -178,14 +178,14 @@ class Attention {
 
   int64_t all_rows() const { return rows_ * (heads_.end - heads_.begin); }
 
-  // Of a key head, from the vector `first` on.
+  // The partial result of a key head, from vector `first` on.
   Running partial(float* partials, int64_t head, int64_t first) const {
-    const int64_t vectors = round_up(rows_, kLanes);  // so that sums begin with a line of the cache
+    const int64_t vectors = round_up(rows_, kLanes);  // so that sums begin at a cache line
     float* place = partials + partial_floats(first) + head * vectors * (sum_stride_ + 2);
     return {place, place + vectors, place + 2 * vectors};
   }
 
-  // The query vectors of a piece, one per row: for each key head its heads of a token side by side.
+  // Prepare the query vectors of a piece, one per row: for each key head its query heads of a token are adjacent.
   void prepare(const Piece& piece) {
     const int64_t rows = round_up(all_rows(), kLanes);  // whole tiles
     query_ = memory_.query.get<float>(rows * keys_.size);
@@ -205,7 +205,7 @@ class Attention {
     }
   }
 
-  // Of so many rows that are computed together step by step: one pointer leads to all of them.
+  // Interleave rows that are computed together step by step, so that one pointer reaches all of them.
   void interleave(int64_t row) {
     float* group = query_ + row * steps_ * kUnit;
     float* rows = memory_.group.get<float>(kTogether * steps_ * kUnit);
@@ -217,7 +217,7 @@ class Attention {
     }
   }
 
-  // Of a row: which of the key heads, its query head, its token in the stream and that token's position.
+  // For a row: its key head, its query head, its token in the stream, and that token's position.
   int64_t head_of(int64_t row) const { return row / rows_; }
   int64_t query_head(int64_t row) const { return (heads_.begin + head_of(row)) * group_ + row % group_; }
   int64_t token_of(const Piece& piece, int64_t row) const {
@@ -237,7 +237,7 @@ class Attention {
     put_row(query_, row, keys_.size, wide_);
   }
 
-  // A row of `size` factors, as the dot product takes them: bfloat16, or as they are.
+  // Write a row of `size` factors as the dot product reads them: bfloat16, or unchanged.
   static void put_row(float* rows, int64_t row, int64_t size, const float* factors) {
     if constexpr (kDot) {
       uint16_t* halves = reinterpret_cast<uint16_t*>(rows) + row * size;
@@ -249,7 +249,7 @@ class Attention {
     }
   }
 
-  // Of a key head, that of the slot of `position`.
+  // The tile of a key head with the slot of `position`.
   Tile tile_at(const Piece& piece, int64_t head, int64_t position) const {
     const int32_t* table = call_.tables + piece.span * call_.table_width;
     const int64_t block = table[position / call_.block_size] * call_.num_kv_heads + head;
@@ -261,7 +261,7 @@ class Attention {
             call_.key_scales + scale, call_.value_scales + scale, start, slots};
   }
 
-  // The tiles of the first key head from `position` on, as many as a chunk holds; the position behind them.
+  // Collect the tiles of the first key head from `position` on, as many as a chunk holds; return the position after them.
   int64_t collect_tiles(const Piece& piece, int64_t position) {
     tiles_.clear();
     while (position < piece.end && int64_t(tiles_.size()) < kChunk / kTile) {
@@ -271,7 +271,7 @@ class Attention {
     return position;
   }
 
-  // What is read from memory, in that order: keys, values, and the first keys of the piece that is next, from `position` on.
+  // Collect what is read from memory, in order: keys, values, and the first keys of the next piece, from `position` on.
   void collect_ahead(const Piece& next, Range next_heads, int64_t position) {
     ahead_.clear();
     const Range all{0, int64_t(tiles_.size())};
@@ -293,16 +293,16 @@ class Attention {
   }
 
 #if defined(__AMX_BF16__)
-  // Whether the tile unit computes so many rows of a key head.
+  // Whether the tile unit computes that many rows of a key head.
   bool by_tiles(int64_t rows) const { return kDot && rows >= kRowsForTiles && keys_.size % kTileDepth == 0; }
 
-  // Whether it computes fewer of them, too: a product of few rows takes it less time than whole tiles do.
+  // Whether it computes fewer rows, too: a product of few rows takes less time than one of whole tiles.
   bool few_by_tiles() const {
     return kDot && kFormat == BF16 && !by_tiles(rows_) && keys_.size % kTileDepth == 0 && values_.size % kLanes == 0;
   }
 
-  // Tiles for that many rows of a key head: 0 of scores, 1 of queries, 2 of keys; 3 of weights, 4 of values, 5 of their sums.
-  // 0 rows: whole ones, for anything.
+  // Shape tiles for that many rows of a key head: 0 scores, 1 queries, 2 keys; 3 weights, 4 values, 5 their sums. 0 rows:
+  // whole tiles, for any use.
   void shape_tiles(int64_t rows) {
     if (rows == shaped_) return;
     shaped_ = rows;
@@ -335,7 +335,7 @@ class Attention {
     const int64_t pair_bytes = values_.size * 4;
     for (int64_t index = tiles.begin; index < tiles.end; ++index) {
       PairAhead ahead = pair_ahead(head, index, true, values_.size / 2);
-      if (tiles_[index].slots < kTile) {  // behind them there may be anything
+      if (tiles_[index].slots < kTile) {  // the slots after them are undefined
         ahead.fetch(values_.size / 4);
         for (Range left = rows; left.begin < left.end;) left.begin += add_values(head, left, {index, index + 1}, values, false);
         continue;
@@ -353,7 +353,7 @@ class Attention {
     }
   }
 
-  // Keys lie as the tile unit takes them, but for those that have to be widened.
+  // Keys are laid out as the tile unit reads them, but some formats must be widened.
   void widen_keys() {
     if constexpr (kFormat != BF16) {
       const int64_t tile_bytes = kTile * keys_.size * 2;
@@ -368,7 +368,7 @@ class Attention {
     }
   }
 
-  // Values are laid side by side: the tile unit wants 32 token slots at once.
+  // Lay values out side by side: the tile unit needs 32 token slots at once.
   void lay_values() {
     const int64_t slots = round_up(int64_t(tiles_.size()) * kTile, kTileDepth);
     laid_ = memory_.values.get<uint32_t>(slots / 2 * sum_stride_);
@@ -426,8 +426,8 @@ class Attention {
   void add_by_tiles(float*) {}
 #endif
 
-  // Of the tiles, from the first that any row of the band sees to the last; from an even one on, for values are laid in
-  // pairs of tiles. A band of several key heads has all rows of each.
+  // The tiles from the first to the last that any row of the band sees, starting at an even one, because values are laid
+  // out in pairs of tiles. A band of several key heads has all rows of each.
   Range visible_tiles(const Piece& piece) const {
     const int64_t first = first_visible(call_, position_of(piece, band_.begin));
     const int64_t last = position_of(piece, band_.end - 1);
@@ -442,7 +442,7 @@ class Attention {
     return {tile_from(first) / 2 * 2, end};
   }
 
-  // The band against all of its tiles.
+  // Visit all tiles of the band.
   template <class Visit>
   void visit_heads(Visit visit) const {
     if (heads_.end - heads_.begin == 1) return visit(0, band_, seen_);
@@ -451,8 +451,8 @@ class Attention {
     });
   }
 
-  // Tiles of several key heads, those of two blocks in turn: each block is read in the order of memory, and two such streams
-  // come faster than one.
+  // Visit tiles of several key heads, alternating between two blocks: each block is read in memory order, and two such
+  // streams are faster than one.
   template <class Visit>
   static void visit_tiles(Range heads, Range tiles, Visit visit) {
     for (int64_t index = tiles.begin; index < tiles.end; index += 2) {
@@ -482,12 +482,12 @@ class Attention {
     });
   }
 
-  // What is read some tiles after that of a key head: keys, or `values`.
+  // The memory that is read some tiles after this one of a key head: keys, or `values`.
   const Ahead* ahead_of(int64_t head, int64_t index, bool values) const {
     return &ahead_[entry_of(head, index, values) + kAhead];
   }
 
-  // Of two such tiles of `lines` lines each one half, for the first of two that are computed, the other half for the second.
+  // One half of two such tiles of `lines` lines for the first of two computed tiles, the other half for the second.
   PairAhead pair_ahead(int64_t head, int64_t index, bool values, int64_t lines) const {
     const int64_t entry = entry_of(head, index, values), done = entry % 2 * (lines / 2);
     PairAhead pair{ahead_[entry / 2 * 2 + kPairAhead], ahead_[entry / 2 * 2 + kPairAhead + 1]};
@@ -496,7 +496,7 @@ class Attention {
     return pair;
   }
 
-  // In the order of visit_tiles.
+  // The index of a tile in the order of visit_tiles.
   int64_t entry_of(int64_t head, int64_t index, bool values) const {
     const int64_t heads = heads_.end - heads_.begin, tiles = tiles_.size(), first = index / 2 * 2;
     return ((values ? tiles : 0) + first) * heads + head * std::min<int64_t>(2, tiles - first) + index - first;
@@ -504,10 +504,10 @@ class Attention {
 
   float* scores(int64_t row) const { return scores_ + (row - band_.begin) * kStride; }
 
-  // One for each slot of the chunk; with dot products half as wide. They take the place of the scores.
+  // One weight per slot of the chunk, half as wide with dot products; they overwrite the scores.
   float* weights(int64_t row) const { return scores(row); }
 
-  // The first rows of a key head; how many. The first of them `fetch` what is read next.
+  // Score the first rows of a key head; return how many. The first of them `fetch` what is read next.
   int64_t score_rows(int64_t head, Range rows, Range tiles, bool fetch) {
     const int64_t left = rows.end - rows.begin;
     if (left >= kTogether && kManyRegisters) return score<kTogether, 1, 2>(head, rows.begin, tiles, fetch);
@@ -516,8 +516,8 @@ class Attention {
     return score<1, 4, 1>(head, rows.begin, tiles, fetch);
   }
 
-  // Products of `kCount` rows with the keys of tiles, `kTiles` at a time. Sums are kept `kWays` apart, to hide the
-  // products' latency.
+  // Products of `kCount` rows with the keys of tiles, `kTiles` at a time, in `kWays` separate sums each, to hide the
+  // latency of the products.
   template <int kCount, int kWays, int kTiles>
   int64_t score(int64_t head, int64_t row, Range tiles, bool fetch) {
     int64_t index = tiles.begin;
@@ -570,13 +570,13 @@ class Attention {
     }
   }
 
-  // Scores become weights, and what has been summed up is scaled to the new largest score.
+  // Turn scores into weights, and rescale the sums so far to the new largest score.
   void weigh(const Piece& piece, int64_t row, const Running& running) {
     finish_scores(piece, row);
     const float factor = is_plain() ? call_.scale : 1.0f;
     const float most = std::max(running.most[row], largest_score(row) * factor);
     const f32x16 total = weigh_scores(row, factor, most == kNothing ? 0.0f : most);
-    const bool is_first = running.most[row] == kNothing;  // nothing was summed up yet
+    const bool is_first = running.most[row] == kNothing;  // nothing has been added yet
     const float shrink = most == kNothing || is_first ? 1.0f : std::exp(running.most[row] - most);
     running.most[row] = most;
     running.sum[row] = running.sum[row] * shrink + sum_of(total);
@@ -586,7 +586,7 @@ class Attention {
     }
   }
 
-  // Several at a time, here and in the sums below, for one alone would wait for itself.
+  // Several at a time, here and in the sums below, because a single chain would be bound by latency.
   float largest_score(int64_t row) const {
     const float* scores = this->scores(row);
     f32x16 high[4] = {splat(kNothing), splat(kNothing), splat(kNothing), splat(kNothing)};
@@ -598,7 +598,7 @@ class Attention {
     return largest_of(largest(largest(high[0], high[1]), largest(high[2], high[3])));
   }
 
-  // e^(score * factor - most) of each slot; their sums.
+  // Compute e^(score * factor - most) for each slot; return the sums.
   f32x16 weigh_scores(int64_t row, float factor, float most) {
     float* scores = this->scores(row);
     f32x16 even{}, odd{};
@@ -618,7 +618,7 @@ class Attention {
     return even + odd;
   }
 
-  // Of two tiles, in the place of scores that have been read.
+  // Write the weights of two tiles over scores that have been read.
   void put_weights(int64_t row, int64_t index, f32x16 first, f32x16 second) {
     if constexpr (kDot) {
 #if defined(__AVX512BF16__)
@@ -630,7 +630,7 @@ class Attention {
     }
   }
 
-  // e^(score * factor - base); less exact where it is rounded to bfloat16 next.
+  // e^(score * factor - base); less exact if it is rounded to bfloat16 next.
   static f32x16 weight_of(f32x16 score, float factor, float base) {
 #if defined(__AVX512BF16__)
     constexpr float kLog2E = 1.44269504088896341f;
@@ -639,13 +639,13 @@ class Attention {
     return exp_of(score * factor - base);
   }
 
-  // Whether nothing is to be done to the products but to scale them, which can wait.
+  // Whether the products only need to be scaled, which can be deferred.
   bool is_plain() const { return !kScaled && call_.softcap == 0 && call_.scale > 0; }
 
-  // The final scores of a row, not scaled yet where they are plain; what it does not see has none.
+  // Finish the scores of a row, not scaled yet if they are plain; slots that it does not see are excluded.
   void finish_scores(const Piece& piece, int64_t row) {
     const int64_t position = position_of(piece, row);
-    // A tile at the border of two parts of the context is read by both.
+    // A tile on the boundary of two parts of the context is read by both.
     const int64_t first = std::max(first_visible(call_, position), piece.begin);
     float* scores = this->scores(row);
     const auto is_whole = [&](int64_t index) {
@@ -680,7 +680,7 @@ class Attention {
     return ((lanes >= from) & (lanes < to)) ? score : splat(kNothing);
   }
 
-  // The scales of slots that nobody wrote may be anything.
+  // The scales of slots that were never written are undefined.
   f32x16 scaled(int64_t row, int64_t index, f32x16 weights) const {
     if constexpr (!kScaled) return weights;
     const Tile& tile = tiles_[index];
@@ -688,17 +688,17 @@ class Attention {
     return tile.slots == kTile ? product : (lane_numbers() < int32_t(tile.slots) ? product : f32x16{});
   }
 
-  // The first rows of a key head; how many. The first of them `fetch` what is read next.
+  // Add values for the first rows of a key head; return how many. The first of them `fetch` what is read next.
   int64_t add_values(int64_t head, Range rows, Range tiles, float* values, bool fetch) const {
     const int64_t left = rows.end - rows.begin;
     if (left >= kTogether && kManyRegisters) return add_columns<kTogether, 2>(head, rows.begin, tiles, values, fetch);
     if (left >= 4) return add_columns<4, kManyRegisters ? 4 : 1>(head, rows.begin, tiles, values, fetch);
-    // Where there is little to compute, whole blocks are read in order.
+    // If there is little to compute, whole blocks are read in order.
     if (left >= 2) return add_columns<2, kManyRegisters ? 8 : 2>(head, rows.begin, tiles, values, fetch);
     return add_columns<1, kManyRegisters ? 8 : 4>(head, rows.begin, tiles, values, fetch);
   }
 
-  // `kVectors` columns at a time, and what is left half as many.
+  // `kVectors` columns at a time, and the rest with half as many.
   template <int kCount, int kVectors>
   int64_t add_columns(int64_t head, int64_t row, Range tiles, float* values, bool fetch, int64_t column = 0) const {
     const int64_t padded = values_.padded;
@@ -802,15 +802,15 @@ class Attention {
   const KeyShape keys_;
   const ValueShape values_;
   const int64_t group_, steps_;
-  const int64_t sum_stride_;  // of rows of sums, see kStride
-  Range heads_{0, 0};  // key heads that are computed now
+  const int64_t sum_stride_;  // between rows of sums, see kStride
+  Range heads_{0, 0};  // key heads being computed
   int64_t rows_ = 0;   // query vectors of each
   Memory& memory_ = memory();
   std::vector<Tile>& tiles_ = memory_.tiles;
   std::vector<Ahead>& ahead_ = memory_.ahead;
-  Range band_{0, 0};  // of rows that are computed now
-  Range seen_{0, 0};  // of the tiles, that they see any of
-  int64_t shaped_ = 0;  // rows of a key head that the tile registers are for, see shape_tiles
+  Range band_{0, 0};  // rows being computed
+  Range seen_{0, 0};  // tiles of which they see any slot
+  int64_t shaped_ = 0;  // rows of a key head for which the tile registers are shaped, see shape_tiles
   uint32_t* laid_ = nullptr;  // pairs of values of the chunk, [slots / 2][sum_stride_]
   float *query_, *scores_, *most_, *sum_, *sums_, *wide_;
 };
@@ -870,7 +870,7 @@ void attend(const OrcaAttention& call, AttentionWork& work, Team& team, int thre
 
 }  // namespace orca
 
-// For callers in Python: by at most `threads` threads.
+// The entry point for Python: attend with at most `threads` threads.
 extern "C" void orca_attend(const OrcaAttention* call, int threads) {
   thread_local orca::AttentionWork shared;
   orca::AttentionWork& work = shared;

@@ -5,12 +5,12 @@
 namespace orca {
 namespace {
 
-constexpr int64_t kFewestRows = 64;  // query vectors of one piece of work, where there are too few pieces with more
+constexpr int64_t kFewestRows = 64;  // query vectors of one piece of work, if more per piece would give too few pieces
 constexpr int64_t kMostRows = 256;
-constexpr int64_t kPieces = 4;   // of work for each thread, at least, where there are so many
+constexpr int64_t kPieces = 4;   // of work for each thread, at least, if there are that many
 constexpr int64_t kSplit = 512;  // fewest token slots of one part of a context
 
-// Of the tokens `first` ... `last - 1` of a span, those from the first to the last whose output is wanted.
+// The part of tokens `first` ... `last - 1` of a span from the first to the last whose output is wanted.
 Range wanted(const OrcaAttention& call, int64_t span, int64_t first, int64_t last) {
   if (call.rows == nullptr) return {first, last};
   const int64_t offset = call.offsets[span], *end = call.rows + call.num_rows;
@@ -19,7 +19,7 @@ Range wanted(const OrcaAttention& call, int64_t span, int64_t first, int64_t las
   return begin == end ? Range{first, first} : Range{*begin - offset, end[-1] + 1 - offset};
 }
 
-// One piece for each `tokens` tokens of a span, as far as their output is wanted.
+// Visit one piece for each `tokens` tokens of a span, as far as their output is wanted.
 template <class Visit>
 void visit_pieces(const OrcaAttention& call, int64_t tokens, Visit visit) {
   for (int64_t span = 0; span < call.num_spans; ++span) {

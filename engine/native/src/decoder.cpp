@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kNoRows[1] = {};
 
-// What the threads share; it keeps its memory from call to call.
+// The state that the threads share, whose memory is kept from call to call.
 struct DecoderWork {
   AttentionWork attention;
   LinearWork linear;
@@ -88,7 +88,7 @@ class Decoder {
     team_.barrier();
   }
 
-  // What adapters add to a linear layer's y, each for its rows.
+  // Add the adapters' changes to a linear layer's y, each for its rows.
   void adapt(OrcaLowRank OrcaAdapterLayer::*place, int64_t index, const OrcaBuffer& x, const OrcaBuffer& y) {
     for (int64_t each = 0; each < call_.num_adapters; ++each) {
       const OrcaAdapter& adapter = call_.adapters[each];
@@ -115,7 +115,7 @@ class Decoder {
     }
   }
 
-  // Threads share columns: few rows are wide.
+  // Threads share columns, because rows are few and wide.
   void scatter(const int64_t* rows, int64_t count, const OrcaBuffer& added, const OrcaBuffer& y) {
     const Range columns = columns_of(added.stride);
     for (int64_t index = 0; index < count; ++index) {
@@ -133,7 +133,7 @@ class Decoder {
     return {lanes.begin * kLanes, std::min(lanes.end * kLanes, width)};
   }
 
-  // Behind the last attention no token is looked at but those whose logits are wanted; whether there are any.
+  // After the last attention, keep only tokens whose logits are wanted; return whether there are any.
   bool keep_wanted() {
     num_rows_ = call_.num_rows;
     if (num_rows_ < call_.num_tokens) {
@@ -144,7 +144,7 @@ class Decoder {
     return num_rows_ > 0;
   }
 
-  // In place: threads share columns, and no row is written before it was read, for they rise.
+  // In place: threads share columns, and no row is written before it is read, because rows ascend.
   void keep_rows(const OrcaBuffer& buffer, int64_t width) {
     const Range columns = columns_of(width);
     if (columns.begin >= columns.end) return;
@@ -161,13 +161,13 @@ class Decoder {
     return {buffer.data, num_rows_, buffer.stride, 1, model_.hidden_size, model_.format};
   }
 
-  // Heads number `first` ... of all tokens.
+  // Heads from number `first` on, of all tokens.
   Vectors heads(int64_t first, int64_t count) const {
     T* data = row(call_.projected, 0) + first * model_.head_size;
     return {data, call_.num_tokens, call_.projected.stride, count, model_.head_size, model_.format};
   }
 
-  // What the last part of a layer computed is added to the stream, and the stream is normalized for the next one.
+  // Add the result of the last part of a layer to the stream, and normalize the stream for the next part.
   void norm_rows(const float* weight, bool changed) {
     const Vectors residual = stream(hidden()), change = stream(call_.change);
     rms_norm_team(changed ? change : residual, changed ? &residual : nullptr, stream(call_.normed), weight,
@@ -229,7 +229,7 @@ class Decoder {
   DecoderWork& work_;
   Team& team_;
   const int thread_;
-  int64_t num_rows_;  // that are computed: all tokens, behind the last attention the wanted ones
+  int64_t num_rows_;  // rows being computed: all tokens, after the last attention the wanted ones
 };
 
 }  // namespace

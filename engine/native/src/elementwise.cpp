@@ -1,4 +1,4 @@
-// What lies between the linear layers.
+// The operators between linear layers.
 
 #include "elementwise.h"
 

@@ -1,4 +1,4 @@
-// Linear layers: which kernel computes which part.
+// Linear layers: chooses the kernel.
 
 #include "linear.h"
 
@@ -34,7 +34,7 @@ void LinearWork::reserve(const Linear& linear, int64_t m) {
 
 bool by_vectors([[maybe_unused]] const Linear& linear) {
 #ifdef __AMX_BF16__
-    return linear.format == F32;  // a single row comes sooner by tiles, too: so few loads leave memory the more to do
+    return linear.format == F32;  // even a single row is faster by tiles: their few loads keep memory busier
 #else
     return true;
 #endif

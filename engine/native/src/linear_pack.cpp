@@ -1,4 +1,4 @@
-// Packing weights, and rows of them back.
+// Packs weights, and unpacks rows of them.
 
 #include <omp.h>
 
@@ -12,7 +12,7 @@
 namespace orca {
 namespace {
 
-// Where value (row, i) of a weight is, counted in values: `row` is the column of the panel layout.
+// The position of value (row, i) of a weight, in values: `row` is the column in the panel layout.
 inline int64_t place(int32_t format, int64_t k, int64_t row, int64_t i) {
     const int64_t group = packing(format);
     return row / PANEL * PANEL * padded_depth(format, k) + (i / group * PANEL + row % PANEL) * group + i % group;
@@ -70,7 +70,7 @@ extern "C" int64_t orca_linear_bytes(int32_t format, int64_t n, int64_t k) {
     return orca::panels(n) * orca::panel_bytes(format, k);
 }
 
-// From [n, k], contiguous, in the format that it is packed in.
+// Pack [n, k], contiguous, in the format of the panels.
 extern "C" void orca_linear_pack(int32_t format, const void* from, int64_t n, int64_t k, void* to, int threads) {
 #pragma omp parallel num_threads(threads)
     {

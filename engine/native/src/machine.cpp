@@ -1,4 +1,4 @@
-// What a library is, whether it runs here, and whether it should.
+// Identifies the library, and tells whether it can run here, and whether it should.
 
 #include "amx.h"
 
@@ -15,7 +15,7 @@ constexpr int kSums = 12;  // enough to hide the latency of either
 constexpr int kRounds = 400;
 constexpr int kTrials = 16;
 
-// Nanoseconds for so many products, `add` called for each of the sums in turn.
+// Nanoseconds for a fixed number of products; `add` is called for each of the sums in turn.
 template <class Add>
 int64_t time_of(Add add) {
   __m512 sums[kSums] = {};
@@ -24,7 +24,7 @@ int64_t time_of(Add add) {
 #pragma GCC unroll 12
     for (int i = 0; i < kSums; ++i) {
       add(sums[i]);
-      asm volatile("" : "+v"(sums[i]));  // or they would be worked out beforehand
+      asm volatile("" : "+v"(sums[i]));  // or the compiler would compute them in advance
     }
   }
   return std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
@@ -32,8 +32,8 @@ int64_t time_of(Add add) {
 
 }  // namespace
 
-// Whether products of bfloat16 pairs take clearly longer here than those of both halves in float32, which the libraries
-// without such an instruction compute: twice as long on an Intel Xeon of 2023, half as long on AMD's.
+// Whether products of bfloat16 pairs take clearly longer here than products of both halves in float32, as libraries without
+// that instruction compute them: twice as long on an Intel Xeon of 2023, half as long on AMD's.
 extern "C" int orca_outpaced() {
   const __m512 ones = _mm512_set1_ps(1.0f);
   int64_t pairs = INT64_MAX, halves = INT64_MAX;
@@ -45,13 +45,13 @@ extern "C" int orca_outpaced() {
       sum = _mm512_fmadd_ps(ones, ones, sum);
     }));
   }
-  return 4 * pairs > 5 * halves;  // what lies between is no reason for another answer at the next start
+  return 4 * pairs > 5 * halves;  // a margin, so that noise does not change the answer from start to start
 }
 #else
 extern "C" int orca_outpaced() { return 0; }
 #endif
 
-// Which sources it was built from.
+// Identifies the sources from which the library was built.
 extern "C" const char* orca_fingerprint() { return ORCA_FINGERPRINT; }
 
 // Whether the kernel lets this process use the registers that the library needs.

@@ -10,7 +10,7 @@
 namespace orca {
 namespace {
 
-constexpr int64_t KEPT_BYTES = 1 << 16;  // of gates that wait for what they open: little of a second-level cache
+constexpr int64_t KEPT_BYTES = 1 << 16;  // of gates that wait for their up values: a small part of a second-level cache
 
 // The columns of a gated MLP, as its second linear layer reads them.
 template <class Dot> class Gating {
@@ -38,7 +38,7 @@ template <class Dot> class Gating {
     }
 
   private:
-    // Few panels, or few rows, at a time: weights are read one behind the other, and gates are still near.
+    // Few panels, or few rows, at a time: weights are read sequentially, and gates are still in the cache.
     void compute(Range panels) {
         for (int64_t panel = panels.begin; panel < panels.end; panel++) {
             const int64_t next = panel + 1 < panels.end ? panel + 1 : half_ + panels.begin;
@@ -115,7 +115,7 @@ void mlp_team(
 
 }  // namespace orca
 
-// Whether it fits; if not, nothing was done.
+// Return whether the operator fits; if not, nothing was done.
 extern "C" int orca_mlp(
     const orca::Linear* gate_up, const orca::Linear* down, const orca::Rows* x, const orca::Rows* y, int32_t activation,
     int threads) {

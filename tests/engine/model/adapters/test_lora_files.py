@@ -96,8 +96,8 @@ def test_configurations(adapters: Adapters, saved: Path, fields: dict[str, Any],
         (lambda w: w.update({f"{Q_PROJ}.lora_magnitude_vector": torch.ones(32)}), "lora_magnitude_vector: allowed:"),
         (
             lambda w: w.update({"base_model.model.model.layers.7.mlp.up_proj.lora_A.weight": torch.ones(4, 32)}),
-            "model.layers.7.mlp.up_proj: not a linear layer of this model that every token passes through once; allowed: "
-            "layers named down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj",
+            "model.layers.7.mlp.up_proj: not a linear layer of this model that every token passes through once; "
+            "allowed: layers named down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj",
         ),
         (
             lambda w: w.update({"base_model.model.lm_head.lora_A.weight": torch.ones(4, 32)}),
