@@ -1,4 +1,4 @@
-"""The HTTP application: routes, and how every error is told."""
+"""The HTTP application: its routes, and the response to every error."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -41,7 +41,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class _App(FastAPI):
-    """Shows the server's own `send` to responses, before any middleware wraps it."""
+    """Exposes the server's own `send` to responses, before any middleware wraps it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[SERVERS_SEND] = send
@@ -49,7 +49,7 @@ class _App(FastAPI):
 
 
 def create_app(gateway: Gateway) -> FastAPI:
-    """The application around one gateway; its lifespan starts and closes the gateway."""
+    """Create the application around one gateway; its lifespan starts and closes the gateway."""
     batches = Batches(gateway)
 
     @asynccontextmanager
@@ -129,7 +129,7 @@ async def _docs(request: Request) -> Response:
 
 
 def _http(request: Request, error: HTTPException) -> ApiError:
-    """What the router says, in words that name the path."""
+    """Return the router's error with a message that names the path."""
     message, status = str(error.detail), error.status_code
     code = {404: "not_found", 405: "method_not_allowed"}.get(status)
     if code is not None and message == HTTPStatus(status).phrase:
@@ -148,7 +148,7 @@ _TOLD = (ApiError, InvalidRequest, HTTPException, BrokerError, ResponseError, Cl
 
 
 def _told(request: Request, error: Exception) -> ApiError:
-    """Any error as clients are told of it."""
+    """Return any error as clients see it."""
     match error:
         case ApiError():
             return error
@@ -174,14 +174,16 @@ def _answer(gateway: Gateway, request: Request, error: Exception) -> Response:
 
 
 def _route(request: Request) -> str:
-    """The path as far as it is ours: what else stands there a client has made up."""
+    """Return the route's path template: the actual path may contain anything that a client made up."""
     endpoint = request.scope.get("endpoint")
     paths = (route.path for route in request.app.routes if getattr(route, "endpoint", None) is endpoint is not None)
     return str(next(paths, "unknown"))
 
 
 def _told_in_logs(error: ApiError) -> str | None:
-    """Why a request was refused, without what it held: that may be a prompt. Errors of ours quote nothing of it."""
+    """Return the outline of an error without the request's content, which may be a prompt; None if nothing was
+    quoted.
+    """
     if error.is_fault:
         return without_values(error.message)
     outline = without_values(error.message)

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape, and which status each has."""
+"""Errors in OpenAI's shape, and the status of each."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,15 @@ from orcastream.schemas.errors import ErrorCode, InvalidRequest, shown
 
 _RETRY = {"Retry-After": "1"}
 _FINAL = {"x-should-retry": "false"}
-"""OpenAI's clients repeat some statuses by themselves: this header tells them that it would not help."""
+"""OpenAI's clients retry some statuses automatically: this header tells them that a retry would not help."""
 
 
 STOPPING = "gateway_stopping"
-"""The code of what a gateway says that has been told to stop."""
+"""The code of errors from a gateway that is stopping."""
 
 
 class ApiError(Exception):
-    """Something to tell the client: status, message, and what it is about."""
+    """An error for the client: status, message, and the parameter it is about."""
 
     def __init__(
         self,
@@ -39,20 +39,20 @@ class ApiError(Exception):
         self.code = code
         self.headers = dict(headers or {})
         self.refused = True
-        """False where the request was accepted, and ended with this."""
+        """False if the request was accepted and then ended with this error."""
 
     @property
     def is_fault(self) -> bool:
-        """Whether the fault is the service's: from status 500 on."""
+        """Whether the service is at fault: status 500 or higher."""
         return self.status >= 500
 
     def body(self) -> dict[str, Any]:
-        """`{"error": ...}` as OpenAI writes it; the same inside a stream."""
+        """Return `{"error": ...}` as OpenAI writes it; the same inside a stream."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
 
 def invalid(error: InvalidRequest, code: str | None = None) -> ApiError:
-    """400 for what breaks the contract, naming the parameter."""
+    """400 for a violation of the contract, naming the parameter."""
     return ApiError(400, str(error), param=error.field, code=code or str(error.code))
 
 
@@ -74,17 +74,17 @@ def model_not_found(name: str, served: Sequence[str]) -> ApiError:
 
 
 def not_found(request_id: str) -> ApiError:
-    """404 for a request that does not exist, or that belongs to another tenant: the two look alike."""
+    """404 for a request that does not exist or belongs to another tenant; the client cannot tell which."""
     return ApiError(404, f"No request {without_keys(request_id)!r} is known.", param="id", code="request_not_found")
 
 
 def id_in_use(error: IdInUse) -> ApiError:
-    """409: a client's own id that another tenant uses."""
+    """409: the client chose an id that another tenant uses."""
     return ApiError(409, str(error), param="request_id", code="id_in_use", headers=_FINAL)
 
 
 def reply_expired(error: ReplyExpired) -> ApiError:
-    """410: the id of a request that ended, whose reply is not kept any more."""
+    """410: the request of this id has ended, and its reply is no longer kept."""
     return ApiError(410, str(error), param="request_id", code="reply_expired", headers=_FINAL)
 
 
@@ -131,11 +131,11 @@ NOT_ADMITTED: Final = {
         "Your share of the queue is full: with this request yours would ask for {found} tokens, allowed: {allowed}.",
     ),
 }
-"""Code and message of each reason not to accept a request now."""
+"""Code and message of each reason to refuse a request for now."""
 
 
 def not_admitted(error: NotAdmitted) -> ApiError:
-    """429: the request may be sent again once there is room, about when the header says."""
+    """429: the client may retry once there is room, in about the time that the header says."""
     code, message = NOT_ADMITTED[error.reason]
     retry_s = max(1, math.ceil(error.retry_after_ms / 1000))
     return ApiError(
@@ -153,61 +153,61 @@ def file_not_found(file_id: str, param: str = "id") -> ApiError:
 
 
 def file_unreadable(file_id: str, param: str = "id") -> ApiError:
-    """409 for a file that is there, but not as this version writes them: to ask again is in vain."""
+    """409 for a file that exists, but not in this version's format: a retry does not help."""
     message = f"The file {shown(without_keys(file_id))} cannot be read: another version made it, or it is damaged."
     return ApiError(409, message, param=param, code="file_unreadable", headers=_FINAL)
 
 
 def files_full(error: FilesFull) -> ApiError:
-    """429: nothing is taken before the tenant deletes files, or they expire."""
+    """429: uploads are refused until the tenant deletes files or files expire."""
     message = f"Your files would be {error.found} {error.what}, allowed: {error.allowed}. Delete some."
     return ApiError(429, message, kind="rate_limit_error", code="files_full", headers=_FINAL)
 
 
 def batch_not_found(batch_id: str) -> ApiError:
-    """404 for a batch that does not exist, is kept no longer, or belongs to another tenant."""
+    """404 for a batch that does not exist, is no longer kept, or belongs to another tenant."""
     return ApiError(404, f"No batch {shown(without_keys(batch_id))} is known.", param="id", code="batch_not_found")
 
 
 def batch_unreadable(batch_id: str) -> ApiError:
-    """409 for a batch that is there, but not as this version writes them: to ask again is in vain."""
+    """409 for a batch that exists, but not in this version's format: a retry does not help."""
     message = f"The batch {shown(without_keys(batch_id))} cannot be read: another version made it, or it is damaged."
     return ApiError(409, message, param="id", code="batch_unreadable", headers=_FINAL)
 
 
 def batches_full(allowed: int) -> ApiError:
-    """429: a tenant's batches have to end first."""
+    """429: the tenant must wait until some of its batches have ended."""
     message = f"{allowed} batches of yours have not ended, and no more are allowed."
     return ApiError(429, message, kind="rate_limit_error", code="batches_full", headers=_FINAL)
 
 
 def batch_ended(status: str) -> ApiError:
-    """409 for a batch that cannot be cancelled any more."""
+    """409 for a batch that has already ended and cannot be canceled."""
     return ApiError(409, f"The batch has ended as {status}.", param="id", code="batch_ended", headers=_FINAL)
 
 
 def unavailable(reason: str, code: str = "unavailable") -> ApiError:
-    """503: Redis or all workers are gone, or this gateway is stopping."""
+    """503: Redis or all workers are unavailable, or this gateway is stopping."""
     return ApiError(503, reason, kind="server_error", code=code, headers=_RETRY)
 
 
 def crashed(what: str) -> ApiError:
-    """500: nobody foresaw why this gateway failed; its log says where."""
+    """500: this gateway failed unexpectedly; its log says where."""
     return ApiError(500, f"The gateway failed on this {what}.", kind="server_error", code="internal_error")
 
 
 def gateway_stopping(message: str = "This gateway is stopping.") -> ApiError:
-    """503: whatever was asked for, another gateway has to do it."""
+    """503: this gateway is stopping; another one must serve the request."""
     return unavailable(message, STOPPING)
 
 
 def no_worker(model: str) -> ApiError:
-    """503: nobody would compute the request."""
-    return unavailable(f"No worker of the model {model!r} lives.", "no_worker")
+    """503: no worker would compute the request."""
+    return unavailable(f"No worker of the model {model!r} is alive.", "no_worker")
 
 
 def reply_conflict() -> ApiError:
-    """Tokens already delivered are no longer what the log holds (Redis lost writes): the stream cannot go on."""
+    """409: tokens already delivered differ from the log (Redis lost writes), so the stream cannot continue."""
     return ApiError(
         409,
         "The reply changed: tokens that were already delivered are no longer part of it.",
@@ -229,7 +229,7 @@ _ENDED = {
 
 
 def ended(code: ErrorCode, message: str | None, field: str | None) -> ApiError:
-    """The error that a terminal event carries."""
+    """Return the error that a terminal event carries."""
     status = _ENDED[code]
     return ApiError(
         status,

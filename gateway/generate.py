@@ -30,17 +30,17 @@ from orcastream.gateway.service import Gateway
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is read for one prompt, and how it is written."""
+    """The reply to one prompt: where it is read from and how it is written."""
 
     session: ReplySession
     shape: AnswerShape
     opening: Opening
-    """What its choices begin with."""
+    """What each of its choices begins with."""
     repeated: Sequence[int] | None
     """See PromptText."""
 
     def text(self) -> ReplyText:
-        """What takes the reply's text in, from its start."""
+        """Return a new reader of the reply's text, from its start."""
         split = self.session.request_id if self.shape.endpoint.splits else None
         return ReplyText(self.session.model.tokenizer, split=split, opening=self.opening, repeated=self.repeated)
 
@@ -58,7 +58,10 @@ async def generate(gateway: Gateway, endpoint: GenerationEndpoint, request: Requ
 
 
 async def enqueue_all(received: Received, telemetry: RequestTelemetry) -> list[Reply]:
-    """One reply per prompt; where a later prompt is refused, the earlier ones have lost their client."""
+    """Enqueue one request per prompt.
+
+    If a later prompt is refused, the earlier requests count as left by their client.
+    """
     model, asked, options = received.model, received.asked, received.asked.options
     replies: list[Reply] = []
     try:
@@ -79,7 +82,7 @@ async def enqueue_all(received: Received, telemetry: RequestTelemetry) -> list[R
 
 
 def _beginning(accepted: Accepted, asked: ApiRequest, number: int) -> tuple[Opening, Sequence[int] | None]:
-    """`opening` and `repeated` of a reply. While the first request of an id is there, its prompt counts."""
+    """Return `opening` and `repeated` of a reply. While the first request of an id exists, its prompt counts."""
     prompt, counting = accepted.request.payload.prompt, accepted.counting
     first = prompt if counting is None else counting.payload.prompt
     opening = asked.opening
@@ -90,7 +93,7 @@ def _beginning(accepted: Accepted, asked: ApiRequest, number: int) -> tuple[Open
 
 
 def _prompt_text(model: ServedModel, prompt: Prompt) -> str:
-    """What is echoed."""
+    """Return the text to echo."""
     if isinstance(prompt, Text):
         return prompt.text
     return model.tokenizer.decode(prompt.ids) if isinstance(prompt, TokenIds) else ""
@@ -103,7 +106,10 @@ async def close_all(sessions: Sequence[ReplySession], *, left: bool) -> None:
 
 
 def _stream(replies: Sequence[Reply], headers: dict[str, str]) -> Response:
-    """The answer as events. Those of several prompts tell no places: each prompt has a log of its own."""
+    """Answer as a stream of events.
+
+    With several prompts, events have no ids to resume from: each prompt has its own log.
+    """
     first, is_alone = replies[0], len(replies) == 1
     written = [
         (reply.session.updates(), EventWriter(reply.shape, reply.text(), resumable=is_alone)) for reply in replies
@@ -114,7 +120,7 @@ def _stream(replies: Sequence[Reply], headers: dict[str, str]) -> Response:
 
 
 async def whole(replies: Sequence[Reply], most_bytes: int | None = None) -> bytes:
-    """The answer in one piece, as JSON. Raises ApiError, and AnswerTooLarge where it has more than `most_bytes`."""
+    """Return the whole answer as JSON. Raises ApiError, and AnswerTooLarge if it exceeds `most_bytes`."""
     read = [ReadReply(reply.session.updates(), reply.text(), reply.shape) for reply in replies]
     choices, usage = await gather(read, AnswerRoom(most_bytes))
     body = encoded(replies[0].shape.whole(choices, usage))
@@ -125,7 +131,7 @@ async def whole(replies: Sequence[Reply], most_bytes: int | None = None) -> byte
 async def answer_whole(
     answer: Awaitable[bytes], sessions: Sequence[ReplySession], request: Request, request_id: str
 ) -> Response:
-    """The answer, as JSON, unless the client leaves while it is made. Closes the sessions. Raises ApiError."""
+    """Return the answer as JSON, unless the client leaves before. Closes the sessions. Raises ApiError."""
     headers = {"X-Request-Id": request_id}
     gathering = asyncio.ensure_future(answer)
     leaving = asyncio.ensure_future(disconnected(request.receive))

@@ -1,4 +1,4 @@
-"""/health: whether the process answers, and whether it can serve."""
+"""/health: whether the process is alive, and whether it can serve."""
 
 from redis.exceptions import ResponseError
 from starlette.requests import Request
@@ -10,14 +10,14 @@ from orcastream.gateway.service import Gateway
 
 
 async def live(gateway: Gateway, request: Request) -> Response:
-    """GET /health/live: the process answers."""
+    """GET /health/live: the process is alive."""
     return JSONResponse({"status": "live"})
 
 
 async def ready(gateway: Gateway, request: Request) -> Response:
-    """GET /health/ready, and /health as other servers call it: Redis answers, and one of the models is served.
+    """GET /health/ready, and /health as other servers call it: Redis answers, and one of the models has workers.
 
-    Else 503 with the reason.
+    Raises ApiError 503 with the reason otherwise.
     """
     try:
         answer = await _ready(gateway)

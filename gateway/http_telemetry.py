@@ -1,4 +1,4 @@
-"""Server spans and HTTP metrics, by OpenTelemetry's own instrumentation, and the page that Prometheus scrapes."""
+"""Server spans and HTTP metrics from OpenTelemetry's own instrumentation, and the page that Prometheus scrapes."""
 
 import asyncio
 import os
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 _UNTOLD: Final = "^https?://[^/]*/(health/|metrics$)"
-"""Probes and scrapes have no spans, and no durations."""
+"""Probes and scrapes get neither spans nor durations."""
 _OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
 _PATHS: Final = ("url.path", "http.target", "http.url")
-"""What the instrumentation tells of the URL; the last two with `http/dup`, and then with the query behind them."""
+"""URL attributes of the instrumentation; the last two only with `http/dup`, and then including the query."""
 
 
 def instrument(app: "FastAPI") -> None:
-    """A server span for every request of `app`, from its first byte to the last one of the answer."""
+    """Record a server span for every request of `app`, from its first byte to the last byte of the answer."""
     opted_in = {name.strip() for name in os.environ.get(_OPT_IN, "").split(",")} - {""}
-    if not opted_in & {"http", "http/dup"}:  # read when the instrumentation is loaded: without it, names of the past
+    if not opted_in & {"http", "http/dup"}:  # read when it loads; else it uses obsolete names
         os.environ[_OPT_IN] = ",".join(sorted(opted_in | {"http"}))
     from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
 
@@ -36,7 +36,9 @@ def instrument(app: "FastAPI") -> None:
 
 
 def _leave_out_secrets(span: Span, scope: dict[str, Any]) -> None:
-    """Keys in the path, and the query: a client that mistakes it for the body has written its prompt there."""
+    """Remove the query and keys in the path: a client that puts its body into the query has written its prompt
+    there.
+    """
     if not span.is_recording():
         return
     told = dict(getattr(span, "attributes", None) or {})
@@ -48,7 +50,7 @@ def _leave_out_secrets(span: Span, scope: dict[str, Any]) -> None:
 
 
 async def metrics(registry: "CollectorRegistry", only_port: int | None, request: Request) -> Response:
-    """GET /metrics, on `only_port` where there is one: on a port that is shared, anybody's would be shown."""
+    """GET /metrics, on `only_port` if set: a shared port would show the metrics of any one process."""
     server = request.scope.get("server")
     if only_port is not None and (server is None or server[1] != only_port):
         raise HTTPException(404, f"Metrics of this process are at /metrics on port {only_port}.")

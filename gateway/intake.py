@@ -1,4 +1,4 @@
-"""From a POST to an endpoint that generates to requests that wait in the queue."""
+"""From a POST to a generating endpoint to requests in the queue."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ from orcastream.schemas.model_limits import ModelLimits
 from orcastream.schemas.request import GenerationRequest
 
 Prepare = Callable[[ApiRequest, str], Awaitable[ApiRequest]]
-"""Completes a parsed body of a tenant with what Redis knows."""
+"""Completes a tenant's parsed body with data from Redis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A checked body, and the requests in it, one per prompt."""
+    """A checked body and its requests, one per prompt."""
 
     model: ServedModel
     asked: ApiRequest
@@ -41,13 +41,13 @@ class Received:
 
     @property
     def shown_model(self) -> str:
-        """What the client calls the model."""
+        """The model's name in the client's request."""
         return self.asked.parameters.adapter or self.model.name
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A request in the queue. `counting` is the first one of its id; None where that one's entry is gone."""
+    """A request in the queue. `counting` is the first request with its id; None if that one's entry is gone."""
 
     model: ServedModel
     request: GenerationRequest
@@ -58,21 +58,21 @@ class Accepted:
 
     @property
     def tenant(self) -> str:
-        """Whose it is."""
+        """The tenant that the request belongs to."""
         return self.request.payload.tenant
 
     @property
     def shown_id(self) -> str:
-        """What the client calls it."""
+        """The client's id of the request."""
         return self.model.ids.shown(self.request.id, self.tenant)
 
     @property
     def is_own(self) -> bool:
-        """Whether this very request waits, and no earlier one of its id."""
+        """Whether this very request is queued, and not an earlier one with its id."""
         return self.counting == self.request
 
     def session(self) -> ReplySession:
-        """The client reads the reply from here on."""
+        """Start a session that reads the reply for the client."""
         return ReplySession(
             self.model,
             self.request.id,
@@ -87,7 +87,7 @@ class Accepted:
 async def receive(
     gateway: Gateway, endpoint: GenerationEndpoint, request: Request, prepare: Prepare | None = None
 ) -> Received:
-    """Read, check and admit. Raises ApiError, InvalidRequest, BrokerError."""
+    """Read, check and admit a body. Raises ApiError, InvalidRequest, BrokerError."""
     grant = gateway.tenants.of(request.headers)
     check_query(request)
     _check_one_key(request.headers)
@@ -105,7 +105,7 @@ async def receive(
 
 
 def _check_one_key(headers: Headers) -> None:
-    """InvalidRequest where several headers name different requests."""
+    """Raise InvalidRequest if several headers name different requests."""
     keys = headers.getlist("idempotency-key")
     if len(set(keys)) > 1:
         raise InvalidRequest("Idempotency-Key", keys, "one")
@@ -114,7 +114,7 @@ def _check_one_key(headers: Headers) -> None:
 def admit(
     model: ServedModel, limits: ModelLimits, asked: ApiRequest, grant: Grant, headers: Mapping[str, str]
 ) -> list[GenerationRequest]:
-    """The requests in a parsed body, as its client's key allows them; as `RequestAdmission.admit`."""
+    """Return the requests in a parsed body, within the limits of its client's key; see `RequestAdmission.admit`."""
     _check_allowed(asked, grant)
     return model.admission.admit(
         asked, limits, tenant=grant.tenant, headers=headers, now_ms=model.redis.now_ms, longest=grant.max_tokens
@@ -122,7 +122,7 @@ def admit(
 
 
 def _check_allowed(asked: ApiRequest, grant: Grant) -> None:
-    """ApiError where the client asks for what its key does not allow."""
+    """Raise ApiError if the client asks for more than its key allows."""
     grant.check_class(asked.options.priority_class, asked.options.tier)
     try:
         grant.check_lengths(asked.parameters)
@@ -150,7 +150,7 @@ async def accept(
 
 
 async def _counting(model: ServedModel, request: GenerationRequest, enqueued: Enqueued) -> GenerationRequest | None:
-    """The request that counts under this id. Raises ApiError."""
+    """Return the request that counts under this id. Raises ApiError."""
     keys, redis = model.keys, model.redis
     try:
         return await model.patiently(lambda link: counting_request(link, keys, request, enqueued, redis.now_ms))

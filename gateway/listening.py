@@ -4,11 +4,14 @@ import socket
 
 
 class CannotListen(ValueError):
-    """A port that cannot be listened on; the message is a sentence that names the setting."""
+    """A port cannot be listened on; the message is a sentence that names the setting."""
 
 
 def listening(host: str, port: int, setting: str, *, shared: bool = False) -> list[socket.socket]:
-    """Sockets bound to every address of `host`; `shared`: others listen on the same port. Raises CannotListen."""
+    """Bind sockets to every address of `host`; `shared`: other processes listen on the same port.
+
+    Raises CannotListen.
+    """
     bound: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in _addresses(host, port):
@@ -23,7 +26,7 @@ def listening(host: str, port: int, setting: str, *, shared: bool = False) -> li
     except (OSError, UnicodeError) as error:
         for one in bound:
             one.close()
-        why = error.strerror if isinstance(error, OSError) else "no name of a host"
+        why = error.strerror if isinstance(error, OSError) else "not a valid host name"
         raise CannotListen(f"{setting}: port {port} on {host} cannot be listened on ({why})") from None
     return bound
 

@@ -1,4 +1,4 @@
-"""The gateway's process: serve until told to stop."""
+"""The gateway's process: serve until a signal says stop."""
 
 import asyncio
 import gc
@@ -28,7 +28,7 @@ _MARGIN_S = 5.0
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, telling the gateway as soon as a signal says stop: its open streams would be waited for otherwise."""
+    """uvicorn, which notifies the gateway of a stop signal at once; otherwise uvicorn would wait for open streams."""
 
     def __init__(self, config: uvicorn.Config, on_exit: Callable[[], None]) -> None:
         super().__init__(config)
@@ -36,7 +36,7 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """SIGTERM or SIGINT; a second SIGINT does not wait."""
+        """Handle SIGTERM or SIGINT; a second SIGINT does not wait."""
         super().handle_exit(sig, frame)
         self._loop.call_soon_threadsafe(self._on_exit)
 
@@ -44,7 +44,9 @@ class _Server(uvicorn.Server):
 async def serve(
     settings: GatewaySettings, name: str, telemetry: Telemetry, early: list[int], *, shares_port: bool
 ) -> None:
-    """Serve until SIGTERM or SIGINT; not at all after one of the `early` ones, which came before the event loop ran."""
+    """Serve until SIGTERM or SIGINT; return at once if one is in `early`, the signals from before the event loop
+    ran.
+    """
     on_stop(leaving(telemetry))
     if early:
         return
@@ -65,7 +67,7 @@ async def serve(
     config.load()
     _leave_to_itself()
     server = _Server(config, gateway.begin_stop)
-    on_stop(server.handle_exit)  # uvicorn has its own while it serves, and raises the signal again when it is done
+    on_stop(server.handle_exit)  # uvicorn has its own while it serves, then raises the signal again
     try:
         await server.serve(sockets)
     finally:
@@ -73,13 +75,13 @@ async def serve(
 
 
 _SWITCH_S: Final = 0.0005
-"""For how long a thread that reads a body may hold the interpreter while the event loop wants it."""
+"""How long a thread that parses a body may hold the interpreter while the event loop wants it. [s]"""
 
 
 def run(settings: GatewaySettings, *, shares_port: bool = False) -> None:
-    """Run a gateway in this process; returns once it has stopped. `shares_port`: others listen on its port, too.
+    """Run a gateway in this process; return once it has stopped. `shares_port`: others listen on its port, too.
 
-    Raises UnusableTelemetry and CannotListen where it cannot start as asked.
+    Raises UnusableTelemetry and CannotListen if it cannot start as configured.
     """
     set_up_logging(settings.log_level, settings.log_form, content=settings.log_content)
     if settings.access_log:
@@ -94,7 +96,7 @@ def run(settings: GatewaySettings, *, shares_port: bool = False) -> None:
     )
     sys.setswitchinterval(_SWITCH_S)
     early: list[int] = []
-    on_stop(lambda number, frame: early.append(number))  # an event loop that is half made cannot be left in peace
+    on_stop(lambda number, frame: early.append(number))  # a half-made event loop cannot be left cleanly
     try:
         uvloop.run(serve(settings, name, telemetry, early, shares_port=shares_port))
     finally:
@@ -102,10 +104,10 @@ def run(settings: GatewaySettings, *, shares_port: bool = False) -> None:
 
 
 def _leave_to_itself() -> None:
-    """Have the garbage collector pass over what was loaded: to look at it each time stops all streams for 0.1 s."""
+    """Exempt all loaded objects from garbage collection: scanning them stops all streams for 0.1 s each time."""
     gc.collect()
     gc.freeze()
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """The job is ending already."""
+    """The process is already ending."""

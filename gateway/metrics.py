@@ -1,4 +1,4 @@
-"""What a gateway counts and measures."""
+"""The metrics of a gateway."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,16 +27,19 @@ REFUSALS: Final = (
     *("console_full", "policy_switch_not_allowed", "previous_response_not_found", "unsupported_media_type"),
     *(code for code, _ in NOT_ADMITTED.values()),
 )
-"""Codes under which a request is refused over HTTP. Each begins with 0: the first value of a series is no increase."""
+"""Codes of requests refused over HTTP.
+
+Each series starts at 0: Prometheus sees no increase in a series' first value.
+"""
 _BROKEN: Final = ("expired", "gateway_stopping", "internal_error", "reply_conflict", "request_not_found", "unavailable")
-"""Errors that break a reply off."""
+"""Errors that interrupt a reply."""
 
 
 class GatewayMetrics:
-    """The instruments of one gateway process; they do nothing where no metrics are taken."""
+    """The instruments of one gateway process; no-ops if no metrics are collected."""
 
     def __init__(self, models: Sequence[str]) -> None:
-        """`models`: all that are served; what is refused before its model is known counts under the first."""
+        """`models`: all served models; a refusal before its model is known counts under the first."""
         self._first_model = models[0]
         self._refusals = counter(names.REFUSALS)
         for model in models:
@@ -46,11 +49,11 @@ class GatewayMetrics:
         self._server = ServerGauges()
 
     def refused(self, code: str, model: str | None = None) -> None:
-        """A request was refused over HTTP; `model` where it was known."""
+        """Count a request refused over HTTP; `model` if it was known."""
         self._refusals.add(1, _of_error(model or self._first_model, code))
 
     def server_state(self, state: ServerState) -> None:
-        """What the Redis server says of itself."""
+        """Take over what the Redis server reports about itself."""
         self._server.gathered(
             {
                 names.REDIS_MEMORY: state.memory_used,
@@ -75,7 +78,7 @@ class ModelMetrics:
         self._abandoned = {name: histogram(names.GATEWAY_ABANDONED).at(self._of_class(name)) for name in CLASSES}
         gaps = histogram(names.TOKEN_GAP)
         self.gaps = {gap: gaps.at(attributes({Attribute.MODEL: model, Attribute.GAP: gap})) for gap in Gap}
-        """From one arrival of a reply's tokens to the next, by what lay between them."""
+        """Time between two arrivals of a reply's tokens, by what happened between them."""
         self._broken = counter(names.BROKEN_REPLIES)
         for priority_class in CLASSES:
             for code in _BROKEN:
@@ -86,20 +89,20 @@ class ModelMetrics:
         self.queue = QueueGauges(model)
 
     def first_token(self, waited_s: float) -> None:
-        """The first tokens of a reply came `waited_s` after the request."""
+        """Record that a reply's first tokens came `waited_s` after the request."""
         self._first_token.record(waited_s)
 
     def abandoned(self, priority_class: str, waited_s: float) -> None:
-        """A client left after `waited_s` without a token."""
+        """Record that a client left after `waited_s` without a token."""
         self._abandoned[priority_class].record(waited_s)
 
     def broken_off(self, priority_class: str, code: str) -> None:
-        """A client was told of an error that is not its request's end."""
+        """Count a reply that ended for the client with an error that is not its request's end."""
         self._broken.add(1, {**self._of_class(priority_class), **_of_error(self._model, code)})
 
     @contextmanager
     def stream(self) -> Iterator[None]:
-        """While a reply is read for a client."""
+        """Count a stream while a reply is read for a client."""
         self._streams += 1
         try:
             yield
@@ -107,7 +110,7 @@ class ModelMetrics:
             self._streams -= 1
 
     def ended(self, ref: EntryRef | None, terminal: Terminal, now_ms: int) -> None:
-        """This gateway wrote the terminal event of a request that nobody owned (`orcastream.broker.ending.OnEnd`)."""
+        """Count a terminal event that this gateway wrote for an unowned request (`orcastream.broker.ending.OnEnd`)."""
         outcome = str(terminal.error)
         if ref is None:
             self._ends.ended(None, outcome, outcome, None)

@@ -1,4 +1,4 @@
-"""Which models a gateway is told to serve: their names, and where their files are."""
+"""Which models a gateway serves: their names, and where their files are."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -9,18 +9,18 @@ from orcastream.schemas.keys import check_name
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """One model: the name under which it is served and its queue is kept, and its directory or hub id."""
+    """One model: its name, which also names its queue, and its directory or hub id."""
 
     name: str
     path: str
     max_model_len: int | None = None
-    """Lowers the context that its configuration states. [tokens]"""
+    """Lowers the context length of the model's configuration. [tokens]"""
     is_default: bool = False
     """Whether it is the one that `model` names."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `NAME=PATH`, or from a directory or hub id whose last part is the name; InvalidRequest."""
+        """Parse `NAME=PATH`, or a directory or hub id whose last part is the name. Raises InvalidRequest."""
         name, equals, path = text.partition("=")
         if not equals:
             path, name = text, text.rstrip("/").rpartition("/")[2]

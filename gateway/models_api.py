@@ -1,4 +1,4 @@
-"""/v1/models: what is served."""
+"""/v1/models: the served models."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from orcastream.gateway.service import Gateway
 
 
 async def models(gateway: Gateway, request: Request) -> Response:
-    """GET /v1/models: all that this gateway serves."""
+    """GET /v1/models: all models and adapters that this gateway serves."""
     gateway.tenants.of(request.headers)
     return JSONResponse({"object": "list", "data": [_told(gateway, one) for one in await gateway.models.all_named()]})
 

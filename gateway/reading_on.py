@@ -1,4 +1,4 @@
-"""Going on with a reply, for a client that may have posted its request at another gateway."""
+"""Resumes a reply for a client that may have sent its request to another gateway."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,7 +15,7 @@ from orcastream.schemas.limits import ID_PATTERN
 
 
 async def find_request(gateway: Gateway, request: Request) -> Found:
-    """The request that the path names; ApiError 404 where there is none of this tenant."""
+    """Return the request that the path names. Raises ApiError 404 if this tenant has no such request."""
     tenant = gateway.tenants.of(request.headers).tenant
     request_id = request.path_params["request_id"]
     found = await gateway.models.find(request_id, tenant) if ID_PATTERN.fullmatch(request_id) else None
@@ -25,13 +25,13 @@ async def find_request(gateway: Gateway, request: Request) -> Found:
 
 
 def require_serving(gateway: Gateway) -> None:
-    """ApiError 503 where this gateway is stopping: it begins no streams any more."""
+    """Raise ApiError 503 if this gateway is stopping: it starts no more streams."""
     if gateway.shutdown.stopping:
         raise gateway_stopping()
 
 
 def read_on(found: Found, shown_id: str, writer: ReplyWriter) -> Response:
-    """The reply as a stream of what `writer` makes of it."""
+    """Stream the rest of the reply, as `writer` writes it."""
     session = _session(found)
     parts = stream([(session.updates(), writer)], shown_id, session.failed)
     return EventStream(parts, headers={"X-Request-Id": shown_id}, closed=session.close)

@@ -1,4 +1,4 @@
-"""What the trace of one HTTP request says about the generation behind it."""
+"""What the trace of one HTTP request records about its generation."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -25,9 +25,9 @@ from orcastream.telemetry.trace_context import headers, remote_span, tracer
 
 
 class RequestTelemetry:
-    """Writes into the server span that is current when this is made, and into the gateway's metrics.
+    """Writes to the server span that is current at construction, and to the gateway's metrics.
 
-    The span ends with the last byte of the answer, so everything is told before that.
+    The span ends with the last byte of the answer, so everything must be recorded before that.
     """
 
     def __init__(self, *, timed: bool = True) -> None:
@@ -40,13 +40,13 @@ class RequestTelemetry:
         self._worker: str | None = None
 
     def another(self) -> "RequestTelemetry":
-        """That of another prompt of the same HTTP request, whose client waits for as long."""
+        """Return the telemetry of another prompt in the same HTTP request; its client has waited equally long."""
         other = RequestTelemetry()
         other._waiting_since = self._waiting_since
         return other
 
     def asked(self, request: GenerationRequest, model: str, metrics: ModelMetrics) -> None:
-        """What was asked for."""
+        """Record the request's parameters."""
         payload = request.payload
         self._metrics = metrics
         self._priority_class = request.priority_class
@@ -63,13 +63,13 @@ class RequestTelemetry:
     def resumed(
         self, request_id: str, model: str, tenant: str, priority_class: str | None, metrics: ModelMetrics
     ) -> None:
-        """Which reply is read on, and the class of its request where it is still known."""
+        """Record which reply is resumed, and the class of its request if that is still known."""
         self._metrics = metrics
         self._priority_class = priority_class
         self._set(_of_request(request_id, model, tenant))
 
     def updated(self, update: Update) -> None:
-        """An update of the reply, before it is written to the client."""
+        """Record an update of the reply, before it is written to the client."""
         if update.started is not None:
             self._begun(update, update.started)
         if update.runs and self._waiting_since is not None and self._metrics is not None:
@@ -80,7 +80,7 @@ class RequestTelemetry:
             self._ended(update.terminal)
 
     def _begun(self, update: Update, started: Started) -> None:
-        """Another epoch writes from here on. Where its worker dies or its span is not sampled, this is what is left."""
+        """Record a new epoch. If its worker dies or its span is not sampled, this is the only trace of it."""
         process = remote_span(started.traceparent)
         if process is not None and process.trace_id != self._span.get_span_context().trace_id:
             self._span.add_link(process)
@@ -97,19 +97,21 @@ class RequestTelemetry:
         self._worker = started.worker
 
     def failed(self, error: ApiError) -> None:
-        """The client is told of `error`; the span has failed where the fault is the service's."""
+        """Record `error`, which the client receives; the span fails if the service is at fault."""
         self._set({Attribute.ERROR_TYPE: error.code or str(error.status)})
         if error.is_fault:
             self._span.set_status(StatusCode.ERROR, error.message)
 
     def broke_off(self, error: ApiError) -> None:
-        """The client of an accepted request is told of `error`: how it ended, or that the gateway cannot go on."""
+        """Record the error that ends an accepted request for its client: its terminal error, or a failure of the
+        gateway.
+        """
         if not self._has_ended and self._priority_class is not None and self._metrics is not None:
             self._metrics.broken_off(self._priority_class, error.code or str(error.status))
         self.failed(error)
 
     def left(self) -> None:
-        """The client went before the end."""
+        """Record that the client left before the end."""
         waiting_since, self._waiting_since = self._waiting_since, None
         if waiting_since is not None and self._priority_class is not None and self._metrics is not None:
             self._metrics.abandoned(self._priority_class, time.monotonic() - waiting_since)
@@ -140,13 +142,16 @@ class Sending:
         self._span = span
 
     def sent(self, enqueued: Enqueued) -> None:
-        """The entry stands in the stream."""
+        """Record the entry's id in the stream."""
         self._span.set_attribute(Attribute.MESSAGE_ID, enqueued.entry.entry_id)
 
 
 @contextmanager
 def sending(request: GenerationRequest, keys: Keys, client: str) -> Iterator[Sending]:
-    """Enqueue `request` inside: as it shall travel. Without traces its client's own context travels unchanged."""
+    """Yield `request` as it is to be enqueued inside.
+
+    Without traces, its client's own context is passed on unchanged.
+    """
     template = keys.requests_template
     span = tracer().start_span(f"{Span.SEND} {template}", kind=SpanKind.PRODUCER)
     if span.is_recording():
@@ -173,7 +178,7 @@ def sending(request: GenerationRequest, keys: Keys, client: str) -> Iterator[Sen
 
 
 def _short(tracestate: str | None) -> str | None:
-    """What fits into a queue entry; the standard allows to leave it out."""
+    """Return the tracestate if it fits into a queue entry; the standard allows dropping it."""
     return tracestate if tracestate and len(tracestate) <= MAX_TRACE_HEADER_LENGTH and tracestate.isascii() else None
 
 

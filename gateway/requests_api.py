@@ -1,4 +1,4 @@
-"""/v1/requests/{id}: go on reading a reply, or cancel the request."""
+"""/v1/requests/{id}: resume reading a reply, or cancel the request."""
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -21,7 +21,7 @@ from orcastream.gateway.service import Gateway
 
 
 async def events(gateway: Gateway, request: Request) -> Response:
-    """GET: the reply from behind `Last-Event-ID` on, or from its start, whichever gateway took the request."""
+    """GET: the reply after `Last-Event-ID`, or from its start, whichever gateway accepted the request."""
     require_serving(gateway)
     found, shown = await find_request(gateway, request), request.path_params["request_id"]
     check_query(request, "include_usage")
@@ -45,7 +45,7 @@ def _chunk_writer(found: Found, shown: str, usage: UsageWanted, resume: Delivere
 
 
 async def cancel(gateway: Gateway, request: Request) -> Response:
-    """DELETE: cancel. `cancelled` is false where the request had ended before."""
+    """DELETE: cancel the request. `cancelled` is false if it had already ended."""
     found, shown = await find_request(gateway, request), request.path_params["request_id"]
     check_query(request)
     cancelled = await cancel_found(found)
@@ -53,7 +53,7 @@ async def cancel(gateway: Gateway, request: Request) -> Response:
 
 
 async def cancel_found(found: Found) -> bool:
-    """Cancel a request; false where it had ended before."""
+    """Cancel a request; return False if it had already ended."""
     request_id = found.request_id
     cancelled = await found.model.cancel(request_id)
     log_event("cancelled", request=request_id, why="asked for", ended_before=not cancelled)

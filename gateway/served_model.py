@@ -1,4 +1,4 @@
-"""One model that a gateway serves: its queue, tokenizer and limits, and what looks after its requests."""
+"""One model that a gateway serves: its queue, tokenizer and limits, and the tasks that look after its requests."""
 
 import asyncio
 import time
@@ -49,12 +49,12 @@ Result = TypeVar("Result")
 
 
 def _part_of(bound: int | None, share: float) -> int | None:
-    """A tenant's part of a bound of the queue, at least 1; None where the whole is its own, or there is no bound."""
+    """Return a tenant's part of a queue bound, at least 1; None if it may use the whole queue or there is no bound."""
     return None if bound is None or share == 1 else max(1, int(bound * share))
 
 
 class ServedModel:
-    """Stateless, as its gateway is: what it knows can be lost at any moment, and another gateway goes on."""
+    """One model of a gateway. Stateless: all its state may be lost at any moment, and another gateway continues."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class ServedModel:
         gateway: str,
         observer: LinkObserver | None,
     ) -> None:
-        """Load the tokenizer and put the parts together; connects to nothing.
+        """Load the tokenizer and put the parts together; does not connect.
 
-        `redis` is the gateway's own link, `gateway` its name. ModelFilesError where the model cannot be served.
+        `redis` is the gateway's own link, `gateway` its name. Raises ModelFilesError if the model cannot be served.
         """
         self.name = source.name
         self.settings = settings
@@ -89,7 +89,7 @@ class ServedModel:
         self._tasks: list[asyncio.Task[None]] = []
 
     def _connect(self, url: str, observer: LinkObserver | None) -> None:
-        """Make what reads and writes in Redis."""
+        """Create the parts that read and write in Redis."""
         settings, keys, name, on_end = self.settings, self.keys, self._gateway, self.metrics.ended
         retention_ms = settings.retention_ms
         self.durability = Durability(url, keys, f"{name}-durable", observer)
@@ -112,7 +112,7 @@ class ServedModel:
         self.disconnects = Disconnects(self.redis, keys, attendance, self.readers, self.ender, times, self.shutdown)
 
     async def start(self) -> None:
-        """Begin reading, sweeping and being seen; does not wait for Redis."""
+        """Start reading, sweeping and attendance; does not wait for Redis."""
         await self.reader.start()
         works = (
             self.readers.keep_telling(),
@@ -123,7 +123,7 @@ class ServedModel:
         self._tasks = [asyncio.create_task(work) for work in works]
 
     async def close(self) -> None:
-        """End everything; cancels no request."""
+        """Stop everything; cancels no request."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -132,7 +132,7 @@ class ServedModel:
         await self.durability.close()
 
     async def require_worker(self) -> ModelLimits:
-        """The limits that the living workers tell; ApiError 503 while nobody can answer."""
+        """Return the limits that the live workers report. Raises ApiError 503 while no worker can answer."""
         if self.shutdown.stopping:
             raise gateway_stopping()
         wanted = self.settings.require_worker
@@ -144,17 +144,17 @@ class ServedModel:
     async def send(
         self, request: GenerationRequest, grant: Grant, *, durable: bool = False
     ) -> tuple[GenerationRequest, Enqueued]:
-        """Enqueue the request under a span of its own; the request as it travels. Raises ApiError."""
+        """Enqueue the request under its own span; return the request as enqueued, and its entry. Raises ApiError."""
         with sending(request, self.keys, self._gateway) as send:
             enqueued = await self.enqueue(send.request, grant, durable=durable)
             send.sent(enqueued)
             return send.request, enqueued
 
     async def enqueue(self, request: GenerationRequest, grant: Grant, *, durable: bool = False) -> Enqueued:
-        """Put the request into the queue once, however often Redis breaks off. Raises ApiError, InvalidRequest.
+        """Put the request into the queue once, however often the connection breaks. Raises ApiError, InvalidRequest.
 
-        One that was there and ended as lost is put there anew. `grant` is what its sender may do. With `durable` it is
-        on disk when this returns.
+        A request with this id that ended as lost is queued again. `grant` is what its sender may do. With `durable` the
+        request is on disk when this returns.
         """
         action = partial(self._enqueue, request, self._terms(grant))
         if durable:
@@ -182,18 +182,18 @@ class ServedModel:
         )
 
     async def origin(self, request_id: str) -> Origin | None:
-        """What Redis knows of a request of this model; None where that is nothing. Raises ApiError."""
+        """Return what Redis knows of a request of this model; None if nothing. Raises ApiError."""
         return await self.patiently(lambda link: find_origin(link, self.keys, request_id, self.redis.now_ms))
 
     async def cancel(self, request_id: str) -> bool:
-        """Cancel a request, whether it waits or runs; False where it has ended. Raises LinkLost, Unwritable."""
+        """Cancel a waiting or running request; return False if it has ended. Raises LinkLost, Unwritable."""
         link, retention_ms = await self.redis.get(), self.settings.retention_ms
         return await cancel_request(
             link, self.keys, self.ender, request_id, now_ms=self.redis.now_ms, retention_ms=retention_ms
         )
 
     async def patiently(self, action: Callable[[Connection], Awaitable[Result]]) -> Result:
-        """Carry out what may be carried out twice, and again while Redis is away, for as long as a client can wait."""
+        """Run an idempotent action, and repeat it while Redis is unavailable, for as long as a client can wait."""
         try:
             with self.shutdown.bounds():
                 return await self.redis.patiently(action, time.monotonic() + self.settings.redis_patience_s)
@@ -205,16 +205,16 @@ class ServedModel:
             raise unavailable(f"Redis takes no requests now: {error}", "redis_unavailable") from None
         except NotOnDisk as error:
             raise unavailable(
-                f"The request waits, but Redis does not say that it is on disk: {error}", "not_on_disk"
+                f"The request is queued, but Redis does not confirm that it is on disk: {error}", "not_on_disk"
             ) from None
 
     async def look_at_the_queue(self, link: Connection) -> None:
-        """Gather what the gauges of the queue tell. Raises LinkLost, ResponseError."""
+        """Read the values of the queue's gauges. Raises LinkLost, ResponseError."""
         state = await read_queue_state(link, self.keys)
         self.metrics.queue.gathered(state.lengths, state.ages_s, state.workers)
 
     async def _keep_sweeping(self) -> None:
-        """End requests whose deadline passed, for ever; workers do the same."""
+        """End requests past their deadline, forever; workers do the same."""
         while True:
             try:
                 await self._sweep(await self.redis.get())

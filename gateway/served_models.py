@@ -13,7 +13,7 @@ from orcastream.gateway.served_model import ServedModel
 
 
 class ServedModels:
-    """At least one model, by name, the first of which is the default."""
+    """At least one model, by name; the first is the default."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
         self._by_name = {model.name: model for model in models}
@@ -24,26 +24,26 @@ class ServedModels:
 
     @property
     def names(self) -> list[str]:
-        """The names of the models themselves."""
+        """The names of the models, without adapters."""
         return list(self._by_name)
 
     async def all_named(self) -> "list[Named]":
-        """Everything that may be asked for: each model, and behind it the adapters that its workers have."""
+        """Return everything a client may name: each model, followed by the adapters that its workers have."""
         named = []
         for model in self:
-            with suppress(BrokerError, ResponseError):  # Redis is away: the models are served nevertheless
+            with suppress(BrokerError, ResponseError):  # Redis is away: list the models anyway
                 await model.workers.alive()
             named.append(Named(model))
             named += [Named(model, adapter) for adapter in model.workers.adapters if adapter not in self._by_name]
         return named
 
     async def named(self, name: str) -> "Named":
-        """The model of that name, or the one that an adapter of that name changes; ApiError 404."""
+        """Return the model of that name, or the model that the adapter of that name modifies. Raises ApiError 404."""
         model = self._by_name.get(name)
         if model is not None:
             return Named(model)
         for one in self:
-            with suppress(BrokerError, ResponseError):  # its workers may be about to tell of their adapters again
+            with suppress(BrokerError, ResponseError):  # its workers may be about to report their adapters again
                 await one.workers.returned()
         everything = await self.all_named()
         for known in everything:
@@ -53,11 +53,11 @@ class ServedModels:
 
     @property
     def max_total_tokens(self) -> int:
-        """Most prompt and output tokens that any of the models takes."""
+        """Maximum number of prompt and output tokens over all models."""
         return max(model.workers.limits.max_total_tokens for model in self)
 
     async def find(self, request_id: str, tenant: str) -> "Found | None":
-        """The request of a tenant that an id names; None where no model has it. Raises ApiError."""
+        """Return the request of a tenant that an id names; None if no model has it. Raises ApiError."""
         for model in self:
             for meant in model.ids.meant(request_id, tenant):
                 origin = await model.origin(meant)
@@ -68,7 +68,7 @@ class ServedModels:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What a name stands for: a model, or one as an adapter changes it."""
+    """The meaning of a name: a model, or a model with an adapter."""
 
     model: ServedModel
     adapter: str = ""
@@ -81,7 +81,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A request: of which model, what it is called in the queue, and what is known of it."""
+    """A request: its model, its id in the queue, and what is known of it."""
 
     model: ServedModel
     request_id: str
@@ -89,6 +89,6 @@ class Found:
 
     @property
     def shown_model(self) -> str:
-        """What clients call the model, as far as it is still known."""
+        """The model's name for clients, as far as it is still known."""
         adapter = "" if self.origin.request is None else self.origin.request.payload.adapter
         return adapter or self.model.name

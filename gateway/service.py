@@ -1,4 +1,4 @@
-"""One gateway: what its models share, put together from the settings, and its life."""
+"""One gateway: the parts that its models share, put together from the settings, and its life cycle."""
 
 import asyncio
 import logging
@@ -25,19 +25,22 @@ from orcastream.telemetry.setup import Telemetry
 
 
 def new_gateway_name() -> str:
-    """A name that no process had before, and that no worker has."""
+    """Return a name that no earlier process and no worker has."""
     return f"gateway-{new_process_name()}"
 
 
 class Gateway:
-    """Everything that the routes share. Stateless: what it knows can be lost at any moment, and another goes on."""
+    """Everything that the routes share.
+
+    Stateless: all its state may be lost at any moment, and another gateway continues.
+    """
 
     def __init__(
         self, settings: GatewaySettings, *, name: str | None = None, telemetry: Telemetry | None = None
     ) -> None:
-        """Load the models' tokenizers; connects to nothing. ValueError where a setting is missing.
+        """Load the models' tokenizers; does not connect. Raises ValueError if a setting is missing.
 
-        `telemetry` is what was started in this process; none: nothing was.
+        `telemetry` is this process's telemetry; None means that none was started.
         """
         if not settings.connection_url:
             raise ValueError(
@@ -68,7 +71,7 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Begin reading, sweeping and being seen; does not wait for Redis."""
+        """Start reading, sweeping and attendance; does not wait for Redis."""
         for model in self.models:
             await model.start()
         works = [self.tenants.keep_fresh(self.settings.api_keys_reload_s)]
@@ -83,13 +86,13 @@ class Gateway:
         return KeysInRedis(self.redis, self.settings.keys()) if self.settings.api_keys_in_redis else None
 
     def begin_stop(self) -> None:
-        """Take no new requests; open streams get `shutdown_grace_s` to end by themselves."""
+        """Accept no new requests; open streams get `shutdown_grace_s` to end."""
         if not self.shutdown.stopping:
             log_event("stopping", level=logging.INFO, gateway=self.name)
             self.shutdown.begin(self.settings.shutdown_grace_s)
 
     async def close(self) -> None:
-        """End everything; cancels no request."""
+        """Stop everything; cancels no request."""
         self.shutdown.end_now()
         for task in self._tasks:
             task.cancel()
@@ -101,7 +104,7 @@ class Gateway:
         log_event("stopped", level=logging.INFO, gateway=self.name)
 
     def told_ready(self, why_not: str | None) -> None:
-        """Somebody asked whether this gateway is ready; one line where the answer is another than before."""
+        """Log one line if a readiness probe's answer differs from the previous one."""
         ready = why_not is None
         if ready is not self._ready and not self.shutdown.stopping:
             level = logging.INFO if ready else logging.WARNING
@@ -109,7 +112,7 @@ class Gateway:
         self._ready = ready
 
     async def _keep_gauging(self) -> None:
-        """Look at the queues and their server now and then, as long as anybody collects metrics."""
+        """Sample the queues and their server periodically while metrics are collected."""
         while True:
             if self.models.default.metrics.queue.wanted:
                 try:

@@ -1,4 +1,4 @@
-"""Everything about a gateway that can be set."""
+"""The settings of a gateway."""
 
 import re
 from pathlib import Path
@@ -25,31 +25,35 @@ class GatewaySettings(BrokerSettings, LogSettings):
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for all.")
     port: int = Field(8000, ge=0, le=_LAST_PORT, description="TCP port to listen on; 0: any free one.")
     gateway_workers: int = Field(
-        1, ge=1, le=256, description="Gateway processes on the one port; --workers of `orcastream gateway`. [processes]"
+        1,
+        ge=1,
+        le=256,
+        description="Gateway processes that share the port; --workers of `orcastream gateway`. [processes]",
     )
     process_port: int | None = Field(
         None,
         ge=1,
         le=_LAST_PORT,
-        description="First of the ports that gateway processes have of their own, beside the shared one; none: none.",
+        description="First of the gateway processes' own ports, one per process, in addition to the shared port; "
+        "none: none.",
     )
     more_models: tuple[str, ...] = Field(
         (),
-        description="Models that the gateway serves besides `model`, each with workers of its own: NAME=PATH, or a "
-        "directory or hub id that ends in the name; as a JSON array.",
+        description="Models that the gateway serves in addition to `model`, each with its own workers: NAME=PATH, or "
+        "a directory or hub id that ends in the name; as a JSON array.",
     )
     api_keys: dict[SecretStr, str] = Field(
         default_factory=dict,
         description="API key → tenant, as a JSON object, for development; no keys anywhere: the tenant is `default`.",
     )
     api_keys_file: Path | None = Field(
-        None, description="File of hashed API keys and what they allow, as `orcastream keys new` writes it."
+        None, description="File of hashed API keys and their permissions, as written by `orcastream keys new`."
     )
     api_keys_in_redis: bool = Field(
-        False, description="Take hashed API keys from Redis, where `orcastream keys new` puts them."
+        False, description="Read hashed API keys from Redis, where `orcastream keys new` stores them."
     )
     api_keys_reload_s: float = Field(
-        2.0, gt=0, le=3600, description="Pause between two looks at the file, or at Redis, for changed keys. [s]"
+        2.0, gt=0, le=3600, description="Interval between checks of the file, or of Redis, for changed keys. [s]"
     )
     max_body_bytes: int = Field(
         MAX_PAYLOAD_BYTES, ge=1024, le=1024**3, description="Largest request body; a larger one gets 413. [bytes]"
@@ -58,146 +62,167 @@ class GatewaySettings(BrokerSettings, LogSettings):
         256 * 1024**2,
         ge=1024,
         le=1024**4,
-        description="Most bytes of bodies that are being received or read at once; beyond that: 503. [bytes]",
+        description="Maximum size of all bodies being received or parsed at once; beyond that: 503. [bytes]",
     )
     max_kept_bytes: int = Field(
         64 * 1024**2,
         ge=1024,
         le=1024**4,
-        description="Most bytes kept of one tenant's stored responses beside their replies; beyond it those that "
-        "expire first go. [bytes]",
+        description="Maximum size of one tenant's stored responses, not counting their replies; beyond that, those "
+        "that expire first are dropped. [bytes]",
     )
     max_file_bytes: int = Field(
-        64 * 1024**2, ge=1024, le=1024**3, description="Largest file of /v1/files; a larger one gets 413. [bytes]"
+        64 * 1024**2, ge=1024, le=1024**3, description="Largest file in /v1/files; a larger one gets 413. [bytes]"
     )
     max_files_bytes: int = Field(
         512 * 1024**2,
         ge=1024,
         le=1024**4,
-        description="Most bytes that Redis keeps of a tenant's files, those that batches have written among them; "
-        "beyond that: 429. [bytes]",
+        description="Maximum size of a tenant's files in Redis, including those written by batches; beyond that: 429. "
+        "[bytes]",
     )
-    max_files: int = Field(1000, ge=1, le=100_000, description="Most files of a tenant, as `max_files_bytes`. [files]")
+    max_files: int = Field(
+        1000,
+        ge=1,
+        le=100_000,
+        description="Maximum number of a tenant's files, counted as in `max_files_bytes`. [files]",
+    )
     files_retention_s: float = Field(
         604_800.0,
         ge=3600,
         le=2_592_000,
-        description="How long a file is kept, and a batch after its completion window. [s]",
+        description="How long files are kept, and batches after their completion window. [s]",
     )
     max_batch_lines: int = Field(
-        50_000, ge=1, le=1_000_000, description="Most requests of one batch; one with more fails. [requests]"
+        50_000,
+        ge=1,
+        le=1_000_000,
+        description="Maximum number of requests in one batch; a batch with more fails. [requests]",
     )
     max_batches: int = Field(
-        16, ge=1, le=10_000, description="Most batches of a tenant that have not ended; beyond that: 429. [batches]"
+        16, ge=1, le=10_000, description="Maximum number of a tenant's unfinished batches; beyond that: 429. [batches]"
     )
     batch_window: int = Field(
         64,
         ge=1,
         le=10_000,
-        description="Most requests of one batch that wait and run at once: a small part of `max_queue_depth`. "
+        description="Maximum number of one batch's waiting and running requests: a small part of `max_queue_depth`. "
         "[requests]",
     )
     max_connections: int = Field(
         4096,
         ge=1,
         le=1_000_000,
-        description="Most connections of a process; one more takes the place of an idle one, or is 503. [connections]",
+        description="Maximum number of connections per process; a new one replaces an idle one, or gets 503. "
+        "[connections]",
     )
     header_timeout_s: float = Field(
-        10.0, gt=0, le=3600, description="Time for a client to send the headers of a request; then 408. [s]"
+        10.0, gt=0, le=3600, description="Time for a client to send a request's headers; then 408. [s]"
     )
     body_timeout_s: float = Field(
-        60.0, gt=0, le=3600, description="Time for a client to send the body of a request; then 408. [s]"
+        60.0, gt=0, le=3600, description="Time for a client to send a request's body; then 408. [s]"
     )
     idle_timeout_s: float = Field(
-        75.0, gt=0, le=3600, description="A connection without a request for so long is closed; streams are none. [s]"
+        75.0,
+        gt=0,
+        le=3600,
+        description="A connection without a request for this long is closed; a stream is never idle. [s]",
     )
     write_timeout_s: float = Field(
-        60.0, gt=0, le=3600, description="A client that takes nothing of a full buffer for so long is cut off. [s]"
+        60.0,
+        gt=0,
+        le=3600,
+        description="A client that reads nothing from a full buffer for this long is disconnected. [s]",
     )
     allowed_hosts: tuple[str, ...] = Field(
         (),
-        description="Names that clients may ask for in Host, `*.` before one for those below it, `*` for any; none: "
-        "any, or `localhost` alone where `host` is a loopback address. Addresses and `localhost` are always allowed.",
+        description="Names that clients may use in Host; a leading `*.` matches all subdomains, `*` any name; none: "
+        "any, or only `localhost` if `host` is a loopback address. Addresses and `localhost` are always allowed.",
     )
     cors_origins: tuple[str, ...] = Field(
-        (), description="Origins whose pages may use the API, such as https://example.com; `*` for any; none: its own."
+        (),
+        description="Origins whose pages may use the API, e.g. https://example.com; `*` for any; none: only the "
+        "gateway's own.",
     )
     max_model_len: int | None = Field(
-        None, ge=2, le=10_000_000, description="Lowers the context that the model's configuration states. [tokens]"
+        None, ge=2, le=10_000_000, description="Lowers the context length of the model's configuration. [tokens]"
     )
     tool_parser: ToolParserName = Field(
         "auto",
-        description="How the model writes tool calls: `hermes` (Hermes, Qwen2.5, Qwen3) or `llama` (Llama 3.1 and "
-        "later); `auto`: as its chat template says; `none`: requests with tools are refused.",
+        description="Format of the model's tool calls: `hermes` (Hermes, Qwen2.5, Qwen3) or `llama` (Llama 3.1 and "
+        "later); `auto`: as its chat template indicates; `none`: requests with tools are refused.",
     )
     reasoning_parser: ReasoningParserName = Field(
         "auto",
-        description="How the model thinks before it answers: `think`, between `<think>` and `</think>`; `auto`: as its "
-        "chat template says; `none`: what it thinks is content.",
+        description="Format of the model's reasoning before the answer: `think`, between `<think>` and `</think>`; "
+        "`auto`: as its chat template indicates; `none`: reasoning is treated as content.",
     )
     default_timeout_s: float = Field(
-        600.0, gt=0, le=_MAX_TIMEOUT_S, description="Time until a request expires that names no `timeout`. [s]"
+        600.0, gt=0, le=_MAX_TIMEOUT_S, description="Time until a request without `timeout` expires. [s]"
     )
     max_timeout_s: float = Field(
-        3600.0, gt=0, le=_MAX_TIMEOUT_S, description="Longest `timeout` that a request may name. [s]"
+        3600.0, gt=0, le=_MAX_TIMEOUT_S, description="Longest `timeout` that a request may set. [s]"
     )
     max_queue_tokens: int | None = Field(
         10_000_000,
         ge=1,
-        description="Most tokens, prompts and longest answers, that waiting and running requests of one class ask for; "
-        "beyond that: 429. [tokens]",
+        description="Maximum number of tokens that one class's waiting and running requests may ask for, prompts plus "
+        "longest answers; beyond that: 429. [tokens]",
     )
     max_tenant_share: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="Part of `max_queue_depth` and `max_queue_tokens` that a tenant's waiting and running requests, of "
-        "all classes together, may take where API keys tell tenants apart; beyond that: 429.",
+        description="Part of `max_queue_depth` and `max_queue_tokens` that a tenant's waiting and running requests of "
+        "all classes may use, if API keys distinguish tenants; beyond that: 429.",
     )
     max_wait_share: float = Field(
         0.2,
         gt=0,
         le=1,
-        description="Part of the time up to its deadline that a request may be expected to wait; beyond that: 429.",
+        description="Part of the time until its deadline that a request may be expected to wait; beyond that: 429.",
     )
     max_wait_s: float | None = Field(
-        None, gt=0, le=_MAX_TIMEOUT_S, description="Longest wait to be expected, whatever the deadline; none: any. [s]"
+        None, gt=0, le=_MAX_TIMEOUT_S, description="Longest expected wait, whatever the deadline; none: any. [s]"
     )
     keep_alive_s: float = Field(
         15.0, gt=0, le=3600, description="A stream that is silent for this long gets an empty line. [s]"
     )
     disconnect_grace_s: float = Field(
-        2.0, ge=0, le=3600, description="Time for a lost client to come back before its request is cancelled. [s]"
+        2.0, ge=0, le=3600, description="Time for a disconnected client to return before its request is cancelled. [s]"
     )
     gateway_lease_s: float = Field(
-        8.0, ge=3, le=3600, description="A gateway that was not heard of for this long is dead, its clients gone. [s]"
+        8.0,
+        ge=3,
+        le=3600,
+        description="A gateway not heard from for this long counts as dead, and its clients as disconnected. [s]",
     )
     loss_check_s: float = Field(
-        5.0, gt=0, le=3600, description="A reply without events for this long is checked for being lost. [s]"
+        5.0, gt=0, le=3600, description="A reply without events for this long is checked for loss. [s]"
     )
-    sweep_s: float = Field(1.0, gt=0, le=3600, description="Pause between two searches for overdue requests. [s]")
+    sweep_s: float = Field(1.0, gt=0, le=3600, description="Interval between searches for overdue requests. [s]")
     redis_patience_s: float = Field(
         5.0,
         ge=0,
         le=600,
-        description="How long a request waits for Redis to come back, and then for workers that were there to be seen "
-        "again, before it gets 503. [s]",
+        description="How long a request waits for Redis to return, and then for previously seen workers to reappear, "
+        "before it gets 503. [s]",
     )
     shutdown_grace_s: float = Field(
-        5.0, ge=0, le=3600, description="Time for open streams to end when the gateway is told to stop. [s]"
+        5.0, ge=0, le=3600, description="Time for open streams to end when the gateway stops. [s]"
     )
     require_worker: bool = Field(
         True,
-        description="Refuse requests with 503 while no worker of the model lives; false where they scale from zero.",
+        description="Refuse requests with 503 while the model has no live worker; set false if workers scale from "
+        "zero.",
     )
     console: bool = Field(
-        True, description="Serve the console at /console; what it shows is behind the API keys, where there are any."
+        True, description="Serve the console at /console; its data requires an API key if keys are configured."
     )
     access_log: bool = Field(False, description="Log every HTTP request (uvicorn's access log).")
     metrics: bool = Field(
         False,
-        description="Serve metrics for Prometheus at /metrics of port, or of process_port if that is set.",
+        description="Serve metrics for Prometheus at /metrics on port, or on process_port if that is set.",
     )
 
     @field_validator("allowed_hosts")
@@ -213,7 +238,7 @@ class GatewaySettings(BrokerSettings, LogSettings):
     def _origins_are_such(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
         for origin in origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
-                raise ValueError(f"scheme, name and perhaps port, such as https://example.com, or *; not {origin!r}")
+                raise ValueError(f"scheme, name and optional port, such as https://example.com, or *; not {origin!r}")
         return origins
 
     @field_validator("api_keys")
@@ -223,7 +248,7 @@ class GatewaySettings(BrokerSettings, LogSettings):
             check_name(tenant, "api_keys")
             text = key.get_secret_value()
             if not text or not all("!" <= char <= "~" for char in text):
-                raise ValueError(f"keys of printable ASCII characters without spaces; that of tenant {tenant} is none")
+                raise ValueError(f"keys of printable ASCII characters without spaces; tenant {tenant} has another")
         return api_keys
 
     @model_validator(mode="after")
@@ -248,8 +273,8 @@ class GatewaySettings(BrokerSettings, LogSettings):
             last = self.process_port + self.gateway_workers - 1
             if last > _LAST_PORT or self.process_port <= self.port <= last:
                 raise ValueError(
-                    f"process_port: got {self.process_port}, allowed: {self.gateway_workers} ports from it on, up to "
-                    f"{_LAST_PORT}, none of them the gateway's ({self.port})"
+                    f"process_port: got {self.process_port}, allowed: a port from which {self.gateway_workers} ports "
+                    f"follow, up to {_LAST_PORT}, none of them the gateway's ({self.port})"
                 )
         return self
 
@@ -272,6 +297,6 @@ class GatewaySettings(BrokerSettings, LogSettings):
         return self
 
     def sources(self) -> list[ModelSource]:
-        """The models to serve, the default one first."""
+        """Return the models to serve, the default one first."""
         first = ModelSource(self.served_name, self.model, self.max_model_len, is_default=True)
         return [first, *map(ModelSource.parse, self.more_models)]

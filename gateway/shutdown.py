@@ -1,4 +1,4 @@
-"""How a gateway stops: first it takes nothing new, then open streams end, and who waits for Redis waits no longer."""
+"""How a gateway stops: it accepts nothing new, then open streams end and waits for Redis are cut short."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 
 class Stopping(Exception):
-    """The gateway stopped before what was waited for had come."""
+    """The gateway stopped before the awaited result came."""
 
 
 class _Wait:
-    """A task that waits for something that may not come in time."""
+    """A task that waits for a result that may not come in time."""
 
     def __init__(self, task: "asyncio.Task[object]") -> None:
         self.task = task
@@ -22,28 +22,28 @@ class _Wait:
 
 
 class Shutdown:
-    """Shared by all that has to know."""
+    """The state of stopping, shared by all parts that need it."""
 
     def __init__(self) -> None:
         self.stopping = False
-        """No new requests are taken."""
+        """Whether new requests are refused."""
         self.ending = asyncio.Event()
-        """Set when open streams are to end."""
+        """Set when open streams must end."""
         self._waits: set[_Wait] = set()
 
     def begin(self, grace_s: float) -> None:
-        """Take nothing new; open streams get `grace_s` to end by themselves."""
+        """Accept nothing new; open streams get `grace_s` to end."""
         self.stopping = True
         asyncio.get_running_loop().call_later(grace_s, self._end)
 
     def end_now(self) -> None:
-        """Both at once."""
+        """Accept nothing new and end open streams now."""
         self.stopping = True
         self._end()
 
     @contextmanager
     def bounds(self) -> Iterator[None]:
-        """What is awaited inside is awaited until open streams are to end, and no longer: then Stopping is raised."""
+        """Bound the waits inside: once open streams must end, they are cut short and Stopping is raised."""
         task = asyncio.current_task()
         if self.ending.is_set() or task is None:
             raise Stopping
@@ -52,7 +52,7 @@ class Shutdown:
         try:
             yield
         except asyncio.CancelledError:
-            if wait.is_cut and task.cancelling() <= before + 1:  # nobody else has cancelled it
+            if wait.is_cut and task.cancelling() <= before + 1:  # nobody else has canceled it
                 raise Stopping from None
             raise
         finally:

@@ -1,4 +1,4 @@
-"""/tokenize and /detokenize: what the service makes of a prompt, and the text of token ids."""
+"""/tokenize and /detokenize: the token ids of a prompt, and the text of token ids."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,7 +26,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 async def tokenize(gateway: Gateway, request: Request) -> Response:
-    """POST /tokenize: ids and their number, as a request of the same prompt would have them."""
+    """POST /tokenize: the ids and their number, as in a request with the same prompt."""
     async with _body(gateway, request) as (body, size):
         asked = _checked(TokenizeRequest, body)
         model = await _model(gateway, asked.model)
@@ -43,7 +43,7 @@ async def detokenize(gateway: Gateway, request: Request) -> Response:
 
 @asynccontextmanager
 async def _body(gateway: Gateway, request: Request) -> AsyncIterator[tuple[dict[str, Any], int]]:
-    """The parsed body of a request that may be made, and the bytes it had."""
+    """Yield the parsed body of an authorized request, and its size in bytes."""
     gateway.tenants.of(request.headers)
     check_query(request)
     async with gateway.bodies.body_of(request) as raw:

@@ -1,4 +1,4 @@
-"""Who serves the model now, remembered for a moment so that not every request asks Redis."""
+"""The workers that serve a model now, cached briefly so that not every request asks Redis."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ class Workers:
     """The live workers of the model."""
 
     def __init__(self, redis: RedisLink, keys: Keys, stated: ModelLimits, patience_s: float) -> None:
-        """`patience_s`: how long workers that were there are waited for."""
+        """`patience_s`: how long to wait for previously seen workers."""
         self._redis = redis
         self._keys = keys
         self._stated = stated
@@ -28,7 +28,8 @@ class Workers:
         self._alive: list[WorkerInfo] = []
 
     async def alive(self) -> list[WorkerInfo]:
-        """Live workers that look into as many lanes, at most a second old; an empty answer is always fresh.
+        """Return live workers with the same number of lanes, cached for at most a second; an empty answer is always
+        fresh.
 
         Raises LinkLost, ResponseError.
         """
@@ -44,10 +45,10 @@ class Workers:
         return self._alive
 
     async def returned(self) -> list[WorkerInfo]:
-        """As `alive`, but where there were some before, they get a while to be seen again.
+        """As `alive`, but if there were workers before, give them a while to reappear.
 
-        Redis may have lost what they say of themselves, or have been away for longer than it keeps that: they say it
-        again as soon as they are connected. Who waits here waits for one who looks for all. Raises as `alive`.
+        Redis may have lost their registrations, or have been away for longer than it keeps them; workers register again
+        as soon as they are connected. Callers wait for a single one that polls for all. Raises as `alive`.
         """
         if alive := await self.alive():
             return alive
@@ -59,13 +60,13 @@ class Workers:
 
     @property
     def adapters(self) -> list[str]:
-        """The adapters that every live worker has: whoever claims a request has to have its own."""
+        """The adapters that every live worker has: any of them may claim a request."""
         told = [worker.info.get("adapters", "").split(",") for worker in self._alive]
         return [name for name in told[0] if name and all(name in names for names in told)] if told else []
 
     @property
     def limits(self) -> ModelLimits:
-        """What the model's files state, lowered to what every live worker says of itself."""
+        """The limits of the model's files, lowered to what every live worker reports."""
         return self._stated.lowered(self._said("max_model_len"), self._said("max_cached_tokens"))
 
     def _said(self, field: str) -> list[int]:

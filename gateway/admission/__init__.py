@@ -1,1 +1,1 @@
-"""What a request has to pass before it waits: keys, tenants, limits, tokenizing."""
+"""The checks that a request must pass before it is queued: keys, tenants, limits, tokenizing."""

@@ -1,4 +1,4 @@
-"""How the answers of one model are to be read: by its own chat template, or as its gateway was told."""
+"""How to parse the answers of one model: as its chat template indicates, or as the gateway's settings say."""
 
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -13,11 +13,11 @@ from orcastream.text.tools.formats import TOOL_FORMATS, ToolFormat
 ToolParserName = Literal["auto", "none", "hermes", "llama"]
 ReasoningParserName = Literal["auto", "none", "think"]
 _END_TOKENS: Final = 16
-"""Of a prompt, in which its template may have opened or closed the thinking."""
+"""Tokens at the end of a prompt, in which its template may have opened or closed the thinking."""
 
 
 class AnswerFormats:
-    """Finds the format of each conversation's answer."""
+    """Determines the format of each conversation's answer."""
 
     def __init__(
         self,
@@ -36,11 +36,14 @@ class AnswerFormats:
         )
 
     def of(self, chat: Conversation, prompt_ids: Sequence[int]) -> AnswerFormat:
-        """The format of the answer to a conversation, whose prompt these ids are; ApiError where tools are in vain."""
+        """Return the format of the answer to `chat`, whose prompt has these ids.
+
+        Raises ApiError if tools are unsupported.
+        """
         if chat.tool_use is None:
             return AnswerFormat(self._thinking(prompt_ids))
         if self._calls is None:
-            allowed = "none: the calls of this model are in no format that is known here (setting tool_parser)"
+            allowed = "none: the format of this model's tool calls is unknown (setting tool_parser)"
             raise unsupported("tools", chat.tool_use.tools, allowed)
         return AnswerFormat(self._thinking(prompt_ids), self._calls)
 

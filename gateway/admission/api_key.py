@@ -1,4 +1,4 @@
-"""One API key: how it is made, what is kept of it, and what it allows."""
+"""One API key: how it is made, what is stored of it, and what it allows."""
 
 import hashlib
 import json
@@ -20,33 +20,38 @@ from orcastream.schemas.request import RequestParameters
 _PREFIX: Final = "orca_"
 _BYTES: Final = 32
 MAX_RATE: Final = 1_000_000
-"""Of requests a minute, and of requests at once."""
+"""Requests a minute, and also concurrent requests."""
 
 
 class Grant(BaseModel):
-    """What one key allows. All that is not said is allowed."""
+    """What one key allows. Unset fields restrict nothing."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    tenant: str = Field(pattern=NAME, description="Whose requests they are.")
-    name: str | None = Field(None, max_length=128, description="What people call the key.")
-    classes: list[PriorityClass] | None = Field(None, min_length=1, description="Priority classes that it may ask for.")
+    tenant: str = Field(pattern=NAME, description="Tenant that the requests belong to.")
+    name: str | None = Field(None, max_length=128, description="Human-readable name of the key.")
+    classes: list[PriorityClass] | None = Field(
+        None, min_length=1, description="Priority classes that the key may ask for."
+    )
     max_tokens: int | None = Field(
-        None, ge=1, le=MAX_OUTPUT_TOKENS, description="Longest answer that it may ask for, per choice. [tokens]"
+        None, ge=1, le=MAX_OUTPUT_TOKENS, description="Longest answer that the key may ask for, per choice. [tokens]"
     )
     requests_per_minute: int | None = Field(
-        None, ge=1, le=MAX_RATE, description="Most requests that its tenant may send in a minute. [requests]"
+        None,
+        ge=1,
+        le=MAX_RATE,
+        description="Maximum number of requests that its tenant may send in a minute. [requests]",
     )
     max_concurrency: int | None = Field(
-        None, ge=1, le=MAX_RATE, description="Most requests of its tenant that may wait and run at once. [requests]"
+        None, ge=1, le=MAX_RATE, description="Maximum number of its tenant's waiting and running requests. [requests]"
     )
     queue_share: float | None = Field(
-        None, gt=0, le=1, description="Part of a class's bounds that its tenant may fill; none: `max_tenant_share`."
+        None, gt=0, le=1, description="Part of a class's bounds that its tenant may use; none: `max_tenant_share`."
     )
-    expires: int | None = Field(None, ge=0, description="When it ends, Unix time. [s]")
+    expires: int | None = Field(None, ge=0, description="When the key expires, in Unix time. [s]")
 
     def check_class(self, priority_class: str, tier: str | None = None) -> None:
-        """ApiError 403 where the key does not allow requests of this class; `tier`: what the client called it."""
+        """Raise ApiError 403 if the key does not allow this class; `tier` is the client's name for the class."""
         if self.classes is None or priority_class in self.classes:
             return
         if tier is None:
@@ -57,7 +62,7 @@ class Grant(BaseModel):
         raise ApiError(403, str(error), param=error.field, code="not_allowed")
 
     def check_lengths(self, parameters: RequestParameters) -> None:
-        """InvalidRequest where a client says longer answers than the key allows."""
+        """Raise InvalidRequest if the client explicitly asks for longer answers than the key allows."""
         most = self.max_tokens
         for field, value in (("max_tokens", parameters.max_tokens), ("min_tokens", parameters.min_tokens)):
             if most is not None and value is not None and value > most:
@@ -65,23 +70,23 @@ class Grant(BaseModel):
 
 
 Grants = Mapping[str, Grant]
-"""By the SHA-256 of the key, in hexadecimal digits."""
+"""Grants by the SHA-256 of the key, in hexadecimal digits."""
 
 _GRANTS = TypeAdapter(dict[str, Grant])
 
 
 def new_key() -> str:
-    """A key of 256 random bits, which nobody can guess and nothing but itself can tell."""
+    """Return a new key of 256 random bits: nobody can guess it, and nothing but the key itself reveals it."""
     return _PREFIX + secrets.token_urlsafe(_BYTES)
 
 
 def digest(key: str) -> str:
-    """What is kept of a key. One round without salt is enough for 256 random bits: nobody can try them out."""
+    """Return the stored form of a key. 256 random bits cannot be tried out, so one round without salt is enough."""
     return hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
 
 
 def read_grants(text: str | bytes) -> dict[str, Grant]:
-    """A JSON object of SHA-256 → grant; InvalidRequest naming what is wrong."""
+    """Parse a JSON object of SHA-256 → grant. Raises InvalidRequest naming the defect."""
     try:
         entries = json.loads(text)
     except (ValueError, RecursionError):
@@ -90,7 +95,7 @@ def read_grants(text: str | bytes) -> dict[str, Grant]:
 
 
 def grants_of_hash(flat: Sequence[bytes]) -> dict[str, Grant]:
-    """From the hash in Redis, name, value, name, value; InvalidRequest naming what is wrong."""
+    """Parse the flat hash from Redis: name, value, name, value. Raises InvalidRequest naming the defect."""
     try:
         entries = {name.decode(): json.loads(value) for name, value in fields_of(flat).items()}
     except (ValueError, RecursionError):
@@ -99,7 +104,7 @@ def grants_of_hash(flat: Sequence[bytes]) -> dict[str, Grant]:
 
 
 def check_grants(entries: Mapping[str, Any]) -> dict[str, Grant]:
-    """Grants from plain values; InvalidRequest naming what is wrong."""
+    """Make grants from plain values. Raises InvalidRequest naming the defect."""
     try:
         grants = _GRANTS.validate_python(entries)
     except ValidationError as error:
@@ -111,5 +116,5 @@ def check_grants(entries: Mapping[str, Any]) -> dict[str, Grant]:
 
 
 def grant_text(grant: Grant) -> str:
-    """A grant as it is kept."""
+    """Return a grant in its stored form."""
     return grant.model_dump_json(exclude_none=True)

@@ -1,4 +1,4 @@
-"""Refuses bodies beyond a limit, announced or not, before anything holds them."""
+"""Rejects request bodies over a limit, announced or not, before anything stores them."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -16,18 +16,20 @@ _DIGITS = 18
 
 
 def announced_in(content_length: bytes) -> int | None:
-    """How many bytes a Content-Length says, of a number beyond all limits its first digits; None where it is none."""
+    """Return the bytes that a Content-Length announces (of a huge number, its first digits); None if it is not a
+    number.
+    """
     if not content_length.isdigit():
         return None
-    return int(content_length.lstrip(b"0")[:_DIGITS] or 0)  # thousands of digits cannot be read, even if they are zeros
+    return int(content_length.lstrip(b"0")[:_DIGITS] or 0)  # int() refuses thousands of digits, even zeros
 
 
 class _TooLarge(Exception):
-    """The body went past the limit while it was read."""
+    """The body exceeded the limit while it was read."""
 
 
 class BodyLimit:
-    """ASGI middleware: 413 by Content-Length at once, or as soon as a chunked body has grown too large."""
+    """ASGI middleware: 413 by Content-Length at once, or as soon as a chunked body exceeds the limit."""
 
     def __init__(
         self,
@@ -36,7 +38,7 @@ class BodyLimit:
         refused: Callable[[ApiError], None],
         larger: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """`refused` is told of each refusal, before it is answered; `larger`: paths with a limit of their own."""
+        """Call `refused` with each error before it is sent; `larger` maps paths to their own limits."""
         self._app = app
         self._refused = refused
         self._max_body_bytes = max_body_bytes
@@ -71,7 +73,7 @@ class BodyLimit:
     async def _refuse(
         self, scope: Scope, receive: Receive, send: Send, most_bytes: int, announced_bytes: int = 0
     ) -> None:
-        """Answer once the body has been read and dropped: a client that is still sending would see a reset instead."""
+        """Read and drop the body, then answer: a client that is still sending would see a reset instead."""
         if announced_bytes <= _LINGER_BYTES:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LINGER_S):

@@ -1,4 +1,4 @@
-"""Where API keys come from, beside the settings: a file, or a hash in Redis; looked at again and again."""
+"""Sources of API keys other than the settings: a file, or a hash in Redis, both polled for changes."""
 
 import asyncio
 import os
@@ -11,21 +11,24 @@ from orcastream.schemas.keys import Keys
 
 
 class KeySource(Protocol):
-    """Tells the keys that count now."""
+    """Provides the current keys."""
 
     async def changed(self) -> Grants | None:
-        """All grants; None where they are as at the last call. InvalidRequest, OSError, LinkLost, ResponseError."""
+        """Return all grants; None if unchanged since the last call.
+
+        Raises InvalidRequest, OSError, LinkLost, ResponseError.
+        """
 
 
 class KeyFile:
-    """A JSON file of SHA-256 → grant. It is read again once it is another file, or has another size or time."""
+    """A JSON file of SHA-256 → grant. Read again when its inode, size or modification time changes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen: tuple[int, int, int] | None = None
 
     def read(self) -> Grants:
-        """What stands in the file. InvalidRequest, OSError."""
+        """Return the grants in the file. Raises InvalidRequest, OSError."""
         with self._path.open("rb") as file:
             status = os.fstat(file.fileno())
             grants = read_grants(file.read())
@@ -59,5 +62,5 @@ class KeysInRedis:
 
 
 def _version(status: os.stat_result) -> tuple[int, int, int]:
-    """What changes with the file."""
+    """Return a value that changes whenever the file does."""
     return status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,4 +1,4 @@
-"""Bodies are parsed and tokenized beside the event loop: large ones apart from small ones, few at once."""
+"""Parses and tokenizes bodies outside the event loop: large ones apart from small ones, few at a time."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,13 +11,13 @@ _INLINE_BYTES: Final = 4 * 1024
 _LARGE_BYTES: Final = 256 * 1024
 _MEDIUM_AT_ONCE: Final = 4
 _LARGE_AT_ONCE: Final = 1
-"""A tokenizer takes some hundred bytes of memory for each character, and all its threads for one text."""
+"""A tokenizer takes hundreds of bytes of memory per character, and all its threads for one text."""
 
 
 class Offload:
-    """Where a body is read: a small one at once, a larger one in a thread, in the order of arrival.
+    """Runs work on bodies: inline for a small one, in a thread for a larger one, in order of arrival.
 
-    Large bodies wait for each other, and nobody else waits for them.
+    Large bodies wait for each other; smaller ones never wait for them.
     """
 
     def __init__(self) -> None:
@@ -25,13 +25,13 @@ class Offload:
         self._large = ThreadPoolExecutor(_LARGE_AT_ONCE, "large-body")
 
     async def run(self, size_bytes: int, action: Callable[[], Result]) -> Result:
-        """The result of `action`, which takes time in proportion to `size_bytes`."""
+        """Return the result of `action`, which takes time in proportion to `size_bytes`."""
         if size_bytes <= _INLINE_BYTES:
             return action()
         threads = self._medium if size_bytes <= _LARGE_BYTES else self._large
         return await asyncio.get_running_loop().run_in_executor(threads, action)
 
     def close(self) -> None:
-        """Begin with nothing more; what is under way ends by itself."""
+        """Start nothing more; running actions finish."""
         for threads in (self._medium, self._large):
             threads.shutdown(wait=False, cancel_futures=True)

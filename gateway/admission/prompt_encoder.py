@@ -1,4 +1,4 @@
-"""From a prompt as a client gave it to token ids that the context can take."""
+"""Turns a client's prompt into token ids that fit the context."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,17 +12,18 @@ from orcastream.text.tokenizer import Tokenizer, TooManyTokens
 
 
 class PromptEncoder:
-    """Refuses what is too long as early as that is known: by characters, before anything is tokenized."""
+    """Rejects prompts that are too long as early as possible: by characters, before tokenizing."""
 
     def __init__(self, tokenizer: Tokenizer, limits: ModelLimits) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
 
     def encode(self, prompt: Prompt, add_special_tokens: bool | None = None) -> Sequence[int]:
-        """The prompt's ids; InvalidRequest naming `prompt` where the context cannot take it, ApiError.
+        """Return the prompt's ids. Raises ApiError, and InvalidRequest naming `prompt` if the context cannot hold
+        it.
 
-        `add_special_tokens`: those that the model wants around a text; None: as requests have them, which is without in
-        a conversation, whose template writes them.
+        `add_special_tokens`: whether to add the special tokens that the model expects around a text. None means as for
+        generation requests: none in a conversation, whose template writes them.
         """
         if isinstance(prompt, Text):
             return self._tokenize(prompt.text, add_special_tokens=add_special_tokens is not False)
@@ -42,7 +43,7 @@ class PromptEncoder:
             raise self._limits.too_long(error.told) from None
 
     def _conversation(self, chat: Conversation) -> RenderedChat:
-        """A chat as its template writes it; what the messages say is measured first."""
+        """Render a chat with the model's template, after checking the length of its messages."""
         template = self._tokenizer.chat_template
         tools = None if chat.tool_use is None else chat.tool_use.tools
         messages = without_cut_calls(chat.messages)
@@ -51,14 +52,14 @@ class PromptEncoder:
         if template.exists:
             _check_template(template, chat)
         if not messages:
-            raise InvalidRequest(chat.name, "calls that were cut, and what came of them", "something besides")
+            raise InvalidRequest(chat.name, "calls that were cut, and their results", "something besides")
         try:
             return template.render(messages, tools=tools, template_kwargs=chat.template_kwargs)
         except NoChatTemplate as error:
             raise ApiError(400, f"{chat.name}: {error}", param=chat.name, code="no_chat_template") from None
 
     def _check_characters(self, count: int) -> None:
-        """InvalidRequest for a text that no context can take, before it is tokenized: that takes its time."""
+        """Raise InvalidRequest for a text that no context can hold, before spending time on tokenizing it."""
         most_tokens, longest = self._limits.max_total_tokens - 1, self._tokenizer.longest_token
         if count > most_tokens * longest:
             allowed = f"at most {most_tokens * longest} characters ({most_tokens} tokens of at most {longest})"
@@ -66,7 +67,7 @@ class PromptEncoder:
 
 
 def _characters(value: object) -> int:
-    """Those of all texts in a JSON value."""
+    """Count the characters of all strings in a JSON value."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):
@@ -75,12 +76,12 @@ def _characters(value: object) -> int:
 
 
 def _check_template(template: ChatTemplate, chat: Conversation) -> None:
-    """ApiError where the model's template would pass over tools, or calls in the conversation."""
+    """Raise ApiError if the model's template would ignore the tools, or calls in the conversation."""
     if chat.tool_use is not None and not template.reads_tools:
-        raise unsupported("tools", chat.tool_use.tools, "none: the chat template of this model knows no tools")
+        raise unsupported("tools", chat.tool_use.tools, "none: the chat template of this model does not support tools")
     if "tool_calls" in template.source:
         return
     for number, message in enumerate(chat.messages):
         if not all(map(is_cut, message.get("tool_calls", ()))):
-            allowed = "none: the chat template of this model knows no calls"
+            allowed = "none: the chat template of this model does not support calls"
             raise unsupported(chat.place_of_calls(number), message["tool_calls"], allowed)

@@ -1,4 +1,4 @@
-"""The query of a URL: what it may say, and nothing else in it is ignored."""
+"""The query of a URL: unknown parameters are refused, never ignored."""
 
 import re
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ _NAME: Final = re.compile(r"(?!sk-)[a-z]{1,20}([_-][a-z]{1,20}){0,3}")
 
 
 def check_query(request: Request, *known: str, repeatable: Sequence[str] = ()) -> None:
-    """InvalidRequest naming the first parameter that is not `known`, or that stands more than once.
+    """Raise InvalidRequest naming the first parameter that is unknown, or repeated although not `repeatable`.
 
-    Those that are `repeatable` may. It quotes nothing but what is a plain name: people put API keys there.
+    Quotes only plain names, because people put API keys into queries.
     """
     known = (*known, *repeatable)
     allowed = f"{', '.join(known)}, once each" if known else "no parameters in the query"
@@ -28,7 +28,7 @@ def check_query(request: Request, *known: str, repeatable: Sequence[str] = ()) -
 
 
 def read_number(request: Request, name: str, *, least: int, most: int) -> int | None:
-    """A parameter that is a whole number; None where it is not there."""
+    """Return a whole-number parameter; None if absent."""
     value = request.query_params.get(name)
     if value is None:
         return None
@@ -38,7 +38,7 @@ def read_number(request: Request, name: str, *, least: int, most: int) -> int | 
 
 
 def read_flag(request: Request, name: str) -> bool:
-    """A parameter that is true or false; false where it is not there."""
+    """Return a parameter that is true or false; false if absent."""
     value = request.query_params.get(name, "false")
     if value not in ("true", "false"):
         raise InvalidRequest(name, without_keys(value), "true, false")

@@ -1,4 +1,4 @@
-"""From a parsed body to requests of the wire contract: tokenize, check against the model, give an id and a deadline."""
+"""From a parsed body to requests of the wire contract: tokenize, check against the model, assign ids and a deadline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,14 +28,14 @@ from orcastream.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds until a request expires: by default, and at most."""
+    """Seconds until a request expires: the default and the maximum."""
 
     default_s: float
     max_s: float
 
 
 class RequestAdmission:
-    """Checks everything of one model's requests that can be known before they wait.
+    """Checks everything about one model's requests that can be known before they are queued.
 
     Needs no Redis; may run in a thread.
     """
@@ -47,7 +47,7 @@ class RequestAdmission:
         ids: RequestIds,
         formats: AnswerFormats | None = None,
     ) -> None:
-        """`formats`: how answers are read; None: as the tokenizer's chat template says."""
+        """`formats`: how answers are parsed; None means as the tokenizer's chat template indicates."""
         self._ids = ids
         self._formats = formats or AnswerFormats(tokenizer)
         self._tokenizer = tokenizer
@@ -63,10 +63,10 @@ class RequestAdmission:
         now_ms: int,
         longest: int | None = None,
     ) -> list[GenerationRequest]:
-        """The requests in a body, one per prompt; InvalidRequest or ApiError naming what is wrong.
+        """Return the requests in a body, one per prompt. Raises InvalidRequest or ApiError naming the defect.
 
-        `limits` are what the model takes now, `now_ms` is the server's clock. `longest`: most output tokens where the
-        body does not say; None: the endpoint's default.
+        `limits` are the model's current limits, `now_ms` is the server's clock. `longest` is the maximum number of
+        output tokens if the body sets none; None means the endpoint's default.
         """
         options = asked.options
         ids = self._request_ids(asked, headers.get("idempotency-key"), tenant)
@@ -91,11 +91,13 @@ class RequestAdmission:
         return requests
 
     def _request_ids(self, asked: ApiRequest, header: str | None, tenant: str) -> list[str]:
-        """An id for each prompt, as it is in the queue."""
+        """Return an id for each prompt, as used in the queue."""
         own, field = asked.options.request_id, "request_id"
         if header is not None:
             if own is not None and asked.endpoint.own_id(own) != asked.endpoint.own_id(header):
-                raise InvalidRequest("Idempotency-Key", header, f"the same as request_id ({own}), or one only")
+                raise InvalidRequest(
+                    "Idempotency-Key", header, f"the same as request_id ({own}), or only one of the two"
+                )
             own, field = header, "Idempotency-Key"
         count = len(asked.prompts)
         if own is None:
@@ -126,7 +128,7 @@ class RequestAdmission:
         limits: ModelLimits,
         default: int | None,
     ) -> Payload:
-        """That of one of the prompts; `default`: most output tokens, as far as the context has room for them."""
+        """Return the payload of one prompt; `default`: maximum output tokens, at most the context's remaining room."""
         prompt = asked.prompts[number]
         try:
             ids = PromptEncoder(self._tokenizer, limits).encode(prompt)
@@ -150,7 +152,9 @@ class RequestAdmission:
     def _as_answered(
         self, asked: ApiRequest, chat: Conversation, ids: Sequence[int], parameters: RequestParameters
     ) -> RequestParameters:
-        """The parameters with the format of the answer, and with a grammar for all of it where parts have to come."""
+        """Add the answer's format to the parameters, and a grammar for the whole answer if parts of it are
+        mandatory.
+        """
         answer_format = self._formats.of(chat, ids)
         if answer_format.is_plain:
             return parameters
@@ -171,7 +175,9 @@ class RequestAdmission:
 
 
 def _default_length(asked: ApiRequest, longest: int | None) -> int | None:
-    """Most output tokens where a body does not say, but for what the context leaves; None: that alone."""
+    """Return the maximum output tokens if the body sets none, before the context lowers it; None: only the context
+    does.
+    """
     own = asked.endpoint.default_max_tokens
     if own is None:
         return longest
@@ -180,31 +186,33 @@ def _default_length(asked: ApiRequest, longest: int | None) -> int | None:
 
 
 def _beyond_the_model(asked: ApiRequest, number: int, error: InvalidRequest) -> Exception:
-    """What a client is told of a request that the model cannot hold."""
+    """Return the error for a request that the model cannot hold."""
     code = "context_length_exceeded" if error.field in ("prompt", "max_tokens", "min_tokens") else None
     return invalid(asked.told(error, number), code)
 
 
 def _one_for_each(request_id: str, count: int) -> list[str]:
-    """An id for each prompt: the request's own for the first one."""
+    """Return an id for each prompt; the first has the request's own."""
     return [request_id, *(f"{request_id}.p{number}" for number in range(1, count))]
 
 
 def _check_told(opening: Opening, payloads: Sequence[Payload]) -> None:
-    """InvalidRequest where the answer would tell too much of the prompts: each choice tells of its own."""
+    """Raise InvalidRequest if the answer would contain too many log probabilities of prompts: each choice repeats
+    them.
+    """
     told = opening.logprobs_per_token * sum(len(payload.prompt) * payload.n for payload in payloads)
     if told <= MAX_PROMPT_LOGPROBS_IN_ANSWER:
         return
     field = "logprobs" if opening.prompt_logprobs is None else "prompt_logprobs"
     allowed = (
-        f"what gives at most {MAX_PROMPT_LOGPROBS_IN_ANSWER} log probabilities of prompts in the answer, not {told}: "
-        "the tokens of all prompts, times n, times one more than this, in logprobs and in prompt_logprobs"
+        f"a value that gives at most {MAX_PROMPT_LOGPROBS_IN_ANSWER} log probabilities of prompts in the answer, not "
+        f"{told}: the tokens of all prompts, times n, times one more than this, in logprobs and in prompt_logprobs"
     )
     raise InvalidRequest(field, getattr(opening, field), allowed)
 
 
 def _check_size(request: GenerationRequest) -> None:
-    """InvalidRequest for a payload that the contract does not allow; few are long enough to be measured."""
+    """Raise InvalidRequest for a payload over the contract's limit; measures only those with many tokens."""
     prompt = request.payload.prompt
     if len(prompt) * 4 > MAX_PAYLOAD_BYTES // 2 and len(request.fields()["payload"]) > MAX_PAYLOAD_BYTES:
         raise InvalidRequest("prompt", f"{len(prompt)} tokens", f"a payload of at most {MAX_PAYLOAD_BYTES} bytes")

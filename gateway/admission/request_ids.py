@@ -1,7 +1,7 @@
-"""Ids of requests: what a client calls one, and what it is called in the queue.
+"""Ids of requests: the client's id of a request, and the id in the queue.
 
-An id of a client's own, an idempotency key among them, belongs to its tenant and model: two tenants may have one alike,
-and in Redis, where there is one reply log for an id, their requests have two.
+An id chosen by a client (an idempotency key, too) belongs to its tenant and model: two tenants may use the same one,
+and their requests have different ids in Redis, where each id has one reply log.
 """
 
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ _SCOPE_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class RequestIds:
-    """The ids of one served model. Of the default tenant and model they are what clients say."""
+    """The ids of one served model. The default tenant's ids of the default model are used unchanged."""
 
     model: str
     is_default: bool = True
 
     def in_queue(self, request_id: str, tenant: str) -> str:
-        """What the client's own id is called in the queue; may be longer than ids are."""
+        """Return the queue's id for the client's own id; it may exceed the length limit of ids."""
         return request_id + self._scope(tenant)
 
     def shown(self, request_id: str, tenant: str) -> str:
-        """What the client calls it."""
+        """Return the client's id."""
         return request_id.removesuffix(self._scope(tenant))
 
     def meant(self, request_id: str, tenant: str) -> list[str]:
-        """What an id that a client asks for may be called in the queue: its own, or one that was made for it."""
+        """Return the queue ids that a client's id may stand for: its own, or one that the gateway made for it."""
         return list(dict.fromkeys((request_id, self.in_queue(request_id, tenant))))
 
     def _scope(self, tenant: str) -> str:

@@ -1,4 +1,4 @@
-"""Which tenant a request comes from and what it may ask for, told by its API key."""
+"""Which tenant a request comes from and what it may ask for, by its API key."""
 
 import asyncio
 import logging
@@ -18,14 +18,14 @@ from orcastream.schemas.errors import InvalidRequest
 
 DEFAULT_TENANT: Final = "default"
 _ANYBODY: Final = Grant(tenant=DEFAULT_TENANT, queue_share=1)
-"""Without keys all requests are of one tenant, to whom the whole queue belongs."""
+"""Without keys all requests belong to one tenant, which may use the whole queue."""
 
 
 class Tenants:
-    """The grants, looked up by the hashes of keys, so that a look-up's time tells nothing about a key.
+    """The grants, looked up by the hashes of keys, so that the look-up's time reveals nothing about a key.
 
-    Without `source` and without keys in the settings no key is asked for. With a source, nobody is let in before it was
-    read once; after that, while it cannot be read, what it said last counts.
+    Without `source` and without keys in the settings, no key is required. With a source, nobody is admitted before its
+    first successful read; while it is unreadable later, its last content applies.
     """
 
     def __init__(self, api_keys: Mapping[SecretStr, str], source: KeySource | None = None) -> None:
@@ -35,7 +35,10 @@ class Tenants:
             self._grants = {digest(key.get_secret_value()): Grant(tenant=name) for key, name in api_keys.items()}
 
     def of(self, headers: Mapping[str, str]) -> Grant:
-        """What the sender of a request may do; ApiError 401 where keys are asked for and this one is none."""
+        """Return what the sender of a request may do.
+
+        Raises ApiError 401 if a key is required and this one is not valid.
+        """
         if self._grants is None:
             raise unavailable("The API keys could not be read yet.", "api_keys_unknown")
         if not self._grants and self._source is None:
@@ -47,7 +50,7 @@ class Tenants:
         return grant
 
     async def keep_fresh(self, pause_s: float) -> None:
-        """Look for changes of the source, for ever."""
+        """Poll the source for changes, forever."""
         while self._source is not None:
             await self._look(self._source)
             await asyncio.sleep(pause_s)

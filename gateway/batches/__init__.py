@@ -1,1 +1,1 @@
-"""OpenAI's Files and Batch API: files kept in Redis, and bulk jobs that any gateway runs, one at a time each."""
+"""OpenAI's Files and Batch API: files kept in Redis, and bulk jobs, each run by one gateway at a time."""

@@ -1,4 +1,4 @@
-"""Looks at all open batches now and then, whoever runs them, for the gauges."""
+"""Samples all open batches periodically for the gauges, whichever gateway runs them."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from orcastream.gateway.service import Gateway
 from orcastream.telemetry.queue_gauges import INTERVAL_S
 
 _PER_TRIP: Final = 100
-"""Most batches that are read in one round trip: Redis has others to serve."""
+"""Maximum number of batches read in one round trip, so that Redis can serve others in between."""
 
 
 class BatchGauges:
-    """Apart from the queue's gauges: what ails batches does not blind those."""
+    """Gauges of batches, separate from the queue's gauges so that a failure here does not blind those."""
 
     def __init__(
         self, gateway: Gateway, index: BatchIndex, metrics: BatchMetrics, unreadable: UnreadableBatches
@@ -34,7 +34,7 @@ class BatchGauges:
         self._watch = OpenBatchWatch()
 
     async def keep(self, has_room: Callable[[], bool]) -> None:
-        """Look for ever, as long as anybody collects metrics; `has_room`: this gateway would run another batch."""
+        """Sample forever while metrics are collected; `has_room`: whether this gateway would run another batch."""
         while True:
             if self._gateway.models.default.metrics.queue.wanted:
                 try:
@@ -46,7 +46,7 @@ class BatchGauges:
             await asyncio.sleep(INTERVAL_S)
 
     async def look(self, *, has_room: bool) -> None:
-        """Look once; an unreadable batch is told of, and left out. Raises LinkLost, Unwritable, ResponseError."""
+        """Sample once; an unreadable batch is logged and skipped. Raises LinkLost, Unwritable, ResponseError."""
         found = await self._open()
         self._metrics.gathered(self._watch.look(found, self._gateway.redis.now_ms, has_room=has_room))
 

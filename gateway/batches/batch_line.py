@@ -13,7 +13,7 @@ from orcastream.schemas.keys import PriorityClass
 from orcastream.schemas.utf8_text import check_text
 
 PRIORITY_CLASS: Final[PriorityClass] = "low"
-"""In which every request of a batch waits."""
+"""The class of every request of a batch."""
 _MAX_CUSTOM_ID_LENGTH: Final = 512
 _NAMES: Final = frozenset({"custom_id", "method", "url", "body"})
 _TIERS: Final = (None, "auto", "default", "flex")
@@ -21,14 +21,14 @@ _TIERS: Final = (None, "auto", "default", "flex")
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """A line whose form is right; what its body says is checked when it is answered, as that of an HTTP request."""
+    """A well-formed line. Its body is checked when the line is answered, like the body of an HTTP request."""
 
     custom_id: str
     body: bytes
 
     @classmethod
     def read(cls, raw: bytes, endpoint: GenerationEndpoint, max_values: int) -> Self:
-        """From the bytes of a line; InvalidRequest naming what is wrong. `max_values` as for `read_json_object`."""
+        """Parse the bytes of a line. Raises InvalidRequest naming the defect. `max_values`: see `read_json_object`."""
         fields = read_json_object(raw, max_values)
         custom_id, body = fields.get("custom_id"), fields.get("body")
         if not isinstance(custom_id, str) or not 0 < len(custom_id) <= _MAX_CUSTOM_ID_LENGTH:
@@ -41,31 +41,34 @@ class BatchLine:
         if not isinstance(body, dict):
             raise InvalidRequest("body", body, "an object")
         for name in fields.keys() - _NAMES:
-            raise InvalidRequest(name, fields[name], "custom_id, method, url and body alone")
+            raise InvalidRequest(name, fields[name], "only custom_id, method, url and body")
         return cls(custom_id, json.dumps(body, ensure_ascii=False).encode(errors="surrogatepass"))
 
     def parse(self, endpoint: GenerationEndpoint, max_tokens: int) -> ApiRequest:
-        """The request in its body. InvalidRequest or ApiError naming what is wrong, or not for batches."""
+        """Parse the request in the body.
+
+        Raises InvalidRequest or ApiError naming what is wrong or not allowed in batches.
+        """
         asked = parse_body(endpoint, self.body, max_tokens)
         _check_options(asked.options)
-        parameters = asked.parameters.model_copy(update={"on_disconnect": "continue"})  # there is no client to leave
+        parameters = asked.parameters.model_copy(update={"on_disconnect": "continue"})  # no client can disconnect
         options = asked.options.model_copy(update={"priority": PRIORITY_CLASS, "service_tier": None})
         return replace(asked, parameters=parameters, options=options)
 
 
 def with_deadline(asked: ApiRequest, deadline_ms: int) -> ApiRequest:
-    """The request as it is posted."""
+    """Return the request with its deadline, ready to be posted."""
     return replace(asked, options=asked.options.model_copy(update={"deadline_ms": deadline_ms}))
 
 
 def _check_options(options: Options) -> None:
     allowed: dict[str, tuple[tuple[Any, ...], str]] = {
-        "stream": ((False,), "false: results of a batch are whole"),
+        "stream": ((False,), "false: a batch returns whole results"),
         "priority": ((None, PRIORITY_CLASS), f"{PRIORITY_CLASS}, the class of a batch"),
         "service_tier": (_TIERS, "auto, default, flex: a batch waits in its own class"),
-        "timeout": ((None,), "none: the completion window of the batch counts"),
-        "deadline_ms": ((None,), "none: the completion window of the batch counts"),
-        "request_id": ((None,), "none: requests of a batch have ids that follow from their lines"),
+        "timeout": ((None,), "none: the completion window of the batch applies"),
+        "deadline_ms": ((None,), "none: the completion window of the batch applies"),
+        "request_id": ((None,), "none: the ids of a batch's requests derive from its lines"),
     }
     for name, (values, told) in allowed.items():
         if (value := getattr(options, name)) not in values:

@@ -1,4 +1,4 @@
-"""What a gateway counts of the batches that it runs, and tells of all that are open."""
+"""Metrics of the batches that a gateway runs, and of all open batches."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ END_STATUSES: Final = tuple(mark.removesuffix("_ms") for mark in ENDS)
 
 
 class BatchMetrics:
-    """The instruments of one gateway process; counters begin with 0: the first value of a series is no increase."""
+    """The instruments of one gateway process; counters start at 0, since the first value of a series is no increase."""
 
     def __init__(self) -> None:
         self._lines = counter(names.BATCH_LINES)
@@ -33,15 +33,15 @@ class BatchMetrics:
         observe(names.BATCH_IDLE, self._reader(lambda found: [(found.idle_s, {})]))
 
     def line(self, *, failed: bool) -> None:
-        """A line got its result."""
+        """Count a line that got its result."""
         self._lines.add(1, attributes({Attribute.OUTCOME: LINE_OUTCOMES[failed]}))
 
     def ended(self, status: str) -> None:
-        """A batch that this gateway ran has ended; to be told by the one that noted it."""
+        """Count the end of a batch that this gateway ran; call it only in the run that recorded the end."""
         self._ended.add(1, attributes({Attribute.OUTCOME: status}))
 
     def gathered(self, found: OpenBatches) -> None:
-        """The open batches as they are now."""
+        """Take over the current state of the open batches."""
         self._open, self._at_s = found, time.monotonic()
 
     def _reader(self, values: Callable[[OpenBatches], Values]) -> Read:

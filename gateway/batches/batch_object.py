@@ -11,7 +11,7 @@ from orcastream.schemas.errors import InvalidRequest
 
 
 class Mark(StrEnum):
-    """What is noted of a batch's job, each once; those about times are in Unix milliseconds."""
+    """Marks of a batch's job, each set once; those about times are in Unix milliseconds."""
 
     IN_PROGRESS = "in_progress_ms"
     FINALIZING = "finalizing_ms"
@@ -20,22 +20,22 @@ class Mark(StrEnum):
     EXPIRED = "expired_ms"
     CANCELLED = "cancelled_ms"
     ERRORS = "errors"
-    """What is wrong with its input, JSON."""
+    """Errors in its input, as JSON."""
     OVERDUE = "overdue_ms"
-    """The completion window ended before some line was answered."""
+    """When the completion window ended before every line was answered."""
     OUTPUT = "output_file"
     ERROR_OUTPUT = "error_file"
-    """Ids of the files that it has written."""
+    """Ids of the files that the batch has written."""
 
 
 ENDS: Final = (Mark.FAILED, Mark.CANCELLED, Mark.EXPIRED, Mark.COMPLETED)
 _STATES: Final = (*ENDS, CANCELLING, Mark.FINALIZING)
-"""The first that is noted tells the status."""
+"""The first mark that is set determines the status."""
 _TIME: Final = re.compile(r"[0-9]{1,15}")
 
 
 def check_marks(progress: JobProgress) -> None:
-    """ValueError where something is noted otherwise than this version notes it."""
+    """Raise ValueError if a mark does not have this version's format."""
     for mark in (CANCELLING, *Mark):
         text = progress.marks.get(mark)
         if text is not None and mark.endswith("_ms") and not _TIME.fullmatch(text):
@@ -44,7 +44,7 @@ def check_marks(progress: JobProgress) -> None:
 
 
 def status_of(progress: JobProgress) -> str:
-    """OpenAI's word for where a batch is."""
+    """Return OpenAI's name of a batch's state."""
     for mark in _STATES:
         if mark in progress.marks:
             return mark.removesuffix("_ms")
@@ -52,12 +52,12 @@ def status_of(progress: JobProgress) -> str:
 
 
 def has_ended(progress: JobProgress) -> bool:
-    """Whether nothing about a batch will change any more."""
+    """Whether the batch has reached its final state."""
     return any(mark in progress.marks for mark in ENDS)
 
 
 def batch_object(batch_id: str, order: JobOrder, terms: BatchTerms, progress: JobProgress) -> dict[str, Any]:
-    """The whole."""
+    """Return the whole batch object."""
     marks, errors = progress.marks, _errors(progress)
     return {
         "id": batch_id,

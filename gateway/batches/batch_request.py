@@ -1,4 +1,4 @@
-"""What a batch is asked to be, and how that is kept with its bulk job."""
+"""The request that creates a batch, and how it is stored with the bulk job."""
 
 from typing import Final, Literal, Self
 
@@ -24,14 +24,14 @@ class BatchRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     input_file_id: str = Field(min_length=1, max_length=128, description="A file with the purpose `batch`.")
-    endpoint: str = Field(description="The one of all its requests.")
-    completion_window: Literal["24h"] = Field(description="What has no answer by then gets none.")
-    metadata: Metadata | None = Field(None, description="Told with the batch.")
+    endpoint: str = Field(description="The endpoint of all its requests.")
+    completion_window: Literal["24h"] = Field(description="Requests without an answer by then get none.")
+    metadata: Metadata | None = Field(None, description="Returned with the batch.")
     output_expires_after: ExpiresAfter | None = Field(None, description="When the files that it writes expire.")
 
 
 class BatchTerms(BaseModel):
-    """What does not change of a batch, kept with its bulk job. `grant`: what its maker's key allowed at that time."""
+    """The constant terms of a batch, stored with its bulk job. `grant`: what its creator's key allowed at that time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -42,11 +42,11 @@ class BatchTerms(BaseModel):
 
     @property
     def endpoint(self) -> ChoicesEndpoint:
-        """Where its requests go; InvalidRequest where there is no such endpoint."""
+        """The endpoint of its requests. Raises InvalidRequest if there is no such endpoint."""
         return endpoint_at(self.asked.endpoint)
 
     def order(self, now_ms: int, *, retention_s: float) -> JobOrder:
-        """Its bulk job; `retention_s`: how long that is kept after the completion window."""
+        """Return its bulk job; `retention_s`: how long the job is kept after the completion window."""
         deadline_ms = now_ms + WINDOW_MS
         return JobOrder(
             source=self.asked.input_file_id,
@@ -60,7 +60,10 @@ class BatchTerms(BaseModel):
 
     @classmethod
     def of(cls, order: JobOrder) -> Self | None:
-        """Those of a job; None where it is no batch. InvalidRequest where they are another version's, or damaged."""
+        """Return the terms of a job; None if it is not a batch.
+
+        Raises InvalidRequest if another version wrote them or they are damaged.
+        """
         if order.details.get("kind") != _KIND:
             return None
         try:
@@ -72,7 +75,7 @@ class BatchTerms(BaseModel):
 
 
 def endpoint_at(path: str) -> ChoicesEndpoint:
-    """The endpoint at a path; InvalidRequest where there is none that batches can have."""
+    """Return the endpoint at a path. Raises InvalidRequest if batches cannot use it."""
     for endpoint in OF_CHOICES:
         if endpoint.path == path:
             return endpoint

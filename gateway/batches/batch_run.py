@@ -1,4 +1,4 @@
-"""One batch from wherever it is to its end."""
+"""Runs one batch from its current state to its end."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ _OUTPUTS: Final[tuple[tuple[Outcome, str, Mark], ...]] = (
 
 
 class BatchRun:
-    """Each step may be repeated, by whichever gateway; what was noted of the job says where to go on."""
+    """One run of a batch. Any gateway may repeat any step; the job's marks say where to continue."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class BatchRun:
         self._metrics = metrics
 
     async def run(self, lease: RunnerLease) -> None:
-        """Return once it has ended; run under the lease. Raises JobLost, and as `Job`."""
+        """Run the batch under the lease; return once it has ended. Raises JobLost, and what `Job` raises."""
         progress = await self._job.progress()
         if has_ended(progress):
             return
@@ -62,7 +62,9 @@ class BatchRun:
         await self._end()
 
     async def _take_lines(self) -> bool:
-        """From the input file into the job; False where the input is wrong, which is noted."""
+        """Copy the lines from the input file into the job; return False if the input is invalid, after recording the
+        errors.
+        """
         errors = await self._check_input()
         if errors:
             await self._job.mark(Mark.ERRORS, json.dumps(errors))
@@ -81,7 +83,7 @@ class BatchRun:
             check.complain("file_unreadable", str(error), param="input_file_id")
             return check.errors
         if file is None:
-            check.complain("file_not_found", "The input file is not there any more.", param="input_file_id")
+            check.complain("file_not_found", "The input file no longer exists.", param="input_file_id")
             return check.errors
         try:
             async for lines in input_lines(self._files.content(file), settings.max_body_bytes):
@@ -98,7 +100,7 @@ class BatchRun:
         return check.errors
 
     async def _add_lines(self) -> int:
-        """All lines; how many there are."""
+        """Add all lines to the job; return their number."""
         number, settings = 0, self._gateway.settings
         file = await self._files.find(self._order.tenant, self._terms.asked.input_file_id)
         if file is None:
@@ -111,7 +113,7 @@ class BatchRun:
         return number
 
     async def _end(self) -> None:
-        """Enter what it has written among its tenant's files, and say how it ended."""
+        """Add the output files to the tenant's files, and record how the batch ended."""
         await self._mark(Mark.FINALIZING)
         progress = await self._job.progress()
         for outcome, name, mark in _OUTPUTS:
@@ -125,7 +127,7 @@ class BatchRun:
             await self._end_as(Mark.EXPIRED if Mark.OVERDUE in progress.marks else Mark.COMPLETED, progress)
 
     def _output(self, progress: JobProgress, outcome: Outcome, name: str) -> StoredFile:
-        """The file of the results of one outcome."""
+        """Return the file with the results of one outcome."""
         created_ms = int(progress.marks[Mark.FINALIZING])
         lines, size_bytes = getattr(progress, outcome), getattr(progress, f"{outcome}_bytes")
         return StoredFile(
@@ -143,7 +145,7 @@ class BatchRun:
         self._metrics.line(failed=result.failed)
 
     async def _end_as(self, mark: Mark, progress: JobProgress) -> None:
-        """Note how it ended, and tell of it unless another run noted that: of several one is told that it did."""
+        """Record how the batch ended; count and log it only if no other run has recorded it."""
         if not await self._mark(mark):
             return
         status = mark.removesuffix("_ms")

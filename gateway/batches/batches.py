@@ -1,4 +1,4 @@
-"""The batches of a gateway: what its routes share, and the tasks that run those that nobody else runs."""
+"""The batches of a gateway: state shared by its routes, and the tasks that run batches without a runner."""
 
 import asyncio
 import logging
@@ -31,13 +31,13 @@ from orcastream.gateway.service import Gateway
 from orcastream.gateway.settings import GatewaySettings
 
 _LOOK_S: Final = 1.0
-"""How often a gateway looks for batches that nobody runs."""
+"""Interval between searches for batches without a runner."""
 _AT_ONCE: Final = 4
-"""Most batches that one gateway runs; others wait, or are another's."""
+"""Maximum number of batches that one gateway runs; others wait, or another gateway runs them."""
 
 
 class Batch:
-    """One batch as it was read from Redis."""
+    """One batch as read from Redis."""
 
     def __init__(self, job: Job, order: JobOrder, terms: BatchTerms, progress: JobProgress) -> None:
         self.job = job
@@ -47,7 +47,7 @@ class Batch:
 
 
 class Batches:
-    """Stateless as its gateway: a batch is a bulk job in Redis, and any gateway goes on with one that another ran."""
+    """Stateless, like its gateway: a batch is a bulk job in Redis, and any gateway can continue another's batch."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -65,7 +65,7 @@ class Batches:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to run what nobody runs; does not wait for Redis."""
+        """Start to run batches that have no runner; does not wait for Redis."""
         works = [self._keep_looking()]
         if self._gateway.telemetry.on:
             gauges = BatchGauges(self._gateway, self._index, self._metrics, self._unreadable)
@@ -73,7 +73,7 @@ class Batches:
         self._tasks = [asyncio.create_task(work) for work in works]
 
     async def close(self) -> None:
-        """Run nothing any more: whatever is not done another gateway goes on with at once."""
+        """Stop running batches; another gateway continues them at once."""
         tasks = [*self._tasks, *self._running.values()]
         for task in tasks:
             task.cancel()
@@ -81,15 +81,15 @@ class Batches:
 
     @property
     def now_ms(self) -> int:
-        """The server's clock."""
+        """The Redis server's clock."""
         return self._gateway.redis.now_ms
 
     def grant_of(self, request: Request) -> Grant:
-        """What the sender of a request may do; ApiError 401."""
+        """Return what the sender of a request may do. Raises ApiError 401."""
         return self._gateway.tenants.of(request.headers)
 
     async def create(self, terms: BatchTerms) -> Batch:
-        """A new batch. ApiError 429 where its tenant has as many open ones as it may."""
+        """Create a batch. Raises ApiError 429 if its tenant has the maximum number of open ones."""
         job = self._job(f"batch_{uuid4().hex}")
         order = await job.create(terms.order(self.now_ms, retention_s=self.settings.files_retention_s))
         if not await self._index.open(job.id, order.tenant, max_open=self.settings.max_batches):
@@ -101,7 +101,10 @@ class Batches:
         return Batch(job, order, terms, await job.progress())
 
     async def find(self, batch_id: str, tenant: str) -> Batch | None:
-        """The batch of a tenant; None where it has none of that id. UnreadableBatch, whoever's it is."""
+        """Return the tenant's batch; None if it has none with that id.
+
+        Raises UnreadableBatch, whichever tenant's it is.
+        """
         seen = await self.see([batch_id], tenant)
         found = seen[0] if seen else None
         if isinstance(found, UnreadableBatch):
@@ -109,7 +112,7 @@ class Batches:
         return found
 
     async def see(self, batch_ids: Sequence[str], tenant: str) -> list[Batch | UnreadableBatch]:
-        """Those of the batches that are there and a tenant's, in one round trip, and those that cannot be read.
+        """Return the tenant's existing batches among these, in one round trip, and all unreadable ones.
 
         Raises LinkLost, Unwritable.
         """
@@ -120,7 +123,7 @@ class Batches:
         return [one for one in read if isinstance(one, UnreadableBatch) or (one and one.order.tenant == tenant)]
 
     def _read(self, batch_id: str, seen: JobSeen | ValueError) -> Batch | UnreadableBatch | None:
-        """None where it is a job that is no batch."""
+        """Return the batch; None if the job is not a batch."""
         if isinstance(seen, ValueError):
             return UnreadableBatch(batch_id, seen)
         try:
@@ -133,18 +136,18 @@ class Batches:
         return Batch(self._job(batch_id), seen.order, terms, seen.progress)
 
     async def is_listed(self, batch_id: str, tenant: str) -> bool:
-        """Whether a batch is among those of a tenant, readable or not."""
+        """Whether a batch is among the tenant's, readable or not."""
         return await self._index.has(batch_id, tenant)
 
     async def list_ids(self, tenant: str) -> list[str]:
-        """The ids of a tenant's batches, the oldest first; some may have expired."""
+        """Return the ids of a tenant's batches, the oldest first; some may have expired."""
         return await self._index.list(tenant)
 
     def _job(self, batch_id: str) -> Job:
         return Job(self._gateway.redis, self._keys, batch_id, patience_s=self._patience_s)
 
     async def _keep_looking(self) -> None:
-        """Take up batches that nobody runs, for ever."""
+        """Run batches that have no runner, forever."""
         while True:
             self._new.clear()
             try:
@@ -176,7 +179,7 @@ class Batches:
                     self._failed.add(batch_id)
 
     async def _take_up(self, batch_id: str, tenant: str) -> None:
-        """Run a batch, unless another gateway does."""
+        """Run a batch, unless another gateway runs it."""
         try:
             batch = await self.find(batch_id, tenant)
         except UnreadableBatch as error:

@@ -1,4 +1,4 @@
-"""/v1/batches: many requests handed over as a file, answered within a day."""
+"""/v1/batches: many requests submitted as a file, answered within a day."""
 
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ _MAX_VALUES: Final = 1000
 
 
 async def create(batches: Batches, request: Request) -> Response:
-    """POST: the batch as it begins."""
+    """POST: create a batch and return it."""
     grant = batches.grant_of(request)
     check_query(request)
     async with batches.bodies.body_of(request) as raw:
@@ -39,7 +39,7 @@ async def create(batches: Batches, request: Request) -> Response:
 
 
 async def list_batches(batches: Batches, request: Request) -> Response:
-    """GET: the batches of a tenant, the newest first; those that cannot be read are left out."""
+    """GET: the batches of a tenant, the newest first, without unreadable ones."""
     tenant = batches.grant_of(request).tenant
     check_query(request, "after", "limit")
     query = PageQuery.read(request, default=_DEFAULT, most=_MOST)
@@ -53,12 +53,12 @@ async def list_batches(batches: Batches, request: Request) -> Response:
 
 
 async def retrieve(batches: Batches, request: Request) -> Response:
-    """GET of one; ApiError 409 where it cannot be read."""
+    """GET of one; ApiError 409 if it is unreadable."""
     return JSONResponse(_told(await _found(batches, request)))
 
 
 async def cancel(batches: Batches, request: Request) -> Response:
-    """POST: no more of its requests are answered; ApiError 409 where it has ended, or cannot be read."""
+    """POST: answer no more of its requests; ApiError 409 if it has ended or is unreadable."""
     batch = await _found(batches, request)
     if has_ended(batch.progress):
         raise batch_ended(status_of(batch.progress))

@@ -1,4 +1,4 @@
-"""When files expire that their owner has said it of."""
+"""When files with a client-defined expiry expire."""
 
 from typing import Annotated, Final, Literal
 
@@ -11,15 +11,17 @@ _MOST_S: Final = 2_592_000
 
 
 class ExpiresAfter(BaseModel):
-    """So many seconds after a file was made."""
+    """A number of seconds after the file's creation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     anchor: Literal["created_at"]
-    seconds: Annotated[int, Field(ge=_LEAST_S, le=_MOST_S, description="From an hour to what the service keeps. [s]")]
+    seconds: Annotated[
+        int, Field(ge=_LEAST_S, le=_MOST_S, description="From an hour up to the service's retention time. [s]")
+    ]
 
     def within(self, most_s: float, field: str) -> float:
-        """Its seconds; InvalidRequest where the service keeps nothing for that long."""
+        """Return the seconds. Raises InvalidRequest if the service's retention time is shorter."""
         if self.seconds > most_s:
             raise InvalidRequest(f"{field}.seconds", self.seconds, f"{_LEAST_S} to {most_s:g}")
         return float(self.seconds)

@@ -1,4 +1,4 @@
-"""/v1/files: what batches read and write."""
+"""/v1/files: the files that batches read and write."""
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -24,7 +24,7 @@ _MOST: Final = 10_000
 
 
 async def create(batches: Batches, request: Request) -> Response:
-    """POST: a form with `file` and `purpose`, passed on to Redis while it comes."""
+    """POST: a form with `file` and `purpose`, passed on to Redis as it arrives."""
     tenant = batches.grant_of(request).tenant
     check_query(request)
     upload = Upload(batches.files, tenant, batches.settings)
@@ -39,7 +39,7 @@ async def create(batches: Batches, request: Request) -> Response:
 
 
 async def list_files(batches: Batches, request: Request) -> Response:
-    """GET: the files of a tenant that can be read, the newest first unless `order` says otherwise."""
+    """GET: the readable files of a tenant, the newest first unless `order` says otherwise."""
     tenant = batches.grant_of(request).tenant
     check_query(request, "after", "limit", "order", "purpose")
     query, purpose = PageQuery.read(request, default=_MOST, most=_MOST), request.query_params.get("purpose")
@@ -69,9 +69,9 @@ async def content(batches: Batches, request: Request) -> Response:
 
 
 async def delete(batches: Batches, request: Request) -> Response:
-    """DELETE, also of one that cannot be read."""
+    """DELETE; unreadable files can be deleted, too."""
     tenant, file_id = _asked(batches, request)
-    with suppress(UnreadableFile):  # its owner need not be able to read it
+    with suppress(UnreadableFile):  # a file need not be readable to be deleted
         if await batches.files.find(tenant, file_id) is None:
             raise file_not_found(file_id)
     await batches.files.delete(tenant, file_id)
@@ -80,7 +80,7 @@ async def delete(batches: Batches, request: Request) -> Response:
 
 
 def file_object(file: StoredFile) -> dict[str, Any]:
-    """A file as OpenAI writes it."""
+    """Return a file as OpenAI writes it."""
     return {
         "id": file.id,
         "object": "file",
@@ -95,14 +95,17 @@ def file_object(file: StoredFile) -> dict[str, Any]:
 
 
 def _asked(batches: Batches, request: Request) -> tuple[str, str]:
-    """The tenant, and the id in the path."""
+    """Return the tenant, and the id in the path."""
     tenant = batches.grant_of(request).tenant
     check_query(request)
     return tenant, request.path_params["file_id"]
 
 
 async def _found(batches: Batches, request: Request) -> StoredFile:
-    """The file that the path names; ApiError 404 where its tenant has none of that id, 409 where it cannot be read."""
+    """Return the file that the path names.
+
+    Raises ApiError 404 if its tenant has no such file, 409 if it is unreadable.
+    """
     tenant, file_id = _asked(batches, request)
     try:
         file = await batches.files.find(tenant, file_id)

@@ -1,4 +1,4 @@
-"""The form in which a file is uploaded, read while it comes: nothing but its small fields is ever held whole."""
+"""Parses the upload form of a file as it arrives: only its small fields are ever held whole."""
 
 from typing import Final
 
@@ -9,22 +9,22 @@ from orcastream.schemas.errors import InvalidRequest
 
 FILES_PATH: Final = "/v1/files"
 MAX_FORM_BYTES: Final = 64 * 1024
-"""What a form has beside the content of its file: boundaries, headers, and the other fields."""
+"""Everything in a form except the file's content: boundaries, headers, and the other fields."""
 _MAX_FIELDS: Final = 16
 _MAX_FIELD_BYTES: Final = 1024
 
 
 class UploadForm:
-    """One multipart form with a part `file`. What has come of the content is taken out of it bit by bit."""
+    """One multipart form with a part `file`, whose content is taken out piece by piece as it arrives."""
 
     def __init__(self, content_type: str) -> None:
-        """InvalidRequest naming the header where it says something else than a form."""
+        """Raises InvalidRequest naming the header if it does not announce a form."""
         kind, options = parse_options_header(content_type)
         if kind != b"multipart/form-data" or not options.get(b"boundary"):
             raise InvalidRequest("Content-Type", content_type, "multipart/form-data with its boundary")
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
-        """None until its part begins."""
+        """None until the file's part begins."""
         self.complete = False
         self._content = bytearray()
         self._name = ""
@@ -49,7 +49,7 @@ class UploadForm:
             raise InvalidRequest("Content-Type", content_type, f"multipart/form-data ({error})") from None
 
     def feed(self, chunk: bytes) -> None:
-        """More of the body. InvalidRequest naming what is wrong."""
+        """Parse more of the body. Raises InvalidRequest naming the defect."""
         try:
             self._parser.write(chunk)
         except FormParserError as error:
@@ -57,11 +57,11 @@ class UploadForm:
 
     @property
     def content_bytes(self) -> int:
-        """How much of the content is there to be taken."""
+        """Bytes of the content that are ready to be taken."""
         return len(self._content)
 
     def take(self, num_bytes: int) -> bytes:
-        """The next of the content, at most so much."""
+        """Take the next bytes of the content, at most `num_bytes`."""
         piece = bytes(self._content[:num_bytes])
         del self._content[:num_bytes]
         return piece

@@ -1,4 +1,4 @@
-"""Whether the input of a batch can be run: every line of it in the right form, and none twice."""
+"""Checks whether the input of a batch can be run: every line well-formed, and no custom_id twice."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -12,25 +12,25 @@ _MAX_ERRORS: Final = 20
 
 
 class InputCheck:
-    """Told of the lines in their order; may run in a thread."""
+    """Takes the lines in order; may run in a thread."""
 
     def __init__(self, endpoint: GenerationEndpoint, *, max_lines: int, max_values: int) -> None:
-        """`max_values` as for `BatchLine.read`."""
+        """`max_values`: see `BatchLine.read`."""
         self._endpoint = endpoint
         self._max_lines = max_lines
         self._max_values = max_values
         self._first_lines: dict[str, int] = {}
         self.count = 0
         self.errors: list[dict[str, Any]] = []
-        """As OpenAI writes them; the first ones."""
+        """The first errors, as OpenAI writes them."""
 
     @property
     def failed(self) -> bool:
-        """Whether there is no use in looking further."""
+        """Whether checking further is useless."""
         return len(self.errors) >= _MAX_ERRORS or self.count > self._max_lines
 
     def add(self, lines: Sequence[InputLine]) -> None:
-        """The next lines."""
+        """Check the next lines."""
         for line in lines:
             self.count += 1
             if self.count > self._max_lines:
@@ -40,12 +40,12 @@ class InputCheck:
             self._check(line)
 
     def end(self) -> None:
-        """There are no more."""
+        """Finish the check: there are no more lines."""
         if not self.count:
             self.complain("empty_file", "The input has no requests: one JSON object per line.")
 
     def complain(self, code: str, message: str, *, line: int | None = None, param: str | None = None) -> None:
-        """Something is wrong with it."""
+        """Record an error."""
         self.errors.append({"code": code, "line": line, "message": message, "param": param})
 
     def _check(self, line: InputLine) -> None:
@@ -55,5 +55,5 @@ class InputCheck:
             self.complain("invalid_line", str(error), line=line.at, param=error.field)
             return
         if (first := self._first_lines.setdefault(custom_id, line.at)) != line.at:
-            message = f"custom_id {custom_id!r} is that of line {first}, too"
+            message = f"custom_id {custom_id!r} is already used in line {first}"
             self.complain("duplicate_custom_id", message, line=line.at, param="custom_id")

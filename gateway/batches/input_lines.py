@@ -1,4 +1,4 @@
-"""The lines of an input file while it is read piece by piece."""
+"""The lines of an input file that is read piece by piece."""
 
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
@@ -7,14 +7,14 @@ from orcastream.schemas.errors import InvalidRequest
 
 
 class InputLine(NamedTuple):
-    """A line that is not blank, and where it stands: 1, 2, 3 …, blank lines counted."""
+    """A non-blank line and its number, from 1; blank lines count."""
 
     at: int
     raw: bytes
 
 
 class LineTooLong(InvalidRequest):
-    """A line that no request can be; what is behind it is not read."""
+    """A line longer than any request may be; the lines after it are not read."""
 
     def __init__(self, at: int, most_bytes: int) -> None:
         super().__init__("line", f"more than {most_bytes} bytes", f"at most {most_bytes} bytes")
@@ -25,7 +25,10 @@ _END: Final = b"\n"
 
 
 async def input_lines(content: AsyncIterator[bytes], most_bytes: int) -> AsyncIterator[list[InputLine]]:
-    """The lines as they become whole, those of one piece together. Raises LineTooLong, and what `content` raises."""
+    """Yield the lines as they are completed, those of one piece together.
+
+    Raises LineTooLong, and what `content` raises.
+    """
     at, begun = 1, b""
     async for piece in content:
         *whole, begun = (begun + piece).split(_END)

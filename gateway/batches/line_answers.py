@@ -1,4 +1,4 @@
-"""Has the lines of a batch answered, as their requests would be over HTTP."""
+"""Gets the lines of a batch answered like requests over HTTP."""
 
 from functools import partial
 from itertools import count
@@ -31,16 +31,19 @@ from orcastream.schemas.model_limits import ModelLimits
 from orcastream.schemas.request import GenerationRequest
 
 _ANEW: Final = frozenset({ErrorCode.EXPIRED, ErrorCode.LOST, "reply_expired", "reply_conflict", "request_not_found"})
-"""Ends of an attempt whose answer cannot be had any more: nothing of it was shown, so there may be another."""
+"""Ends of an attempt whose answer is unobtainable: no part of it was delivered, so another attempt is allowed."""
 _LATER: Final = frozenset({429, 503})
-"""Statuses of what would be answered, but not now."""
+"""Statuses of requests that can be answered later."""
 _UNKNOWN: Final = "unknown"
 MAX_ANSWER_BYTES: Final = 16 * 1024**2
-"""Of the answer to one line: gateways and Redis hold it whole, a gateway as many as there are lines in flight."""
+"""Bound of the answer to one line: Redis holds it whole, and a gateway holds one per line in flight."""
 
 
 class LineAnswers:
-    """See `orcastream.broker.jobs.runner.Answers`. A line's fault is its result; the service's are waited out."""
+    """See `orcastream.broker.jobs.runner.Answers`.
+
+    A faulty line gets its error as result; service faults are waited out.
+    """
 
     def __init__(self, gateway: Gateway, job: Job, order: JobOrder, terms: BatchTerms) -> None:
         self._gateway = gateway
@@ -50,10 +53,10 @@ class LineAnswers:
         self._endpoint = terms.endpoint
         self._turns = PostingTurns()
         self._attempts: dict[int, int] = {}
-        """Of each line that had more than one: which attempt counts, from 0."""
+        """Lines with more than one attempt: the number of the current attempt, from 0."""
 
     async def answer(self, line: JobLine) -> LineResult:
-        """Ask until there is an answer, or a failure that another attempt would not mend.
+        """Ask until there is an answer, or a failure that another attempt would not change.
 
         Raises BrokerError, ResponseError.
         """
@@ -71,7 +74,7 @@ class LineAnswers:
             return LineResult(failed(line_id, custom_id, "answer_too_large", _advice(error)), True)
         except (BrokerError, ResponseError):
             raise
-        except Exception:  # another attempt would most likely end so, too, and hold up the whole batch
+        except Exception:  # another attempt would likely fail, too, and hold up the batch
             LOGGER.exception("the line %s failed", line_id)
             told = crashed("request")
             return LineResult(responded(line_id, custom_id, told.status, line_id, encoded(told.body())), True)
@@ -82,18 +85,21 @@ class LineAnswers:
         return LineResult(responded(line_id, custom_id, 200, *answered), False)
 
     async def withdraw(self, line: JobLine) -> None:
-        """See Answers. Which attempt counts, a gateway that is gone may have known alone: it goes through all."""
+        """See Answers.
+
+        Only a gateway that is gone may have known the current attempt, so this cancels every possible one.
+        """
         unknown = self._order.attempts_by(self._now_ms, self._gateway.settings.max_timeout_s)
         try:
             for attempt in count():
                 is_known = await self._cancel(self._job.request_id(line.number, attempt))
                 if not is_known and attempt >= max(unknown, self._attempts.get(line.number, 0)):
                     return
-        except ApiError as error:  # Redis is away, or this gateway stops: whoever has the job next begins here again
+        except ApiError as error:  # Redis is away, or this gateway stops: the next runner starts over
             raise LinkLost(str(error)) from None
 
     async def _cancel(self, key: str) -> bool:
-        """Cancel what was posted under ids that follow from `key`; False where nothing is known.
+        """Cancel the requests posted under ids derived from `key`; return False if none is known.
 
         Raises ApiError, LinkLost, Unwritable.
         """
@@ -122,7 +128,7 @@ class LineAnswers:
         return BatchLine.read(raw, self._endpoint, self._gateway.models.max_total_tokens)
 
     async def _answer(self, number: int, asked: ApiRequest, size_bytes: int) -> tuple[str, bytes] | None:
-        """The id of the request and its answer; None where the batch's time is over before.
+        """Return the request's id and answer; None if the batch's time ends before.
 
         Raises ApiError, AnswerTooLarge.
         """
@@ -141,7 +147,7 @@ class LineAnswers:
         return None
 
     async def _ask(self, asked: ApiRequest, size_bytes: int, key: str) -> tuple[str, bytes]:
-        """One attempt, under an id that follows from `key`; nothing more is computed of an answer that is too large."""
+        """Make one attempt, under an id derived from `key`; stop computing an answer that is too large."""
         async with self._turns.turn(self._left_s):
             replies = await self._post(asked, size_bytes, key)
         try:
@@ -178,7 +184,7 @@ class LineAnswers:
 
 def _advice(error: AnswerTooLarge) -> str:
     return (
-        f"The answer has more than {error.most_bytes} bytes, the most for a line of a batch: ask for fewer tokens, "
+        f"The answer has more than {error.most_bytes} bytes, the maximum for a line of a batch: ask for fewer tokens, "
         "choices, log probabilities or prompts in a line."
     )
 

@@ -1,4 +1,4 @@
-"""Pages of a list, as OpenAI's clients turn them."""
+"""Pages of a list, in the form that OpenAI's clients expect."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """Which page is asked for: behind `after`, the id of an object, in this order."""
+    """The requested page: the objects after the id `after`, in this order."""
 
     limit: int
     after: str | None
@@ -23,7 +23,7 @@ class PageQuery:
 
     @classmethod
     def read(cls, request: Request, *, default: int, most: int) -> Self:
-        """From a URL's query; InvalidRequest naming what is wrong."""
+        """Read a URL's query. Raises InvalidRequest naming the defect."""
         query = request.query_params
         limit, order = read_number(request, "limit", least=1, most=most), query.get("order", "desc")
         if order not in ("asc", "desc"):
@@ -31,7 +31,10 @@ class PageQuery:
         return cls(default if limit is None else limit, query.get("after"), order == "asc")
 
     def behind(self, oldest_first: Sequence[T], id_of: Callable[[T], str]) -> list[T]:
-        """All that this page and those behind it may show; InvalidRequest where `after` names nothing in the list."""
+        """Return everything that this page and later ones may show.
+
+        Raises InvalidRequest if `after` is not in the list.
+        """
         ordered = list(oldest_first) if self.ascending else list(reversed(oldest_first))
         if self.after is None:
             return ordered
@@ -41,20 +44,20 @@ class PageQuery:
         return ordered[ids.index(self.after) + 1 :]
 
     def page(self, behind: Sequence[T]) -> "Page[T]":
-        """The page that begins with the first of these."""
+        """Return the page that begins with the first of these."""
         return Page(list(behind[: self.limit]), len(behind) > self.limit)
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Some of a list, and whether there are more."""
+    """A part of a list, and whether more follows."""
 
     items: list[T]
     has_more: bool
 
 
 def list_object(objects: Sequence[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
-    """A page as OpenAI writes it."""
+    """Return a page as OpenAI writes it."""
     return {
         "object": "list",
         "data": list(objects),

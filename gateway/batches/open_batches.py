@@ -1,4 +1,4 @@
-"""All batches that have not ended, as one gateway sees them now and then."""
+"""All unfinished batches, as one gateway sees them periodically."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ from orcastream.broker.jobs.order import JobOrder, JobProgress
 from orcastream.gateway.batches.batch_object import status_of
 
 WAITING: Final = "waiting"
-"""Nobody runs it."""
+"""No gateway runs the batch."""
 STATES: Final = (WAITING, "validating", "in_progress", "finalizing", "cancelling")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenBatch:
-    """One of them; `runs`: some gateway has the right to run it."""
+    """One unfinished batch; `runs`: some gateway holds the lease to run it."""
 
     id: str
     order: JobOrder
@@ -29,29 +29,29 @@ class OpenBatch:
 
 @dataclass(frozen=True, slots=True)
 class OpenBatches:
-    """What an operator would know of them. Times in seconds, 0 where there is none."""
+    """What operators monitor about open batches. Times in seconds, 0 if there is no batch."""
 
     states: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
     lines_left: int = 0
-    """Lines without a result, of batches whose input was read."""
+    """Lines without a result, in batches whose input was read."""
     age_s: float = 0
-    """Of the oldest."""
+    """Age of the oldest batch."""
     idle_s: float = 0
-    """How long the one that has come no further for longest has not; waits for a turn left out."""
+    """Longest time without progress of any batch, not counting waits for a runner."""
 
 
 _Seen = tuple[JobProgress, int]
-"""How far a batch is, and since when, its wait for a turn left out. [Unix ms of the server]"""
+"""A batch's progress, and since when it is unchanged, not counting its wait for a runner. [Unix ms of the server]"""
 
 
 class OpenBatchWatch:
-    """Remembers when it saw each batch come further: another result, or another mark. Times are the server's."""
+    """Remembers when each batch last progressed: another result or another mark. Times are the server's."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
 
     def look(self, batches: Sequence[OpenBatch], now_ms: int, *, has_room: bool) -> OpenBatches:
-        """What is to be told of them; `has_room`: this gateway would run another one, so none has to wait."""
+        """Return the values to report; `has_room`: this gateway would run another batch, so no batch has to wait."""
         before = {one.id: self._seen.get(one.id) for one in batches if one.runs or has_room}
         self._seen = {one.id: self._moved(before.get(one.id), one.progress, now_ms) for one in batches}
         states = dict.fromkeys(STATES, 0)

@@ -6,23 +6,23 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 _MOST_S: Final = 30.0
-"""A service that has room again is not left idle for longer."""
+"""Longest pause, so that a service with room is not left idle for longer."""
 
 
 class PostingTurns:
-    """However many lines wait, the service refuses one of them in a pause: the next one's turn is behind the pause."""
+    """Makes lines take turns, so that a refusal pauses all of them: only one line is refused per pause."""
 
     def __init__(self) -> None:
         self._until = float("-inf")
         self._turn = asyncio.Lock()
 
     def pause(self, pause_s: float) -> None:
-        """Nothing is to be posted for so long."""
+        """Post nothing for `pause_s` seconds."""
         self._until = max(self._until, asyncio.get_running_loop().time() + min(pause_s, _MOST_S))
 
     @asynccontextmanager
     async def turn(self, most_s: float) -> AsyncIterator[None]:
-        """Post inside: after all who asked before, and after the pause, but no longer than `most_s` after those."""
+        """Post inside: after all earlier callers and after the pause, but at most `most_s` after those callers."""
         async with self._turn:
             loop = asyncio.get_running_loop()
             give_up_at = loop.time() + most_s

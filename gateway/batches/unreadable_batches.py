@@ -7,7 +7,7 @@ from orcastream.gateway.log import log_event
 
 
 class UnreadableBatch(Exception):
-    """What Redis has of a batch is not what this version writes; `why` says where."""
+    """Redis holds a batch in a format other than this version's; `why` gives the reason."""
 
     def __init__(self, batch_id: str, why: ValueError) -> None:
         super().__init__(f"the batch {batch_id!r} is not readable: {why}")
@@ -16,17 +16,17 @@ class UnreadableBatch(Exception):
 
 
 class UnreadableBatches:
-    """Tells once of each that is open. The others go on."""
+    """Logs each unreadable open batch once. Readable ones are unaffected."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
 
     def tell(self, batch_id: str, why: Exception) -> None:
-        """One was met."""
+        """Log an unreadable batch."""
         if batch_id not in self._told:
             self._told.add(batch_id)
             log_event("batch not readable", level=logging.WARNING, batch=batch_id, why=why)
 
     def keep(self, open_ids: Container[str]) -> None:
-        """Forget those that are not among the open ones any more."""
+        """Forget batches that are no longer open."""
         self._told = {batch_id for batch_id in self._told if batch_id in open_ids}

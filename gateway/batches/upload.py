@@ -1,4 +1,4 @@
-"""One upload: from the body of a request into the store, a piece at a time."""
+"""One upload: from the body of a request into the store, piece by piece."""
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -23,13 +23,13 @@ from orcastream.schemas.explain import first_complaint
 
 PURPOSE: Final = "batch"
 HELD_BYTES: Final = 2 * PIECE_BYTES
-"""What an upload needs of the gateway's memory."""
+"""Memory that an upload needs in the gateway."""
 _MAX_FILENAME: Final = 512
 _EXPIRY: Final = {"expires_after[anchor]": "anchor", "expires_after[seconds]": "seconds"}
 
 
 class Upload:
-    """Takes a place among its tenant's files at once, as large as it may get, and gives it back where it fails."""
+    """Reserves the file's maximum size among its tenant's files at the start, and releases it on failure."""
 
     def __init__(self, store: FileStore, tenant: str, settings: GatewaySettings) -> None:
         self._store = store
@@ -37,7 +37,10 @@ class Upload:
         self._settings = settings
 
     async def receive(self, request: Request, now_ms: int) -> StoredFile:
-        """The file once all of it is in the store. Raises InvalidRequest, ApiError, FilesFull, and as FileStore."""
+        """Return the file once all of it is stored.
+
+        Raises InvalidRequest, ApiError, FilesFull, and what FileStore raises.
+        """
         form = UploadForm(request.headers.get("content-type", ""))
         most_bytes = self._settings.max_file_bytes
         announced = announced_in(request.headers.get("content-length", "").encode("latin-1"))
@@ -63,7 +66,7 @@ class Upload:
             raise
 
     async def _pass_on(self, form: UploadForm, body: AsyncIterator[bytes], file: StoredFile) -> int:
-        """Every piece of the content into the store; how many bytes there were."""
+        """Store every piece of the content; return the number of bytes."""
         size_bytes = number = 0
         async for chunk in body:
             form.feed(chunk)
@@ -78,11 +81,11 @@ class Upload:
         return size_bytes
 
     def _kept(self, file: StoredFile) -> StoredFile:
-        """The file as it is to be kept, unless it says otherwise."""
+        """Return the file with the default expiry."""
         return replace(file, expires_ms=file.created_ms + int(self._settings.files_retention_s * 1000), pending=False)
 
     def _checked(self, form: UploadForm, file: StoredFile) -> StoredFile:
-        """The file as the form describes it."""
+        """Return the file as the form describes it."""
         fields = dict(form.fields)
         if form.filename is None:
             raise InvalidRequest("file", None, "a part with a file")
@@ -100,7 +103,7 @@ class Upload:
 
 
 def upload_schema() -> dict[str, Any]:
-    """The JSON schema of the form."""
+    """Return the JSON schema of the form."""
     seconds = ExpiresAfter.model_json_schema()["properties"]["seconds"]
     return {
         "type": "object",
@@ -116,7 +119,7 @@ def upload_schema() -> dict[str, Any]:
 
 
 def _expiry(texts: dict[str, str]) -> ExpiresAfter:
-    """From a form, which has no numbers."""
+    """Parse the expiry from a form, whose values are all strings."""
     try:
         return ExpiresAfter.model_validate_strings(texts)
     except ValidationError as error:

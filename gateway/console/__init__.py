@@ -1,1 +1,1 @@
-"""/console: a page that shows the batch live, and what it is fed from."""
+"""/console: a page that shows the batch live, and its data feed."""

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from orcastream.gateway.service import Gateway
 
 _LOOK_S = 1.0
-"""At least so often does a stream look whether the gateway stops."""
+"""Maximum time between a stream's checks whether the gateway stops."""
 
 
 class ConsoleEvents:
-    """Goes on behind `Last-Event-ID`. Requests of other tenants are shown without their ids."""
+    """Continues after `Last-Event-ID`. Requests of other tenants are shown without their ids."""
 
     def __init__(self, gateway: "Gateway", feed: StatsFeed) -> None:
         self._gateway = gateway
@@ -60,7 +60,7 @@ class ConsoleEvents:
         return b"id: %b\n" % told.entry_id.encode() + event({"type": "worker", **told.stats, "stays": stays})
 
     def _shown(self, stay: Stay, tenant: str) -> dict[str, Any]:
-        """A stay as `tenant` may see it: by `key` stays of one request are told, and no request is found."""
+        """Return a stay as `tenant` may see it: `key` links the stays of one request without identifying it."""
         own = stay["tenant"] == tenant
         name = self._gateway.models.default.ids.shown(stay["id"], tenant) if own else stay["id"]
         key = sha256(name.encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""What the workers and the queue do, read once for all who watch at this gateway."""
+"""What the workers and the queue do, read once for all viewers of this gateway."""
 
 import asyncio
 from collections import deque
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from orcastream.gateway.service import Gateway
 
 READ_S: Final = 0.2
-"""Pause between two looks at the stream."""
+"""Interval between reads of the stream."""
 _QUEUE_S: Final = 1.0
 LEASE_MS: Final = 10_000
-"""Workers go on telling for so long after the last gateway that watched: one that is started again misses nothing."""
+"""Workers keep reporting this long after the last watching gateway: one that restarts within it misses nothing."""
 _RENEW_S: Final = 2.0
 _REMEMBERED: Final = 256
-"""Entries that are kept for who comes later, or comes back."""
+"""Entries kept for viewers that come later or reconnect."""
 MOST_VIEWERS: Final = 32
 _MOST_UNSENT: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One thing to show: a worker's statistics under their entry's id, or something else under none."""
+    """One item to show: a worker's statistics with their entry's id, or something else without an id."""
 
     entry_id: str
     stats: WorkerStats | None
@@ -44,22 +44,22 @@ class Told:
 
 
 class Viewer:
-    """What one who watches has not been shown yet; of one that is too slow the oldest is dropped."""
+    """Items that one viewer has not been shown yet; for a slow viewer, the oldest are dropped."""
 
     def __init__(self, behind: str) -> None:
-        """Entries up to the id `behind` were shown before."""
+        """`behind`: entries up to this id were shown before."""
         self._behind = _order(behind)
         self._unsent: deque[Told] = deque(maxlen=_MOST_UNSENT)
         self._some = asyncio.Event()
 
     def add(self, told: Told) -> None:
-        """Show this, too."""
+        """Add an item to show."""
         if told.stats is None or _order(told.entry_id) > self._behind:
             self._unsent.append(told)
             self._some.set()
 
     async def take(self, timeout_s: float) -> list[Told]:
-        """What is there now, or comes within `timeout_s`; empty after that."""
+        """Return the pending items, waiting up to `timeout_s` for the first; empty after that."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._some.wait()
@@ -72,7 +72,7 @@ class Viewer:
 
 
 class StatsFeed:
-    """Reads while anybody watches, and keeps the workers telling by a lease; costs nothing otherwise."""
+    """Reads while anybody watches, and keeps the workers reporting by a lease; costs nothing otherwise."""
 
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
@@ -83,9 +83,12 @@ class StatsFeed:
 
     @asynccontextmanager
     async def watching(self, behind: str) -> AsyncIterator[Viewer]:
-        """Watch from behind the entry id `behind` on, as far as it is remembered; ApiError 429 beyond MOST_VIEWERS."""
+        """Watch from after the entry id `behind`, as far as it is remembered.
+
+        Raises ApiError 429 beyond MOST_VIEWERS.
+        """
         if len(self._viewers) >= MOST_VIEWERS:
-            message = f"{MOST_VIEWERS} watch already, which is as many as this gateway serves."
+            message = f"{MOST_VIEWERS} viewers are watching already, the maximum that this gateway serves."
             raise ApiError(429, message, kind="rate_limit_error", code="console_full", headers={"Retry-After": "10"})
         viewer = Viewer(behind)
         for told in self._recent:
@@ -103,7 +106,7 @@ class StatsFeed:
                 self._recent.clear()
 
     async def _read(self) -> None:
-        """For ever. What is read first is as old as the lease: others may have watched before."""
+        """Read forever, starting one lease in the past: others may have watched before."""
         behind, renewed_s, asked_s = "", float("-inf"), float("-inf")
         loop = asyncio.get_running_loop()
         while True:
@@ -142,7 +145,7 @@ class StatsFeed:
             viewer.add(told)
 
     async def _look(self, link: Connection) -> dict[str, Any]:
-        """The queue, and who is there."""
+        """Return the state of the queue and its live workers."""
         state = await read_queue_state(link, self._model.keys)
         workers = await self._model.workers.alive()
         return {
@@ -155,7 +158,7 @@ class StatsFeed:
 
 
 def _order(entry_id: str) -> tuple[int, int]:
-    """Entry ids as they follow each other; what is none comes first."""
+    """Return the sort key of an entry id; an invalid id sorts first."""
     first, _, second = entry_id.partition("-")
     ms, sequence = number(first), number(second)
     return (0, 0) if ms is None or sequence is None else (ms, sequence)

@@ -35,9 +35,9 @@ HEADERS: Final = {
 
 
 class ConsolePage:
-    """Read once, from the package; a browser asks each time whether what it has is still right.
+    """The page's files, read once from the package; a browser revalidates its copies each time.
 
-    No key is asked for: there is nothing in it that is not in the source.
+    No key is required: the page contains nothing that is not in the source.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class ConsolePage:
         return self._answer("index.html", request)
 
     async def file(self, request: Request) -> Response:
-        """GET /console/{name}; 404 where there is no such file."""
+        """GET /console/{name}; 404 if there is no such file."""
         return self._answer(request.path_params["name"], request)
 
     def _answer(self, name: str, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""POST /console/policy: let the workers schedule by another policy, for a demonstration."""
+"""POST /console/policy: switch the workers to another scheduling policy, for demonstrations."""
 
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PolicyBody(BaseModel):
-    """What is asked for."""
+    """The requested policy."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -28,18 +28,21 @@ class PolicyBody(BaseModel):
 
 
 class PolicyOrder:
-    """Obeyed by workers that are set to (`allow_policy_switch`), from their next iteration on."""
+    """Switches the policy of workers that allow it (`allow_policy_switch`), from their next iteration on."""
 
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
 
     async def post(self, request: Request) -> Response:
-        """Tell all workers of the model. JSON must be announced as such: no other site's page can send that unasked."""
+        """Switch all workers of the model.
+
+        Requires the JSON content type, which another site's page cannot send unasked.
+        """
         self._gateway.tenants.of(request.headers)
         check_query(request)
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media != "application/json":
-            raise ApiError(415, "The body must be announced as application/json.", code="unsupported_media_type")
+            raise ApiError(415, "The body's content type must be application/json.", code="unsupported_media_type")
         policy = await self._wanted(request)
         allowed = await self._allowed()
         if policy not in allowed:
@@ -51,7 +54,7 @@ class PolicyOrder:
         return JSONResponse({"policy": policy})
 
     async def _wanted(self, request: Request) -> str:
-        """What the body asks for."""
+        """Return the policy in the body."""
         async with self._gateway.bodies.body_of(request) as raw:
             try:
                 return PolicyBody.model_validate(read_json_object(raw, 0)).policy
@@ -59,9 +62,11 @@ class PolicyOrder:
                 raise first_complaint(error, "body") from None
 
     async def _allowed(self) -> set[str]:
-        """What the living workers would switch to; ApiError 409 where none would."""
+        """Return the policies that live workers would switch to. Raises ApiError 409 if there are none."""
         workers = await self._gateway.models.default.workers.alive()
         allowed = {name for one in workers for name in one.info.get("policies", "").split()}
         if not allowed:
-            raise ApiError(409, "No worker allows that: see allow_policy_switch.", code="policy_switch_not_allowed")
+            raise ApiError(
+                409, "No worker allows switching the policy: see allow_policy_switch.", code="policy_switch_not_allowed"
+            )
         return allowed

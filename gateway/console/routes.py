@@ -1,4 +1,4 @@
-"""Where the console is found."""
+"""The routes of the console."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def console_routes(gateway: "Gateway") -> list[BaseRoute]:
-    """Those of the console; none where it is switched off."""
+    """Return the console's routes; none if it is disabled."""
     if not gateway.settings.console:
         return []
     page = ConsolePage()

@@ -1,1 +1,1 @@
-"""The HTTP server around the API: connections, their times and bounds, and who may ask."""
+"""The HTTP server around the API: connections, their timeouts and bounds, and who may send requests."""

@@ -1,4 +1,4 @@
-"""Bodies on their way from their clients to whoever parses them, and how much of them is held at once."""
+"""Reads request bodies and bounds the memory that all of them take at once."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -11,7 +11,7 @@ from orcastream.schemas.errors import InvalidRequest
 
 
 class BodyMemory:
-    """Bounds the bytes of all bodies that are being received or read, those of clients that send slowly among them."""
+    """Bounds the bytes of all bodies that are being received or parsed, including those of slow clients."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -19,9 +19,9 @@ class BodyMemory:
 
     @asynccontextmanager
     async def body_of(self, request: Request) -> AsyncIterator[bytes]:
-        """The whole body of a request, which counts until this is left.
+        """Yield the whole body of a request; it counts until the context exits.
 
-        ApiError 503 where there is no room for it, 400 where it is encoded.
+        Raises ApiError 503 if there is no room for it, 400 if it is compressed.
         """
         check_encoding(request.headers)
         parts: list[bytes] = []
@@ -41,7 +41,10 @@ class BodyMemory:
 
     @contextmanager
     def holding(self, num_bytes: int) -> Iterator[None]:
-        """What a body needs at most that is passed on while it comes. ApiError 503 where there is no room for it."""
+        """Reserve `num_bytes` for a body that is passed on while it arrives.
+
+        Raises ApiError 503 if there is no room.
+        """
         if self.held_bytes + num_bytes > self._max_bytes:
             raise _full()
         self.held_bytes += num_bytes
@@ -52,11 +55,13 @@ class BodyMemory:
 
 
 def check_encoding(headers: Headers) -> None:
-    """ApiError 400 for a body that is compressed: nothing here takes it apart, and no limit would count its bytes."""
+    """Raise ApiError 400 for a compressed body: nothing here decompresses it, and no limit would count its real
+    size.
+    """
     encoding = headers.get("content-encoding", "identity")
     if encoding.strip().lower() not in ("", "identity"):
-        raise invalid(InvalidRequest("Content-Encoding", encoding, "identity: bodies come as they are"))
+        raise invalid(InvalidRequest("Content-Encoding", encoding, "identity: send the body uncompressed"))
 
 
 def _full() -> ApiError:
-    return unavailable("The gateway is reading as many bodies as it has memory for.", "bodies_full")
+    return unavailable("The gateway is reading as many bodies as its memory allows.", "bodies_full")

@@ -1,4 +1,4 @@
-"""One client's connection: uvicorn's protocol, with times for headers, bodies and answers, and bounds."""
+"""One client's connection: uvicorn's protocol, with timeouts for headers, bodies and answers, and bounds."""
 
 import asyncio
 import json
@@ -11,13 +11,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from orcastream.gateway.errors import ApiError, unavailable
 
 MAX_HEADER_BYTES: Final = 64 * 1024
-"""Of one request, with its first line."""
+"""The headers of one request, including its first line."""
 _LOOK_S: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How many clients a server has, and for how long it waits for each of them. [connections, s]"""
+    """How many clients a server accepts, and how long it waits for each of them. [connections, s]"""
 
     max_connections: int
     header_timeout_s: float
@@ -27,20 +27,23 @@ class ConnectionLimits:
 
 
 class Connections:
-    """What the connections of one server share."""
+    """State shared by the connections of one server."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.waiting: dict[BoundedConnection, None] = {}
-        """Those on which no request is served, the one that has been so for longest first."""
+        """Connections on which no request is being served, longest idle first."""
 
     def protocol(self, *args: Any, **kwargs: Any) -> "BoundedConnection":
-        """A connection, made as uvicorn makes its own."""
+        """Make a connection, as uvicorn makes its own."""
         return BoundedConnection(self, *args, **kwargs)
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """A stream of events is not idle, however silent: only what a client owes has a time."""
+    """A connection with timeouts for whatever the client owes.
+
+    A stream of events never counts as idle, however silent.
+    """
 
     def __init__(self, shared: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -48,37 +51,39 @@ class BoundedConnection(HttpToolsProtocol):
         self._limits = shared.limits
         self.timeout_keep_alive = shared.limits.idle_timeout_s  # type: ignore[assignment]  # handed to call_later
         self._timer: asyncio.TimerHandle | None = None
-        """Of the headers, or the body, that are being received."""
+        """For the headers or the body being received."""
         self._write_timer: asyncio.TimerHandle | None = None
         self._in_headers = self._in_body = False
         self._header_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of streams alone
-        """Take the connection, for which an idle one may have to go; 503 where all are busy."""
+        """Accept the connection, closing an idle one if necessary; 503 if all are busy."""
         super().connection_made(transport)
         self._wait(self._limits.header_timeout_s, self._headers_late)
         if len(self.connections) > self._limits.max_connections:
             longest_waiting = next(iter(self._shared.waiting), None)
             if longest_waiting is None:
-                self._end(unavailable("The gateway has as many connections as it may have.", "too_many_connections"))
+                self._end(
+                    unavailable("The gateway has reached its maximum number of connections.", "too_many_connections")
+                )
                 return
             longest_waiting.leave()
         self._shared.waiting[self] = None
 
     def leave(self) -> None:
-        """Close a connection on which no request is served."""
+        """Close a connection on which no request is being served."""
         self._shared.waiting.pop(self, None)
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone, or was sent away."""
+        """The client has left, or the server has closed the connection."""
         self._shared.waiting.pop(self, None)
         self._stop_waiting()
         self._cancel_write_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes of a request."""
+        """Some bytes of a request have arrived."""
         super().data_received(data)
         if self.parser is None or self.transport.is_closing():
             return
@@ -90,25 +95,25 @@ class BoundedConnection(HttpToolsProtocol):
         elif self._timer is None:
             if self._in_body:
                 self._wait(self._limits.body_timeout_s, self._body_late)
-            elif not self._answering:  # line ends before a request, which end what uvicorn calls idle
+            elif not self._answering:  # line ends before a request; they end uvicorn's idle state
                 self._wait(self._limits.header_timeout_s, self._headers_late)
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
+        """The first byte of a request has arrived."""
         super().on_message_begin()
         self._in_headers, self._header_bytes = True, 0
         if self._timer is None:
             self._wait(self._limits.header_timeout_s, self._headers_late)
 
     def on_headers_complete(self) -> None:
-        """A request can be served."""
+        """The headers are complete, so the request can be served."""
         self._stop_waiting()
         self._in_headers, self._in_body = False, True
         self._shared.waiting.pop(self, None)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """The whole request is here."""
+        """The whole request has arrived."""
         self._stop_waiting()
         self._in_body = False
         super().on_message_complete()
@@ -120,18 +125,18 @@ class BoundedConnection(HttpToolsProtocol):
             self._shared.waiting[self] = None
 
     def pause_writing(self) -> None:
-        """The client takes less than it is sent."""
+        """The client reads more slowly than data is sent."""
         super().pause_writing()
         self._cancel_write_timer()
         self._write_timer = self.loop.call_later(self._limits.write_timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client has taken what it was sent."""
+        """The client has read what was sent."""
         super().resume_writing()
         self._cancel_write_timer()
 
     def send_400_response(self, msg: str) -> None:
-        """What came is no HTTP."""
+        """The client sent something other than HTTP."""
         self._end(ApiError(400, msg, code="invalid_http"))
 
     @property
@@ -142,7 +147,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._timer = self.loop.call_later(timeout_s, self._look_again, late)
 
     def _look_again(self, late: Callable[[], None]) -> None:
-        """What came while the event loop stood still is read before anybody is late."""
+        """Read what arrived while the event loop was blocked before calling anybody late."""
         self._timer = self.loop.call_later(_LOOK_S, late)
 
     def _stop_waiting(self) -> None:
@@ -157,7 +162,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _headers_late(self) -> None:
         self._timer = None
-        if self._answering:  # the next request has begun early, and has its time once this answer is written
+        if self._answering:  # the next request began early; its time starts once this answer is written
             self._wait(self._limits.header_timeout_s, self._headers_late)
         elif self._in_headers:
             self._end(_late("headers", self._limits.header_timeout_s))
@@ -169,7 +174,9 @@ class BoundedConnection(HttpToolsProtocol):
         self._end(_late("body", self._limits.body_timeout_s))
 
     def _end(self, error: ApiError) -> None:
-        """Tell the client, unless an answer has begun, and close; who serves the request learns that it has gone."""
+        """Send the error, unless an answer has begun, and close; the request's handler learns that the client has
+        left.
+        """
         self._stop_waiting()
         begun = self._answering and self.cycle.response_started
         if not begun and not self.transport.is_closing():
@@ -181,12 +188,12 @@ class BoundedConnection(HttpToolsProtocol):
 
 
 def _late(what: str, timeout_s: float) -> ApiError:
-    """408 for what a client owes."""
-    return ApiError(408, f"The {what} did not come within {timeout_s:g} s.", code=f"{what}_timeout")
+    """408 for headers or a body that did not arrive in time."""
+    return ApiError(408, f"The {what} did not arrive within {timeout_s:g} s.", code=f"{what}_timeout")
 
 
 def _answer(error: ApiError) -> bytes:
-    """A whole answer, after which the connection is closed."""
+    """Return a whole answer, after which the connection is closed."""
     body = json.dumps(error.body()).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
     lines = [f"{name.lower()}: {value}\r\n" for name, value in {**headers, **error.headers}.items()]

@@ -1,4 +1,4 @@
-"""How many files and sockets this process may have open."""
+"""The number of files and sockets that this process may have open."""
 
 import logging
 import resource
@@ -7,11 +7,11 @@ from typing import Final
 from orcastream.gateway.log import log_event
 
 _BESIDE: Final = 128
-"""Of Redis, of files, and of listening."""
+"""Descriptors for Redis, files and listening sockets."""
 
 
 def allow_descriptors(connections: int) -> None:
-    """Raise this process's own limit so far that it can have so many connections; a warning where it cannot."""
+    """Raise this process's soft limit to allow `connections` connections; log a warning if the hard limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _BESIDE
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -1,4 +1,4 @@
-"""What stands between clients and the API, put together from the settings."""
+"""The checks between clients and the API, put together from the settings."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from orcastream.gateway.settings import GatewaySettings
 
 
 def add_guards(app: FastAPI, settings: GatewaySettings, refused: Callable[[ApiError], None]) -> None:
-    """The checks of each request, the last one first to look; `refused` is told of what they refuse."""
+    """Add the checks of each request; the one added last runs first. `refused` is called with each error they send."""
     larger = {FILES_PATH: settings.max_file_bytes + MAX_FORM_BYTES}
     app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, refused=refused, larger=larger)
     if settings.cors_origins:
@@ -31,7 +31,7 @@ def add_guards(app: FastAPI, settings: GatewaySettings, refused: Callable[[ApiEr
 
 
 def connection_limits(settings: GatewaySettings) -> ConnectionLimits:
-    """The bounds of connections and their times."""
+    """Return the bounds and timeouts of connections."""
     return ConnectionLimits(
         settings.max_connections,
         settings.header_timeout_s,

@@ -1,4 +1,4 @@
-"""Refuses requests for other hosts: a page whose own name leads here would be of one origin with the API."""
+"""Rejects requests for other hosts: a page whose own name resolves to this server would be same-origin with the API."""
 
 import ipaddress
 from collections.abc import Callable, Sequence
@@ -12,22 +12,24 @@ from orcastream.gateway.errors import ApiError
 
 ANY: Final = "*"
 _LOCAL: Final = ("localhost", "*.localhost")
-"""Names that lead to the own machine, whatever a name server says."""
+"""Names that always resolve to the machine itself, whatever a name server says."""
 
 
 def hosts_for(allowed: Sequence[str], listens_on: str) -> tuple[str, ...]:
-    """The names that a server answers to: those that are set; else, where it listens on `localhost` alone, that one."""
+    """Return the names that a server answers to: the configured ones; else `localhost` alone if it listens only
+    there.
+    """
     return tuple(allowed) or (_LOCAL if _is_loopback(listens_on) else (ANY,))
 
 
 class HostCheck:
     """ASGI middleware: 421 for a Host that is neither an allowed name nor the machine itself.
 
-    Names may begin with `*.`. An address can be no page's own name, and is always allowed.
+    Names may begin with `*.`. An IP address cannot be a page's own name, so it is always allowed.
     """
 
     def __init__(self, app: ASGIApp, allowed: Sequence[str], refused: Callable[[ApiError], None]) -> None:
-        """`refused` is told of each refusal, before it is answered."""
+        """Call `refused` with each error before it is sent."""
         self._app = app
         self._any = ANY in allowed
         self._names = {name.lower() for name in (*allowed, *_LOCAL)}
@@ -50,7 +52,7 @@ class HostCheck:
             return None
         return ApiError(
             421,
-            "The gateway does not answer to this Host; the setting allowed_hosts names those it does.",
+            "The gateway does not answer to this Host; the setting allowed_hosts lists the allowed names.",
             code="unknown_host",
         )
 
@@ -61,7 +63,7 @@ class HostCheck:
 
 
 def host_name(host: str) -> str:
-    """The name or address in a Host header, without its port; empty where it is neither."""
+    """Return the name or address in a Host header, without its port; empty if it is neither."""
     try:
         return (urlsplit(f"//{host.strip()}").hostname or "").removesuffix(".")
     except ValueError:
@@ -69,7 +71,7 @@ def host_name(host: str) -> str:
 
 
 def is_address(name: str) -> bool:
-    """Whether it is an IP address."""
+    """Whether `name` is an IP address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

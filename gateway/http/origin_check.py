@@ -1,4 +1,4 @@
-"""Refuses what pages of other origins ask for, unless cross-origin requests are set up."""
+"""Rejects requests from pages of other origins, unless cross-origin requests are configured."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -14,14 +14,14 @@ METHODS: Final = ("GET", "POST", "DELETE")
 EXPOSED_HEADERS: Final = ("Retry-After", "X-Request-Id", "X-Should-Retry")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 _OWN_SITE: Final = ("same-origin", "none")
-"""What browsers, and no script in them, say in Sec-Fetch-Site of requests that no other site has a part in."""
+"""Values of Sec-Fetch-Site (set by browsers, never by scripts) for requests without another site's involvement."""
 
 
 class OriginCheck:
-    """ASGI middleware: 403 for an Origin that is neither the server's own nor allowed. Programs send none."""
+    """ASGI middleware: 403 for an Origin that is neither the server's own nor allowed. Programs send no Origin."""
 
     def __init__(self, app: ASGIApp, allowed: Sequence[str], refused: Callable[[ApiError], None]) -> None:
-        """`refused` is told of each refusal, before it is answered."""
+        """Call `refused` with each error before it is sent."""
         self._app = app
         self._allowed = frozenset(allowed)
         self._refused = refused
@@ -33,7 +33,7 @@ class OriginCheck:
             return
         error = ApiError(
             403,
-            "Pages of this Origin may not use the gateway; the setting cors_origins names those that may.",
+            "Pages of this Origin may not use the gateway; the setting cors_origins lists the allowed ones.",
             code="foreign_origin",
         )
         self._refused(error)
@@ -47,7 +47,7 @@ class OriginCheck:
 
 
 def _is_at(origin: str, host: str) -> bool:
-    """Whether an origin is the host that was asked, whatever the scheme: a proxy may have taken the encryption off."""
+    """Whether an origin is the requested host. The scheme is ignored, since a proxy may have terminated TLS."""
     scheme, _, authority = origin.partition("://")
     default = _DEFAULT_PORTS.get(scheme)
     return default is not None and authority.lower().removesuffix(default) == host.lower().removesuffix(default)

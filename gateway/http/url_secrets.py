@@ -1,20 +1,22 @@
-"""API keys that people put into URLs are neither told nor logged."""
+"""Removes API keys that people put into URLs from messages and logs."""
 
 import logging
 import re
 from typing import Final
 
 _KEY: Final = re.compile(r"\b(?:orca_|sk-)[\w-]{16,}")
-"""What looks like an API key, of ours or of a service that somebody has mistaken this one for."""
+"""Text that looks like an API key, of this service or of one that somebody confused it with."""
 _PATH: Final = 2
-"""Where uvicorn puts the path with its query among a record's arguments."""
+"""Index of the path with its query among the arguments of uvicorn's log record."""
 
 
 class WithoutSecrets(logging.Filter):
-    """Leaves out of uvicorn's access log keys in paths, and queries, which clients mistake for bodies and headers."""
+    """Removes keys in paths, and whole queries, from uvicorn's access log: clients confuse them with headers and
+    bodies.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass, changed."""
+        """Let every record pass, without secrets."""
         if isinstance(record.args, tuple) and len(record.args) > _PATH:
             path = str(record.args[_PATH]).partition("?")[0]
             record.args = (*record.args[:_PATH], without_keys(path), *record.args[_PATH + 1 :])
@@ -22,5 +24,5 @@ class WithoutSecrets(logging.Filter):
 
 
 def without_keys(text: str) -> str:
-    """A text that came in a URL, as it may be told."""
+    """Return a text from a URL without API keys."""
     return _KEY.sub("…", text)

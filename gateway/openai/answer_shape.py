@@ -18,14 +18,14 @@ class WrittenChoice:
     """One choice of an answer that is gathered whole."""
 
     def __init__(self, echo: str, prompt: PromptLogprobs, logprobs: ChoiceLogprobs) -> None:
-        """`echo`: the text that it begins with; `prompt`: what is told of the prompt's tokens."""
+        """`echo`: the text that it begins with; `prompt`: the log probabilities of the prompt's tokens."""
         self.parts: list[Part] = [echo] if echo else []
         self.finish_reason: str | None = None
         self.prompt = prompt
         self.logprobs = logprobs
 
     def add(self, parts: Sequence[Part], logprobs: Logprobs = ()) -> int:
-        """More of it: how many bytes of JSON that is, at least."""
+        """Add more of the choice; return its minimum size as JSON in bytes."""
         self.parts += parts
         before = self.logprobs.size_bytes
         if logprobs:
@@ -35,32 +35,32 @@ class WrittenChoice:
 
 @dataclass(frozen=True, slots=True)
 class AnswerShape:
-    """How one request's answer is written. `created` is in seconds of Unix time, `id` the request's."""
+    """The form of one request's answer. `created` is in seconds of Unix time, `id` is the request's."""
 
     id: str
     model: str
     created: int
     usage: UsageWanted = NO_USAGE
     first_choice: int = 0
-    """The number of the first choice: where a request has several prompts, each has its choices behind the others'."""
+    """Index of the first choice: with several prompts, each prompt's choices follow those of the previous one."""
 
     @classmethod
     def of(cls, request_id: str, model: str, ref: EntryRef | None, now_ms: int, usage: UsageWanted) -> Self:
-        """That of a request whose queue entry, where it is known, says when it was made."""
+        """Make the shape of a request; its queue entry, if known, gives the creation time."""
         created_ms = now_ms if ref is None else ref.order[0]
         return cls(request_id, model, created_ms // 1000, usage)
 
     @property
     def endpoint(self) -> ChoicesEndpoint:
-        """Where the request was made."""
+        """The endpoint of the request."""
         return choices_endpoint_of(self.id)
 
     def begun(self, echo: str, prompt: PromptLogprobs) -> WrittenChoice:
-        """A choice to be gathered whole, of which nothing has come. `echo`, `prompt`: see WrittenChoice."""
+        """Return an empty choice to be gathered whole. `echo`, `prompt`: see WrittenChoice."""
         return WrittenChoice(echo, prompt, ChoiceLogprobs(self.endpoint.write_logprobs))
 
     def opened(self, choice: int, echo: str, prompt: PromptLogprobs) -> Json | None:
-        """The chunk before the first text of a choice; None where there is none."""
+        """Return the chunk before the first text of a choice; None if there is none."""
         written = self.endpoint.opening(self.first_choice + choice, echo, prompt)
         return None if written is None else self._chunk(written)
 
@@ -72,15 +72,17 @@ class AnswerShape:
         usage: Usage | None = None,
         logprobs: Logprobs = (),
     ) -> Json:
-        """The chunk that adds `parts` to a choice, and says why it ended if it did; with the token counts so far."""
+        """Return the chunk that adds `parts` to a choice, with its finish reason if it ended and the token counts so
+        far.
+        """
         return self._chunk(self.endpoint.delta(self.first_choice + choice, parts, finish_reason, logprobs), usage)
 
     def usage_chunk(self, usage: Usage) -> Json:
-        """The last chunk, when token counts were asked for."""
+        """Return the last chunk, if token counts were requested."""
         return {**self._head(self.endpoint.chunk_object), "choices": [], "usage": usage_json(usage)}
 
     def whole(self, choices: Sequence[WrittenChoice], usage: Usage) -> Json:
-        """The answer that is not streamed."""
+        """Return the answer that is not streamed."""
         endpoint = self.endpoint
         written = [
             endpoint.whole_choice(number, choice.parts, choice.finish_reason, choice.logprobs.json())
@@ -100,7 +102,7 @@ class AnswerShape:
 
 
 def usage_json(usage: Usage) -> Json:
-    """Token counts under OpenAI's names."""
+    """Return token counts under OpenAI's names."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

@@ -42,21 +42,21 @@ class ChatCompletions(ChoicesEndpoint):
     )
 
     def take_prompts(self, body: Body) -> list[Prompt]:
-        """One conversation."""
+        """Take one conversation."""
         messages = read_messages(body.take("messages"))
         kwargs = take_template_kwargs(body, "reasoning_effort", body.take("reasoning_effort"))
         return [Conversation(messages, kwargs, take_tools(body))]
 
     def take_parameters(self, body: Body) -> Json:
-        """logprobs and top_logprobs; max_completion_tokens, the newer name of max_tokens."""
+        """Take logprobs and top_logprobs; max_completion_tokens, the newer name of max_tokens."""
         return _max_tokens(body) | _logprobs(body)
 
     def prompt_schema(self) -> Json:
-        """An array of messages."""
+        """Return the schema of an array of messages."""
         return {"type": "array", "minItems": 1, "maxItems": MAX_MESSAGES, "items": message_schema()}
 
     def own_schemas(self, common: Json) -> Json:
-        """All but the messages."""
+        """Return the schemas of all parameters except the messages."""
         return {
             "chat_template_kwargs": TEMPLATE_KWARGS_SCHEMA,
             "reasoning_effort": EFFORT_SCHEMA,
@@ -67,12 +67,12 @@ class ChatCompletions(ChoicesEndpoint):
                 "type": "integer",
                 "minimum": 0,
                 "maximum": MAX_LOGPROBS,
-                "description": "And of this many likeliest ones; with logprobs alone.",
+                "description": "Number of likeliest tokens to add for each token; requires logprobs.",
             },
         }
 
     def opening(self, choice: int, echo: str, prompt: PromptLogprobs) -> Json | None:
-        """It says who speaks."""
+        """Return the opening chunk's choice, which names the role."""
         delta = {"role": "assistant", "content": ""}
         return {"index": choice, "delta": delta, "logprobs": None, "finish_reason": None}
 
@@ -104,7 +104,9 @@ def _max_tokens(body: Body) -> Json:
     newer = body.take("max_completion_tokens")
     older = body.take("max_tokens", newer)
     if older != newer:
-        raise InvalidRequest("max_completion_tokens", newer, f"the same as max_tokens ({older}), or one only")
+        raise InvalidRequest(
+            "max_completion_tokens", newer, f"the same as max_tokens ({older}), or only one of the two"
+        )
     body.names["max_tokens"] = "max_completion_tokens"
     return {"max_tokens": newer}
 

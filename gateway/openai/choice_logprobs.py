@@ -9,21 +9,21 @@ from orcastream.gateway.openai.logprobs import TokenLogprob
 
 
 class ChoiceLogprobs:
-    """`logprobs` of a choice, encoded as its tokens come: many, as objects, would need far more memory."""
+    """`logprobs` of a choice, encoded as its tokens arrive: kept as objects, they would need far more memory."""
 
     def __init__(self, write: Callable[[Sequence[TokenLogprob]], dict[str, Any]]) -> None:
-        """`write`: the field as it is for some tokens; its lists have items for each of them, the rest is constant."""
+        """`write` returns the field for some tokens; its lists have one item per token, the rest is constant."""
         self._write = write
         self._lists: dict[str, GrowingList] = {}
         self._rest: dict[str, Any] = {}
 
     @property
     def size_bytes(self) -> int:
-        """Of the items of all lists so far, as JSON."""
+        """Size of all list items so far, as JSON."""
         return sum(items.size_bytes for items in self._lists.values())
 
     def add(self, tokens: Sequence[TokenLogprob]) -> None:
-        """More of them, one token or more."""
+        """Add one token or more."""
         for name, value in self._write(tokens).items():
             if isinstance(value, list):
                 self._lists.setdefault(name, GrowingList()).add(value)
@@ -31,7 +31,9 @@ class ChoiceLogprobs:
                 self._rest[name] = value
 
     def json(self, behind: Self | None = None) -> dict[str, Any] | None:
-        """The field, in each of its lists the items of `behind` after its own; None where there are none of its own."""
+        """Return the field, each of its lists followed by the items of `behind`; None if it has no tokens of its
+        own.
+        """
         if not self._lists:
             return None
         more = {} if behind is None else {name: items.so_far().parts for name, items in behind._lists.items()}

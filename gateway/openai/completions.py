@@ -1,4 +1,4 @@
-"""/v1/completions: a plain prompt goes on."""
+"""/v1/completions: continues a plain prompt."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -17,26 +17,26 @@ from orcastream.telemetry import names
 
 _ALLOWED: Final = "text, an array of token ids, or an array of such prompts"
 MAX_PROMPTS: Final = 128
-"""In one request; each waits, runs and counts as a request of its own."""
+"""In one request; each is queued, runs and counts as a separate request."""
 
 
 class Completions(ChoicesEndpoint):
     """See ChoicesEndpoint."""
 
     path = "/v1/completions"
-    summary = "The completions of one prompt or several."
+    summary = "The completions of one or more prompts."
     body_name = "CompletionRequest"
     id_prefix = "cmpl-"
     operation = names.OPERATION
     whole_object = chunk_object = "text_completion"
     prompt_name = "prompt"
     default_max_tokens = 16
-    """As OpenAI's."""
+    """OpenAI's default."""
     splits = False
     own_names = frozenset({"prompt", "echo", "logprobs", "prompt_logprobs"})
 
     def take_prompts(self, body: Body) -> list[Prompt]:
-        """Text or an array of token ids, or several of them in an array."""
+        """Take text or an array of token ids, or an array of several of them."""
         value = body.take("prompt")
         if not isinstance(value, list) or not value or not isinstance(value[0], str | list):
             return [_prompt("prompt", value)]
@@ -47,8 +47,9 @@ class Completions(ChoicesEndpoint):
         return [_prompt(f"prompt.{number}", each) for number, each in enumerate(value)]
 
     def take_parameters(self, body: Body) -> Json:
-        """`logprobs` and `prompt_logprobs`, how many likeliest tokens to tell besides those that are there, and `echo`,
-        with which `logprobs` is about the prompt, too."""
+        """Take `logprobs` and `prompt_logprobs` (how many likeliest tokens to return in addition to the actual one)
+        and `echo`, which extends `logprobs` to the prompt.
+        """
         logprobs, echo = body.take("logprobs"), body.take("echo", False)
         if not isinstance(echo, bool):
             raise InvalidRequest("echo", echo, "true or false")
@@ -64,25 +65,25 @@ class Completions(ChoicesEndpoint):
         return {**taken, "prompt_logprobs": max(wanted)}
 
     def prompt_schema(self) -> Json:
-        """Text, or token ids, or several of them."""
+        """Return the schema: text or token ids, or several of them."""
         ids = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": MAX_TOKEN_ID}}
         one = {"anyOf": [{"type": "string", "minLength": 1}, ids]}
         return {"anyOf": [*one["anyOf"], {"type": "array", "minItems": 1, "maxItems": MAX_PROMPTS, "items": one}]}
 
     def own_schemas(self, common: Json) -> Json:
-        """echo and logprobs."""
-        told = "Log probability of each token and of this many likeliest ones; false: none."
+        """Return the schemas of echo and the log probabilities."""
+        told = "Log probability of each token, and of this many likeliest ones; false: none."
         return {
             "max_tokens": {
                 **common["max_tokens"],
-                "description": "Longest answer; 0: none, with echo alone.",
+                "description": "Longest answer; 0: none, only with echo.",
             },
             "echo": {"type": "boolean", "description": "Begin each choice with the prompt, and its log probabilities."},
             "prompt_logprobs": {
                 "type": "integer",
                 "minimum": 0,
                 "maximum": MAX_LOGPROBS,
-                "description": "Log probability of each prompt token and of this many likeliest ones, as vLLM has it.",
+                "description": "Log probability of each prompt token, and of this many likeliest ones, in vLLM's form.",
             },
             "logprobs": {
                 "anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_LOGPROBS}, {"const": False}],
@@ -91,7 +92,7 @@ class Completions(ChoicesEndpoint):
         }
 
     def opening(self, choice: int, echo: str, prompt: PromptLogprobs) -> Json | None:
-        """The prompt, where it is echoed, and what is told of it."""
+        """Return the echoed prompt and its log probabilities."""
         return {**self.delta(choice, (echo,), None), **prompt.fields()} if echo or prompt.is_told else None
 
     def delta(self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Logprobs = ()) -> Json:

@@ -1,4 +1,4 @@
-"""What an answer has to follow, under the names that OpenAI and vLLM have for it."""
+"""Constraints on an answer, under OpenAI's and vLLM's parameter names."""
 
 import json
 from collections.abc import Set
@@ -24,16 +24,16 @@ _GUIDED: Final = {
     "guided_choice": "choice",
     "guided_grammar": "grammar",
 }
-"""vLLM's older names, and what they are called in `structured_outputs`."""
+"""vLLM's older names, mapped to those in `structured_outputs`."""
 _KINDS: Final = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar"}
 _NAMED: Final = ("name", "description", "schema", "strict")
 CONSTRAINT_NAMES: Final = frozenset({"response_format", "structured_outputs", *_GUIDED})
 
 
 def take_constraint(body: Body, names: Set[str]) -> Json:
-    """`constraint` of the payload, where the body asks for one under one of `names`, or the endpoint took one from it.
+    """Return the payload's `constraint` if the body sets one under one of `names`, or the endpoint took one from it.
 
-    InvalidRequest, ApiError where none can follow it.
+    Raises InvalidRequest, and ApiError if no answer can satisfy it.
     """
     asked: dict[str, tuple[str, Any]] = dict(body.constraints)
     for name in [name for name in body if name in names]:
@@ -54,18 +54,18 @@ def take_constraint(body: Body, names: Set[str]) -> Json:
 
 
 def constraint_schemas() -> Json:
-    """The JSON schemas of those parameters."""
+    """Return the JSON schemas of these parameters."""
     text = {"type": "string", "minLength": 1, "maxLength": MAX_CONSTRAINT_LENGTH}
-    schema = {"anyOf": [{"type": "object"}, text], "description": "A JSON Schema that the answer is valid under."}
+    schema = {"anyOf": [{"type": "object"}, text], "description": "A JSON Schema that the answer satisfies."}
     choice = {
         "type": "array",
         "minItems": 1,
         "maxItems": MAX_CONSTRAINT_CHOICES,
         "items": {"type": "string", "minLength": 1, "maxLength": MAX_CONSTRAINT_CHOICE_LENGTH},
-        "description": "Texts, one of which is the answer.",
+        "description": "Texts; the answer is one of them.",
     }
     regex = {**text, "description": "A regular expression that the whole answer matches."}
-    grammar = {**text, "description": "A grammar in llguidance's form of Lark, or in GBNF."}
+    grammar = {**text, "description": "A grammar in llguidance's Lark dialect, or in GBNF."}
     return {
         "response_format": format_schema(),
         "guided_json": schema,
@@ -84,13 +84,13 @@ def constraint_schemas() -> Json:
                 "json_object": {"const": True},
             },
             "additionalProperties": False,
-            "description": "vLLM's form of the same.",
+            "description": "The same constraints in vLLM's form.",
         },
     }
 
 
 def format_schema(*, is_flat: bool = False) -> Json:
-    """The JSON schema of a format; `is_flat`: see `read_format`."""
+    """Return the JSON schema of a format; `is_flat`: see `read_format`."""
     named: Json = {
         "type": "object",
         "properties": {
@@ -99,7 +99,7 @@ def format_schema(*, is_flat: bool = False) -> Json:
             "schema": {"type": "object"},
             "strict": {
                 "type": ["boolean", "null"],
-                "description": "Without effect: a schema is always followed exactly.",
+                "description": "No effect: a schema is always followed exactly.",
             },
         },
         "required": ["name", "schema"],
@@ -114,7 +114,7 @@ def format_schema(*, is_flat: bool = False) -> Json:
 
 
 def read_format(field: str, value: object, *, is_flat: bool = False) -> dict[str, tuple[str, Any]]:
-    """What a format asks for, by the place where it does; empty for text. `is_flat`: the schema is not nested in it."""
+    """Return a format's constraint by its parameter path; empty for text. `is_flat`: the schema is not nested in it."""
     if not isinstance(value, dict):
         raise InvalidRequest(field, value, "an object with a type")
     kind = value.get("type")
@@ -159,7 +159,7 @@ def _of_structured_outputs(value: object) -> dict[str, tuple[str, Any]]:
 
 
 def checked(field: str, kind: str, value: object) -> Json:
-    """A constraint as the payload has it; errors name `field`, which is what the client wrote."""
+    """Return a constraint in the payload's form; errors name `field`, the client's name."""
     if kind == "json_schema" and isinstance(value, dict):
         value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:

@@ -1,4 +1,4 @@
-"""Calls that were cut, in the messages of a conversation: nothing can be called, and no template could write them."""
+"""Truncated tool calls in a conversation: they cannot be executed, and no template can render them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,14 +7,14 @@ from orcastream.gateway.openai.endpoint import Json
 
 
 def is_cut(call: Mapping[str, Any]) -> bool:
-    """Whether a call as `template_call` gives it was cut."""
+    """Whether a call in the form of `template_call` was cut."""
     return call["function"]["arguments"] is None
 
 
 def without_cut_calls(messages: Sequence[Json]) -> list[Json]:
-    """The messages that a template is shown: without calls that were cut, and what came of those.
+    """Return the messages to render: without calls that were cut, and without their results.
 
-    A message that said nothing besides is left out wholly, with what was thought for it.
+    A message with nothing else is left out entirely, including its reasoning.
     """
     shown: list[Json] = []
     cut_ids: set[str] = set()

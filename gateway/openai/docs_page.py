@@ -1,4 +1,4 @@
-"""/docs: the OpenAPI document as one page for people, without scripts and without anything from other hosts."""
+"""/docs: the OpenAPI document as one page for people, without scripts and without resources from other hosts."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ h2 { margin-top: 2.5rem; } h2 .method { opacity: 0.6; }
 
 @cache
 def docs_page() -> str:
-    """The page."""
+    """Return the page."""
     described = document()
     title = escape(f"{described['info']['title']} {described['info']['version']}: HTTP API")
     operations = [
@@ -78,7 +78,7 @@ def _table(rows: Iterator[tuple[str, str, dict[str, Any]]]) -> str:
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    """What a schema allows, in a few words."""
+    """Describe in a few words what a schema allows."""
     if "anyOf" in schema:
         kinds = [_kind(each) for each in schema["anyOf"] if each.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))

@@ -1,4 +1,4 @@
-"""/openapi.json: the API for machines, made of the models that check it."""
+"""/openapi.json: the API for machines, generated from the models that validate it."""
 
 from functools import cache
 from typing import Any, Final
@@ -19,18 +19,18 @@ from orcastream.schemas.request import RequestParameters
 from orcastream.telemetry.version import own_version
 
 _ERRORS: Final = {
-    400: "The request breaks a rule: `param` names the parameter, the message what it said and what is allowed.",
-    401: "No API key, or a wrong one.",
+    400: "The request breaks a rule: `param` names the parameter; the message has its value and what is allowed.",
+    401: "The API key is missing or wrong.",
     403: "The API key does not allow this.",
-    404: "No such model, or no such request, file or batch of this tenant.",
-    409: "The id is in use, the request was cancelled, its reply has changed; the batch has ended, or is unreadable.",
+    404: "No such model, or this tenant has no such request, file or batch.",
+    409: "The id is in use, the request was cancelled, or its reply has changed; the batch has ended or is unreadable.",
     410: "The request has ended, and its reply is no longer kept.",
     413: "The body is too large.",
-    422: "No answer can follow the schema, the expression or the grammar exactly: `param` says where it is wrong.",
-    429: "As many requests wait or run as are admitted: Retry-After says when to come back.",
+    422: "No answer can follow the schema, the expression or the grammar exactly: `param` says where the error is.",
+    429: "The maximum number of requests is waiting or running: Retry-After says when to retry.",
     500: "The request ended with an error of the service.",
-    503: "Redis or all workers are gone, or the gateway is stopping: Retry-After says when to come back.",
-    504: "The request's deadline passed.",
+    503: "Redis or all workers are unavailable, or the gateway is stopping: Retry-After says when to retry.",
+    504: "The request's deadline has passed.",
 }
 _REQUEST_ID: Final = {
     "name": "request_id",
@@ -40,24 +40,24 @@ _REQUEST_ID: Final = {
 }
 _OBJECT: Final[Json] = {"type": "object"}
 _ABOUT: Final = (
-    "OpenAI's API on a message queue, with extensions. Null stands for the default of every parameter. A parameter "
-    "that would change the answer and is not implemented is refused by name; what cannot change it is accepted."
+    "OpenAI's API on a message queue, with extensions. Null means a parameter's default. A parameter that would "
+    "change the answer and is not implemented is refused by name; one that cannot change it is accepted."
 )
 
 
 @cache
 def document() -> Json:
-    """The OpenAPI document, version 3.1."""
+    """Return the OpenAPI document, version 3.1."""
     bodies = {endpoint.body_name: _body(endpoint) for endpoint in ENDPOINTS}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Orcastream", "version": own_version(), "description": _ABOUT},
         "paths": {
             **{endpoint.path: {"post": _generate(endpoint)} for endpoint in ENDPOINTS},
-            "/v1/responses/{request_id}": {"get": _retrieve(), "delete": _of_response("Cancel and forget a response.")},
+            "/v1/responses/{request_id}": {"get": _retrieve(), "delete": _of_response("Cancel and delete a response.")},
             "/v1/responses/{request_id}/cancel": {"post": _of_response("Cancel a response.")},
             "/v1/responses/{request_id}/input_items": {"get": _input_items()},
-            "/v1/models": {"get": _operation("The models that are served.", (401,))},
+            "/v1/models": {"get": _operation("The served models.", (401,))},
             "/v1/models/{name}": {
                 "get": _operation("One model.", (401, 404), parameters=[_path_parameter("name")]),
             },
@@ -66,13 +66,13 @@ def document() -> Json:
             },
             "/v1/requests/{request_id}/events": {"get": _resume()},
             "/tokenize": {
-                "post": _posts("The token ids of a prompt, as a request would have them.", "TokenizeRequest")
+                "post": _posts("The token ids of a prompt, as in a request with the same prompt.", "TokenizeRequest")
             },
             "/detokenize": {"post": _posts("The text of token ids.", "DetokenizeRequest")},
             **_files_and_batches(),
-            "/health": {"get": _operation("As /health/ready, under the name that other servers have.", (503,))},
-            "/health/live": {"get": _operation("The process answers.", ())},
-            "/health/ready": {"get": _operation("Redis answers, and somebody serves a model.", (503,))},
+            "/health": {"get": _operation("Same as /health/ready, under the name that other servers use.", (503,))},
+            "/health/live": {"get": _operation("The process is alive.", ())},
+            "/health/ready": {"get": _operation("Redis answers, and a model has workers.", (503,))},
             "/openapi.json": {"get": _operation("This document.", ())},
             "/docs": {"get": _operation("This document for people.", (), kind="text/html")},
         },
@@ -108,9 +108,9 @@ def _files_and_batches() -> Json:
     readable = (*found, 409)
     upload = _body_of("UploadRequest", "multipart/form-data")
     read = _operation("The bytes of a file.", readable, kind="application/octet-stream", parameters=[file_id])
-    cancel = _operation("Answer no more of its requests.", readable, parameters=[batch_id])
+    cancel = _operation("Cancel a batch: no more of its requests are answered.", readable, parameters=[batch_id])
     make = _operation(
-        "Have the requests of a file answered.", (*readable, 403, 413, 429), requestBody=_body_of("BatchRequest")
+        "Create a batch from a file of requests.", (*readable, 403, 413, 429), requestBody=_body_of("BatchRequest")
     )
     return {
         FILES_PATH: {
@@ -138,7 +138,7 @@ def _limit(most: int) -> Json:
 
 
 def _other_bodies() -> Json:
-    """Those of endpoints that do not generate."""
+    """Return the bodies of endpoints that do not generate."""
     bodies = {kind.__name__: kind.model_json_schema() for kind in (TokenizeRequest, DetokenizeRequest)}
     bodies["TokenizeRequest"]["properties"]["messages"] = _or_null(CHAT.prompt_schema())
     bodies["BatchRequest"] = BatchRequest.model_json_schema(ref_template="#/components/schemas/{model}")
@@ -154,7 +154,7 @@ def _resume() -> Json:
         {"name": "include_usage", "in": "query", "schema": {"enum": ["true", "false"]}},
         {"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}},
     ]
-    made = _operation("The reply, from behind Last-Event-ID on.", (400, 401, 404, 409, 503), parameters=parameters)
+    made = _operation("The reply after Last-Event-ID.", (400, 401, 404, 409, 503), parameters=parameters)
     made["responses"]["200"]["content"] = {"text/event-stream": {}}
     return made
 
@@ -165,7 +165,7 @@ def _of_response(summary: str, *parameters: Json) -> Json:
 
 def _retrieve() -> Json:
     made = _of_response(
-        "A response as it is now; or its events, those after a number.",
+        "A response as it is now; or its events after a number.",
         _query("stream", {"enum": ["true", "false"]}),
         _query("starting_after", {"type": "integer", "minimum": 0}),
         _query("include[]", {"enum": list(INCLUDED)}),
@@ -217,7 +217,7 @@ def _body(endpoint: GenerationEndpoint) -> Json:
         "maxProperties": MAX_LOGIT_BIASES,
         "propertyNames": {"pattern": TOKEN_ID.pattern},
         "additionalProperties": {"type": "number", "minimum": -MAX_LOGIT_BIAS, "maximum": MAX_LOGIT_BIAS},
-        "description": "Token id → what is added to its logit.",
+        "description": "Token id → value added to its logit.",
     }
     names["stop"] = {"anyOf": [text, {"type": "array", "items": text, "maxItems": MAX_STOP_STRINGS}]}
     names |= {name: schema for name, schema in constraint_schemas().items() if name not in endpoint.lacks}

@@ -1,4 +1,4 @@
-"""JSON on one line, in which lists may stand that are encoded already."""
+"""JSON on one line, with lists that are already encoded."""
 
 import json
 from collections.abc import Sequence
@@ -9,21 +9,21 @@ from typing import Any, Final
 _SEPARATORS: Final = (",", ":")
 _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 _LINE_ENDS: Final = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
-"""Ends of lines to Unicode, and so to clients that split by its rules (httpx), while JSON lets them stand."""
+"""Line ends in Unicode, and so for clients that split by its rules (httpx), although JSON allows them unescaped."""
 _MARK: Final = token_hex(16)
-"""Stands in a list's place while the rest is encoded: in no text of a client's, since it never leaves the process."""
+"""Placeholder of a list while the rest is encoded. Random and never sent, so no client's text contains it."""
 _QUOTED_MARK: Final = f'"{_MARK}"'.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedList:
-    """A list whose items are encoded, some of them in each part, as `encoded_items` writes them. No part is empty."""
+    """A list whose items are encoded, several per part, as `encoded_items` writes them. No part is empty."""
 
     parts: Sequence[bytes]
 
 
 def encoded(data: Any) -> bytes:
-    """JSON on one line, whatever counts as the end of one. An EncodedList may stand anywhere in `data`."""
+    """Return JSON on one line, by any definition of a line end. `data` may contain an EncodedList anywhere."""
     lists: list[EncodedList] = []
 
     def mark(value: object) -> str:
@@ -37,12 +37,12 @@ def encoded(data: Any) -> bytes:
 
 
 def encoded_text(text: str) -> bytes:
-    """As `encoded`, of a text: what is written for each token."""
+    """As `encoded`, for one text: called for every token."""
     return _on_one_line(_encode(text))
 
 
 def encoded_items(items: Sequence[Any]) -> bytes:
-    """The items of a list, without its brackets."""
+    """Return the items of a list, without its brackets."""
     return encoded(items)[1:-1]
 
 
@@ -51,7 +51,7 @@ def _on_one_line(body: str) -> bytes:
 
 
 def _filled(body: bytes, lists: Sequence[EncodedList]) -> bytes:
-    """The lists in the places of their marks; what is long is copied once."""
+    """Put the lists in the places of their marks; long parts are copied once."""
     head, *rest = body.split(_QUOTED_MARK)
     pieces = [head]
     for one, behind in zip(lists, rest, strict=True):

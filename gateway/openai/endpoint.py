@@ -1,4 +1,4 @@
-"""An endpoint of OpenAI's that generates: what its bodies say, and how its answers are written."""
+"""A generating endpoint of OpenAI's API: what its bodies contain, and how its answers are written."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ from orcastream.gateway.openai.prompt_logprobs import PromptLogprobs
 
 Json = dict[str, Any]
 Logprobs = Sequence[TokenLogprob]
-"""Of the tokens of a text, where they were asked for."""
+"""Log probabilities of a text's tokens, if they were requested."""
 
 
 class GenerationEndpoint(ABC):
-    """One endpoint. The prefix of a response's id, which is the request's id in the broker, too, names it.
+    """One endpoint. The prefix of a response's id, which is also the request's id in the broker, identifies it.
 
     So a gateway that has never seen a request knows from its id alone how to write its chunks.
     """
@@ -26,56 +26,56 @@ class GenerationEndpoint(ABC):
     path: ClassVar[str]
     summary: ClassVar[str]
     body_name: ClassVar[str]
-    """What the OpenAPI document calls its body."""
+    """Name of its body in the OpenAPI document."""
     id_prefix: ClassVar[str]
     operation: ClassVar[str]
-    """What traces call it."""
+    """Name of the operation in traces."""
     prompt_name: ClassVar[str]
     """The parameter that holds the prompt."""
     default_max_tokens: ClassVar[int | None]
-    """Most output tokens where a body does not say; None: what the context leaves."""
+    """Maximum number of output tokens if a body sets none; None means the context's remaining room."""
     splits: ClassVar[bool]
-    """Whether its answers tell thinking and tool calls from content."""
+    """Whether its answers separate reasoning and tool calls from content."""
     own_names: ClassVar[frozenset[str]]
-    """Parameters that this endpoint alone has."""
+    """Parameters that only this endpoint has."""
     lacks: ClassVar[frozenset[str]] = frozenset()
-    """Parameters of the payload and constraints that the other endpoints have."""
+    """Parameters of the payload and constraints that other endpoints have, but not this one."""
     neutral: ClassVar[Mapping[str, Sequence[Any]]] = {}
-    """More parameters that are not implemented here, and which of their values ask for nothing."""
+    """More parameters that are not implemented here, with those of their values that have no effect."""
     options: ClassVar[type[Options]]
-    """What its bodies ask the gateway for."""
+    """The model of its gateway options."""
 
     def new_id(self) -> str:
-        """A fresh id of 128 random bits."""
+        """Return a new id of 128 random bits."""
         return f"{self.id_prefix}{uuid4().hex}"
 
     def own_id(self, key: str) -> str:
-        """The id that a client's own key stands for: the same key of the same client names the same request."""
+        """Return the id for a client's own key: the same key of the same client identifies the same request."""
         return key if self.owns(key) else f"{self.id_prefix}{key}"
 
     def owns(self, request_id: str) -> bool:
-        """Whether the id is one of this endpoint's."""
+        """Whether the id belongs to this endpoint."""
         return request_id.startswith(self.id_prefix)
 
     @abstractmethod
     def take_prompts(self, body: Body) -> list[Prompt]:
-        """Take the prompts out of a body, one or more; InvalidRequest naming what is wrong."""
+        """Take one or more prompts out of a body. Raises InvalidRequest naming the defect."""
 
     @abstractmethod
     def take_parameters(self, body: Body) -> Json:
-        """Take the parameters that this endpoint alone has out of a body, under the names of the payload."""
+        """Take the parameters that only this endpoint has out of a body, under the payload's names."""
 
     @abstractmethod
     def prompt_schema(self) -> Json:
-        """The JSON schema of the prompt."""
+        """Return the JSON schema of the prompt."""
 
     @abstractmethod
     def own_schemas(self, common: Json) -> Json:
-        """The JSON schemas of the parameters that this endpoint alone has, the prompt apart, by their names."""
+        """Return the JSON schemas of the parameters that only this endpoint has, except the prompt, by name."""
 
 
 class ChoicesEndpoint(GenerationEndpoint):
-    """One whose answers are choices, whole or in chunks."""
+    """An endpoint whose answers are choices, whole or in chunks."""
 
     options = ChoicesOptions
     whole_object: ClassVar[str]
@@ -85,21 +85,23 @@ class ChoicesEndpoint(GenerationEndpoint):
 
     @abstractmethod
     def opening(self, choice: int, echo: str, prompt: PromptLogprobs) -> Json | None:
-        """The choice of the chunk before its first text; None where there is none.
+        """Return the choice of the chunk before its first text; None if there is none.
 
-        `echo`: the text that it begins with; `prompt`: what is told of the prompt's tokens.
+        `echo`: the text that it begins with; `prompt`: the log probabilities of the prompt's tokens.
         """
 
     @abstractmethod
     def delta(self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Logprobs = ()) -> Json:
-        """The choice of a chunk that adds `parts`, and says why the choice ended if it did."""
+        """Return the choice of a chunk that adds `parts`, with the finish reason if it ended."""
 
     @abstractmethod
     def whole_choice(
         self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Json | None
     ) -> Json:
-        """The choice of an answer that is not streamed; `logprobs`: the field as `write_logprobs` has it."""
+        """Return the choice of an answer that is not streamed; `logprobs`: the field in the form of
+        `write_logprobs`.
+        """
 
     @abstractmethod
     def write_logprobs(self, tokens: Logprobs) -> Json:
-        """The field `logprobs` of a choice of these tokens; its lists have one item per token."""
+        """Return the field `logprobs` of a choice with these tokens; its lists have one item per token."""

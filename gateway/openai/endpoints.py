@@ -1,4 +1,4 @@
-"""The endpoints that generate, and which of them a request was made at."""
+"""The generating endpoints, and how to find a request's endpoint."""
 
 from typing import Final
 
@@ -15,10 +15,10 @@ ENDPOINTS: Final[tuple[GenerationEndpoint, ...]] = (*OF_CHOICES, RESPONSES)
 
 
 def endpoint_of(request_id: str) -> GenerationEndpoint:
-    """By the prefix of the id; what another producer posted, under an id without one, reads as a completion."""
+    """Return the endpoint by the id's prefix; an id without one, from another producer, reads as a completion."""
     return next((endpoint for endpoint in ENDPOINTS if endpoint.owns(request_id)), COMPLETIONS)
 
 
 def choices_endpoint_of(request_id: str) -> ChoicesEndpoint:
-    """As `endpoint_of`, among those whose answers are choices."""
+    """As `endpoint_of`, among endpoints whose answers are choices."""
     return next((endpoint for endpoint in OF_CHOICES if endpoint.owns(request_id)), COMPLETIONS)

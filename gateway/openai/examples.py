@@ -16,13 +16,13 @@ _ADD: Final = {
 }
 
 COMPLETIONS: Final[dict[str, Any]] = {
-    "text": {"summary": "A text goes on.", "value": {"model": _MODEL, "prompt": "What is 3 + 4?", "max_tokens": 16}},
+    "text": {"summary": "Continue a text.", "value": {"model": _MODEL, "prompt": "What is 3 + 4?", "max_tokens": 16}},
     "several": {
-        "summary": "Two prompts, of which one is token ids, and the likeliest tokens of each answer.",
+        "summary": "Two prompts, one of them token ids, with the likeliest tokens of each answer.",
         "value": {"model": _MODEL, "prompt": [[5, 6, 7], [8]], "max_tokens": 4, "logprobs": 2},
     },
     "extended": {
-        "summary": "A stream with what other servers have, too, and a target for its first token.",
+        "summary": "A stream with parameters of other servers, and a target for its first token.",
         "value": {
             "model": _MODEL,
             "prompt": "Count from 1 to 5",
@@ -40,7 +40,7 @@ COMPLETIONS: Final[dict[str, Any]] = {
 CHAT: Final[dict[str, Any]] = {
     "question": {"summary": "One question.", "value": {"model": _MODEL, "messages": _QUESTION}},
     "choices": {
-        "summary": "Two answers with the log probabilities of their tokens, and a token that must not come.",
+        "summary": "Two answers with the log probabilities of their tokens, and a token that is forbidden.",
         "value": {
             "model": _MODEL,
             "messages": _QUESTION,
@@ -53,7 +53,7 @@ CHAT: Final[dict[str, Any]] = {
         },
     },
     "tools": {
-        "summary": "An answer that is a call of one of the tools, behind an earlier call and its result.",
+        "summary": "An answer that calls one of the tools, after an earlier call and its result.",
         "value": {
             "model": _MODEL,
             "messages": [
@@ -79,9 +79,9 @@ CHAT: Final[dict[str, Any]] = {
     },
 }
 RESPONSES: Final[dict[str, Any]] = {
-    "text": {"summary": "A text is answered.", "value": {"model": _MODEL, "input": "What is 3 + 4?"}},
+    "text": {"summary": "Answer a text.", "value": {"model": _MODEL, "input": "What is 3 + 4?"}},
     "background": {
-        "summary": "Runs on without a client; to be asked for by its id.",
+        "summary": "Continues without a client; retrieve it by its id.",
         "value": {
             "model": _MODEL,
             "instructions": "You are helpful.",
@@ -93,7 +93,7 @@ RESPONSES: Final[dict[str, Any]] = {
         },
     },
     "structured": {
-        "summary": "The events of an answer that is valid under a schema.",
+        "summary": "The events of an answer that satisfies a schema.",
         "value": {
             "model": _MODEL,
             "input": "What is 3 + 4?",
@@ -109,7 +109,7 @@ RESPONSES: Final[dict[str, Any]] = {
         },
     },
     "tools": {
-        "summary": "An output that is a call of one of the tools, behind an earlier call and its result.",
+        "summary": "An output that calls one of the tools, after an earlier call and its result.",
         "value": {
             "model": _MODEL,
             "input": [
@@ -126,7 +126,7 @@ RESPONSES: Final[dict[str, Any]] = {
 }
 TOKENIZE: Final[dict[str, Any]] = {
     "text": {"summary": "A text.", "value": {"model": _MODEL, "prompt": "What is 3 + 4?"}},
-    "chat": {"summary": "A chat, as its template writes it.", "value": {"model": _MODEL, "messages": _QUESTION}},
+    "chat": {"summary": "A chat, as its template renders it.", "value": {"model": _MODEL, "messages": _QUESTION}},
 }
 DETOKENIZE: Final[dict[str, Any]] = {
     "ids": {"summary": "Token ids.", "value": {"model": _MODEL, "tokens": [5, 6, 7]}},
@@ -153,7 +153,7 @@ UPLOAD: Final[dict[str, Any]] = {
 }
 BATCH: Final[dict[str, Any]] = {
     "chats": {
-        "summary": "The chats in a file that was uploaded.",
+        "summary": "The chats in an uploaded file.",
         "value": {
             "input_file_id": "file-4f0e",
             "endpoint": "/v1/chat/completions",
@@ -172,4 +172,4 @@ EXAMPLES: Final = {
     "UploadRequest": UPLOAD,
     "BatchRequest": BATCH,
 }
-"""By the names of the bodies."""
+"""Examples by the names of the bodies."""

@@ -1,4 +1,4 @@
-"""A list of an answer that is encoded while it comes."""
+"""A list in an answer that is encoded as it grows."""
 
 from collections.abc import Sequence
 from io import BytesIO
@@ -8,20 +8,19 @@ from orcastream.gateway.openai.encoded_json import EncodedList, encoded_items
 
 
 class GrowingList:
-    """Its items are encoded as they come: however long it grows, no step takes longer for it."""
+    """A list whose items are encoded as they arrive: no step takes longer as it grows."""
 
     def __init__(self) -> None:
         self._items = BytesIO()
-        """The items without brackets. It is written at its end alone, and what it gives out is copied only if more
-        follows."""
+        """The items without brackets. Appended only at the end; an output of it is copied only if more follows."""
 
     @property
     def size_bytes(self) -> int:
-        """Of the items so far, as JSON."""
+        """Size of the items so far, as JSON."""
         return self._items.tell()
 
     def add(self, items: Sequence[Any]) -> EncodedList:
-        """More items; these alone."""
+        """Add items; return only these, encoded."""
         if not items:
             return EncodedList(())
         part = encoded_items(items)
@@ -31,5 +30,5 @@ class GrowingList:
         return EncodedList((part,))
 
     def so_far(self) -> EncodedList:
-        """All items; what is added later is not among them."""
+        """Return all items; later additions do not change the result."""
         return EncodedList((self._items.getvalue(),) if self.size_bytes else ())

@@ -11,13 +11,15 @@ MAX_BODY_PARTS: Final = 65_536
 MAX_BODY_STRINGS: Final = 50_000
 """Names and texts in a body; a chat of 10,000 messages has 40,000."""
 MAX_BODY_VALUES: Final = 262_144
-"""What maps and arrays of a body hold, whatever the context: beyond that many ids no array is read to be counted."""
+"""Values in the maps and arrays of a body, in addition to the context's size: longer arrays of ids are not even
+read.
+"""
 
 
 def read_json_object(raw: bytes, max_values: int) -> dict[str, Any]:
-    """One object of UTF-8 JSON; InvalidRequest naming `body`, or a key that stands twice in one object.
+    """Parse one object of UTF-8 JSON. Raises InvalidRequest naming `body`, or a key that is repeated in one object.
 
-    `max_values` is how much more than MAX_BODY_VALUES its maps and arrays may hold together.
+    `max_values`: how many values its maps and arrays may hold in total, in addition to MAX_BODY_VALUES.
     """
     JsonBounds(MAX_BODY_PARTS, MAX_BODY_STRINGS, MAX_BODY_VALUES + max_values).check(raw, "body")
     try:
@@ -35,5 +37,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         name, value = first_repeated(pairs)
-        raise InvalidRequest(name, value, "one value: no name may stand more than once")
+        raise InvalidRequest(name, value, "one value: no name may occur more than once")
     return found

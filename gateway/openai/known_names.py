@@ -1,4 +1,4 @@
-"""The names in an object of a body: what is not known is refused, never passed over."""
+"""Checks the names in an object of a body: unknown names are refused, never ignored."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,7 +11,7 @@ _EMPTY: Final[tuple[Any, ...]] = (None, [], {}, "")
 def check_names(
     field: str, value: Mapping[str, Any], known: tuple[str, ...], extras: frozenset[str] = frozenset()
 ) -> None:
-    """InvalidRequest naming what is neither `known` nor, of `extras`, empty."""
+    """Raise InvalidRequest naming a member that is neither `known` nor one of `extras` with an empty value."""
     for name, each in value.items():
         if name not in known and not (name in extras and each in _EMPTY):
             raise InvalidRequest(f"{field}.{name}", each, f"{', '.join(known)}; nothing else is implemented")

@@ -1,4 +1,4 @@
-"""Log probabilities as the two endpoints write them."""
+"""Log probabilities in the forms of the endpoints."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from orcastream.text.token_text import TokenText
 
 @dataclass(frozen=True, slots=True)
 class LikelyToken:
-    """A token and its natural log probability; None: it is a prompt's first, which follows nothing."""
+    """A token and its natural log probability; None means a prompt's first token, which has none."""
 
     id: int
     token: TokenText
@@ -18,9 +18,9 @@ class LikelyToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token of an answer or of its prompt, how many characters of its choice's text are before it, and what else was
-    likely, the likeliest first. `rank`: one more than the number of tokens that were likelier, where a prompt's log
-    tells it."""
+    """A token of an answer or its prompt, with the number of characters of its choice's text before it, and the
+    likeliest tokens, in order. `rank`: one more than the number of likelier tokens, if the prompt's log contains it.
+    """
 
     chosen: LikelyToken
     text_offset: int
@@ -29,7 +29,7 @@ class TokenLogprob:
 
 
 def chat_logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
-    """`logprobs` of a choice of a chat."""
+    """Return `logprobs` of a chat's choice."""
     content = [
         {**chat_token(one.chosen), "top_logprobs": [chat_token(other) for other in one.likeliest]} for one in tokens
     ]
@@ -37,12 +37,12 @@ def chat_logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
 
 
 def chat_token(likely: LikelyToken) -> dict[str, Any]:
-    """A token with its log probability, as chats and responses have it."""
+    """Return a token with its log probability, in the form of chats and responses."""
     return {"token": likely.token.text, "logprob": likely.logprob, "bytes": list(likely.token.raw)}
 
 
 def completion_logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
-    """`logprobs` of a choice of a completion: lists of one item per token."""
+    """Return `logprobs` of a completion's choice: lists of one item per token."""
     return {
         "tokens": [_name(one.chosen) for one in tokens],
         "token_logprobs": [one.chosen.logprob for one in tokens],
@@ -58,7 +58,7 @@ def _top(one: TokenLogprob) -> dict[str, Any] | None:
 
 
 def _name(likely: LikelyToken) -> str:
-    """The token's text; its bytes where they are no whole characters, as OpenAI tells them."""
+    """Return the token's text; if its bytes are not whole characters, the bytes in OpenAI's notation."""
     if likely.token.is_text:
         return likely.token.text
     return "bytes:" + "".join(f"\\x{byte:02x}" for byte in likely.token.raw)

@@ -20,7 +20,7 @@ _OWN_OF_ROLE: Final[Mapping[str, tuple[str, ...]]] = {
     "assistant": (*_OWN, "tool_calls", "reasoning_content", "reasoning", "parsed", "provider_specific_fields"),
     "tool": (*_OWN, "tool_call_id"),
 }
-"""What a role has; `parsed` and litellm's `provider_specific_fields`: what clients make of answers, and send back."""
+"""Names by role; clients add `parsed` and litellm's `provider_specific_fields` to answers that they send back."""
 _MESSAGE_EXTRAS: Final = frozenset(
     {
         "annotations",
@@ -35,11 +35,11 @@ _MESSAGE_EXTRAS: Final = frozenset(
     }
 )
 _PART_EXTRAS: Final = frozenset({"prompt_cache_breakpoint"})
-"""Names that are not implemented, or not for a role: they may be there empty, as clients send answers back."""
+"""Names that are not implemented, or not for a role: allowed if empty, since clients send answers back with them."""
 
 
 def read_messages(value: object) -> list[Message]:
-    """`[{"role", "content"}, ...]`; InvalidRequest naming the part that is wrong or not supported."""
+    """Read `[{"role", "content"}, ...]`. Raises InvalidRequest naming the part that is wrong or not supported."""
     if not isinstance(value, list) or not value:
         raise InvalidRequest("messages", value, "an array of at least one message")
     if len(value) > MAX_MESSAGES:
@@ -48,14 +48,14 @@ def read_messages(value: object) -> list[Message]:
 
 
 def message_schema() -> Json:
-    """The JSON schema of one message."""
+    """Return the JSON schema of one message."""
     part = {
         "type": "object",
         "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
         "required": ["type", "text"],
     }
     content = {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": part}]}
-    said = {"anyOf": [*content["anyOf"], {"type": "null"}], "description": "Null with calls alone."}
+    said = {"anyOf": [*content["anyOf"], {"type": "null"}], "description": "Null only with calls."}
     text = {"type": ["string", "null"]}
     variants = [
         ({"role": {"enum": ["system", "developer", "user"]}, "content": content}, ["role", "content"]),
@@ -64,7 +64,7 @@ def message_schema() -> Json:
                 "role": {"const": "assistant"},
                 "content": said,
                 "tool_calls": {"type": ["array", "null"], "maxItems": MAX_CALLS, "items": call_schema()},
-                "reasoning_content": {**text, "description": "What it thought, for templates that read it."},
+                "reasoning_content": {**text, "description": "The model's reasoning, for templates that read it."},
             },
             ["role"],
         ),
@@ -101,7 +101,7 @@ def _message(field: str, item: object) -> Message:
 
 
 def _of_assistant(field: str, item: Mapping[str, Any]) -> Message:
-    """What an answer has besides its content: calls, and thinking under one of two names."""
+    """Return an answer's fields in addition to its content: calls, and reasoning under one of two names."""
     own: Message = {}
     if calls := item.get("tool_calls"):
         own["tool_calls"] = read_calls(f"{field}.tool_calls", calls)
@@ -114,7 +114,7 @@ def _of_assistant(field: str, item: Mapping[str, Any]) -> Message:
 
 
 def _name(field: str, name: object) -> str:
-    """Who of several speaks in the role: for templates that say it."""
+    """Return the name of the speaker within the role, for templates that render it."""
     if not isinstance(name, str) or len(name) > MAX_NAME_LENGTH:
         raise InvalidRequest(field, name, f"text of at most {MAX_NAME_LENGTH} characters")
     return check_text(field, name)

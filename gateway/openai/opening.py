@@ -1,4 +1,4 @@
-"""What the choices of an answer begin with: what they tell of their prompt."""
+"""The beginning of an answer's choices: what they contain about their prompt."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,8 +6,8 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The prompt's `text`, and log probabilities of its tokens: in `logprobs`, with so many likeliest ones of each, as
-    an echo has them, and in `prompt_logprobs`, as vLLM tells them. None: not told there.
+    """The prompt's `text`, and the number of likeliest tokens to return with its tokens' log probabilities: in
+    `logprobs`, as an echo has them, and in `prompt_logprobs`, as vLLM returns them. None means not returned there.
     """
 
     text: str = ""
@@ -21,8 +21,9 @@ class Opening:
 
 
 MAX_PROMPT_LOGPROBS_IN_ANSWER: Final = 524_288
-"""Log probabilities of prompts in one answer, those of all its prompts and choices: some 50 MB of JSON.
+"""Maximum number of prompt log probabilities in one answer, over all its prompts and choices: about 50 MB of JSON.
 
-As many have 128 prompts of 2,048 tokens, with one likeliest token in each place."""
+That is 128 prompts of 2,048 tokens, with one likeliest token in each place.
+"""
 NO_OPENING: Final = Opening()
-"""The choices tell nothing of the prompt."""
+"""Nothing about the prompt."""

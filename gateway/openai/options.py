@@ -24,7 +24,7 @@ _CLASS_OF_TIER: Final[dict[str, PriorityClass]] = {
 
 @dataclass(frozen=True, slots=True)
 class UsageWanted:
-    """Where a stream tells the token counts."""
+    """Where a stream contains token counts."""
 
     at_end: bool = False
     in_every_chunk: bool = False
@@ -34,51 +34,49 @@ NO_USAGE: Final = UsageWanted()
 
 
 def _without_zero(value: object) -> object:
-    """vLLM's clients send the number 0 where they ask for no priority."""
+    """Map 0, which vLLM's clients send for no priority, to None."""
     return None if type(value) is int and value == 0 else value
 
 
 def check_stream_options(value: BaseModel, *, is_stream: bool) -> None:
-    """InvalidRequest for what a stream is asked to carry where there is none."""
+    """Raise InvalidRequest if stream options are set without a stream."""
     if not is_stream:
         raise InvalidRequest("stream_options", value.model_dump(exclude_unset=True), "only together with stream=true")
 
 
 class StreamOptions(BaseModel):
-    """What a stream carries besides text."""
+    """What a stream contains in addition to text."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     include_usage: bool = Field(False, description="A last chunk with the token counts.")
     continuous_usage_stats: bool = Field(False, description="The token counts so far in every chunk.")
     include_obfuscation: bool = Field(
-        False, description="Padding against traffic analysis, which does not change the answer: there is none."
+        False, description="Padding against traffic analysis; it does not change the answer and is not added."
     )
 
 
 class Hints(BaseModel):
-    """What cannot change the answer: accepted, checked for its form, and without effect here."""
+    """Parameters that cannot change the answer: accepted, checked for their form, and without effect here."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     prompt_cache_key: str | None = Field(
-        None, max_length=_LONG, description="Without effect: prefixes are found by their content."
+        None, max_length=_LONG, description="No effect: prefixes are found by their content."
     )
-    prompt_cache_options: dict[str, Any] | None = Field(None, description="Without effect, as `prompt_cache_key`.")
-    prompt_cache_retention: str | None = Field(
-        None, max_length=_SHORT, description="Without effect, as `prompt_cache_key`."
-    )
-    safety_identifier: str | None = Field(None, max_length=_LONG, description="Without effect.")
+    prompt_cache_options: dict[str, Any] | None = Field(None, description="No effect, as `prompt_cache_key`.")
+    prompt_cache_retention: str | None = Field(None, max_length=_SHORT, description="No effect, as `prompt_cache_key`.")
+    safety_identifier: str | None = Field(None, max_length=_LONG, description="No effect.")
 
 
 class Options(Hints):
-    """What a client asks the gateway for, at every endpoint that generates."""
+    """A client's options for the gateway, at every generating endpoint."""
 
     model: Annotated[str, Field(min_length=1, max_length=512)]
     stream: bool = False
-    user: str | None = Field(None, max_length=256, description="Whom the client asks for; written to the log.")
+    user: str | None = Field(None, max_length=256, description="The end user of the request; written to the log.")
     priority: Annotated[PriorityClass | None, BeforeValidator(_without_zero)] = Field(
-        None, description="The class in which the request waits; none: `normal`, or that of `service_tier`."
+        None, description="The class in which the request waits; none: `normal`, or as `service_tier` says."
     )
     service_tier: Literal["auto", "default", "flex", "priority"] | None = Field(
         None, description="OpenAI's name for a class: `flex` is `low`, `priority` is `high`, others are `normal`."
@@ -94,9 +92,11 @@ class Options(Hints):
     def _agree(self) -> Self:
         tier = self.service_tier
         if tier not in (None, "auto") and self.priority not in (None, _CLASS_OF_TIER[tier]):
-            raise InvalidRequest("service_tier", tier, f"one that means the priority {self.priority}, or one of them")
+            raise InvalidRequest(
+                "service_tier", tier, f"one that means the priority {self.priority}, or only one of the two"
+            )
         if self.timeout is not None and self.deadline_ms is not None:
-            raise InvalidRequest("deadline_ms", self.deadline_ms, "nothing with a timeout, or no timeout")
+            raise InvalidRequest("deadline_ms", self.deadline_ms, "only one of timeout and deadline_ms")
         return self
 
     @property
@@ -106,27 +106,27 @@ class Options(Hints):
 
     @property
     def tier(self) -> str | None:
-        """What the client calls the class, where that is no priority."""
+        """The client's name of the class, if that is not a priority."""
         return self.service_tier if self.priority is None else None
 
     @property
     def usage(self) -> UsageWanted:
-        """Where the client wants the token counts of a stream."""
+        """Where the client wants token counts in a stream."""
         return NO_USAGE
 
 
 def _boolean(value: object) -> bool:
-    """A literal takes what is equal to it, as 0 is to false."""
+    """Require a boolean: a literal also accepts values equal to it, such as 0 for false."""
     if not isinstance(value, bool):
         raise ValueError("False")
     return value
 
 
 class ChoicesOptions(Options):
-    """Those of completions and chats."""
+    """Options of completions and chats."""
 
-    metadata: Metadata | None = Field(None, description="Without effect: nothing is stored under it.")
-    prediction: dict[str, Any] | None = Field(None, description="Without effect: a hint to compute faster.")
+    metadata: Metadata | None = Field(None, description="No effect: nothing is stored under it.")
+    prediction: dict[str, Any] | None = Field(None, description="No effect: a hint to compute faster.")
     store: Annotated[Literal[False], BeforeValidator(_boolean)] = Field(
         False, description="Answers are kept for `retention_s` and not stored."
     )

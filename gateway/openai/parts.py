@@ -1,4 +1,4 @@
-"""What answers are made of, beside text."""
+"""The parts of answers other than text."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from orcastream.text.answer_parser import Reasoning
 
 
 class Call(NamedTuple):
-    """A tool call begins; `number` is its place among those of its choice."""
+    """The beginning of a tool call; `number` is its index among its choice's calls."""
 
     number: int
     id: str
@@ -14,7 +14,7 @@ class Call(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """More of the arguments of a call; `is_last`: they are whole now, JSON text of one object."""
+    """More of a call's arguments; `is_last`: they are now complete, JSON text of one object."""
 
     number: int
     text: str
@@ -22,4 +22,4 @@ class Arguments(NamedTuple):
 
 
 Part = str | Reasoning | Call | Arguments
-"""Content, thinking, or what there is of a call."""
+"""Content, reasoning, or a part of a call."""

@@ -1,4 +1,4 @@
-"""The prompt of a request, as a client gave it."""
+"""The prompt of a request, as the client sent it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +16,16 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class TokenIds:
-    """Token ids, as they came: what they are is checked with the payload."""
+    """Token ids, as received: they are checked with the payload."""
 
     ids: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """Tools as templates take them, and the calls that an answer may have; `followed`: that it has to keep to them."""
+    """Tools in the form of templates, and the calls that an answer may have; `followed`: the answer must follow
+    them.
+    """
 
     tools: Sequence[dict[str, Any]]
     calls: Calls
@@ -36,14 +38,14 @@ class Conversation:
 
     messages: Sequence[dict[str, Any]]
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Variables of the template that are set besides."""
+    """Additional variables of the template."""
     tool_use: ToolUse | None = None
     """The tools that the answer may call."""
     name: ClassVar[str] = "messages"
-    """What its client calls the messages."""
+    """The client's name of the messages."""
 
     def place_of_calls(self, number: int) -> str:
-        """What its client calls the calls in the message of that number."""
+        """Return the client's name of the calls in message `number`."""
         return f"{self.name}.{number}.tool_calls"
 
 

@@ -1,4 +1,4 @@
-"""Log probabilities of a prompt as completions write them."""
+"""Log probabilities of a prompt in the form of completions."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,26 +11,26 @@ from orcastream.gateway.openai.opening import Opening
 
 
 class PromptLogprobs:
-    """What every choice of a reply tells of the prompt: encoded once, as it comes, since it may be long."""
+    """What every choice of a reply contains about the prompt: encoded once, as it arrives, because it may be long."""
 
     def __init__(self, opening: Opening) -> None:
-        """`opening`: which forms of it are told, and how many likeliest tokens in each."""
+        """`opening`: which forms are returned, with how many likeliest tokens in each."""
         self._echoed, self._by_id = opening.logprobs, opening.prompt_logprobs
         self._lists = ChoiceLogprobs(completion_logprobs)
         self._maps = GrowingList()
 
     @property
     def is_told(self) -> bool:
-        """Whether the choices tell anything of it."""
+        """Whether the choices contain any of it."""
         return self._echoed is not None or self._by_id is not None
 
     @property
     def size_bytes(self) -> int:
-        """What each choice tells of it so far, as JSON."""
+        """Size of it in each choice so far, as JSON."""
         return self._lists.size_bytes + self._maps.size_bytes
 
     def add(self, tokens: Sequence[TokenLogprob]) -> None:
-        """More of it, one token or more."""
+        """Add one token or more."""
         if (count := self._echoed) is not None:
             cut = [replace(one, likeliest=one.likeliest[:count]) for one in tokens]
             self._lists.add(cut)
@@ -38,9 +38,10 @@ class PromptLogprobs:
             self._maps.add([_by_id(one, count) for one in tokens])
 
     def fields(self, answer: ChoiceLogprobs | None = None) -> dict[str, Any]:
-        """Fields of a choice of which `answer` are the `logprobs` behind the prompt's; none where nothing is told.
+        """Return the fields of a choice whose own `logprobs` after the prompt's are `answer`; empty if nothing is
+        returned.
 
-        `prompt_logprobs` is vLLM's, in which each token's own comes first.
+        `prompt_logprobs` is in vLLM's form, in which each token's own entry comes first.
         """
         told: dict[str, Any] = {}
         if self._echoed is not None:
@@ -64,7 +65,7 @@ def _by_id(one: TokenLogprob, count: int) -> dict[str, Any] | None:
 
 
 def _ranks(likeliest: Sequence[LikelyToken]) -> dict[int, int]:
-    """Of each, one more than the number of likelier ones: those that are equally likely have the same."""
+    """Return each token's rank, one more than the number of likelier ones: equally likely tokens share a rank."""
     first: dict[float | None, int] = {}
     for place, likely in enumerate(likeliest, start=1):
         first.setdefault(likely.logprob, place)

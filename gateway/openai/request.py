@@ -37,36 +37,36 @@ _SAMPLING = (
 _CANDIDATES = ("n", "best_of", "use_beam_search", "length_penalty", "early_stopping")
 _SERVICE = ("cache_salt", "ttft_slo_ms", "tbt_slo_ms", "on_disconnect")
 PAYLOAD_NAMES = frozenset({*_SAMPLING, *_CANDIDATES, *_SERVICE})
-"""What goes into the payload as it is; schemas check it."""
+"""Names copied into the payload unchanged; schemas check them."""
 WRITTEN_OTHERWISE = frozenset({"stop", "logit_bias"})
-"""What the payload has in another form."""
+"""Names that the payload has in another form."""
 
 
 TOKEN_ID = re.compile("^(0|[1-9][0-9]{0,9})$")
-"""As a name in JSON."""
+"""A token id as a name in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """A checked body: the prompts as they came, the payload's parameters, and the gateway's own options."""
+    """A checked body: the prompts as received, the payload's parameters, and the gateway's options."""
 
     endpoint: GenerationEndpoint
     prompts: list[Prompt]
     parameters: RequestParameters
     options: Options
     names: dict[str, str]
-    """What the client calls parameters of the payload, where it is something else."""
+    """The client's names of payload parameters, where they differ."""
     echo: bool = False
     """Whether each choice begins with the prompt."""
     opening: Opening = NO_OPENING
-    """What else it tells of the prompt."""
+    """Other content about the prompt."""
 
     def with_adapter(self, adapter: str) -> Self:
-        """The same for the model as `adapter` changes it; empty: for the model itself."""
+        """Return the request for the model with `adapter`; if empty, for the model itself."""
         return replace(self, parameters=self.parameters.model_copy(update={"adapter": adapter})) if adapter else self
 
     def told(self, error: InvalidRequest, number: int) -> InvalidRequest:
-        """An error about the payload of the prompt of that number in the client's words."""
+        """Return an error about the payload of prompt `number` in the client's terms."""
         prompt = self.prompts[number]
         if error.field == "prompt" and isinstance(prompt, Text) and not prompt.text:
             error = InvalidRequest(error.field, prompt.text, "text of at least one token", error.code)
@@ -77,15 +77,15 @@ class ApiRequest:
 
 
 def parameter_names(endpoint: GenerationEndpoint) -> frozenset[str]:
-    """All that a body of this endpoint may have."""
+    """Return all names that a body of this endpoint may have."""
     names = PAYLOAD_NAMES.union(WRITTEN_OTHERWISE, CONSTRAINT_NAMES) - endpoint.lacks
     return names.union(endpoint.options.model_fields, endpoint.own_names)
 
 
 def parse_body(endpoint: GenerationEndpoint, raw: bytes, max_tokens: int) -> ApiRequest:
-    """The request in an HTTP body; InvalidRequest or ApiError naming the first parameter that is wrong.
+    """Parse the request in an HTTP body. Raises InvalidRequest or ApiError naming the first wrong parameter.
 
-    `max_tokens` is what the context takes: an array of many more ids is not read.
+    `max_tokens` is the context's size: an array of many more ids is not read.
     """
     body = Body(drop_neutral(read_json_object(raw, max_tokens), parameter_names(endpoint), endpoint.neutral))
     body.names["prompt"] = endpoint.prompt_name
@@ -98,7 +98,7 @@ def parse_body(endpoint: GenerationEndpoint, raw: bytes, max_tokens: int) -> Api
         taken["logit_bias"] = _biases(body.take("logit_bias"))
         body.names |= _names_of_biases(taken["logit_bias"])
     taken |= take_constraint(body, CONSTRAINT_NAMES - endpoint.lacks)
-    if taken.get("top_k") == -1:  # how other servers write 'all'
+    if taken.get("top_k") == -1:  # other servers' notation of 'all'
         del taken["top_k"]
     options = _options(endpoint.options, body)
     try:
@@ -131,7 +131,7 @@ def _stops(value: object) -> list[Any]:
 
 
 def _biases(value: object) -> list[list[Any]]:
-    """From an object of token id → bias, whose names are text in JSON, to the pairs of the payload."""
+    """Convert an object of token id → bias, whose names are text in JSON, to the payload's pairs."""
     if not isinstance(value, dict):
         raise InvalidRequest("logit_bias", value, "an object of token ids and biases")
     for name in value:
@@ -141,7 +141,7 @@ def _biases(value: object) -> list[list[Any]]:
 
 
 def _names_of_biases(pairs: list[list[Any]]) -> dict[str, str]:
-    """The client's names of the payload's pairs: by the token, as its object has them."""
+    """Return the client's names of the payload's pairs: by token, as in its object."""
     names: dict[str, str] = {}
     for place, (token, _) in enumerate(pairs[:MAX_LOGIT_BIASES]):
         names |= dict.fromkeys((f"logit_bias.{place}", f"logit_bias.{place}.1"), f"logit_bias.{token}")
@@ -149,7 +149,7 @@ def _names_of_biases(pairs: list[list[Any]]) -> dict[str, str]:
 
 
 def _check_streamable(parameters: RequestParameters) -> None:
-    """A stream of ranked choices would be silent until its end: InvalidRequest naming what it comes of."""
+    """Raise InvalidRequest naming the cause if choices are ranked: such a stream would be silent until its end."""
     if parameters.use_beam_search:
         raise InvalidRequest("use_beam_search", True, "False with stream=true: hypotheses are known only at the end")
     if parameters.is_ranked:

@@ -1,4 +1,4 @@
-"""What an assistant said, as the fields of a chat's message or delta."""
+"""An assistant's output as the fields of a chat's message or delta."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -9,9 +9,9 @@ from orcastream.text.answer_parser import Reasoning
 
 
 def said(parts: Sequence[Part], *, in_chunk: bool = False) -> Json:
-    """`reasoning_content`, `content` and `tool_calls`, those that there are; calls of a chunk tell their numbers.
+    """Return the non-empty ones of `reasoning_content`, `content` and `tool_calls`; calls in a chunk have an index.
 
-    One that began in an earlier chunk tells nothing but the arguments that are added.
+    A call that began in an earlier chunk contains only the added arguments.
     """
     reasoning = "".join([part.text for part in parts if isinstance(part, Reasoning)])
     content = "".join([part for part in parts if isinstance(part, str)])
@@ -22,7 +22,7 @@ def said(parts: Sequence[Part], *, in_chunk: bool = False) -> Json:
 
 
 def _call(parts: Sequence[Call | Arguments]) -> Json:
-    """All of the parts are of one call, in their order."""
+    """Return one call from its parts, in order."""
     first = parts[0]
     arguments = {"arguments": "".join([part.text for part in parts if isinstance(part, Arguments)])}
     if not isinstance(first, Call):

@@ -1,4 +1,4 @@
-"""Variables of a model's own chat template that a body sets: by their names, and by OpenAI's parameter for one."""
+"""Variables of the model's chat template that a body sets: by name, or by OpenAI's parameter for one of them."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ from orcastream.schemas.errors import InvalidRequest
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
 EFFORT_SCHEMA: Final = {
     "enum": list(EFFORTS),
-    "description": "The variable `reasoning_effort`, where the model's chat template reads it; else refused.",
+    "description": "The variable `reasoning_effort`, if the model's chat template reads it; otherwise refused.",
 }
 TEMPLATE_KWARGS_SCHEMA: Final = {
     "type": "object",
@@ -17,7 +17,7 @@ TEMPLATE_KWARGS_SCHEMA: Final = {
 
 
 def take_template_kwargs(body: Body, field: str, effort: object) -> dict[str, Any]:
-    """The variables that a body sets, `effort` among them, which it has under the name `field`; InvalidRequest."""
+    """Take the variables that a body sets, including `effort`, whose parameter is `field`. Raises InvalidRequest."""
     kwargs = body.take("chat_template_kwargs", {})
     if not isinstance(kwargs, dict):
         raise InvalidRequest("chat_template_kwargs", kwargs, "an object of the template's variables")
@@ -26,6 +26,6 @@ def take_template_kwargs(body: Body, field: str, effort: object) -> dict[str, An
     if effort not in EFFORTS:
         raise InvalidRequest(field, effort, ", ".join(EFFORTS))
     if kwargs.get("reasoning_effort", effort) != effort:
-        raise InvalidRequest(field, effort, "what chat_template_kwargs say, or one of them")
+        raise InvalidRequest(field, effort, "the value in chat_template_kwargs, or only one of the two")
     body.names["chat_template_kwargs.reasoning_effort"] = field
     return {**kwargs, "reasoning_effort": effort}

@@ -1,4 +1,4 @@
-"""Bodies of /tokenize and /detokenize, as vLLM has them."""
+"""Bodies of /tokenize and /detokenize, in vLLM's form."""
 
 from typing import Annotated, Any
 
@@ -10,19 +10,22 @@ _MODEL = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class TokenizeRequest(BaseModel):
-    """A prompt, or the messages of a chat: one of them."""
+    """Either a prompt or the messages of a chat."""
 
     model_config = _MODEL
 
-    model: str | None = Field(None, max_length=512, description="Whose tokenizer; none: that of the default model.")
+    model: str | None = Field(
+        None, max_length=512, description="Model whose tokenizer is used; none: the default model."
+    )
     prompt: str | None = None
     messages: Any = None
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables of the model's chat template.")
     add_special_tokens: bool | None = Field(
         None,
-        description="The special tokens that a model wants around a text; none: with a prompt, and not with messages.",
+        description="Add the special tokens that the model expects around a text; none: with a prompt, but not with "
+        "messages.",
     )
-    return_token_strs: bool = Field(False, description="Each token's own text, too.")
+    return_token_strs: bool = Field(False, description="Also return each token's text.")
 
 
 class DetokenizeRequest(BaseModel):
@@ -30,5 +33,7 @@ class DetokenizeRequest(BaseModel):
 
     model_config = _MODEL
 
-    model: str | None = Field(None, max_length=512, description="Whose tokenizer; none: that of the default model.")
+    model: str | None = Field(
+        None, max_length=512, description="Model whose tokenizer is used; none: the default model."
+    )
     tokens: Annotated[list[TokenId], Field(min_length=1)]

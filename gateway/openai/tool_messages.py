@@ -13,30 +13,33 @@ MAX_CALLS: Final = 128
 MAX_CALL_ID_LENGTH: Final = 256
 _ALLOWED_ARGUMENTS: Final = "text, which is JSON of one object unless the call was cut"
 _HALVES: Final = re.compile("[\ud800-\udfff]")
-"""Of surrogate pairs, alone: JSON can spell them, and no text has them."""
+"""Unpaired surrogates: JSON can encode them, but no text contains them."""
 
 
 def read_calls(field: str, value: object) -> list[Json]:
-    """The calls as `template_call` gives them; InvalidRequest naming what is wrong."""
+    """Read the calls into the form of `template_call`. Raises InvalidRequest naming the defect."""
     if not isinstance(value, list) or len(value) > MAX_CALLS:
         raise InvalidRequest(field, value, f"an array of at most {MAX_CALLS} calls")
     return [_call(f"{field}.{number}", each) for number, each in enumerate(value)]
 
 
 def read_call_id(field: str, value: object) -> str:
-    """The id of a call."""
+    """Read the id of a call."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_CALL_ID_LENGTH:
         raise InvalidRequest(field, value, f"the id of a call, 1 to {MAX_CALL_ID_LENGTH} characters")
     return check_text(field, value)
 
 
 def call_schema() -> Json:
-    """The JSON schema of one call."""
+    """Return the JSON schema of one call."""
     function = {
         "type": "object",
         "properties": {
             "name": {"type": "string", "minLength": 1},
-            "arguments": {"type": "string", "description": "JSON of one object, or nothing; else the call was cut."},
+            "arguments": {
+                "type": "string",
+                "description": "JSON of one object, or empty; anything else means that the call was cut.",
+            },
         },
         "required": ["name", "arguments"],
     }
@@ -60,22 +63,24 @@ def _call(field: str, value: object) -> Json:
 
 
 def template_call(call_id: str, name: str, arguments: Json | None) -> Json:
-    """A call as templates take it; one without arguments was cut, and is not for them (see `without_cut_calls`)."""
+    """Return a call as templates take it; without arguments it was cut, and is not rendered (see
+    `without_cut_calls`).
+    """
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def read_function_name(field: str, value: object) -> str:
-    """The name of what was called."""
+    """Read the name of the called function."""
     if not isinstance(value, str) or not value:
         raise InvalidRequest(field, value, "the name of a function")
     return check_text(field, value)
 
 
 def read_arguments(field: str, value: object) -> Json | None:
-    """The arguments in the JSON text of a call, as templates can be given them; None for other text: the call was cut.
+    """Return a call's arguments as templates may get them; None if the text is not a JSON object: the call was cut.
 
-    No text stands for no arguments. Halves of surrogate pairs become U+FFFD. What is nested more deeply than
-    MAX_VALUE_DEPTH no template is given: None, too. An answer that had such a call goes back as it came.
+    Empty text means no arguments. Unpaired surrogates become U+FFFD. Nesting deeper than MAX_VALUE_DEPTH is not given
+    to templates and also returns None. An answer with such a call is returned unchanged.
     """
     if not isinstance(value, str):
         raise InvalidRequest(field, value, _ALLOWED_ARGUMENTS)
@@ -88,7 +93,7 @@ def read_arguments(field: str, value: object) -> Json | None:
 
 
 def _shown(value: Any, depth: int) -> Any:
-    """A JSON value as templates can be given it; ValueError where it is nested more deeply than `depth`."""
+    """Return a JSON value as templates may get it. Raises ValueError if it is nested more deeply than `depth`."""
     if isinstance(value, str):
         return _HALVES.sub("\ufffd", value)
     if not isinstance(value, dict | list):
@@ -101,4 +106,4 @@ def _shown(value: Any, depth: int) -> Any:
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")

@@ -20,11 +20,11 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 _NAME_RULE: Final = "1 to 128 characters of A-Z a-z 0-9 _ . -"
 _MODES: Final = ("none", "auto", "required")
 _Unwrap = Callable[[str, object, str], tuple[str, Json]]
-"""From a place, the object there and its type to what the object says, and the place of that."""
+"""From the path, the object there and its type to the object's content and the content's path."""
 
 
 def take_tools(body: Body) -> ToolUse | None:
-    """As `read_tools`, out of the body."""
+    """Read the tools as `read_tools` does, and remove them from the body."""
     use = read_tools(body)
     for name in TOOL_NAMES:
         body.take(name)
@@ -32,9 +32,10 @@ def take_tools(body: Body) -> ToolUse | None:
 
 
 def read_tools(body: Body, *, is_flat: bool = False) -> ToolUse | None:
-    """The tools that an answer may call; None where it may call none. InvalidRequest, or ApiError with the place.
+    """Return the tools that an answer may call; None if it may call none. Raises InvalidRequest, or ApiError with
+    the path.
 
-    `is_flat`: what an object says is beside its type, as in /v1/responses, and not under the type's name.
+    `is_flat`: the object's fields are next to its type, as in /v1/responses, and not under the type's name.
     """
     unwrap = _flat if is_flat else _nested
     functions = _functions(body.get("tools", []), unwrap)
@@ -46,7 +47,7 @@ def read_tools(body: Body, *, is_flat: bool = False) -> ToolUse | None:
         return None
     is_required = mode == "required"
     tools = [_callable(*each, is_required) for each in functions if each[1]["name"] in allowed]
-    is_named = isinstance(choice, dict) and choice.get("type") == "function"  # OpenAI's, too, is then called once
+    is_named = isinstance(choice, dict) and choice.get("type") == "function"  # as in OpenAI's API, it is called once
     calls = Calls(tools, is_required, parallel and not is_named)
     followed = is_required or not parallel or len(allowed) < len(functions) or any(tool.parameters for tool in tools)
     if followed:
@@ -55,7 +56,7 @@ def read_tools(body: Body, *, is_flat: bool = False) -> ToolUse | None:
 
 
 def tool_schemas(*, is_flat: bool = False) -> Json:
-    """The JSON schemas of those parameters; `is_flat`: see `read_tools`."""
+    """Return the JSON schemas of these parameters; `is_flat`: see `read_tools`."""
     of_type = _flat_schema if is_flat else _nested_schema
     name = {"type": "string", "pattern": f"^{_NAME.pattern}$"}
     function = {
@@ -63,10 +64,10 @@ def tool_schemas(*, is_flat: bool = False) -> Json:
         "properties": {
             "name": name,
             "description": {"type": ["string", "null"]},
-            "parameters": {"type": ["object", "null"], "description": "A JSON Schema of one object."},
+            "parameters": {"type": ["object", "null"], "description": "A JSON Schema of type object."},
             "strict": {
                 "type": ["boolean", "null"],
-                "description": "Calls of this tool are valid under its schema, also where none is required.",
+                "description": "Calls of this tool satisfy its schema, even where no call is required.",
             },
         },
         "required": ["name"],
@@ -91,9 +92,9 @@ def tool_schemas(*, is_flat: bool = False) -> Json:
         },
         "tool_choice": {
             "anyOf": [{"enum": list(_MODES)}, named, of_type("allowed_tools", allowed)],
-            "description": "Whether it calls any, or has to; with `required` and a name the answer is calls alone.",
+            "description": "Whether a tool may or must be called; with `required` or a name, the answer is only calls.",
         },
-        "parallel_tool_calls": {"type": "boolean", "description": "False: one call at most."},
+        "parallel_tool_calls": {"type": "boolean", "description": "False: at most one call."},
     }
 
 
@@ -116,7 +117,7 @@ def _flat_schema(kind: str, inner: Json) -> Json:
 
 
 def _functions(value: object, unwrap: _Unwrap) -> list[tuple[str, Json]]:
-    """Each function with its place."""
+    """Return each function with its path."""
     if not isinstance(value, list):
         raise InvalidRequest("tools", value, "an array of tools")
     if len(value) > MAX_TOOLS:
@@ -132,7 +133,7 @@ def _functions(value: object, unwrap: _Unwrap) -> list[tuple[str, Json]]:
 
 
 def _function(field: str, function: Json) -> tuple[str, Json]:
-    """The function at that place as templates take it: `{"name", "description", "parameters"}`."""
+    """Return the function at that path as templates take it: `{"name", "description", "parameters"}`."""
     check_names(field, function, ("name", "description", "parameters", "strict"))
     name, description = function.get("name"), function.get("description")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -149,7 +150,7 @@ def _function(field: str, function: Json) -> tuple[str, Json]:
 
 
 def _nested(field: str, value: object, kind: str) -> tuple[str, Json]:
-    """What an object of the one type that is implemented says, and the place of that: under the type's name."""
+    """Return the content of an object of the implemented type, and the content's path: under the type's name."""
     value = _of_type(field, value, kind)
     check_names(field, value, ("type", kind))
     inner, field = value.get(kind), f"{field}.{kind}"
@@ -159,7 +160,7 @@ def _nested(field: str, value: object, kind: str) -> tuple[str, Json]:
 
 
 def _flat(field: str, value: object, kind: str) -> tuple[str, Json]:
-    """The same beside the type."""
+    """As `_nested`, with the content next to the type."""
     return field, {name: each for name, each in _of_type(field, value, kind).items() if name != "type"}
 
 
@@ -172,7 +173,7 @@ def _of_type(field: str, value: object, kind: str) -> Json:
 
 
 def _choice(value: object, known: Sequence[str], unwrap: _Unwrap) -> tuple[str, frozenset[str]]:
-    """The mode, and the names that may be called."""
+    """Return the mode, and the names that may be called."""
     field = "tool_choice"
     if isinstance(value, dict):
         mode, names = _named(field, value, known, unwrap)
@@ -208,7 +209,7 @@ def _name(field: str, function: Json, known: Sequence[str]) -> str:
 
 
 def _callable(field: str, function: Json, is_required: bool) -> Tool:
-    """The tool with the schema that its calls follow, which is checked; ApiError where none can follow it."""
+    """Return the tool with the schema that its calls follow, checked. Raises ApiError if no call can satisfy it."""
     parameters = function.get("parameters")
     if not parameters or not (is_required or function.get("strict")):
         return Tool(function["name"])

@@ -1,4 +1,4 @@
-"""Parameters of OpenAI's and other servers' APIs that are not implemented, and what of them asks for nothing."""
+"""Parameters of OpenAI's and other servers' APIs that are not implemented, and those of their values without effect."""
 
 from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
@@ -47,18 +47,19 @@ _OTHERS: Final[dict[str, tuple[Any, ...]]] = {
     "truncate_prompt_tokens": _NOTHING,
     "vllm_xargs": ({},),
 }
-"""vLLM's: its clients and load tools send them with these values."""
+"""vLLM's parameters: its clients and load tools send them with these values."""
 
 NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = MappingProxyType({**_OPENAIS, **_OTHERS})
-"""The values of each parameter that ask for nothing, besides null, which does so wherever a parameter is known."""
+"""Values without effect for each parameter, in addition to null, which has none in any known parameter."""
 
 
 def drop_neutral(
     body: Mapping[str, Any], implemented: Set[str], own: Mapping[str, Sequence[Any]] | None = None
 ) -> dict[str, Any]:
-    """`body` without nulls and without parameters that ask for nothing; ApiError naming one that asks for something.
+    """Return `body` without nulls and parameters without effect. Raises ApiError naming an unimplemented one with
+    effect.
 
-    `own`: what the endpoint knows besides. What is neither `implemented` nor known stays as it is, null or not.
+    `own`: more parameters of the endpoint. Unknown parameters stay unchanged, null or not.
     """
     known = {**NEUTRAL, **own} if own else NEUTRAL
     kept = {}
@@ -76,5 +77,5 @@ def drop_neutral(
 
 
 def _same(value: object, neutral: object) -> bool:
-    """Equality that does not take false for 0."""
+    """Return equality, without taking false for 0."""
     return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)

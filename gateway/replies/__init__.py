@@ -1,1 +1,1 @@
-"""From reply logs to HTTP answers: who reads, the text, server-sent events."""
+"""From reply logs to HTTP answers: readers, text, server-sent events."""

@@ -20,13 +20,13 @@ from orcastream.schemas.events import Usage
 
 _LARGE_BYTES: Final = 256 * 1024
 _TURN_TOKENS: Final = 16
-"""Once so many tokens with log probabilities are gathered in a turn of the event loop, it ends."""
+"""Tokens with log probabilities gathered in one turn of the event loop."""
 _TURN_BYTES: Final = 32 * 1024
-"""The same of what is streamed: some 16 tokens with all log probabilities that may be asked for."""
+"""Bytes streamed in one turn of the event loop: about 16 tokens with the maximum number of log probabilities."""
 
 
 class ReadReply(NamedTuple):
-    """One prompt's reply while it comes, and how it is written."""
+    """One prompt's reply as it arrives, and how it is written."""
 
     updates: Updates
     text: ReplyText
@@ -34,9 +34,9 @@ class ReadReply(NamedTuple):
 
 
 async def gather(replies: Sequence[ReadReply], room: AnswerRoom) -> tuple[list[WrittenChoice], Usage]:
-    """The choices of all prompts, and their token counts.
+    """Return the choices of all prompts, and their token counts.
 
-    Raises ApiError where one of them ended with an error, AnswerTooLarge as soon as there is no room for more.
+    Raises ApiError if one of them ended with an error, AnswerTooLarge as soon as the answer exceeds its room.
     """
     tasks = [asyncio.ensure_future(_gather_one(reply, room)) for reply in replies]
     try:
@@ -74,16 +74,16 @@ async def _gather_one(reply: ReadReply, room: AnswerRoom) -> tuple[list[WrittenC
                     before, told_bytes = told_bytes, text.prompt.told.size_bytes
                     room.take(told_bytes - before)
                     await asyncio.sleep(0)  # each of them takes long, and a ready batch may have many
-    raise unavailable("The reply broke off.")
+    raise unavailable("The reply was interrupted.")
 
 
 async def stream(
     replies: Sequence[tuple[Updates, ReplyWriter]], request_id: str, failed: Callable[[ApiError], None]
 ) -> AsyncGenerator[bytes]:
-    """The answer as events, those that are there at the same time in one piece of bytes.
+    """Yield the answer as events; events that are ready at the same time form one piece of bytes.
 
-    An error that comes once the stream has begun is its last event, and `failed` is told. `request_id` is what the
-    client calls the request.
+    An error after the stream has begun is its last event, and `failed` is called with it. `request_id` is the client's
+    id of the request.
     """
     first = replies[0][1]
     written = [event for _, writer in replies for event in writer.begin()]
@@ -101,7 +101,7 @@ async def stream(
                 for update in ready:
                     for part in writer.write(update):
                         written.append(part)  # one by one: what was made before an error is sent before it
-                        if len(part) >= _LARGE_BYTES:  # of a prompt; the next choice has as much
+                        if len(part) >= _LARGE_BYTES:  # a prompt's log probabilities, repeated in each choice
                             together = b"".join(written)
                             written.clear()
                             yield together
@@ -128,7 +128,7 @@ async def stream(
 
 
 def as_api_error(error: Exception, request_id: str) -> ApiError:
-    """What a client is told about an error while its reply was read."""
+    """Return the error to send to the client after a failure while its reply was read."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ReplyConflict):

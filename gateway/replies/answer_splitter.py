@@ -1,4 +1,4 @@
-"""Splits the text of one choice into its parts, and gives calls their ids."""
+"""Splits the text of one choice into its parts, and assigns ids to calls."""
 
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -13,10 +13,10 @@ _ID_BYTES: Final = 12
 
 
 class AnswerSplitter:
-    """What has come out after some text depends on that text alone, ids included: any gateway gives the same."""
+    """Splits one choice. The output depends on the text alone, ids included, so any gateway produces the same."""
 
     def __init__(self, answer_format: AnswerFormat, request_id: str, choice: int) -> None:
-        """`request_id` is that in the queue, which no two requests share."""
+        """`request_id` is the id in the queue, which no two requests share."""
         self._parser = AnswerParser(answer_format)
         self._request_id = request_id
         self._choice = choice
@@ -25,15 +25,15 @@ class AnswerSplitter:
 
     @property
     def has_whole_calls(self) -> bool:
-        """Whether calls have come out, and none of them was cut."""
+        """Whether there were calls, and none of them was cut."""
         return 0 < self._num_calls == self._num_whole
 
     def push(self, text: str) -> Sequence[Part]:
-        """Take the next piece of text; what it makes certain."""
+        """Take the next piece of text; return the parts that are now certain."""
         return [self._part(part) for part in self._parser.push(text)]
 
     def finish(self) -> Sequence[Part]:
-        """The rest, where the text ends."""
+        """Return the remaining parts at the end of the text."""
         return [self._part(part) for part in self._parser.finish()]
 
     def _part(self, part: AnswerPart) -> Part:

@@ -1,4 +1,4 @@
-"""How far a client has come in a reply: the `id:` of an event, which comes back as Last-Event-ID."""
+"""A client's position in a reply: the `id:` of an event, which it sends back as Last-Event-ID."""
 
 import re
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ _ENDS = re.compile(r"[1-9]\d?")
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The tokens whose text was delivered, and of how many choices, the first ones, the end was.
+    """The tokens whose text was delivered, and the number of choices, from the first, whose end was delivered.
 
-    Only where the end itself brought text, a character that never became whole, does the id tell of it.
+    The id contains ends only where an end itself added text: a character that was never completed.
     """
 
     tokens: ResumePoint
@@ -22,7 +22,7 @@ class Delivered:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `17,12-9f3a0c1d`, or with ends `17,12-9f3a0c1d.1`; InvalidRequest when it is neither."""
+        """Parse `17,12-9f3a0c1d`, or with ends `17,12-9f3a0c1d.1`. Raises InvalidRequest otherwise."""
         tokens, dot, ends = text.partition(".")
         if dot and not _ENDS.fullmatch(ends):
             raise InvalidRequest("Last-Event-ID", text, "the `id:` of an event, as it was sent")

@@ -1,4 +1,4 @@
-"""Cancels requests whose clients have gone and did not come back."""
+"""Cancels requests whose clients have left and did not return."""
 
 import asyncio
 from contextlib import suppress
@@ -19,16 +19,16 @@ from orcastream.schemas.keys import Keys
 
 _LOOK_S = 0.5
 _SLOW_S = 1.0
-"""A look at Redis that takes longer met one that stood still."""
+"""A check that takes longer met a stalled Redis."""
 _STEP_MS = 1000
-"""What a server's clock is ahead of its course by was set, and marks have run out that nobody let run out."""
+"""A server's clock that jumps ahead by more was set, so marks have expired too early."""
 _MARGIN_S = 2 * TELLING_AGAIN_S
-"""Beside the grace: until every gateway is connected again, or may write again, and has said who is there."""
+"""Added to the grace: time for every gateway to reconnect or write again, and to report its readers."""
 
 
 @dataclass(frozen=True, slots=True)
 class DisconnectTimes:
-    """`grace_s` for a lost client to come back, `lease_s` for its gateway to be heard of; how long logs are kept."""
+    """`grace_s` for a lost client to return, `lease_s` for its gateway to report; and how long logs are kept."""
 
     grace_s: float
     lease_s: float
@@ -36,12 +36,12 @@ class DisconnectTimes:
 
 
 class Disconnects:
-    """Looks for requests, of whatever gateway, whose client counts as gone, and cancels them.
+    """Searches for requests, of any gateway, whose client counts as gone, and cancels them.
 
-    While Redis is away no client can come back, so the grace stands still: nothing is cancelled before Redis has
-    answered for as long as the grace and, once it was away, for as long as another gateway may take to find it again
-    and still counts as alive: a client may be back there. The same where a server's clock is set forward. A gateway
-    that stops cancels nothing: stopping is not cancelling.
+    While Redis is away no client can return, so the grace is suspended: nothing is canceled before Redis has answered
+    for the grace and, after an outage, for as long as another gateway may take to reconnect and still count as alive,
+    because a client may have returned there. The same applies after a server's clock is set forward. A gateway that
+    stops cancels nothing: stopping is not canceling.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class Disconnects:
         self._shutdown = shutdown
         self._left = asyncio.Event()
         self._clocks: dict[str, float] = {}
-        """By server: by how much its clock is ahead of this loop's, ms."""
+        """For each server, how far its clock is ahead of this loop's. [ms]"""
 
     def left(self, request_id: str) -> None:
-        """The last reader here has gone before the reply's end."""
+        """The last reader here has left before the reply's end."""
         log_event("disconnected", request=request_id)
         self._left.set()
 
     async def keep_looking(self) -> None:
-        """Cancel what is due, for ever."""
+        """Cancel requests that are due, forever."""
         while True:
             try:
                 await self.cancel_due()
@@ -91,14 +91,14 @@ class Disconnects:
             await asyncio.sleep(min(grace_s, _LOOK_S))
 
     def may_cancel(self) -> bool:
-        """Whether Redis has been there for so long that who was not heard of is gone."""
+        """Whether Redis has been available for long enough that unreported clients are gone."""
         least_s = self._times.grace_s
         if self._readers.was_away:
             least_s = max(least_s, self._times.lease_s)
         return self._readers.settled_s >= least_s + _MARGIN_S
 
     async def cancel_due(self) -> None:
-        """One look. Raises LinkLost, Unwritable, ResponseError."""
+        """Check once. Raises LinkLost, Unwritable, ResponseError."""
         if self._shutdown.stopping or not self.may_cancel():
             return
         loop = asyncio.get_running_loop()
@@ -119,7 +119,7 @@ class Disconnects:
                 log_event("not cancelled", request=request_id, why=error)
 
     async def _clock_was_set(self, link: Connection) -> bool:
-        """Whether a server's clock has been set forward since the last look. Raises LinkLost, ResponseError."""
+        """Return whether a server's clock was set forward since the last check. Raises LinkLost, ResponseError."""
         clocks: dict[str, float] = {}
         for keys in self._keys.each_lane:
             server = await link.link_for(keys.clients)
@@ -130,7 +130,7 @@ class Disconnects:
         return any(ahead_ms - before.get(name, ahead_ms) > _STEP_MS for name, ahead_ms in clocks.items())
 
     async def _cancel(self, link: Connection, request_id: str) -> None:
-        """What breaks off in the middle is done again a little later, by whichever gateway looks first."""
+        """Cancel one request. If this is interrupted, the gateway that checks next repeats it."""
         origin = await find_origin(link, self._keys, request_id, self._redis.now_ms)
         if origin is not None and origin.request is not None and origin.ref is not None:
             expire_at_ms = origin.request.deadline_ms + self._times.retention_ms

@@ -15,7 +15,7 @@ from orcastream.schemas.events import Terminal, Usage
 class EventWriter(ReplyWriter):
     """Writes what an update adds to a stream of chunks.
 
-    `resumed`: behind something that the client has. `id_lines`: see Chunks. `resumable`: its events tell their places.
+    `resumed`: the client already has the beginning. `id_lines`: see Chunks. `resumable`: events carry their position.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class EventWriter(ReplyWriter):
                 yield self._chunks.whole(chunk, last.event_id if self._resumable else None)
 
     def end(self, usages: Sequence[Usage]) -> list[bytes]:
-        """The token counts, where they were asked for, and the end."""
+        """Return the token counts, if requested, and the end."""
         return [event(self._shape.usage_chunk(total(usages))), DONE] if self._shape.usage.at_end else [DONE]
 
     def failure(self, error: ApiError) -> bytes:
@@ -70,11 +70,11 @@ class EventWriter(ReplyWriter):
         return self._chunks.whole(chunk, piece.event_id if self._resumable else None)
 
     def _usage(self, update: Update) -> Usage | None:
-        """The token counts up to an update, where every chunk is to tell them."""
+        """Return the token counts up to an update, if every chunk must carry them."""
         return Usage(self._prompt_tokens, sum(update.counts)) if self._shape.usage.in_every_chunk else None
 
     def _openings(self) -> Generator[bytes]:
-        """The chunks before the first text of each choice, once all is known that they tell."""
+        """Yield the chunks before the first text of each choice, once everything in them is known."""
         prompt = self._text.prompt
         for choice in range(self._num_choices):
             chunk = self._shape.opened(choice, prompt.echo, prompt.told)
@@ -83,7 +83,7 @@ class EventWriter(ReplyWriter):
 
 
 def total(usages: Sequence[Usage]) -> Usage:
-    """The token counts of several prompts."""
+    """Return the total token counts of several prompts."""
     return Usage(
         sum(usage.prompt_tokens for usage in usages),
         sum(usage.completion_tokens for usage in usages),
@@ -92,6 +92,6 @@ def total(usages: Sequence[Usage]) -> Usage:
 
 
 def check(terminal: Terminal) -> None:
-    """ApiError where the request ended with one."""
+    """Raise ApiError if the request ended with an error."""
     if terminal.error is not None:
         raise ended(terminal.error, terminal.message, terminal.field_name)

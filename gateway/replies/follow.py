@@ -1,4 +1,4 @@
-"""Follows one reply: its updates, and the moments of silence between them."""
+"""Follows one reply: its updates, and the periods of silence between them."""
 
 import asyncio
 from types import TracebackType
@@ -8,13 +8,13 @@ from orcastream.broker.subscription import Subscription, Update
 from orcastream.gateway.errors import ApiError, gateway_stopping
 
 _TURN = 32
-"""Updates that are taken in one go: a long log that is read again must not keep all other clients waiting."""
+"""Updates taken at a time: replaying a long log must not keep all other clients waiting."""
 
 
 class Following:
     """Reads one subscription, inside `async with`.
 
-    One timer watches for silence, whatever number of updates come: most streams are never silent.
+    One timer detects silence, however many updates arrive: most streams are never silent.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class Following:
         self._give_up_at = give_up_at
         self._loop = asyncio.get_running_loop()
         self.taken_at = self._loop.time()
-        """When updates last came, or their absence was noticed, by the loop's clock."""
+        """When updates last arrived, or their absence was noticed, by the loop's clock."""
 
     async def __aenter__(self) -> Self:
         self._closing = asyncio.create_task(self._close_at_the_end())
@@ -41,10 +41,10 @@ class Following:
         self._closing.cancel()
 
     async def take(self) -> list[Update]:
-        """The updates that are there, waiting for the first; none where `keep_alive_s` passed without one.
+        """Return the available updates, waiting for the first; none if `keep_alive_s` passed without one.
 
-        Raises what the subscription raises, and ApiError when the gateway stops or when nothing has ended the reply by
-        `give_up_at`: then not even Redis can be asked.
+        Raises what the subscription raises, and ApiError if the gateway stops or the reply has not ended by
+        `give_up_at`, when not even Redis can be asked.
         """
         try:
             updates = await self._subscription.take(_TURN)
@@ -75,8 +75,8 @@ def _overdue() -> ApiError:
 
 
 def _to_be_continued() -> ApiError:
-    """This gateway stops; the request goes on, and any other gateway serves the rest."""
+    """Return the error of a stopping gateway: the request continues, and any other gateway serves the rest."""
     path = "/v1/requests/{id}/events (its id is in X-Request-Id)"
     return gateway_stopping(
-        f"This gateway is stopping; the request goes on. Continue with GET {path} and Last-Event-ID."
+        f"This gateway is stopping; the request continues. Resume with GET {path} and Last-Event-ID."
     )

@@ -1,4 +1,4 @@
-"""Several asynchronous generators as one."""
+"""Merges several asynchronous generators into one."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -9,7 +9,8 @@ T = TypeVar("T")
 
 
 async def merged(sources: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[tuple[int, T]]:
-    """What each of `sources` yields, with its number, as it comes. Raises what one of them raises; closes all of them.
+    """Yield the items of all `sources` as they arrive, with the source's number. Raises what a source raises; closes
+    all.
 
     No source runs ahead by more than one item.
     """

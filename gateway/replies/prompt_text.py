@@ -1,4 +1,4 @@
-"""What a reply tells of its prompt, as it arrives."""
+"""What a reply contains about its prompt, as it arrives."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,13 @@ from orcastream.text.tokenizer import Tokenizer
 
 
 class PromptText:
-    """The prompt's tokens with their log probabilities, and where in its text each of them begins."""
+    """The prompt's tokens with their log probabilities, and where each of them begins in its text."""
 
     def __init__(self, tokenizer: Tokenizer, opening: Opening | None, *, repeated: Sequence[int] | None = None) -> None:
-        """`opening`: what is to be told; None: what the log tells, as vLLM has it.
+        """`opening`: what to report; None means whatever the log contains, as in vLLM.
 
-        `repeated`: the prompt that `opening` is about, where an earlier request may have had the id: the log tells of
-        that one's prompt, and what it does not tell of another prompt is not told.
+        `repeated`: the prompt of `opening`, if an earlier request may have had the same id. The log is about that
+        request's prompt; if that differs, only what the log contains is reported.
         """
         self.echo = "" if opening is None else opening.text
         """The text that each choice begins with."""
@@ -33,11 +33,11 @@ class PromptText:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that is to come has come."""
+        """Whether everything expected has arrived."""
         return self._num_told >= self._expected
 
     def begin(self, started: Started) -> None:
-        """An epoch begins: how much is to come."""
+        """Take the beginning of an epoch, which says how much to expect."""
         if self._repeated is not None and started.prompt_tokens != len(self._repeated):
             self._take_for_another()
         if started.prompt_logprobs is None:
@@ -50,7 +50,7 @@ class PromptText:
             self.told = PromptLogprobs(Opening(prompt_logprobs=started.prompt_logprobs))
 
     def take(self, run: PromptRun) -> None:
-        """More of it, behind what there was."""
+        """Take the next tokens of the prompt."""
         if self._repeated is not None:
             self._compare(run, self._repeated)
         if self.told.is_told:

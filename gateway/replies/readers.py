@@ -1,4 +1,4 @@
-"""Who reads which reply here, and the task that tells the other gateways through Redis."""
+"""Tracks the readers of replies at this gateway, and the task that publishes them to other gateways through Redis."""
 
 import asyncio
 from collections import Counter
@@ -13,20 +13,20 @@ from orcastream.broker.redis_link import RedisLink
 from orcastream.gateway.log import LOGGER, log_event
 
 TELLING_AGAIN_S = 0.5
-"""At most so long after Redis takes writes again, what it refused is written."""
+"""Maximum time until refused writes are repeated once Redis accepts writes again."""
 BEAT_S = 2.0
-"""How often all marks are renewed."""
+"""Interval at which all marks are renewed."""
 _GATHER_S = 0.02
-"""So long is gathered what changes, before it is written: in a reply's first moments its first token has the cores."""
+"""Changes are collected for this long before a write: in a reply's first moments, its first token gets the cores."""
 _LATE_S = 1.0
-"""A renewal that comes later than this was held up."""
+"""A renewal later than this was held up."""
 
 
 class Readers:
-    """Counts the readers of each reply, and keeps the marks in Redis alike.
+    """Counts the readers of each reply, and keeps the marks in Redis up to date.
 
-    Nobody waits for a mark: one task writes what has changed, soon, and everything again every few seconds. So what
-    a broken connection swallowed, or what Redis lost, is made good by the next write.
+    Nobody waits for a mark: one task writes changes soon, and everything again every few seconds. So the next write
+    repairs whatever a broken connection or Redis lost.
     """
 
     def __init__(self, redis: RedisLink, attendance: Attendance) -> None:
@@ -35,7 +35,7 @@ class Readers:
         self._here: Counter[str] = Counter()
         self._accepted: set[str] = set()
         self._unmarked: set[str] = set()
-        """Accepted, and Redis does not know it yet."""
+        """Accepted requests that Redis does not know of yet."""
         self._changed: dict[str, Reading] = {}
         self._news = asyncio.Event()
         self._told_at = float("-inf")
@@ -43,7 +43,7 @@ class Readers:
         self._first_settled_at: float | None = None
 
     def attach(self, request_id: str, *, accepted: bool) -> None:
-        """Someone reads `request_id` here; `accepted` for a client whose loss cancels the request."""
+        """Add a reader of `request_id`; `accepted` for a client whose loss cancels the request."""
         self._here[request_id] += 1
         if accepted:
             self._accepted.add(request_id)
@@ -51,7 +51,7 @@ class Readers:
         self._change(request_id, self._reading(request_id))
 
     def detach(self, request_id: str, reading: Reading) -> None:
-        """One reader less; `reading` says why, and counts where it was the last one here."""
+        """Remove a reader; `reading` is the reason, which counts if it was the last one here."""
         self._here[request_id] -= 1
         if self._here[request_id] <= 0:
             del self._here[request_id]
@@ -60,24 +60,24 @@ class Readers:
 
     @property
     def settled_s(self) -> float:
-        """For how long Redis has answered on one connection, and each renewal in time; 0 while it does not."""
+        """How long Redis has answered on one connection, with every renewal in time; 0 while it does not."""
         if self._settled_at is None:
             return 0.0
         return asyncio.get_running_loop().time() - max(self._settled_at, self._redis.opened_at)
 
     @property
     def was_away(self) -> bool:
-        """Whether what `settled_s` tells began after Redis had been away, and not with this process."""
+        """Whether the period of `settled_s` began after an outage of Redis, and not with this process."""
         first = self._first_settled_at
         return first is not None and max(self._settled_at or first, self._redis.opened_at) > first
 
     def unsettle(self) -> None:
-        """Redis was away, so that nobody could tell it anything: times begin again."""
+        """Redis was away and could not be told of readers, so times start again."""
         self._settled_at = None
         self._news.set()
 
     async def keep_telling(self) -> None:
-        """Keep the marks in Redis, for ever."""
+        """Keep the marks in Redis up to date, forever."""
         back_off = BackOff(most_s=TELLING_AGAIN_S)
         while True:
             try:
@@ -97,7 +97,7 @@ class Readers:
                     await asyncio.sleep(_GATHER_S)
 
     async def tell_last(self) -> None:
-        """Write what is left, as far as Redis can be asked."""
+        """Write the remaining changes, if Redis is available."""
         with suppress(BrokerError, ResponseError):
             await self._tell()
 

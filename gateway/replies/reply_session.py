@@ -1,4 +1,4 @@
-"""One client reading one reply: from the moment it is there until it has everything or is gone."""
+"""One client reading one reply, from its arrival until it has everything or has left."""
 
 import asyncio
 import logging
@@ -18,14 +18,14 @@ from orcastream.schemas.errors import without_values
 from orcastream.schemas.request import GenerationRequest
 
 Updates = AsyncGenerator[list[Update]]
-"""A reply as it comes: as many updates at a time as are there, none in silence."""
+"""A reply as it arrives: batches of available updates, an empty one in silence."""
 
 _LATE_S = 10.0
-"""After its deadline a request is given this long to be ended by somebody."""
+"""Time after its deadline for a request to be ended by any process."""
 
 
 class ReplySession:
-    """Counts as a reader from its making to `close`, which has to be called."""
+    """Counts as a reader from its construction to `close`, which must be called."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ReplySession:
         accepted: bool,
         telemetry: RequestTelemetry,
     ) -> None:
-        """`accepted`: this gateway put `request` into the queue for this client, and again should Redis lose it."""
+        """`accepted`: this gateway queued `request` for this client, and queues it again if Redis loses it."""
         self.model = model
         self.request_id = request_id
         self._telemetry = telemetry
@@ -50,7 +50,7 @@ class ReplySession:
         self._gaps = TokenGaps(model.metrics.gaps)
 
     async def updates(self) -> Updates:
-        """The reply's updates up to the terminal one, as many at a time as are there; none in silence."""
+        """Yield the reply's updates up to the terminal one, as many as are available at a time; none in silence."""
         left_s = (self._deadline_ms - self.model.redis.now_ms) / 1000
         give_up_at = asyncio.get_running_loop().time() + left_s + _LATE_S
         keep_alive_s = self.model.settings.keep_alive_s
@@ -77,14 +77,14 @@ class ReplySession:
         self._telemetry.updated(update)
 
     def failed(self, error: ApiError) -> None:
-        """The client is told of `error` instead of the rest of the reply."""
-        if error.is_fault and error.code != STOPPING:  # the request goes on, and nobody need look at it
+        """Record that the client gets `error` instead of the rest of the reply."""
+        if error.is_fault and error.code != STOPPING:  # the request continues, so nobody needs to look at it
             why = without_values(error.message)
             log_event("request failed", level=logging.WARNING, request=self.request_id, code=error.code, why=why)
         self._telemetry.broke_off(error)
 
     async def close(self, *, left: bool) -> None:
-        """The client has everything, or was told why not, or it has `left`."""
+        """Stop reading: the client has everything or an error, or it has `left`."""
         if left:
             self._telemetry.left()
         if self._has_ended:

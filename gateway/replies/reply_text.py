@@ -1,4 +1,4 @@
-"""The parts of a reply as its tokens arrive, and how far a client has come in it."""
+"""The parts of a reply as its tokens arrive, and the client's position in it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,15 +20,17 @@ from orcastream.text.choice_text import ChoiceText
 from orcastream.text.tokenizer import Tokenizer
 
 TOOL_CALLS: Final = "tool_calls"
-"""The finish reason of an answer that ended by itself and has calls, all of them whole."""
+"""The finish reason of an answer that ended normally and contains calls, all of them complete."""
 _PIECE_TOKENS: Final = 16
-"""Most tokens with log probabilities in one piece: a run may have all of an answer, and each of them takes long."""
+"""Maximum number of tokens with log probabilities in one piece: a run may hold a whole answer, and each token takes
+long.
+"""
 
 
 class Piece(NamedTuple):
-    """What is new of one choice. `event_id` stands for everything delivered up to and with it, of all choices.
+    """New content of one choice. `event_id` is the position after it in all choices.
 
-    `logprobs` are those of its tokens, where they were asked for; then there may be no parts.
+    `logprobs` are those of its tokens, if requested; then there may be no parts.
     """
 
     choice: int
@@ -39,9 +41,9 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The end of one choice: what only the end made certain, and the finish reason.
+    """The end of one choice: content that only the end made certain, and the finish reason.
 
-    `event_id` stands for everything delivered up to and with it; None where it adds nothing.
+    `event_id` is the position after it; None if it adds nothing.
     """
 
     choice: int
@@ -51,7 +53,7 @@ class Last:
 
 
 class _Choice:
-    """One choice: its text, what that is split into, how many tokens it took, and their checksum."""
+    """One choice: its text, the text's splitter, its number of tokens, and their checksum."""
 
     def __init__(self, tokenizer: Tokenizer, splitter: AnswerSplitter | None, prompt: PromptText) -> None:
         self.text = ChoiceText(tokenizer)
@@ -62,7 +64,7 @@ class _Choice:
         self.checksum = 0
 
     def take(self, tokens: Sequence[int], checksum: int | None = None) -> Sequence[Part]:
-        """What `tokens` make certain; `checksum` is that of all so far, where it is known."""
+        """Take `tokens`; return the parts that are now certain. `checksum` is that of all tokens so far, if known."""
         self.num_tokens += len(tokens)
         self.checksum = extend_checksum(self.checksum, tokens) if checksum is None else checksum
         text = self.text.push(tokens)
@@ -73,7 +75,7 @@ class _Choice:
     def take_with_logprobs(
         self, tokens: Sequence[int], logprobs: Sequence[Any]
     ) -> tuple[Sequence[Part], list[TokenLogprob]]:
-        """As `take`, token by token; what begins where a stop string has cut the text is not told."""
+        """As `take`, token by token; tokens beginning after a stop string's cut are not reported."""
         parts: list[Part] = []
         all_told = []
         for token, item in zip(tokens, logprobs, strict=True):
@@ -87,14 +89,14 @@ class _Choice:
         return parts, all_told
 
     def finish(self) -> Sequence[Part]:
-        """What only the end makes certain."""
+        """Return the parts that only the end makes certain."""
         text = self.text.finish()
         if self._splitter is None:
             return (text,) if text else ()
         return [*self._splitter.push(text), *self._splitter.finish()]
 
     def finish_reason(self, ending: Ending) -> str | None:
-        """Why it ended, after `finish`: by itself, with calls, or otherwise."""
+        """Return the finish reason, after `finish`: normal, with calls, or other."""
         if ending.finish_reason is FinishReason.STOP and self._splitter is not None and self._splitter.has_whole_calls:
             return TOOL_CALLS
         return None if ending.finish_reason is None else str(ending.finish_reason)
@@ -103,8 +105,9 @@ class _Choice:
 class ReplyText:
     """Turns a reply's updates into text and other parts, choice by choice.
 
-    What is behind an event id is a function of the log alone: of its tokens up to the id's counts, whoever reads them
-    and in whatever groups. With `resume`, what a client was given before is taken in silently and compared first.
+    The content after an event id is a function of the log alone: of its tokens up to the id's counts, whoever reads
+    them and in whatever groups. With `resume`, content that the client already has is checked against it and not
+    output.
     """
 
     def __init__(
@@ -116,24 +119,24 @@ class ReplyText:
         opening: Opening | None = None,
         repeated: Sequence[int] | None = None,
     ) -> None:
-        """`split`: the id, in the queue, of a request whose text is told apart in the format that its log names.
+        """`split`: the queue id of a request whose text is split in the format that its log names.
 
-        `opening`: what each choice begins with; None: what the log tells. `repeated`: see PromptText.
+        `opening`: what each choice begins with; None means what the log contains. `repeated`: see PromptText.
         """
         self.prompt = PromptText(tokenizer, opening if resume is None else NO_OPENING, repeated=repeated)
-        """What it tells of its prompt."""
+        """The reply's content about its prompt."""
         self._tokenizer = tokenizer
         self._split = split
         self._format = AnswerFormat()
         self._choices: list[_Choice] = []
         self._resume = None if resume is None else Resumption(resume.tokens)
         self._num_ends = 0 if resume is None else resume.num_ends
-        """Choices whose end the client has."""
+        """Number of choices whose end the client has."""
 
     def take(self, update: Update) -> Iterable[Piece]:
-        """What is new in an update, to be read to its end: the pieces are made one by one, none of them long.
+        """Return the new pieces of an update; read them to the end, as they are made one by one, none of them long.
 
-        ReplyConflict where a resuming client was told something else.
+        Raises ReplyConflict if a resuming client had received something else.
         """
         if update.started is not None:
             self._begin(update.started)
@@ -151,7 +154,7 @@ class ReplyText:
         return [] if caught_up is None else self._catch_up(caught_up)
 
     def end(self, terminal: Terminal) -> list[Last]:
-        """How each choice ended whose end a client does not have, after `take` took the last update."""
+        """Return the ends of choices that the client does not have yet, after `take` took the last update."""
         lasts = []
         for number, ending in enumerate(terminal.endings):
             choice = self._choice(number)
@@ -163,7 +166,7 @@ class ReplyText:
         return lasts
 
     def _catch_up(self, caught_up: CaughtUp) -> Iterator[Piece]:
-        """What the client has goes in without a word, what goes beyond comes out."""
+        """Take silently what the client has, and return the pieces beyond it."""
         self._resume = None
         for number, tokens in enumerate(caught_up.delivered):
             self._choice(number).take(tokens)
@@ -177,7 +180,7 @@ class ReplyText:
                 yield Piece(run.choice, parts, self._event_id())
 
     def _with_logprobs(self, run: Run, logprobs: Sequence[Any]) -> Iterator[Piece]:
-        """As `_pieces`, of one run."""
+        """As `_pieces`, for one run with log probabilities."""
         choice = self._choice(run.choice)
         for begin in range(0, len(run.tokens), _PIECE_TOKENS):
             some = slice(begin, begin + _PIECE_TOKENS)
@@ -185,7 +188,7 @@ class ReplyText:
             yield Piece(run.choice, parts, self._event_id(), all_told)
 
     def _piece(self, run: Run, update: Update) -> list[Piece]:
-        """As `_pieces`, of one run, behind which the counts are the update's own."""
+        """As `_pieces`, for one run whose resulting counts are the update's own."""
         parts = self._choice(run.choice).take(run.tokens, update.checksums[run.choice])
         return [Piece(run.choice, parts, update.resume_id)] if parts else []
 
@@ -197,7 +200,7 @@ class ReplyText:
         return ResumePoint.of([c.num_tokens for c in self._choices], [c.checksum for c in self._choices])
 
     def _begin(self, started: Started) -> None:
-        """An epoch begins; all of them have the format of the first."""
+        """Begin an epoch; all epochs have the format of the first."""
         self.prompt.begin(started)
         if not self._choices and self._split is not None:
             self._format = AnswerFormat.parse(started.answer_format)

@@ -1,4 +1,4 @@
-"""How a reply becomes the events of a stream: each form of answer has a writer of its own."""
+"""Writes a reply as the events of a stream; each form of answer has its own writer."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -9,20 +9,20 @@ from orcastream.schemas.events import Usage
 
 
 class ReplyWriter(ABC):
-    """Writes one reply. Where a stream carries several, the first one's writer writes what is about all of them."""
+    """Writes one reply. In a stream of several, the first one's writer writes the events that concern all of them."""
 
     def begin(self) -> list[bytes]:
-        """The events that are sent at once, before anything is known of the reply."""
+        """Return the events to send at once, before anything of the reply is known."""
         return []
 
     @abstractmethod
     def write(self, update: Update) -> Iterator[bytes]:
-        """The events of one update. ApiError after the events of a request that failed."""
+        """Yield the events of one update. Raises ApiError after the events if the request failed."""
 
     @abstractmethod
     def end(self, usages: Sequence[Usage]) -> list[bytes]:
-        """The events after the last reply, of which these are the token counts."""
+        """Return the events after the last reply; `usages` are the token counts of all."""
 
     @abstractmethod
     def failure(self, error: ApiError) -> bytes:
-        """The last event of a stream that ends with `error`, whether that ended the reply or only its reading."""
+        """Return the last event of a stream that ends with `error`, whether it ended the reply or only reading it."""

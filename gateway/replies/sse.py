@@ -1,4 +1,4 @@
-"""Server-sent events: how they are written, and the response that carries them until the client goes away."""
+"""Server-sent events: how they are written, and the response that streams them until the client leaves."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -12,30 +12,30 @@ from orcastream.gateway.openai.encoded_json import encoded
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b"\n"
-"""An empty line, which says nothing to anybody: load tools that glue what they read together stumble over a comment."""
+"""An empty line, which clients ignore. A comment would break load tools that concatenate what they read."""
 SERVERS_SEND = "orcastream.send"
-"""Where a request's scope holds the server's own `send`: what stands around it looks at begin and end of an answer."""
+"""Key of the server's own `send` in a request's scope: middleware around it inspects the begin and end of an answer."""
 
 
 def event(data: Mapping[str, Any]) -> bytes:
-    """One event."""
+    """Return one event."""
     return b"data: %b\n\n" % encoded(data)
 
 
 def comment(text: str) -> bytes:
-    """A block that clients skip. It has to be written together with an event behind it, see KEEP_ALIVE."""
+    """Return a block that clients skip. Write it together with an event after it, see KEEP_ALIVE."""
     return f": {' '.join(text.split())}\n\n".encode()
 
 
 def is_comment(block: bytes) -> bool:
-    """Is it one that `comment` made?"""
+    """Whether `comment` made this block."""
     return block.startswith(b":")
 
 
 class EventStream(Response):
-    """A response that writes what `events` yields, until it ends or the client goes away.
+    """A response that writes what `events` yields, until it ends or the client leaves.
 
-    `closed` is awaited at the end in any case, with `left` true where the client went before the end.
+    `closed` is always awaited at the end, with `left` true if the client left before the end.
     """
 
     media_type = "text/event-stream"
@@ -73,6 +73,6 @@ class EventStream(Response):
 
 
 async def disconnected(receive: Receive) -> None:
-    """Returns when the client has gone."""
+    """Return when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""The pauses between the tokens of one reply, as they arrive at the gateway."""
+"""The gaps between the tokens of one reply, as they arrive at the gateway."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from orcastream.telemetry.names import Gap
 
 
 class TokenGaps:
-    """Counts the time from each arrival of tokens to the next. What arrives at one moment is one arrival."""
+    """Counts the time from each arrival of tokens to the next. Simultaneous tokens are one arrival."""
 
     __slots__ = ("_by_kind", "_last_s", "_next", "_steady", "_worker")
 
@@ -19,7 +19,7 @@ class TokenGaps:
         self._worker: str | None = None
 
     def took(self, updates: Sequence[Update], at_s: float) -> None:
-        """These arrived at `at_s`, in seconds of the event loop's clock."""
+        """Record updates that arrived at `at_s`, in seconds of the event loop's clock."""
         brought = False
         for update in updates:
             if update.runs:
@@ -32,7 +32,7 @@ class TokenGaps:
             self._last_s, self._next = at_s, self._steady
 
     def _began(self, worker: str) -> None:
-        """An epoch of `worker` begins; the first one that is seen follows nothing."""
+        """Take an epoch of `worker`; the first one seen follows no other."""
         if self._worker is not None:
             self._next = self._by_kind[Gap.RECONNECT if worker == self._worker else Gap.TAKEOVER]
         self._worker = worker

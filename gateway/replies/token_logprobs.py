@@ -7,16 +7,15 @@ from orcastream.text.token_text import TokenText, token_text
 from orcastream.text.tokenizer import Tokenizer
 
 _LOWEST: Final = -9999.0
-"""Instead of minus infinity, which JSON cannot say."""
+"""Replaces minus infinity, which JSON cannot represent."""
 
 
 def told(
     tokenizer: Tokenizer, token: int, logprobs: Any, *, position: int, brought: tuple[int, int], rank: int | None = None
 ) -> TokenLogprob:
-    """One token of a run whose log probabilities were asked for; `brought`: the characters of the text that were known
-    before it, and with it.
+    """Return one token of a run with log probabilities; `brought`: the characters of text known before and after it.
 
-    `logprobs` None: the first token of a prompt.
+    `logprobs` None means the first token of a prompt.
     """
     first = position == 0
     if logprobs is None:
@@ -28,7 +27,7 @@ def told(
 
 
 def _beginning(token: TokenText, before: int, after: int) -> int:
-    """Where the token's own text begins: behind U+FFFD for bytes of earlier ones that it leaves without their end."""
+    """Return where the token's own text begins: after U+FFFD for incomplete bytes of earlier tokens."""
     return max(before, after - len(token.text)) if token.is_text else before
 
 

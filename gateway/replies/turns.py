@@ -4,15 +4,16 @@ import asyncio
 
 
 class Turns:
-    """Lets others run each time that so much has been made: much of an answer may be there at once, as when it is read
-    again, or where its choices are ranked."""
+    """Yields to the event loop each time a given amount was made: much of an answer may be available at once, as on
+    a replay or where its choices are ranked.
+    """
 
     def __init__(self, size: int) -> None:
-        """`size`: how much ends a turn, in what `made` counts."""
+        """`size`: the amount that ends a turn, in the unit of `made`."""
         self._size = self._left = size
 
     async def made(self, amount: int) -> None:
-        """So much more has been made."""
+        """Count `amount` more; yield if the turn is over."""
         self._left -= amount
         if self._left <= 0:
             self._left = self._size

@@ -1,4 +1,4 @@
-"""Accepted requests whose clients have gone: nobody reads them here, and this gateway still answers for them."""
+"""Accepted requests whose clients have left: nobody reads them here, but this gateway remains responsible for them."""
 
 import asyncio
 
@@ -11,21 +11,21 @@ from orcastream.gateway.log import LOGGER, log_event
 
 
 class Unattended:
-    """Looks after them until they have ended: puts one that Redis lost into the queue again."""
+    """Watches these requests until they end: queues a request again if Redis lost it."""
 
     def __init__(self, redis: RedisLink, loss: LossCheck, pause_s: float) -> None:
-        """`pause_s` between two looks at all of them."""
+        """`pause_s`: pause between two checks of all of them."""
         self._redis = redis
         self._loss = loss
         self._pause_s = pause_s
         self._watches: dict[str, Watch] = {}
 
     def add(self, watch: Watch) -> None:
-        """The last reader of a request that was accepted here has gone before its end."""
+        """Add a request accepted here whose last reader has left before its end."""
         self._watches[watch.request_id] = watch
 
     async def keep_checking(self) -> None:
-        """Check all of them now and then, for ever."""
+        """Check all of them periodically, forever."""
         while True:
             await asyncio.sleep(self._pause_s)
             try:

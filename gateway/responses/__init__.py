@@ -1,1 +1,1 @@
-"""/v1/responses as routes: to ask for a response, and everything that is done with one by its id."""
+"""/v1/responses as routes: creating a response, and everything that is done with one by its id."""

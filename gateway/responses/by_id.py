@@ -1,4 +1,4 @@
-"""/v1/responses/{id}: what is done with a response by its id, at any gateway."""
+"""/v1/responses/{id}: operations on a response by its id, at any gateway."""
 
 import asyncio
 from contextlib import suppress
@@ -28,11 +28,11 @@ _MAX_NUMBER: Final = 2**31 - 1
 _MAX_ITEMS, _DEFAULT_ITEMS = 100, 20
 _INCLUDE: Final = ("include", "include[]")
 _CANCEL_S: Final = 5.0
-"""A cancelled request ends within an iteration; whoever cancelled it waits so long for that."""
+"""A canceled request ends within an iteration; this is the maximum wait for that."""
 
 
 async def retrieve(gateway: Gateway, request: Request) -> Response:
-    """GET: the response as it is now; with `stream`, its events, those after `starting_after`."""
+    """GET: the response as it is now; with `stream`, its events after `starting_after`."""
     check_query(request, "stream", "starting_after", "include_obfuscation", repeatable=_INCLUDE)
     _check_include(request)
     read_flag(request, "include_obfuscation")
@@ -51,7 +51,7 @@ async def retrieve(gateway: Gateway, request: Request) -> Response:
 
 
 async def cancel(gateway: Gateway, request: Request) -> Response:
-    """POST: cancel, and the response as it is then; one that has ended stays as it is."""
+    """POST: cancel, and return the response as it is then; one that has ended stays as it is."""
     check_query(request)
     stored = await _stored(gateway, request)
     if await cancel_found(stored.found):
@@ -60,7 +60,7 @@ async def cancel(gateway: Gateway, request: Request) -> Response:
 
 
 async def delete(gateway: Gateway, request: Request) -> Response:
-    """DELETE: cancel what runs, and forget the response; its reply, too, once it has ended."""
+    """DELETE: cancel the request if it is running, and delete the response and, once it has ended, its reply."""
     check_query(request)
     stored = await _stored(gateway, request)
     model, request_id, tenant = stored.found.model, stored.found.request_id, stored.found.origin.tenant
@@ -68,14 +68,14 @@ async def delete(gateway: Gateway, request: Request) -> Response:
         await _end_of(stored.found)
     await model.patiently(lambda link: model.responses.delete(link, request_id, tenant))
     origin = await model.origin(request_id)
-    if origin is not None and origin.request is None:  # nobody has to clean up behind its end any more
+    if origin is not None and origin.request is None:  # the reply has ended, and no worker needs it for cleaning up
         await model.patiently(lambda link: RequestQueue(link, model.keys).forget_reply(request_id))
     log_event("deleted", request=request_id)
     return _told(stored, {"id": stored.id, "object": "response", "deleted": True})
 
 
 async def input_items(gateway: Gateway, request: Request) -> Response:
-    """GET: the conversation up to the answer, a page of it."""
+    """GET: a page of the conversation up to the answer."""
     check_query(request, "after", "limit", "order", repeatable=_INCLUDE)
     _check_include(request)
     limit = read_number(request, "limit", least=1, most=_MAX_ITEMS) or _DEFAULT_ITEMS
@@ -95,7 +95,7 @@ async def input_items(gateway: Gateway, request: Request) -> Response:
 
 
 async def _stored(gateway: Gateway, request: Request) -> StoredResponse:
-    """The response that the path names; ApiError 404 where none of this tenant is kept."""
+    """Return the response that the path names. Raises ApiError 404 if this tenant has no such response."""
     found = await find_request(gateway, request)
     stored = await StoredResponse.read(found)
     if stored is None:
@@ -104,7 +104,7 @@ async def _stored(gateway: Gateway, request: Request) -> StoredResponse:
 
 
 async def _end_of(found: Found) -> None:
-    """Wait for the end of a reply, for as long as somebody who cancelled it waits."""
+    """Wait for the end of a reply, for at most `_CANCEL_S`."""
     watch = Watch(found.request_id, found.origin.tenant, found.origin.ref)
     with suppress(TimeoutError, BrokerError):
         async with asyncio.timeout(_CANCEL_S), found.model.reader.subscribe(watch) as updates:

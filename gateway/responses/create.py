@@ -35,7 +35,7 @@ from orcastream.gateway.service import Gateway
 from orcastream.schemas.errors import InvalidRequest
 
 _TURN_EVENTS: Final = 16
-"""Events that are made in one turn of the event loop; a token with its log probabilities is one."""
+"""Events made in one turn of the event loop; a token with its log probabilities is one."""
 
 
 async def create(gateway: Gateway, request: Request) -> Response:
@@ -61,7 +61,7 @@ async def create(gateway: Gateway, request: Request) -> Response:
 async def _accept(
     received: Received, options: ResponseOptions, telemetry: RequestTelemetry
 ) -> tuple[ResponseRecord, Accepted]:
-    """The request in the queue, and what is told of it; of a repeated one, what is known of the first."""
+    """Queue the request; return it with its record. A repeated request gets the record of the first."""
     model, (request,) = received.model, received.requests
     shown = model.ids.shown(request.id, request.payload.tenant)
     record = ResponseRecord.of(received.asked, shown, received.shown_model, model.redis.now_ms // 1000)
@@ -77,7 +77,10 @@ async def _accept(
 
 
 async def _record_of_first(accepted: Accepted, repeated: ResponseRecord, *, is_stored: bool) -> ResponseRecord:
-    """What is kept of the first request of an id; where that is nothing, no body that asks to be stored is like it."""
+    """Return the record of the first request with this id.
+
+    If none exists, a body that asks to be stored cannot match it.
+    """
     kept = await read_record(accepted.model, accepted.request.id)
     if kept is not None:
         return kept
@@ -86,7 +89,7 @@ async def _record_of_first(accepted: Accepted, repeated: ResponseRecord, *, is_s
 
 
 async def _in_background(gateway: Gateway, accepted: Accepted, builder: ResponseBuilder) -> Json:
-    """The response as it is now. This gateway answers for the request, though nobody reads it here."""
+    """Return the response as it is now. This gateway is responsible for the request, although nobody reads it here."""
     if accepted.is_own:
         request = accepted.request
         accepted.model.unattended.add(Watch(request.id, accepted.tenant, accepted.entry, request))
@@ -100,7 +103,7 @@ async def _in_background(gateway: Gateway, accepted: Accepted, builder: Response
 
 
 async def _whole(session: ReplySession, builder: ResponseBuilder) -> bytes:
-    """The response at its end, as JSON. ApiError where the request failed."""
+    """Return the finished response as JSON. Raises ApiError if the request failed."""
     turns = Turns(_TURN_EVENTS)
     async with aclosing(session.updates()) as updates:
         async for ready in updates:
@@ -110,11 +113,11 @@ async def _whole(session: ReplySession, builder: ResponseBuilder) -> bytes:
                 if update.terminal is not None:
                     check(update.terminal)
                     return encoded(builder.response())
-    raise unavailable("The reply broke off.")
+    raise unavailable("The reply was interrupted.")
 
 
 async def _after_previous(gateway: Gateway, asked: ApiRequest, tenant: str) -> ApiRequest:
-    """The conversation of `previous_response_id` goes on. ApiError 404 where it is not known, InvalidRequest."""
+    """Continue the conversation of `previous_response_id`. Raises ApiError 404 if it is unknown, InvalidRequest."""
     previous_id = options_of(asked).previous_response_id
     if previous_id is None:
         return asked
@@ -133,7 +136,7 @@ async def _after_previous(gateway: Gateway, asked: ApiRequest, tenant: str) -> A
 
 
 def _going_on(given: ResponseInput, earlier: Sequence[Item], output: Sequence[Json]) -> ResponseInput:
-    """What was given behind an earlier conversation and its output, which is read as if the client had sent it."""
+    """Return the input after an earlier conversation and its output, which is read as if the client had sent it."""
     return given.after([*earlier, *read_items("previous_response_id", output)])
 
 

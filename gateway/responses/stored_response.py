@@ -1,4 +1,4 @@
-"""A response that somebody asks for by its id: what is kept of its request, and its reply as far as it has come."""
+"""A response requested by its id: its request's record, and its reply so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,30 +26,30 @@ class StoredResponse:
 
     @classmethod
     async def read(cls, found: Found) -> Self | None:
-        """That of a request; None where nothing is kept of it. Raises ApiError."""
+        """Return the stored response of a request; None if it has no record. Raises ApiError."""
         record = await read_record(found.model, found.request_id)
         return None if record is None else cls(found, record)
 
     @classmethod
     def unknown(cls, found: Found) -> Self:
-        """That of a request of which nothing is kept: its reply can be read nevertheless."""
+        """Return the response of a request without a record: its reply can be read nevertheless."""
         origin = found.origin
         created_ms = found.model.redis.now_ms if origin.ref is None else origin.ref.order[0]
         return cls(found, ResponseRecord.unknown(found.shown_model, created_ms))
 
     @property
     def id(self) -> str:
-        """What its client calls it."""
+        """The client's id."""
         return self.found.model.ids.shown(self.found.request_id, self.found.origin.tenant)
 
     def builder(self) -> ResponseBuilder:
-        """What takes its reply in, from the start."""
+        """Return a new builder that takes the reply from its start."""
         return ResponseBuilder(
             self.record.shape(self.id), ReplyText(self.found.model.tokenizer, split=self.found.request_id)
         )
 
     async def now(self, offload: Offload) -> ResponseBuilder:
-        """As far as the reply has come now. Raises ApiError."""
+        """Return the builder after the reply so far. Raises ApiError."""
         model, request_id = self.found.model, self.found.request_id
         key = model.keys.reply(request_id)
         entries = await model.patiently(lambda link: link.call("XRANGE", key, "-", "+"))
@@ -71,22 +71,24 @@ class StoredResponse:
         return builder
 
     def _look_after(self) -> None:
-        """Its queue entry went before the log was read, and the log has no end: Redis may have lost it."""
+        """Watch a request whose queue entry was gone before its log was read, but whose log has no end: Redis may
+        have lost it.
+        """
         origin = self.found.origin
         self.found.model.unattended.add(Watch(self.found.request_id, origin.tenant, origin.ref))
 
 
 async def read_record(model: ServedModel, request_id: str) -> ResponseRecord | None:
-    """What is kept of a request; None where that is nothing. Raises ApiError."""
+    """Return the record of a request; None if there is none. Raises ApiError."""
     raw = await model.patiently(lambda link: model.responses.read(link, request_id))
     return None if raw is None else ResponseRecord.decode(raw)
 
 
 def _updates(request_id: str, tenant: str, entries: Sequence[Any]) -> Sequence[Update]:
-    """A log as its followers see it. ReplyConflict where it contradicts itself."""
+    """Return a log's updates as its followers see them. Raises ReplyConflict if the log contradicts itself."""
     followed = FollowedLog(Watch(request_id, tenant), "", 0.0)
     while not all(followed.take(entry) for entry in entries):
-        pass  # from its start again, once per epoch that has a hole
+        pass  # start over, once per epoch that has a hole
     if followed.state.failure is not None:
         raise followed.state.failure
     return followed.state.updates

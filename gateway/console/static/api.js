@@ -7,7 +7,7 @@ let asking = null;
 
 const address = (path) => new URL(`..${path}`, import.meta.url);
 
-/** What the gateway answered instead: `status`, and OpenAI's `code` and `message`. */
+/** The gateway's error response: `status`, and OpenAI's `code` and `message`. */
 export class Refused extends Error {
   constructor(status, error, retryAfter) {
     super(error?.message ?? `status ${status}`);
@@ -15,7 +15,7 @@ export class Refused extends Error {
   }
 }
 
-/** Fetch; asks for the key where there has to be one. Throws Refused, or TypeError where nobody answers. */
+/** Fetch; asks for the key if one is required. Throws Refused, or TypeError if nobody answers. */
 export async function call(path, { headers = {}, ...options } = {}) {
   for (;;) {
     const used = key;
@@ -31,7 +31,7 @@ export async function call(path, { headers = {}, ...options } = {}) {
 export const post = (path, body, options = {}) =>
   call(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), ...options });
 
-/** One dialog, however many wait for it. */
+/** One dialog, however many calls wait for it. */
 function askForKey(wasWrong) {
   asking ??= new Promise((done) => {
     const dialog = $("key");
@@ -49,7 +49,7 @@ function askForKey(wasWrong) {
   return asking;
 }
 
-/** The events of a response: `{ id, data, comment }`; ends when the response does, throws when it breaks off. */
+/** The events of a response: `{ id, data, comment }`; ends when the response does, throws when it is interrupted. */
 export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -78,7 +78,7 @@ export async function* events(response) {
   }
 }
 
-/** A browser opens six connections to one server: so many streams at a time, in turns, those with `isUrgent` first. */
+/** A browser opens at most six connections to one server, so streams take turns, those with `isUrgent` first. */
 export class Turns {
   #free = 4;
   #waiting = [];
@@ -95,11 +95,11 @@ export class Turns {
     else this.#free += 1;
   }
 
-  /** Whether somebody waits for whom one who has had a turn for `ms` should make way. */
+  /** Whether a stream that has had its turn for `ms` should make way for a waiting one. */
   presses(ms) { return this.#waiting.length > 0 && (ms > 400 || this.#waiting.some(({ who }) => who.isUrgent)); }
 }
 
-/** Wait before trying something again: longer each time, and never quite as long as others. */
+/** Pauses between retries: longer each time, with jitter. */
 export class BackOff {
   #ms = 400;
   succeeded() { this.#ms = 400; }

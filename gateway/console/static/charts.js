@@ -5,7 +5,7 @@ import { draw, make, quantile } from "./dom.js";
 const [HEIGHT, SECONDS] = [84, 60];
 const CLASSES = ["realtime", "high", "normal", "low"];
 
-/** A frame with a title, a legend, an axis whose end is a round number, and what `paint` puts into it. */
+/** A frame with a title, a legend, an axis up to a round number, and the shapes that `parts` returns. */
 class Chart {
   constructor(folder, title, unit, legend) {
     this.unit = unit;
@@ -43,7 +43,7 @@ export class Charts {
     this.#history = history;
     this.#queue = new Chart(folder, "Queue depth", "requests", CLASSES.map((name) => [name, name]));
     this.#ttft = new Chart(folder, "Time to first token", "ms", [["each request", "weak"], ["median", "strong"]]);
-    this.#tbt = new Chart(folder, "Time between tokens", "ms", [["median", "strong"], ["99 of 100", "weak"]]);
+    this.#tbt = new Chart(folder, "Time between tokens", "ms", [["median", "strong"], ["p99", "weak"]]);
   }
 
   draw() {
@@ -53,7 +53,7 @@ export class Charts {
     this.#drawBetween(recent.filter((second) => second.tbt.length));
   }
 
-  /** Classes on top of each other, waiting and running. */
+  /** Waiting and running requests, stacked by class. */
   #drawQueue() {
     const { queue, now } = this.#history;
     const points = queue.map(({ at, lengths }) => ({ age: (now - at) / 1000, lengths })).filter(({ age }) => age <= SECONDS);

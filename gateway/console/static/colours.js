@@ -1,4 +1,4 @@
-// Colours: those of the page as canvases need them, and one for each request.
+// Colors: the page's colors in a form for canvases, and one color per request.
 
 const HUES = [255, 48, 150, 322, 95, 205, 18, 180, 290, 70, 125, 350];
 const REMEMBERED = 2000;
@@ -9,7 +9,7 @@ let next = 0;
 let isDark = false;
 export const theme = {};
 
-/** Read the page's colours again, when light and dark have changed places. */
+/** Reread the page's colors after a switch between light and dark. */
 export function readTheme() {
   const probe = document.createElement("span");
   document.body.append(probe);
@@ -22,7 +22,7 @@ export function readTheme() {
   isDark = chosen ? chosen === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-/** Toggle, then tell `changed`; also when the system changes its mind. */
+/** Toggle and call `changed` on a click, or when the system's mode changes. */
 export function watchTheme(button, changed) {
   const update = () => { readTheme(); changed(); };
   button.addEventListener("click", () => {
@@ -41,7 +41,7 @@ function hue(key) {
   return places.get(key);
 }
 
-/** The colours of a request, which keeps them wherever it runs: of a prefill chunk, of decode tokens, of text on those. */
+/** The colors of a request, the same wherever it runs: of a prefill chunk, of decode tokens, of text on those. */
 export function coloursOf(key) {
   const h = hue(key);
   return isDark

@@ -1,4 +1,4 @@
-// Small helpers around the document. Nothing here, or anywhere else, makes elements of text.
+// Small helpers for the document. Nothing here, or anywhere else, parses text into elements.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -19,7 +19,7 @@ export function draw(tag, attributes = {}, text = "") {
   return element;
 }
 
-/** A canvas as large as it is shown, `height` CSS pixels high, cleared; its context counts in CSS pixels. */
+/** Resize a canvas to its displayed size, `height` CSS pixels high, and clear it; its context uses CSS pixels. */
 export function fit(canvas, height) {
   const ratio = window.devicePixelRatio || 1;
   if (canvas.style.height !== `${height}px`) canvas.style.height = `${height}px`;
@@ -32,7 +32,7 @@ export function fit(canvas, height) {
   return { context, width };
 }
 
-/** The value below which a share of the sorted copy of `values` lies; NaN of none. */
+/** The value below which a share of the sorted copy of `values` lies; NaN if empty. */
 export function quantile(values, share) {
   if (!values.length) return NaN;
   const sorted = Float64Array.from(values).sort();

@@ -1,10 +1,10 @@
-// What the workers did in the last two minutes, put together from their entries.
+// What the workers did in the last two minutes, assembled from their entries.
 
 import { quantile } from "./dom.js";
 
 export const KEPT_MS = 120_000;
 const SECONDS = 60;
-const TOGETHER_MS = 25; // decode steps farther apart than that are drawn apart
+const TOGETHER_MS = 25; // decode steps farther apart than this are drawn separately
 const LOST_MS = 3500;
 
 /** One request in one place: runs of prefill chunks and of decode tokens, by the server's clock in milliseconds. */
@@ -31,7 +31,7 @@ class WorkerHistory {
     Object.assign(this, { name, label: `worker ${number}`, bars: new Map(), busy: [], stats: null, gone: false });
   }
 
-  /** Rows to draw: those that were in use in what is kept. */
+  /** Number of rows to draw: up to the highest place used in the kept history. */
   get rows() {
     let most = Math.min(4, this.stats?.num_places ?? 4) - 1;
     for (const bar of this.bars.values()) most = Math.max(most, bar.stay.place);
@@ -50,12 +50,12 @@ export class History {
   seconds = new Map(); // by second: { ttft, tbt, prefill, decode }
   queue = []; // by second: { at, lengths }
   queueNow = null;
-  offset = null; // server's clock less performance.now()
-  ended = () => {}; // told of the id of each request that has ended
+  offset = null; // server's clock minus performance.now()
+  ended = () => {}; // called with the id of each request that has ended
   #numbers = 0;
   #lastEntry = "";
 
-  /** The newest entry that was taken: where to go on. */
+  /** The newest entry taken: where to resume. */
   get lastEntry() { return this.#lastEntry; }
 
   get now() { return performance.now() + (this.offset ?? 0); }
@@ -66,7 +66,7 @@ export class History {
     if (entryId) this.#lastEntry = entryId;
     let worker = this.workers.get(message.worker);
     if (!worker) this.workers.set(message.worker, (worker = new WorkerHistory(message.worker, ++this.#numbers)));
-    if (worker.stats && worker.stats.sent_ms >= message.sent_ms) return; // told before the connection broke
+    if (worker.stats && worker.stats.sent_ms >= message.sent_ms) return; // received before the connection broke
     worker.stats = message;
     worker.gone = false;
     this.#setClock(message.sent_ms);
@@ -75,7 +75,7 @@ export class History {
       this.#iteration(worker, message.sent_ms + begin, took, message.batches[number], bars);
     }
     const told = new Set(bars);
-    for (const bar of worker.bars.values()) if (bar.left === null && !told.has(bar)) bar.left = bar.end; // unseen
+    for (const bar of worker.bars.values()) if (bar.left === null && !told.has(bar)) bar.left = bar.end; // its end was not seen
     this.#forget();
   }
 
@@ -87,7 +87,7 @@ export class History {
     }
     if (!bar.counted && stay.first_ms !== null) {
       bar.counted = true;
-      const isHere = stay.first_ms >= stay.joined_ms; // not before a preemption, nor before anybody watched
+      const isHere = stay.first_ms >= stay.joined_ms; // neither before a preemption nor before anybody watched
       if (isHere && !stay.continued) this.#second(stay.first_ms).ttft.push(stay.first_ms - stay.arrived_ms);
     }
     bar.stay = stay;
@@ -96,7 +96,7 @@ export class History {
     return bar;
   }
 
-  /** The bar of the same request at another worker, which this one goes on from. */
+  /** The bar of the same request at another worker, which this one continues. */
   #before(bar) {
     let found = null;
     for (const worker of this.workers.values()) {
@@ -132,7 +132,7 @@ export class History {
     return this.seconds.get(number);
   }
 
-  /** The fastest way of an entry tells most of the offset of the clocks; it may drift. */
+  /** The fastest entry gives the best estimate of the clocks' offset; the offset may drift. */
   #setClock(sentMs) {
     const offset = sentMs - performance.now();
     this.offset = this.offset === null ? offset : Math.max(offset, this.offset - 0.05);
@@ -167,12 +167,12 @@ export class History {
     for (const number of this.seconds.keys()) if (number < before / 1000) this.seconds.delete(number);
   }
 
-  /** Who is in a batch now. */
+  /** The bars that are in a batch now. */
   get present() {
     return [...this.workers.values()].flatMap((worker) => [...worker.bars.values()].filter((bar) => bar.left === null));
   }
 
-  /** The last `seconds`, the oldest first: `{ age, ...sums }`, empty ones left out. */
+  /** The last `seconds`, the oldest first: `{ age, ...sums }`, without empty ones. */
   recent(seconds = SECONDS) {
     const last = Math.floor(this.now / 1000);
     return [...this.seconds].filter(([at]) => at > last - seconds && at <= last)

@@ -1,4 +1,4 @@
-// Puts the page together: one feed, and what is drawn of it.
+// Puts the page together: one feed, and everything drawn from it.
 
 import { BackOff, call, events, post } from "./api.js";
 import { BlockMaps } from "./blocks.js";
@@ -25,7 +25,7 @@ function tell(state, text) {
   $("status").textContent = text;
 }
 
-/** The model's name, which needs the key where there is one; then the feed, for ever. */
+/** Fetch the model's name (with the key, if keys are required), then follow the feed, forever. */
 async function run() {
   const backOff = new BackOff();
   for (;;) {
@@ -36,7 +36,7 @@ async function run() {
       await follow(backOff);
       tell("connecting", "reconnecting");
     } catch (error) {
-      tell("away", error.status === 429 ? "too many watch" : "reconnecting");
+      tell("away", error.status === 429 ? "too many viewers" : "reconnecting");
     }
     await backOff.failed();
   }
@@ -54,7 +54,7 @@ async function follow(backOff) {
       if (data === undefined) continue;
       const message = JSON.parse(data);
       if (message.type === "unavailable") {
-        tell("away", "Redis is away");
+        tell("away", "Redis is unavailable");
         continue;
       }
       backOff.succeeded();
@@ -81,8 +81,8 @@ function drawPolicy() {
     select.replaceChildren(...shown.map((name) => make("option", { value: name }, name)));
   }
   select.disabled = !policies.length;
-  select.title = policies.length ? "Switch all workers; static is request-level batching" : "Workers obey where allow_policy_switch is on";
-  if (current.length === 1 && document.activeElement !== select) select.value = current[0]; // nobody is choosing
+  select.title = policies.length ? "Switch all workers; static is request-level batching" : "Workers allow switching if allow_policy_switch is on";
+  if (current.length === 1 && document.activeElement !== select) select.value = current[0]; // unless somebody is choosing
 }
 
 $("policy").addEventListener("change", async ({ target }) => {
@@ -96,7 +96,7 @@ $("policy").addEventListener("change", async ({ target }) => {
   switching = false;
 });
 
-// -- what is drawn often, and what is not -----------------------------------------------------------------------
+// -- drawing, often and less often -----------------------------------------------------------------------------
 
 const number = (value, digits = 0) => (Number.isFinite(value) ? value.toLocaleString("en", { maximumFractionDigits: digits }) : "–");
 
@@ -144,7 +144,7 @@ function drawOften() {
   else requestAnimationFrame(drawOften);
 }
 
-// -- hands -------------------------------------------------------------------------------------------------------
+// -- controls ----------------------------------------------------------------------------------------------------
 
 function zoom(step) {
   timeline.zoom(step);
@@ -154,7 +154,7 @@ function zoom(step) {
 function pause() {
   timeline.pause();
   $("pause").setAttribute("aria-pressed", String(timeline.isPaused));
-  $("pause").textContent = timeline.isPaused ? "Go on" : "Pause";
+  $("pause").textContent = timeline.isPaused ? "Resume" : "Pause";
 }
 
 const KEYS = { "+": () => zoom(-1), "=": () => zoom(-1), "-": () => zoom(1), " ": pause, ArrowLeft: () => timeline.pan(-0.1), ArrowRight: () => timeline.pan(0.1) };

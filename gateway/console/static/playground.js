@@ -1,4 +1,4 @@
-// The playground: several prompts at once over the gateway's own API, each answer told once however often a line breaks.
+// The playground: sends several prompts at once over the gateway's API; each answer is complete despite broken connections.
 
 import { BackOff, Refused, Turns, call, events, post } from "./api.js";
 import { coloursOf } from "./colours.js";
@@ -19,7 +19,7 @@ const ANY = [
 
 const newId = () => `console-${[...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
 
-/** The key by which the feed knows a request of this id: the begin of its SHA-256; the id itself where that cannot be. */
+/** The feed's key of the request with this id: the start of the id's SHA-256; null if that cannot be computed. */
 async function keyOf(id) {
   if (!crypto.subtle) return null;
   const hash = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(id));
@@ -30,21 +30,21 @@ async function keyOf(id) {
 class Answer {
   text = ""; tokens = 0; state = "waiting"; error = null; workers = []; asked = performance.now(); first = null; last = null;
   id = null; // the service's, once it has accepted the request
-  hasEnded = false; // at the service; what it said may still have to be read
+  hasEnded = false; // at the service; its last events may still be unread
   #ownId = newId();
   #lastEvent = ""; #stopped = false; #cancelling = false;
 
-  /** `changed` is told of everything, `accepted` of the id. */
+  /** `changed` is called on every change, `accepted` once the id is known. */
   constructor(prompt, changed, accepted) {
     Object.assign(this, { prompt, changed, accepted });
   }
 
   get isOpen() { return !["done", "failed", "cancelled"].includes(this.state); }
 
-  /** It has not been asked yet, or is read in a moment. */
+  /** It has not been sent yet, or its remaining events are read quickly. */
   get isUrgent() { return this.id === null || this.hasEnded; }
 
-  /** Ask, and follow in turns; after a break go on behind the last event, at whichever gateway answers. */
+  /** Send the prompt and read in turns; after an interruption resume after the last event, at whichever gateway answers. */
   async run(body) {
     const backOff = new BackOff();
     while (this.isOpen) {
@@ -71,7 +71,7 @@ class Answer {
         backOff.succeeded();
         this.#take(event);
       }
-      if (this.isOpen) throw new TypeError("the stream broke off");
+      if (this.isOpen) throw new TypeError("the stream was interrupted");
     } catch (error) {
       if (!stop.signal.aborted) throw error;
     } finally {
@@ -99,7 +99,7 @@ class Answer {
     await backOff.failed(1000 * (error.retryAfter ?? 0));
   }
 
-  /** `isLast`: the page is being left. */
+  /** `isLast`: the page is closing. */
   async cancel(isLast = false) {
     if (!this.isOpen || this.#cancelling) return;
     this.#stopped = true;
@@ -163,7 +163,7 @@ export class Playground {
     setInterval(() => this.#keepBusy(), 250);
   }
 
-  /** What this page asked with that id, if it did. */
+  /** The prompt that this page sent with that id, if any. */
   promptOf = (id) => this.#byId.get(id)?.prompt;
 
   get #examples() { return /demo/.test(this.#model ?? "") ? DEMO : ANY; }
@@ -180,13 +180,13 @@ export class Playground {
     prompts.forEach((prompt) => this.#ask(prompt));
   }
 
-  /** The service has no more to say on the request of that id. */
+  /** The request of that id has ended at the service. */
   ended = (id) => {
     const answer = this.#byId.get(id);
     if (answer) answer.hasEnded = true;
   };
 
-  /** Random examples, so many at a time, begun at different moments: the batch never stands still. */
+  /** Keep the set number of random examples running, started at different times, so that the batch never idles. */
   #keepBusy() {
     const missing = Math.min(64, $("load").valueAsNumber || 0) - this.#open.filter((answer) => !answer.hasEnded).length;
     if (missing <= 0 || !this.#model) return;
@@ -228,7 +228,7 @@ export class Playground {
     this.#dirty.delete(answer);
   }
 
-  /** Bring the page up to date with what has come. */
+  /** Update the page with all changes. */
   draw() {
     for (const answer of this.#dirty) if (this.#answers.has(answer)) this.#drawOne(answer);
     this.#dirty.clear();

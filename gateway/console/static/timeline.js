@@ -3,11 +3,11 @@
 import { coloursOf, theme } from "./colours.js";
 import { clamp, fit, isSmall } from "./dom.js";
 
-const LAG_MS = 650; // entries come four times a second: what is newer is not all there yet
+const LAG_MS = 650; // entries come four times a second, so newer data is incomplete
 const SPANS_S = [1, 2, 5, 10, 20, 30, 60];
 const [HEAD, AXIS, GAP] = [24, 22, 10];
 const SYMBOL = { finished: "●", withdrawn: "✕", preempted: "↯", lost: "✕" };
-const WORDS = { finished: "finished", withdrawn: "taken out: cancelled, overdue or at a stop string", preempted: "preempted", lost: "its worker is gone" };
+const WORDS = { finished: "finished", withdrawn: "removed: canceled, expired, or ended by a stop string", preempted: "preempted", lost: "its worker is gone" };
 
 export class Timeline {
   #history; #canvas; #labelOf;
@@ -16,7 +16,7 @@ export class Timeline {
   #layout = [];
   #drawn = [];
 
-  /** `labelOf` gives the text of a request's prompt where it is known here. */
+  /** `labelOf` returns the text of a request's prompt, if this page knows it. */
   constructor(canvas, history, labelOf) {
     this.#history = history;
     this.#canvas = canvas;
@@ -30,7 +30,7 @@ export class Timeline {
 
   pause() { this.#frozenAt = this.isPaused ? null : this.#head; }
 
-  /** While it is paused: look back, or forward again. */
+  /** While paused, scroll back or forward. */
   pan(share) {
     if (this.isPaused) this.#frozenAt = Math.min(this.#head, this.#frozenAt + share * this.seconds * 1000);
   }
@@ -90,14 +90,14 @@ export class Timeline {
     const begin = context.measureText(worker.label).width + 8;
     context.font = "12px system-ui, sans-serif";
     context.fillStyle = worker.gone ? theme.bad : theme.soft;
-    const more = stats.waiting ? `, ${stats.waiting} wait in its engine` : "";
+    const more = stats.waiting ? `, ${stats.waiting} waiting in its engine` : "";
     const about = worker.gone ? "is gone" : `${stats.policy}, ${stats.num_places} places${more}`;
     context.fillText(about, begin, top - 12, width - begin);
     for (let place = 0; place < worker.rows; place++) this.#background(context, view, worker, place, top + place * row, row);
     for (const bar of worker.bars.values()) this.#bar(context, view, bar, top + bar.stay.place * row, row);
   }
 
-  /** Where the engine computed and nobody was in this place, a gap shows. */
+  /** Draw a gap where the engine computed while this place was empty. */
   #background(context, view, worker, place, y, row) {
     context.fillStyle = theme.faint;
     context.fillRect(view.left, y + 1, view.right - view.left, row - 2);
@@ -122,7 +122,7 @@ export class Timeline {
     context.beginPath();
     context.roundRect(x0, top, x1 - x0, height, [from >= view.left ? 4 : 0, to <= view.right ? 4 : 0, to <= view.right ? 4 : 0, from >= view.left ? 4 : 0]);
     context.clip();
-    context.fillStyle = colours.decode; // in the batch, and not in an iteration: a thin line
+    context.fillStyle = colours.decode; // in the batch, but not in an iteration: a thin line
     context.fillRect(x0, top + height * 0.38, x1 - x0, height * 0.24);
     for (const run of bar.runs) this.#run(context, view, run, colours, top, height);
     this.#label(context, bar, colours, x0, x1, top, height);
@@ -138,7 +138,7 @@ export class Timeline {
     context.fillRect(x0, top, Math.max(1, x1 - x0), height);
     if (!run.isDecode) {
       context.fillStyle = theme.card;
-      context.fillRect(x1 - 1, top, 1, height); // chunks of one prompt are told apart
+      context.fillRect(x1 - 1, top, 1, height); // separates the chunks of one prompt
     } else if (run.marks.length && (x1 - x0) / (run.marks.length + 1) >= 3.5) {
       context.fillStyle = colours.edge;
       for (const mark of run.marks) context.fillRect(view.x(mark) - 0.5, top, 1, height);
@@ -167,7 +167,7 @@ export class Timeline {
     context.fillText(SYMBOL[bar.why] ?? "", x + 3, y + row / 2 + 0.5);
   }
 
-  /** From where a request stood at the worker before to where it goes on. */
+  /** Draw a line from where a request stopped at the previous worker to where it continues. */
   #takeovers(context, view, { worker, top, row }) {
     for (const bar of worker.bars.values()) {
       if (!bar.stay.continued) continue;
@@ -192,7 +192,7 @@ export class Timeline {
     }
   }
 
-  /** What is at a point of the canvas, in words; null: nothing. */
+  /** Describe what is at a point of the canvas; null if nothing. */
   at(x, y) {
     const found = this.#drawn.findLast((one) => x >= one.x0 && x <= one.x1 && y >= one.y0 && y <= one.y1);
     if (!found) return null;
@@ -204,16 +204,16 @@ export class Timeline {
       `output ${stay.output_tokens} tokens`,
     ];
     if (stay.first_ms !== null && !stay.continued) lines.push(`first token after ${Math.round(stay.first_ms - stay.arrived_ms)} ms`);
-    if (stay.continued) lines.push("taken over at the token where it stood");
+    if (stay.continued) lines.push("taken over, continued at the next token");
     if (left !== null) lines.push(WORDS[why] ?? why);
     return lines.join("\n");
   }
 
-  /** The picture in a sentence or two. */
+  /** Describe the picture in a sentence or two. */
   describe() {
     return this.#layout.map(({ worker }) => {
       const present = [...worker.bars.values()].filter((bar) => bar.left === null).length;
       return `${worker.label}: ${worker.gone ? "gone" : `${present} of ${worker.stats.num_places} places taken, policy ${worker.stats.policy}`}`;
-    }).join("; ") || "No worker has told anything yet";
+    }).join("; ") || "No worker has reported yet";
   }
 }

@@ -1,4 +1,4 @@
-"""Which events of a response a client has, that reads on behind them."""
+"""Which events of a response a resuming client already has."""
 
 from orcastream.broker.errors import ReplyConflict
 from orcastream.gateway.openai.responses.builder import NumberedEvent
@@ -6,9 +6,9 @@ from orcastream.gateway.replies.delivered import Delivered
 
 
 class Behind:
-    """Lets pass what comes after the last event that the client has.
+    """Passes the events after the last one that the client has.
 
-    That is named by its number, or by its event id, which tells in addition what was delivered.
+    That event is given by its number, or by its event id, which also says what was delivered.
     """
 
     def __init__(self, *, number: int = -1, delivered: Delivered | None = None) -> None:
@@ -17,7 +17,7 @@ class Behind:
         self._reached = delivered is None and number < 0
 
     def is_new(self, event: NumberedEvent) -> bool:
-        """Whether the client lacks the event. ReplyConflict where it was delivered something else."""
+        """Whether the client lacks the event. Raises ReplyConflict if something else was delivered to it."""
         if self._reached:
             return True
         if self._delivered is None:
@@ -25,13 +25,13 @@ class Behind:
         elif event.event_id is not None:
             self._reached = event.event_id == str(self._delivered)
             if not self._reached and _is_beyond(event.event_id, self._delivered):
-                raise ReplyConflict(f"what the client was given ({self._delivered}) is not what the log says")
+                raise ReplyConflict(f"the content delivered to the client ({self._delivered}) does not match the log")
         return False
 
     def check_reached(self) -> None:
-        """The response has ended: ReplyConflict where the client has more than there is."""
+        """Check at the end of the response. Raises ReplyConflict if the client has more than exists."""
         if not self._reached:
-            raise ReplyConflict("the response ended before what the client was given")
+            raise ReplyConflict("the response ended before the position that the client has")
 
 
 def _is_beyond(event_id: str, delivered: Delivered) -> bool:

@@ -1,4 +1,4 @@
-"""A response as its reply comes: the events that tell of it, numbered, and all that there is so far."""
+"""A response as its reply arrives: its numbered events, and its content so far."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -20,7 +20,7 @@ _ENDS = {
     Status.FAILED: "response.failed",
     Status.CANCELLED: "response.failed",
 }
-"""OpenAI has no event for a response that was cancelled: its status tells."""
+"""OpenAI has no event for a canceled response: its status tells."""
 
 
 class NumberedEvent(NamedTuple):
@@ -33,9 +33,9 @@ class NumberedEvent(NamedTuple):
 
 
 class ResponseBuilder:
-    """Takes in a reply from its start.
+    """Builds a response from its reply, from the start.
 
-    Each token that brings text is an event, however the log was written or read; so the events and their numbers are a
+    Each token that adds text is an event, however the log was written or read; so the events and their numbers are a
     function of the reply alone, the same for every reader.
     """
 
@@ -45,36 +45,39 @@ class ResponseBuilder:
         self._text = text
         self._items: list[OutputItem] = []
         self._logprobs: list[TokenLogprob] = []
-        """Those of tokens that have brought nothing yet."""
+        """Log probabilities of tokens that have not added text yet."""
         self._thought_until: str | None = None
-        """The event id at which the thinking is over, or as far as it has come."""
+        """The event id up to which there was reasoning so far."""
         self._terminal: Terminal | None = None
         self._next_number = 0
 
     @property
     def num_events(self) -> int:
-        """Events so far."""
+        """Number of events so far."""
         return self._next_number
 
     @property
     def has_ended(self) -> bool:
-        """Whether there will be no more."""
+        """Whether there will be no more events."""
         return self._terminal is not None
 
     def response(self) -> Json:
-        """The response with its output so far."""
+        """Return the response with its output so far."""
         return self.shape.written(self.status, self.output(), self._terminal, self._num_reasoning_tokens())
 
     def output(self) -> list[Json]:
-        """The output so far."""
+        """Return the output so far."""
         return [item.json() for item in self._items]
 
     def begin(self) -> NumberedEvent:
-        """The first event, which needs nothing of the reply."""
+        """Return the first event, which needs nothing of the reply."""
         return self._numbered(Told("response.created", {"response": self.shape.written(self.shape.first_status)}))
 
     def take(self, update: Update) -> Iterator[NumberedEvent]:
-        """The events of an update; those of a failed request, too. ReplyConflict as `ReplyText.take`."""
+        """Yield the events of an update, including those of a failed request.
+
+        Raises ReplyConflict as `ReplyText.take` does.
+        """
         for told in self._told(update):
             yield self._numbered(told)
 
@@ -90,7 +93,7 @@ class ResponseBuilder:
             yield from self._end(update.terminal)
 
     def _add(self, parts: Sequence[Part], event_id: str | None) -> Iterator[Told]:
-        """More of the output; the last event is the one that tells the place."""
+        """Add to the output; the last event carries the event id."""
         if any(isinstance(part, Reasoning) for part in parts):
             self._thought_until = event_id
         told = [one for part in parts for one in self._add_part(part)]
@@ -99,7 +102,7 @@ class ResponseBuilder:
         yield told[-1]._replace(event_id=event_id)
 
     def _add_part(self, part: Part) -> Iterator[Told]:
-        """More of the last item, or the next one."""
+        """Add to the last item, or begin the next one."""
         item = self._items[-1] if self._items else None
         if isinstance(part, Call):
             yield from self._opened(CallItem(self._next_id("fc"), len(self._items), part))
@@ -121,13 +124,13 @@ class ResponseBuilder:
         return self.shape.item_id(kind, len(self._items))
 
     def _opened(self, item: OutputItem) -> Iterator[Told]:
-        """The next item begins, and ends the one before."""
+        """Begin the next item, ending the previous one."""
         yield from self._last_closed(Status.COMPLETED)
         self._items.append(item)
         yield from item.opened()
 
     def _last_closed(self, status: Status) -> Iterator[Told]:
-        """The last item ends, if it has not. A call that is whole has: another one was cut."""
+        """End the last item, if it is open. A complete call is already closed, so an open one was cut."""
         if self._items and self._items[-1].is_open:
             is_cut = isinstance(self._items[-1], CallItem)
             yield from self._items[-1].closed(Status.INCOMPLETE if is_cut else status)
@@ -147,7 +150,7 @@ class ResponseBuilder:
         yield Told(_ENDS[self.status], {"response": self.response()})
 
     def _last_logprobs(self, item: OutputItem) -> Iterator[Told]:
-        """Those of tokens behind the text that brought none, such as the end token."""
+        """Add log probabilities of tokens after the text that added none, such as the end token."""
         if self._logprobs and isinstance(item, MessageItem):
             yield item.add("", self._logprobs)
 
@@ -161,7 +164,7 @@ class ResponseBuilder:
 
 
 def _added_to(item: OutputItem | None, arguments: Arguments) -> Iterator[Told]:
-    """The item is the call that they belong to, which ends with the last of them."""
+    """Add arguments to the call, which ends with the last of them."""
     if isinstance(item, CallItem):
         yield item.add(arguments.text)
         if arguments.is_last:
@@ -169,7 +172,7 @@ def _added_to(item: OutputItem | None, arguments: Arguments) -> Iterator[Told]:
 
 
 def _by_token(update: Update) -> Update:
-    """The same, each token a run of its own."""
+    """Return the update with a separate run for each token."""
     if all(len(run.tokens) == 1 for run in update.runs):
         return update
     return update._replace(runs=tuple(single for run in update.runs for single in _singles(run)))

@@ -1,4 +1,4 @@
-"""/v1/responses: a conversation goes on, and its response can be asked for by its id."""
+"""/v1/responses: continues a conversation; the response can be retrieved by its id."""
 
 from types import MappingProxyType
 from typing import Any, Final
@@ -22,7 +22,7 @@ _REASONING: Final[dict[str, tuple[Any, ...]]] = {
     "mode": (None, "standard"),
     "summary": (None,),
 }
-"""Of `reasoning`, besides the effort: what asks for nothing."""
+"""Members of `reasoning` except the effort, with their values that have no effect."""
 _VERBOSITIES: Final = (None, "medium")
 
 
@@ -62,7 +62,7 @@ class Responses(GenerationEndpoint):
     options = ResponseOptions
 
     def take_prompts(self, body: Body) -> list[Prompt]:
-        """Instructions and input as one conversation."""
+        """Take instructions and input as one conversation."""
         body.names["messages"] = self.prompt_name
         instructions = body.get("instructions")
         if instructions is not None:
@@ -74,16 +74,16 @@ class Responses(GenerationEndpoint):
         return [ResponseInput.of(items, instructions, kwargs, read_tools(body, is_flat=True))]
 
     def take_parameters(self, body: Body) -> Json:
-        """What has another name or place than in the payload; all of it stays in the options."""
+        """Take parameters that have another name or place in the payload; all of them stay in the options."""
         _read_text(body)
         return _max_tokens(body) | _logprobs(body) | _on_disconnect(body)
 
     def prompt_schema(self) -> Json:
-        """Text, or items."""
+        """Return the schema: text, or items."""
         return input_schema()
 
     def own_schemas(self, common: Json) -> Json:
-        """The forms of what the options leave open."""
+        """Return the schemas of parameters that the options leave open."""
         verbosity = {"enum": list(_VERBOSITIES), "description": "Not implemented."}
         return {
             "chat_template_kwargs": TEMPLATE_KWARGS_SCHEMA,
@@ -125,7 +125,7 @@ def _logprobs(body: Body) -> Json:
 
 
 def _on_disconnect(body: Body) -> Json:
-    """A client that does not wait cannot leave."""
+    """Set `continue` for background requests: a client that does not wait cannot leave."""
     if body.get("background") is not True:
         return {}
     asked = body.get("on_disconnect", "continue")
@@ -135,7 +135,7 @@ def _on_disconnect(body: Body) -> Json:
 
 
 def _effort(body: Body) -> object:
-    """What `reasoning` says of the effort; nothing else of it is implemented."""
+    """Return the effort in `reasoning`; its other members are not implemented."""
     value = body.get("reasoning", {})
     if not isinstance(value, dict):
         raise InvalidRequest("reasoning", value, "an object with an effort")
@@ -151,7 +151,7 @@ def _effort(body: Body) -> object:
 
 
 def _read_text(body: Body) -> None:
-    """`text`: the format as a constraint."""
+    """Read `text`: the format becomes a constraint."""
     body.names["response_format"] = "text.format"
     value = body.get("text", {})
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What each kind of input item says, checked, and reduced to what is kept of it."""
+"""The kinds of input items: checked, and reduced to the fields that are kept."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -13,16 +13,16 @@ from orcastream.schemas.errors import InvalidRequest
 ROLES: Final = ("system", "developer", "user", "assistant")
 PHASES: Final = ("commentary", "final_answer")
 INCOMPLETE: Final = "incomplete"
-"""The status of what was cut."""
+"""The status of an item that was cut."""
 _OF_ALL: Final = ("type", "id", "status")
 _CALL_EXTRAS: Final = frozenset({"async", "caller", "namespace"})
 _RESULT_EXTRAS: Final = frozenset({"caller", "name", "namespace"})
 _REASONING_EXTRAS: Final = frozenset({"encrypted_content", "summary"})
-"""Names that are not implemented: they may be there empty, as clients send an output back."""
+"""Names that are not implemented: allowed if empty, since clients send outputs back with them."""
 
 
 def user_message(text: str) -> Json:
-    """The item that a text alone stands for."""
+    """Return the item for a plain text."""
     return _message("user", [text])
 
 
@@ -37,7 +37,7 @@ def _read_message(field: str, value: Json) -> Json:
 
 
 def _read_call(field: str, value: Json) -> Json:
-    """One that was cut, or is not shown, is incomplete, whatever its client says, which may say nothing."""
+    """Read a call. One that was cut, or cannot be shown, is incomplete, whatever status its client sends, if any."""
     check_names(field, value, (*_OF_ALL, "call_id", "name", "arguments"), _CALL_EXTRAS)
     arguments = value.get("arguments")
     is_cut = read_arguments(f"{field}.arguments", arguments) is None
@@ -56,7 +56,7 @@ def _read_result(field: str, value: Json) -> Json:
 
 
 def _read_reasoning(field: str, value: Json) -> Json:
-    """Thinking that was not told comes without content."""
+    """Read reasoning; it may come without content, if the client never received it."""
     check_names(field, value, (*_OF_ALL, "content"), _REASONING_EXTRAS)
     content = value.get("content") or []
     texts = read_texts(f"{field}.content", content, REASONING_PARTS) if content else []
@@ -79,4 +79,7 @@ READERS: Final[Mapping[str, Callable[[str, Json], Json]]] = MappingProxyType(
         "function_call_output": _read_result,
     }
 )
-"""By the type of an item: from its place and itself to its own fields; InvalidRequest naming what is wrong."""
+"""Readers by item type: from the item's path and value to its own fields.
+
+They raise InvalidRequest naming the defect.
+"""

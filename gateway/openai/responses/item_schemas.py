@@ -12,7 +12,7 @@ _CALL_ID: Json = {"type": "string", "minLength": 1, "maxLength": MAX_CALL_ID_LEN
 
 
 def input_schema() -> Json:
-    """Text, or an array of items."""
+    """Return the schema: text, or an array of items."""
     return {
         "anyOf": [
             _TEXT,
@@ -26,7 +26,7 @@ def _items() -> list[Json]:
     message = {"role": {"enum": list(ROLES)}, "content": _texts(MESSAGE_PARTS), "phase": phase}
     call = {"call_id": _CALL_ID, "name": {"type": "string", "minLength": 1}, "arguments": _TEXT}
     result = {"call_id": _CALL_ID, "output": _texts(RESULT_PARTS)}
-    thought = {**_texts(REASONING_PARTS), "description": "What it thought, for templates that read it."}
+    thought = {**_texts(REASONING_PARTS), "description": "The model's reasoning, for templates that read it."}
     return [
         _item("message", message, ["role", "content"]),
         _item("function_call", call, ["type", *call]),

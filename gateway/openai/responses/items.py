@@ -14,7 +14,7 @@ from orcastream.schemas.errors import InvalidRequest
 from orcastream.schemas.utf8_text import check_text
 
 Item = Json
-"""`type`, `status` and what READERS give for the type; and an `id`, once it has one."""
+"""`type`, `status` and the fields from READERS for the type; and an `id`, once assigned."""
 STATUSES: Final = ("in_progress", "completed", INCOMPLETE)
 _ID_PREFIX: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
 _MAX_ID_LENGTH: Final = 256
@@ -22,7 +22,7 @@ _MAX_ID_LENGTH: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class ResponseInput(Conversation):
-    """The conversation that a response is asked for: `items`, of earlier responses, too, and `instructions` first."""
+    """The conversation of a response: `items`, including those of earlier responses, after `instructions`."""
 
     name: ClassVar[str] = "input"
     items: tuple[Item, ...] = ()
@@ -36,23 +36,26 @@ class ResponseInput(Conversation):
         template_kwargs: Mapping[str, Any],
         tool_use: ToolUse | None = None,
     ) -> Self:
-        """From checked items."""
+        """Make the input from checked items."""
         first = [] if instructions is None else [{"role": "system", "content": instructions}]
         messages = [*first, *messages_of(items)]
         return cls(messages, template_kwargs, tool_use, items=tuple(items), instructions=instructions)
 
     def after(self, earlier: Sequence[Item]) -> Self:
-        """The same as the rest of a conversation that has begun; its former instructions and tools count no more."""
+        """Return the input as the continuation of a conversation, whose former instructions and tools no longer
+        apply.
+        """
         return self.of([*earlier, *self.items], self.instructions, self.template_kwargs, self.tool_use)
 
     def place_of_calls(self, number: int) -> str:
-        """See Conversation; a message is of several items."""
+        """See Conversation; a message may consist of several items."""
         return self.name
 
     def with_ids(self, name: str) -> Self:
-        """The same, no two items with one id: of its type's prefix, `name` and its number where an item has none.
+        """Return the input with unique item ids: an item without an id gets its type's prefix, `name` and its
+        number.
 
-        So, too, where an item before has its id, as where a client sends what an earlier response has kept already.
+        So does an item whose id occurs before, as when a client sends what an earlier response already has.
         """
         given, seen, named = {item.get("id") for item in self.items}, set[str](), list[Item]()
         for number, item in enumerate(self.items):
@@ -65,13 +68,16 @@ class ResponseInput(Conversation):
 
 
 def _new_id(begin: str, given: Container[str | None]) -> str:
-    """One that a client has not given."""
+    """Return an id that the client has not used."""
     numbered = (f"{begin}_{number}" for number in count(1))
     return next(each for each in chain([begin], numbered) if each not in given)
 
 
 def read_input(value: object) -> list[Item]:
-    """One user's text, or an array of items; InvalidRequest naming the part that is wrong or not supported."""
+    """Read a user's text, or an array of items.
+
+    Raises InvalidRequest naming the part that is wrong or not supported.
+    """
     if isinstance(value, str):
         return [_whole("message", None, user_message(check_text("input", value)))]
     if not isinstance(value, list) or not value:
@@ -82,7 +88,7 @@ def read_input(value: object) -> list[Item]:
 
 
 def read_items(field: str, values: Sequence[object]) -> list[Item]:
-    """Items at that place, such as those of an output; InvalidRequest as `read_input`."""
+    """Read items at that path, such as those of an output. Raises InvalidRequest as `read_input` does."""
     return [_item(f"{field}.{number}", item) for number, item in enumerate(values)]
 
 

@@ -1,4 +1,4 @@
-"""What a body of /v1/responses asks the gateway for."""
+"""The gateway options in a body of /v1/responses."""
 
 from typing import Any, Final, Literal, Self
 
@@ -10,39 +10,41 @@ from orcastream.schemas.limits import ID_PATTERN, MAX_LOGPROBS
 
 LOGPROBS: Final = "message.output_text.logprobs"
 INCLUDED: Final = (LOGPROBS, "reasoning.encrypted_content")
-"""What may be asked for besides; the content of reasoning is told as it is."""
+"""Values of `include`; reasoning is always returned as plain text."""
 
 
 class ResponseStreamOptions(BaseModel):
-    """What a stream carries besides its events."""
+    """What a stream contains in addition to its events."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     include_obfuscation: bool = Field(
-        False, description="Padding against traffic analysis, which does not change the answer: there is none."
+        False, description="Padding against traffic analysis; it does not change the answer and is not added."
     )
 
 
 class ResponseOptions(Options):
-    """All that is told again in the response, the sampling parameters apart; and how it is made and kept."""
+    """Options that the response repeats, except the sampling parameters; and how it is made and kept."""
 
-    background: bool = Field(False, description="Answer at once, and run on without a client; needs `store`.")
-    include: list[str] = Field([], description=f"Of {', '.join(INCLUDED)}.")
+    background: bool = Field(False, description="Return at once, and continue without a client; needs `store`.")
+    include: list[str] = Field([], description=f"Any of {', '.join(INCLUDED)}.")
     instructions: str | None = Field(None, description="A system message before the input.")
-    max_output_tokens: int | None = Field(None, ge=1, description="Longest answer; none: what the context leaves.")
-    metadata: Metadata = Field({}, description="Told again in the response.")
+    max_output_tokens: int | None = Field(None, ge=1, description="Longest answer; none: the context's remaining room.")
+    metadata: Metadata = Field({}, description="Returned in the response.")
     parallel_tool_calls: bool = True
     previous_response_id: str | None = Field(
-        None, pattern=f"^{ID_PATTERN.pattern}$", description="A stored response whose conversation goes on."
+        None, pattern=f"^{ID_PATTERN.pattern}$", description="A stored response whose conversation is continued."
     )
-    reasoning: dict[str, Any] = Field({}, description="`effort`, where the model's chat template reads it.")
+    reasoning: dict[str, Any] = Field({}, description="`effort`, if the model's chat template reads it.")
     store: bool = Field(True, description="The response can be retrieved, for `retention_s` after its end.")
     stream_options: ResponseStreamOptions | None = None
-    text: dict[str, Any] = Field({}, description="`format`: what the answer follows.")
+    text: dict[str, Any] = Field({}, description="`format`: the format that the answer follows.")
     tool_choice: str | dict[str, Any] = "auto"
     tools: list[dict[str, Any]] = Field([])
-    top_logprobs: int = Field(0, ge=0, le=MAX_LOGPROBS, description=f"So many likeliest tokens; with {LOGPROBS}.")
-    truncation: Literal["disabled"] = Field("disabled", description="A conversation beyond the context is refused.")
+    top_logprobs: int = Field(0, ge=0, le=MAX_LOGPROBS, description=f"Number of likeliest tokens; with {LOGPROBS}.")
+    truncation: Literal["disabled"] = Field(
+        "disabled", description="A conversation longer than the context is refused."
+    )
 
     @model_validator(mode="after")
     def _response_agrees(self) -> Self:
@@ -56,7 +58,7 @@ class ResponseOptions(Options):
 
 
 def check_included(field: str, names: object) -> list[str]:
-    """The names themselves; InvalidRequest for one that nobody knows."""
+    """Return the names. Raises InvalidRequest for an unknown one."""
     if not isinstance(names, list):
         raise InvalidRequest(field, names, f"an array of {', '.join(INCLUDED)}")
     for name in names:

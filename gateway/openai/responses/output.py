@@ -1,4 +1,4 @@
-"""The items of a response's output: what they hold, and the events that tell of them."""
+"""The items of a response's output: their content, and their events."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from orcastream.gateway.openai.responses.shape import Status
 
 
 class Told(NamedTuple):
-    """An event, without its number. `event_id` stands for everything delivered up to and with it, where it says so."""
+    """An event without its number. `event_id`, if set, is the position after it."""
 
     type: str
     body: Json
@@ -20,7 +20,7 @@ class Told(NamedTuple):
 
 
 class OutputItem(ABC):
-    """One item while it is made. `index` is its place in the output."""
+    """One item while it is made. `index` is its position in the output."""
 
     def __init__(self, item_id: str, index: int) -> None:
         self.id = item_id
@@ -29,25 +29,25 @@ class OutputItem(ABC):
 
     @property
     def is_open(self) -> bool:
-        """Whether there may be more of it."""
+        """Whether more of it may follow."""
         return self.status is Status.IN_PROGRESS
 
     def break_off(self) -> None:
-        """There will be no more, and no event says so: the response has failed."""
+        """Mark it as incomplete without an event, because the response has failed."""
         if self.is_open:
             self.status = Status.INCOMPLETE
 
     @abstractmethod
     def json(self) -> Json:
-        """The item as far as it has come."""
+        """Return the item so far."""
 
     @abstractmethod
     def opened(self) -> Iterator[Told]:
-        """It begins."""
+        """Yield the events of its beginning."""
 
     @abstractmethod
     def closed(self, status: Status) -> Iterator[Told]:
-        """It ends: `completed`, or `incomplete`."""
+        """Yield the events of its end: `completed` or `incomplete`."""
 
     def _added(self) -> Told:
         return Told("response.output_item.added", {"output_index": self.index, "item": self.json()})
@@ -57,7 +57,7 @@ class OutputItem(ABC):
 
 
 class _TextItem(OutputItem):
-    """Text in one part. `_EVENT`: what the events of its text begin with."""
+    """Text in one part. `_EVENT`: the prefix of its text events."""
 
     _EVENT: ClassVar[str]
 
@@ -83,7 +83,7 @@ class _TextItem(OutputItem):
 
     @abstractmethod
     def _part(self) -> Json:
-        """Its one part."""
+        """Return its one part."""
 
     def _content(self) -> list[Json]:
         return [self._part()] if self._is_open else []
@@ -111,7 +111,7 @@ class MessageItem(_TextItem):
         return {**head, "content": self._content()}
 
     def add(self, text: str, logprobs: Logprobs = ()) -> Told:
-        """More text, and the log probabilities of its tokens where they were asked for."""
+        """Add text, and the log probabilities of its tokens if they were requested."""
         told = [{**chat_token(one.chosen), "top_logprobs": list(map(chat_token, one.likeliest))} for one in logprobs]
         return self._delta(text, {"logprobs": self._logprobs.add(told)})
 
@@ -121,7 +121,7 @@ class MessageItem(_TextItem):
 
 
 class ReasoningItem(_TextItem):
-    """What the model thought."""
+    """The model's reasoning."""
 
     _EVENT = "response.reasoning_text"
 
@@ -131,7 +131,7 @@ class ReasoningItem(_TextItem):
         return {**head, "content": self._content()}
 
     def add(self, text: str) -> Told:
-        """More of it."""
+        """Add text."""
         return self._delta(text, {})
 
     def _part(self) -> Json:
@@ -139,7 +139,7 @@ class ReasoningItem(_TextItem):
 
 
 class CallItem(OutputItem):
-    """A function that is to be called."""
+    """A function call."""
 
     def __init__(self, item_id: str, index: int, call: Call) -> None:
         super().__init__(item_id, index)
@@ -156,7 +156,7 @@ class CallItem(OutputItem):
         yield self._added()
 
     def add(self, arguments: str) -> Told:
-        """More of the arguments."""
+        """Add to the arguments."""
         self._arguments.append(arguments)
         body = {"item_id": self.id, "output_index": self.index, "delta": arguments}
         return Told("response.function_call_arguments.delta", body)

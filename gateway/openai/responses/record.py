@@ -1,4 +1,4 @@
-"""What is kept of a response's request: what the response says of it, and the conversation, for the next one."""
+"""The record of a response's request: the fields that the response repeats, and the conversation, for the next one."""
 
 import json
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ _SAME = (
     *("background", "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "previous_response_id"),
     *("prompt_cache_key", "safety_identifier", "store", "tool_choice", "top_logprobs", "truncation", "user"),
 )
-"""Options that a response tells as they were asked for."""
+"""Options that a response repeats unchanged."""
 _UNTOLD_OF_TOOL: Json = {"description": None, "parameters": None, "strict": None}
 
 
 def options_of(asked: ApiRequest) -> ResponseOptions:
-    """Those of a body of this endpoint; TypeError for another one's."""
+    """Return the options of a body of this endpoint. Raises TypeError for another endpoint's."""
     if not isinstance(asked.options, ResponseOptions):
         raise TypeError("a body of another endpoint")
     return asked.options
 
 
 def input_of(asked: ApiRequest) -> ResponseInput:
-    """The conversation in a body of this endpoint; TypeError for another one's."""
+    """Return the conversation in a body of this endpoint. Raises TypeError for another endpoint's."""
     (prompt,) = asked.prompts
     if not isinstance(prompt, ResponseInput):
         raise TypeError("a body of another endpoint")
@@ -44,7 +44,10 @@ class ResponseRecord:
 
     @classmethod
     def of(cls, asked: ApiRequest, shown_id: str, model: str, created: int) -> Self:
-        """Of a checked body of this endpoint. `shown_id`, `model`: what the client calls request and model."""
+        """Make the record of a checked body of this endpoint.
+
+        `shown_id`, `model`: the client's names of request and model.
+        """
         options, parameters = options_of(asked), asked.parameters
         told = {name: getattr(options, name) for name in _SAME}
         told |= {
@@ -60,21 +63,21 @@ class ResponseRecord:
 
     @classmethod
     def unknown(cls, model: str, created_ms: int) -> Self:
-        """That of a request of which nothing is kept."""
+        """Return the record of a request that has none."""
         return cls(model, created_ms // 1000, {}, ())
 
     def shape(self, shown_id: str) -> ResponseShape:
-        """How the response is written."""
+        """Return the shape of the response."""
         return ResponseShape(shown_id, self.model, self.created, self.told)
 
     def encode(self) -> str:
-        """As it is kept."""
+        """Return the stored form."""
         body = {"model": self.model, "created": self.created, "told": self.told, "items": self.items}
         return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def decode(cls, raw: bytes) -> Self | None:
-        """From what is kept; None where somebody else wrote it."""
+        """Read the stored form; None if it is not in this format."""
         try:
             body = json.loads(raw)
             return cls(body["model"], body["created"], body["told"], tuple(body["items"]))

@@ -32,11 +32,11 @@ _UNTOLD: Final[Json] = {
     "truncation": "disabled",
     "user": None,
 }
-"""What a response says of its request where nothing is known of that any more."""
+"""Fields of a response whose request is no longer known."""
 
 
 class Status(StrEnum):
-    """How far a response has come."""
+    """The state of a response."""
 
     QUEUED = "queued"
     IN_PROGRESS = "in_progress"
@@ -47,7 +47,7 @@ class Status(StrEnum):
 
     @classmethod
     def of(cls, terminal: Terminal) -> "Status":
-        """That of a response that has ended."""
+        """Return the status of a response that has ended."""
         if terminal.error is not None:
             return cls.CANCELLED if terminal.error is ErrorCode.CANCELLED else cls.FAILED
         is_cut = terminal.endings[0].finish_reason is FinishReason.LENGTH
@@ -56,9 +56,9 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ResponseShape:
-    """What all forms of one response have in common. `created` is in seconds of Unix time, `id` the client's.
+    """What all forms of one response have in common. `created` is in seconds of Unix time, `id` is the client's.
 
-    `told`: what the response says of its request.
+    `told`: the fields of the request that the response repeats.
     """
 
     id: str
@@ -68,11 +68,11 @@ class ResponseShape:
 
     @property
     def first_status(self) -> Status:
-        """That of a response of which nothing has been computed, as its stream begins with it."""
+        """The status at the beginning of its stream, before anything is computed."""
         return Status.QUEUED if self.told.get("background") else Status.IN_PROGRESS
 
     def item_id(self, kind: str, index: int) -> str:
-        """The id of an output item: the same for every reader."""
+        """Return the id of an output item: the same for every reader."""
         return f"{kind}_{self.id.removeprefix('resp_')}_{index}"
 
     def written(
@@ -82,7 +82,7 @@ class ResponseShape:
         terminal: Terminal | None = None,
         num_reasoning_tokens: int = 0,
     ) -> Json:
-        """The response with its output so far."""
+        """Return the response with its output so far."""
         return {
             "id": self.id,
             "object": "response",
@@ -104,7 +104,7 @@ class ResponseShape:
 
 
 def _error(terminal: Terminal) -> Json | None:
-    """Under OpenAI's two codes, and its own as the type."""
+    """Return the error with one of OpenAI's two codes, and the actual code as the type."""
     if terminal.error is None:
         return None
     code = "invalid_prompt" if terminal.error is ErrorCode.INVALID_REQUEST else "server_error"

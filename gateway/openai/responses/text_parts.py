@@ -1,4 +1,4 @@
-"""Text of an item: as it is, or in parts."""
+"""Text of an item: plain, or in parts."""
 
 from typing import Final
 
@@ -13,7 +13,10 @@ _EXTRAS: Final = frozenset({"prompt_cache_breakpoint"})
 
 
 def read_texts(field: str, content: object, kinds: tuple[str, ...]) -> list[str]:
-    """The texts of at least one part, which are of `kinds`; InvalidRequest naming what is wrong or not supported."""
+    """Return the texts of one or more parts of `kinds`.
+
+    Raises InvalidRequest naming the part that is wrong or not supported.
+    """
     if isinstance(content, str):
         return [check_text(field, content)]
     if not isinstance(content, list) or not content:

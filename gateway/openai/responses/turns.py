@@ -12,7 +12,7 @@ from orcastream.gateway.openai.tool_messages import read_arguments, template_cal
 
 
 class _Said(IntEnum):
-    """What of an assistant's message there is last; they come in this order."""
+    """The last part of an assistant's message so far; parts come in this order."""
 
     REASONING = 0
     CONTENT = 1
@@ -20,9 +20,9 @@ class _Said(IntEnum):
 
 
 def messages_of(items: Iterable[Mapping[str, Any]]) -> list[Message]:
-    """The messages of checked items: what an assistant thought, said and called in one go is one of them.
+    """Return the messages of checked items: an assistant's reasoning, text and calls in one turn form one message.
 
-    A call that was cut ends nothing: text may follow it in the same go.
+    A call that was cut does not end the turn: text may follow.
     """
     messages: list[Message] = []
     last: _Said | None = None
@@ -41,7 +41,7 @@ def messages_of(items: Iterable[Mapping[str, Any]]) -> list[Message]:
 
 
 def _said(item: Mapping[str, Any]) -> _Said | None:
-    """What an assistant's item is; None for those of others."""
+    """Return the part that an assistant's item is; None for items of others."""
     if item["type"] == "reasoning":
         return _Said.REASONING
     if item["type"] == "function_call":

@@ -1,4 +1,4 @@
-"""A response's events as server-sent ones."""
+"""Writes a response's events as server-sent events."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,7 @@ from orcastream.schemas.events import Usage
 
 
 class ResponseWriter(ReplyWriter):
-    """Writes what comes after `behind`. `id_lines`: events that tell their places do so in an `id:`, too."""
+    """Writes the events after `behind`. `id_lines`: events with an event id also have an `id:` line."""
 
     def __init__(self, builder: ResponseBuilder, behind: Behind | None = None, *, id_lines: bool = False) -> None:
         self._builder = builder
@@ -35,13 +35,13 @@ class ResponseWriter(ReplyWriter):
             check(update.terminal)
 
     def end(self, usages: Sequence[Usage]) -> list[bytes]:
-        """Nothing: the response's own last event is the end."""
+        """Return nothing: the response's own last event is the end."""
         return []
 
     def failure(self, error: ApiError) -> bytes:
-        """Nothing for how the response ended, which its last event told.
+        """Return nothing if the response's last event already contains the error.
 
-        What ends the reading alone bears the number of the event before it: to read on behind that leaves out nothing.
+        An error of the reading alone has the number of the event before it, so resuming after it skips nothing.
         """
         if self._builder.has_ended and error.code != "reply_conflict":
             return b""

@@ -78,7 +78,7 @@ def is_live(gateway: GatewayProcess) -> bool:
 def test_a_request_that_does_not_come_is_told_so(impatient: GatewayProcess, sent: tuple[bytes, ...], what: str) -> None:
     answer = all_of(connect(impatient, *sent))
     assert status_of(answer) == 408
-    assert error_of(answer) == f"The {what} did not come within 1 s."
+    assert error_of(answer) == f"The {what} did not arrive within 1 s."
     assert error_of(answer, "code") == f"{what}_timeout"
 
 

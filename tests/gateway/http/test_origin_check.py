@@ -68,5 +68,5 @@ async def test_all_origins_can_be_allowed(stage: Stage) -> None:
 
 @pytest.mark.parametrize("origin", ["", "example.com", "https://a/", "https://A", "https://*.example.com", "ftp://a"])
 def test_settings_that_are_no_origins_are_refused(origin: str) -> None:
-    with pytest.raises(ValueError, match="scheme, name and perhaps port"):
+    with pytest.raises(ValueError, match="scheme, name and optional port"):
         GatewaySettings(_env_file=None, cors_origins=[origin])

@@ -226,7 +226,7 @@ async def test_an_answer_that_would_tell_too_much_is_refused(
     response = await (await stage.gateway()).http().post(PATH, json=body)
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, param)
-    assert error["message"].startswith(f"{param}: got 1, allowed: what gives at most 524288 log probabilities")
+    assert error["message"].startswith(f"{param}: got 1, allowed: a value that gives at most 524288 log probabilities")
     assert f"not {number}" in error["message"]
     assert not worker.requests
 
