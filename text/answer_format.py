@@ -1,4 +1,4 @@
-"""What the text of an answer holds besides content: thinking, and tool calls in some format."""
+"""What the text of an answer contains in addition to content: reasoning, and tool calls in some format."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from orcastream.text.tools.formats import TOOL_FORMATS, ToolFormat
 
 
 class Thinking(StrEnum):
-    """Where a model's thinking begins."""
+    """Where a model's reasoning begins."""
 
     NONE = ""
     MAY_COME = "think"
-    """The answer may open it."""
+    """The answer may begin it."""
     OPEN = "thinking"
-    """The prompt has opened it."""
+    """The prompt has begun it."""
 
 
 _THINKING: Final[Mapping[str, Thinking]] = MappingProxyType({str(each): each for each in Thinking if each})
@@ -24,14 +24,14 @@ _THINKING: Final[Mapping[str, Thinking]] = MappingProxyType({str(each): each for
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """How one answer is to be read. A plain one is all content."""
+    """How to parse one answer. A plain one is only content."""
 
     thinking: Thinking = Thinking.NONE
     calls: ToolFormat | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `think+hermes`, as it travels with a request; what has an unknown name in it is plain."""
+        """Parse a format such as `think+hermes`, as it travels with a request; one with an unknown name is plain."""
         thinking, calls = Thinking.NONE, None
         for name in text.split("+") if text else ():
             if name in _THINKING and not thinking:
@@ -48,5 +48,5 @@ class AnswerFormat:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing has to be told apart."""
+        """Whether there is nothing to separate."""
         return not self.thinking and self.calls is None

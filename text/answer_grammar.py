@@ -1,4 +1,4 @@
-"""One grammar for a whole answer: thinking, then calls, or content that follows a constraint of its own."""
+"""One grammar for a whole answer: reasoning, then calls, or content that follows its own constraint."""
 
 from dataclasses import replace
 from typing import Final
@@ -16,13 +16,13 @@ _THOUGHT: Final = [
     f"to_the_close[lazy]: {as_regex(f'(?s:.*){CLOSES}')}",
     "LINES: /\\n{1,4}/",
 ]
-"""What opens thinking, and the rest of it, with the line breaks behind it."""
+"""The opening of the reasoning, and its rest, including the line breaks after it."""
 
 
 def answer_grammar(answer_format: AnswerFormat, calls: Calls | None, content: Constraint | None) -> Constraint | None:
-    """What an answer in that format follows; None where it may say anything.
+    """Return the constraint on an answer in that format; None if it is unconstrained.
 
-    `calls` are those that a grammar has to bring about, `content` what the rest follows.
+    `calls` are those that the grammar must enforce, `content` is the constraint on the rest.
     """
     if answer_format.calls is None or calls is None:
         if content is None or not answer_format.thinking:

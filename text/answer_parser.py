@@ -1,4 +1,4 @@
-"""The text of an answer, told apart as it arrives: thinking, content, tool calls."""
+"""Separates the text of an answer as it arrives: reasoning, content, tool calls."""
 
 from typing import NamedTuple
 
@@ -8,17 +8,17 @@ from orcastream.text.tools.call import Part
 
 
 class Reasoning(NamedTuple):
-    """Text of a model's thinking."""
+    """Text of a model's reasoning."""
 
     text: str
 
 
 AnswerPart = Part | Reasoning
-"""Content, thinking, or what there is of a call, in the order of the answer."""
+"""Content, reasoning, or a part of a call, in the order of the answer."""
 
 
 class AnswerParser:
-    """Splits one answer. What has come out after some text depends on that text alone, not on how it was cut."""
+    """Splits one answer. The output depends on the text alone, not on how it was cut into pieces."""
 
     def __init__(self, answer_format: AnswerFormat) -> None:
         thinking, calls = answer_format.thinking, answer_format.calls
@@ -26,11 +26,11 @@ class AnswerParser:
         self._calls = None if calls is None else calls.parser()
 
     def push(self, text: str) -> list[AnswerPart]:
-        """Take the next piece of text; what it makes certain."""
+        """Take the next piece of text; return the parts that are now certain."""
         return self._content(text) if self._thinking is None else self._parts(self._thinking.push(text))
 
     def finish(self) -> list[AnswerPart]:
-        """The rest, where the text ends."""
+        """Return the remaining parts at the end of the text."""
         rest = [] if self._thinking is None else self._parts(self._thinking.finish())
         return rest if self._calls is None else [*rest, *self._calls.finish()]
 

@@ -1,4 +1,4 @@
-"""A model's own chat template: messages become the parts of a prompt."""
+"""A model's own chat template: turns messages into the parts of a prompt."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ class NoChatTemplate(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """A conversation as its template writes it."""
+    """A conversation as rendered by its template."""
 
     segments: tuple[Segment, ...]
 
     def __len__(self) -> int:
-        """Characters."""
+        """Return the number of characters."""
         return sum(len(segment.text) for segment in self.segments)
 
     @property
     def text(self) -> str:
-        """All of it; a control token that a message spells looks like one that is meant."""
+        """The whole text; a control token spelled in a message looks like a real one."""
         return "".join(segment.text for segment in self.segments)
 
 
@@ -39,18 +39,20 @@ class ChatTemplate:
 
     @property
     def exists(self) -> bool:
-        """Can messages be turned into a prompt?"""
+        """Whether messages can be turned into a prompt."""
         return bool(self._hf.chat_template)
 
     @cached_property
     def variables(self) -> frozenset[str]:
-        """The names that `chat_template_kwargs` may have: what the template reads beside what it is always given."""
+        """Names allowed in `chat_template_kwargs`: variables that the template reads, except those that it is always
+        given.
+        """
         given = {"messages", *signature(self._hf.apply_chat_template).parameters, *self._hf.special_tokens_map}
         return frozenset().union(*map(_read_by, self._sources)) - given
 
     @cached_property
     def source(self) -> str:
-        """What it says, in Jinja; of several templates one after another."""
+        """Its Jinja source; several templates are concatenated."""
         return "\n".join(self._sources)
 
     @cached_property
@@ -73,10 +75,10 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> RenderedChat:
-        """The prompt of a conversation.
+        """Render the prompt of a conversation.
 
-        NoChatTemplate where the model has none; InvalidRequest naming `messages` where the template refuses them, and
-        one of `template_kwargs` that the template does not read.
+        Raises NoChatTemplate if the model has none, and InvalidRequest naming `messages` if the template rejects them,
+        or one of `template_kwargs` that the template does not read.
         """
         if not self.exists:
             raise NoChatTemplate("the model has no chat template: give it a plain prompt")
@@ -107,7 +109,7 @@ class ChatTemplate:
 
 
 def _read_by(source: str) -> frozenset[str]:
-    """The variables that a template reads and does not set."""
+    """Return the variables that a template reads and does not set."""
     from jinja2 import meta
     from transformers.utils.chat_template_utils import _compile_jinja_template
 

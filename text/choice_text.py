@@ -7,25 +7,25 @@ from orcastream.text.tokenizer import Tokenizer
 
 
 class ChoiceText:
-    """A detokenizer that gives out no more than `text_length` characters, where a reply's end names such a length."""
+    """A detokenizer that outputs at most `text_length` characters, if a reply's end sets that length."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._detokenizer = Detokenizer(tokenizer)
         self.text_length: int | None = None
-        """Where a stop string cut the text, in characters; to be set before the last tokens."""
+        """Where a stop string cut the text, in characters; set it before the last tokens."""
 
     @property
     def length(self) -> int:
-        """Characters that the tokens so far have made certain."""
+        """Characters that are certain after the tokens so far."""
         return self._detokenizer.length
 
     def push(self, tokens: Sequence[int]) -> str:
-        """The text that `tokens`, the next ones, make certain."""
+        """Take the next tokens; return the text that is now certain."""
         given_out = self._detokenizer.length
         return self._cut(given_out, self._detokenizer.push(tokens))
 
     def finish(self) -> str:
-        """The text that only the end makes certain."""
+        """Return the text that only the end makes certain."""
         given_out = self._detokenizer.length
         return self._cut(given_out, self._detokenizer.finish())
 

@@ -1,4 +1,4 @@
-"""Control tokens that come from a chat template alone: those that a text of somebody spells are text."""
+"""Control tokens come only from a chat template: where a user's text spells one, it stays text."""
 
 import re
 import secrets
@@ -7,36 +7,36 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 _PIECE: Final = 16 * 1024
-"""Characters that are searched in one call, which holds the interpreter."""
+"""Characters searched in one call, which holds the interpreter."""
 _INDEX_DIGITS: Final = 5
 
 
 class AddedToken(Protocol):
-    """A token beside the vocabulary, as `tokenizers` describes it."""
+    """A token added to the vocabulary, as `tokenizers` describes it."""
 
     @property
     def content(self) -> str:
-        """How it is spelled."""
+        """Its spelling."""
 
     @property
     def lstrip(self) -> bool:
-        """Whether it takes the spaces before it."""
+        """Whether it absorbs the spaces before it."""
 
     @property
     def rstrip(self) -> bool:
-        """Whether it takes the spaces after it."""
+        """Whether it absorbs the spaces after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a prompt; where it is `literal`, the control tokens that it spells are text."""
+    """A part of a prompt; in a `literal` one, spelled control tokens are text."""
 
     text: str
     literal: bool = False
 
 
 class ControlTokens:
-    """The control tokens of one tokenizer: what a text may spell without meaning it."""
+    """The control tokens of one tokenizer, which a text may spell unintentionally."""
 
     def __init__(self, tokens: Iterable[AddedToken]) -> None:
         self._tokens = {token.content: token for token in tokens if token.content}
@@ -49,7 +49,7 @@ class ControlTokens:
         return self._tokens[content]
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Begin and end of each control token that `text` spells, from left to right, the longest at each place."""
+        """Yield the span of each control token that `text` spells, from left to right, the longest at each position."""
         end = 0
         for start in range(0, len(text), _PIECE):
             stop = start + _PIECE
@@ -60,7 +60,7 @@ class ControlTokens:
                 yield match.span()
 
     def begun(self, text: str) -> int:
-        """Where at the end of `text` a control token begins that a text after it might complete; its length if none."""
+        """Return the start of a control token at the end of `text` that later text may complete; len(text) if none."""
         for start in range(max(0, len(text) - self._longest + 1), len(text)):
             if text[start:] in self._beginnings:
                 return start
@@ -68,19 +68,19 @@ class ControlTokens:
 
 
 class Escapes:
-    """Hides the control tokens that the texts of one conversation spell while a template puts these together.
+    """Hides the control tokens spelled in a conversation's texts while a template combines them.
 
-    In their places stand digits that nobody can foresee, which a template neither trims nor changes.
+    They are replaced by unpredictable digits, which a template neither trims nor changes.
     """
 
     def __init__(self, control: ControlTokens) -> None:
         self._control = control
         self._mark = f"{secrets.randbits(64):020d}"
         self._hidden: dict[str, str] = {}
-        """Stand-in of each text that was hidden."""
+        """Stand-in of each hidden text."""
 
     def escape(self, value: Any) -> Any:
-        """`value` with all texts in it escaped, those in maps and arrays, and names in maps, too."""
+        """Return `value` with all its texts escaped, including those in maps and arrays and names in maps."""
         if isinstance(value, str):
             return self._escape_text(value)
         if isinstance(value, Mapping):
@@ -90,7 +90,7 @@ class Escapes:
         return value
 
     def split(self, rendered: str) -> list[Segment]:
-        """What a template made of escaped texts, in parts: `literal` where texts spell control tokens."""
+        """Split a template's output for escaped texts into parts: `literal` where texts spell control tokens."""
         if not self._hidden:
             return [Segment(rendered)]
         segments: list[Segment] = []
@@ -105,7 +105,7 @@ class Escapes:
         return [segment for segment in (*segments, Segment("".join(meant))) if segment.text]
 
     def _texts(self, rendered: str) -> Iterator[tuple[str, str]]:
-        """Each text and the control token after it, without the spaces that the tokens beside it take."""
+        """Yield each text and the control token after it, without the spaces that adjacent tokens absorb."""
         begin, takes_spaces = 0, False
         for start, end in (*self._control.spans(rendered), (len(rendered), len(rendered))):
             text, content = rendered[begin:start], rendered[start:end]

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 _REPLACEMENT = "\ufffd"
 _MAX_PENDING = 8
-"""A character has at most four bytes: a tail that is still broken after this many tokens will never be whole."""
+"""A character has at most four bytes: a tail still incomplete after this many tokens will never be complete."""
 
 
 class DecodeWindow:
-    """Decodes a short window before and behind each token and takes the difference.
+    """Decodes a short window without and with each token, and takes the difference.
 
-    `prefix` are the tokens that the newest text came from, `pending` those whose text is not yet certain. Both are
+    `prefix` are the tokens that produced the newest text, `pending` those whose text is not yet certain. Both are
     bounded, so a token costs O(1) decodings of at most a dozen tokens. One token at a time: never grouped.
     """
 
@@ -21,7 +21,7 @@ class DecodeWindow:
         self._pending: list[int] = []
 
     def push(self, token_id: int) -> str:
-        """The text that `token_id` makes certain."""
+        """Take a token; return the text that is now certain."""
         self._pending.append(token_id)
         text = self._decode(self._prefix + self._pending)
         whole = not text.endswith(_REPLACEMENT) and len(text) > len(self._prefix_text)
@@ -30,7 +30,7 @@ class DecodeWindow:
         return self._settle(text)
 
     def finish(self) -> str:
-        """The rest; what is incomplete becomes replacement characters."""
+        """Return the rest; incomplete characters become replacement characters."""
         return self._settle(self._decode(self._prefix + self._pending)) if self._pending else ""
 
     def _settle(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Token ids → text, piece by piece, without ever taking a piece back."""
+"""Token ids → text, piece by piece; text that was output is never retracted."""
 
 from codecs import BufferedIncrementalDecoder, getincrementaldecoder
 from collections.abc import Iterable
@@ -16,9 +16,9 @@ _Utf8Decoder: type[BufferedIncrementalDecoder] = getincrementaldecoder("utf-8") 
 class Detokenizer:
     """The text of one choice as its tokens arrive.
 
-    What has been given out after k tokens is a function of those k ids alone, never of how they were grouped in
-    pushes. A character whose bytes are spread over several tokens is held back until it is whole; bytes that can no
-    longer become one turn into U+FFFD. Costs O(1) per token.
+    The output after k tokens is a function of those k ids alone, never of how they were grouped in pushes. A character
+    whose bytes are spread over several tokens is held back until it is complete; bytes that can no longer become one
+    turn into U+FFFD. Costs O(1) per token.
     """
 
     def __init__(self, tokenizer: "Tokenizer", skip_special_tokens: bool = True) -> None:
@@ -30,24 +30,26 @@ class Detokenizer:
         else:
             self._pieces = DecodeWindow(lambda ids: tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
         self.length = 0
-        """Characters given out so far."""
+        """Characters output so far."""
 
     def push(self, ids: Iterable[int]) -> str:
-        """The text that `ids`, the next tokens, make certain."""
+        """Take the next tokens; return the text that is now certain."""
         push, skip = self._pieces.push, self._skip
         text = "".join([push(token_id) for token_id in ids if token_id not in skip])
         self.length += len(text)
         return text
 
     def finish(self) -> str:
-        """The rest of the text: replacement characters, if the last tokens broke off inside a character."""
+        """Return the rest of the text: replacement characters, if the last tokens ended inside a character."""
         text = self._pieces.finish()
         self.length += len(text)
         return text
 
 
 class _Pieces:
-    """Bytes of each token through an incremental UTF-8 decoder, then the decoder's rule for leading spaces."""
+    """Decodes each token's bytes with an incremental UTF-8 decoder, then applies the decoder's rule for leading
+    spaces.
+    """
 
     def __init__(self, table: TokenBytes) -> None:
         self._table = table
@@ -56,7 +58,7 @@ class _Pieces:
         self._leading = table.rules.strip
 
     def push(self, token_id: int) -> str:
-        """The text that `token_id` makes certain."""
+        """Take a token; return the text that is now certain."""
         if self._first:
             self._first = not self._table.knows(token_id)
             return self._stripped(self._decoder.decode(self._table.first(token_id)))
@@ -66,7 +68,7 @@ class _Pieces:
         return self._stripped(text) if self._leading else text
 
     def finish(self) -> str:
-        """The rest."""
+        """Return the rest."""
         return self._stripped(self._decoder.decode(b"", final=True))
 
     def _stripped(self, text: str) -> str:

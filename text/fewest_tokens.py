@@ -1,4 +1,4 @@
-"""How many tokens a text has at least, told without tokenizing it."""
+"""A lower bound of a text's number of tokens, without tokenizing it."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -9,17 +9,17 @@ from orcastream.text.section import section_of
 _SAMPLES: Final = 1000
 _LETTERS: Final = 2
 _KEEPING: Final = frozenset({"ByteLevel", "Digits", "Sequence", "Split"})
-"""Pre-tokenizers after which all characters of a text are still there, unless one of them is told to remove some."""
+"""Pre-tokenizers that keep all characters of a text, unless one of them is configured to remove some."""
 _SAME_FOR_ASCII: Final = frozenset({"NFC", "NFD", "NFKC", "NFKD"})
 _STAND_INS: Final = {" ": "Ġ", "\n": "Ċ", "\t": "ĉ", "\r": "č"}
-"""How byte-level vocabularies write the ASCII characters that are not written as they are."""
+"""ASCII characters that byte-level vocabularies write differently."""
 
 
 class FewestTokens:
-    """A bound from below: each token stands for so many characters at most, and for so many of one letter."""
+    """A lower bound: each token stands for a limited number of characters, and of occurrences of any one letter."""
 
     def __init__(self, vocabulary: Collection[str], backend: Any | None) -> None:
-        """`backend` is the tokenizer of `tokenizers`, where there is one."""
+        """`backend` is the tokenizer of `tokenizers`, if there is one."""
         self._vocabulary = vocabulary
         self.longest = max(map(len, vocabulary))
         self._counts_letters = backend is not None and _keeps_ascii(backend)
@@ -30,7 +30,7 @@ class FewestTokens:
         self._most: dict[str, int] = {}
 
     def of(self, text: str) -> int:
-        """No more than the tokens that `text` has, in time that is short beside that of tokenizing it."""
+        """Return at most the number of tokens of `text`, in much less time than tokenizing it takes."""
         fewest = -(-len(text) // self.longest)
         if not self._counts_letters or not text.isascii():
             return fewest
@@ -42,7 +42,7 @@ class FewestTokens:
         return fewest
 
     def _most_of(self, letter: str) -> int:
-        """The most of a letter in one token; 0 where no token says how it is written alone."""
+        """Return the most occurrences of a letter in one token; 0 if no token shows how the letter alone is written."""
         if letter not in self._most:
             written = _STAND_INS.get(letter, letter)
             known = written in self._vocabulary
@@ -51,7 +51,7 @@ class FewestTokens:
 
 
 def _keeps_ascii(backend: Any) -> bool:
-    """Whether each character of an ASCII text is in one of its tokens: byte-level, and nothing is taken away before."""
+    """Whether each character of an ASCII text is in one of its tokens: byte-level, and nothing is removed before."""
     normalizer, splitter = section_of(backend.normalizer), section_of(backend.pre_tokenizer)
     if normalizer is not None and normalizer["type"] not in _SAME_FOR_ASCII:
         return False

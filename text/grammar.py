@@ -1,4 +1,4 @@
-"""A constraint as a grammar, and what is wrong where one cannot be followed."""
+"""A constraint as a grammar, and the error if it cannot be followed."""
 
 import json
 import re
@@ -13,10 +13,10 @@ from orcastream.text.json_schema import Schema, find_wrong_part, read_schema
 from orcastream.text.lark import as_json, as_regex, as_text
 
 LIMITS: Final = LLParserLimits(max_lexer_states=20_000, verbose_errors=False)
-"""What one answer may take, by the states of its lexer, of a kilobyte or two each. Errors quote no state."""
+"""Limit for one answer, in states of its lexer of a kilobyte or two each. Errors quote no state."""
 
 WHITE_SPACE: Final = r"[\x20\x0A\x0D\x09]{1,32}"
-"""White space as JSON has it, but not without end: a model that repeats itself would never come to the next value."""
+"""JSON's white space, but bounded: a model that repeats itself would never reach the next value."""
 _ALLOWED: Final = {
     "json_schema": "a schema that answers can follow exactly",
     "regex": "an expression that answers can follow exactly",
@@ -29,10 +29,10 @@ _REGEX_ERROR: Final = re.compile(r"\n    (?P<before> *)\^.*?\nerror: (?P<what>[^
 
 
 def check_constraint(constraint: Constraint) -> None:
-    """InvalidRequest, naming what is wrong and where, if no answer could follow `constraint` exactly.
+    """Raise InvalidRequest, naming the defect and its place, if no answer could follow `constraint` exactly.
 
-    Needs no model: whether its tokens have the names that a grammar uses is told by the worker. May take a second,
-    during which other threads run.
+    Needs no model: whether the model's tokens have the names used in a grammar is for the worker to check. May take a
+    second, during which other threads run.
     """
     error = LLMatcher.validate_grammar(grammar_of(constraint), limits=LIMITS)
     if error:
@@ -40,7 +40,7 @@ def check_constraint(constraint: Constraint) -> None:
 
 
 def grammar_of(constraint: Constraint) -> str:
-    """The grammar of `constraint`; InvalidRequest where that cannot be told, else it may still be wrong."""
+    """Return the grammar of `constraint`, which may still be invalid. Raises InvalidRequest if there is none."""
     match constraint.kind:
         case "json_schema":
             return _of_schema(read_schema(constraint.json_schema))
@@ -54,7 +54,10 @@ def grammar_of(constraint: Constraint) -> str:
 
 
 def content_rules(constraint: Constraint) -> list[str]:
-    """`constraint` as the rule `content` of a larger grammar in Lark; InvalidRequest as `grammar_of`."""
+    """Return `constraint` as the rule `content` of a larger Lark grammar.
+
+    Raises InvalidRequest as `grammar_of` does.
+    """
     match constraint.kind:
         case "json_schema":
             return [f"content: {as_json(_with_white_space(read_schema(constraint.json_schema)))}"]
@@ -67,7 +70,7 @@ def content_rules(constraint: Constraint) -> list[str]:
 
 
 def refusal(constraint: Constraint, error: str) -> InvalidRequest:
-    """What to say of a constraint that llguidance refuses with `error`."""
+    """Return the error for a constraint that llguidance rejects with `error`."""
     kind = constraint.kind
     value: object = getattr(constraint, kind)
     field = f"constraint.{kind}"
@@ -78,10 +81,10 @@ def refusal(constraint: Constraint, error: str) -> InvalidRequest:
 
 
 def _lark(text: str) -> str:
-    """The grammar in Lark; what has `::=` in it is GBNF. InvalidRequest where that cannot be read."""
+    """Return the grammar in Lark; one that contains `::=` is GBNF. Raises InvalidRequest if it cannot be parsed."""
     try:
         return any_to_lark(text)
-    except Exception as error:  # the converter raises that of many kinds
+    except Exception as error:  # the converter raises exceptions of many kinds
         why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InvalidRequest("constraint.grammar", text, _ALLOWED["grammar"], why=why) from None
 
@@ -91,7 +94,7 @@ def _of_schema(schema: Schema) -> str:
 
 
 def _with_white_space(schema: Schema) -> Schema:
-    """A schema may have options of its own for llguidance, under `x-guidance`; others are told of white space."""
+    """Add white space rules, unless the schema has its own llguidance options for them under `x-guidance`."""
     own = schema.get("x-guidance", {})
     if not isinstance(own, dict) or "whitespace_flexible" in own:
         return schema
@@ -103,7 +106,7 @@ def _error_of(schema: Schema) -> str:
 
 
 def _explained(kind: str, error: str) -> str:
-    """The error in one line, with the place where it tells one."""
+    """Return the error in one line, with its place if it contains one."""
     if kind == "regex" and (found := _REGEX_ERROR.search(error)):
         error = f"character {len(found['before']) + 1}: {found['what']}"
     elif kind == "grammar" and (found := _PLACE.match(error)):

@@ -1,4 +1,4 @@
-"""JSON Schemas as text, and which part of one is wrong."""
+"""JSON Schemas as text, and how to find the invalid part of one."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -12,12 +12,12 @@ _DEFINITIONS: Final = ("$defs", "definitions")
 _NAMED: Final = ("properties", "patternProperties", "dependentSchemas", *_DEFINITIONS)
 """Keywords whose value holds schemas by name."""
 _DATA: Final = ("const", "enum", "default", "examples")
-"""Keywords whose value may look like a schema and is none."""
+"""Keywords whose value may look like a schema, but is data."""
 _MOST_LOOKS: Final = 300
 
 
 def read_schema(text: str) -> Schema:
-    """The object in `text`, in the order of its keys; InvalidRequest where there is none."""
+    """Return the object in `text`, in the order of its keys. Raises InvalidRequest if there is none."""
     field, allowed = "constraint.json_schema", "the text of one JSON object"
     try:
         schema = parse_json(text.encode(), parse_constant=_no_number)
@@ -31,9 +31,9 @@ def read_schema(text: str) -> Schema:
 
 
 def find_wrong_part(schema: Schema, error: str, error_of: Callable[[Schema], str]) -> tuple[list[str], Schema]:
-    """The path to the innermost part of `schema` that is refused with the same `error` by itself, and that part.
+    """Return the path to the innermost part of `schema` that alone is rejected with the same `error`, and that part.
 
-    `error_of` tells what is wrong with a schema. After some hundreds of looks the path ends where it has got to.
+    `error_of` returns the error of a schema. After some hundreds of checks the path ends where the search is.
     """
     shared: Schema = {name: schema[name] for name in _DEFINITIONS if name in schema}
     path: list[str] = []
@@ -52,7 +52,7 @@ def find_wrong_part(schema: Schema, error: str, error_of: Callable[[Schema], str
 
 
 def _parts(schema: Schema) -> Iterator[tuple[tuple[str, ...], Schema]]:
-    """The schemas right inside of `schema`, definitions first: others may only refer to them."""
+    """Yield the direct subschemas of `schema`, definitions first: others may consist of references to them."""
     for keyword, value in sorted(schema.items(), key=lambda item: item[0] not in _DEFINITIONS):
         if keyword in _DATA:
             continue

@@ -1,25 +1,25 @@
-"""Pieces of grammars in llguidance's form of Lark."""
+"""Pieces of grammars in llguidance's Lark dialect."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
 _GBNF = "::="
-"""What tells the other form of grammars, wherever it stands."""
+"""Marks the other dialect of grammars, wherever it occurs."""
 
 
 def as_text(text: str) -> str:
-    """A text that comes as it is."""
+    """Return a literal text."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def as_json(schema: Mapping[str, Any]) -> str:
-    """JSON that is valid under a schema."""
+    """Return a terminal for JSON that satisfies a schema."""
     return f"%json {json.dumps(schema, ensure_ascii=False)}".replace(_GBNF, "\\u003a:=")
 
 
 def as_regex(pattern: str) -> str:
-    """A text that the whole of an expression matches: as a terminal's definition."""
+    """Return a terminal's definition for a text that the whole expression matches."""
     body, escaped = [], False
     for char in pattern:
         if char in "\n\r":

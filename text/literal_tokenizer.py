@@ -1,4 +1,4 @@
-"""A tokenizer once more, to which control tokens are text like any other."""
+"""A variant of a tokenizer that treats control tokens as plain text."""
 
 import copy
 import json
@@ -10,7 +10,7 @@ from orcastream.text.text_cuts import TextCuts
 
 
 class LiteralTokenizer:
-    """Shares the model, and with it most of the memory, of a tokenizer of `tokenizers`. Safe in several threads."""
+    """Shares the model, and so most of the memory, of a tokenizer of `tokenizers`. Thread-safe."""
 
     def __init__(self, backend: Any) -> None:
         from tokenizers import Tokenizer
@@ -26,15 +26,15 @@ class LiteralTokenizer:
         self._own.encode_special_tokens = True
         ids = ((self._own.token_to_id(token.content), token_id) for token_id, token in added)
         self._renamed = {own: token_id for own, token_id in ids if own != token_id}
-        """Ids that this one gives out otherwise, where a vocabulary has gaps."""
+        """Ids that differ in this tokenizer, if the vocabulary has gaps."""
         pieces = [token.content for token_id, token in added if token.special and self._is_piece(token.content)]
         self._inside = re.compile("|".join(f"(?<={re.escape(one[0])})(?={re.escape(one[1:])})" for one in pieces))
-        """Between the first letter and the others of control tokens that the model finds in texts by itself."""
+        """Matches between the first letter and the rest of control tokens that the model itself finds in texts."""
         self._has_pieces = bool(pieces)
         self._cuts = TextCuts(self._own)
 
     def encode(self, text: str) -> Any:
-        """The encoding, or the ids, of a part of a text that something comes before."""
+        """Return the encoding, or the ids, of a part of a text that is not at its start."""
         parts = self._inside.split(text) if self._has_pieces else [text]
         parts = [each for part in parts for each in self._cuts.parts(part)]
         encodings = self._own.encode_batch_fast(parts, add_special_tokens=False)
@@ -43,13 +43,13 @@ class LiteralTokenizer:
         return [self._renamed.get(token_id, token_id) for encoding in encodings for token_id in encoding.ids]
 
     def _is_piece(self, content: str) -> bool:
-        """Whether a model has a control token in its vocabulary, and takes it like any word of a text."""
+        """Whether the model's own vocabulary contains a control token and treats it like any word."""
         ids = self._own.encode(content, add_special_tokens=False).ids
         return len(content) > 1 and self._own.token_to_id(content) in ids
 
 
 def _never_first(pre_tokenizer: Any) -> Any:
-    """A pre-tokenizer to which no text is the first: some put a space before that one."""
+    """Return a pre-tokenizer that treats no text as the first: some put a space before the first text."""
     state = section_of(pre_tokenizer) or {}
     for step in (state, *state.get("pretokenizers", ())):
         if step.get("prepend_scheme") == "first":

@@ -1,13 +1,13 @@
-"""Marks in text that arrives in pieces."""
+"""Finds marks in text that arrives in pieces."""
 
 SPACE = " \t\r\n"
 """White space around marks, and around calls."""
 
 
 class UpToMark:
-    """Gives out text up to a mark, and holds back what may be the mark's beginning.
+    """Outputs text up to a mark, and holds back what may be the mark's beginning.
 
-    What is given out depends on the whole text alone, not on how it was cut into pieces, up to those cuts.
+    The output depends on the whole text alone, not on how it was cut into pieces, at each of those cuts.
     """
 
     def __init__(self, mark: str) -> None:
@@ -15,7 +15,7 @@ class UpToMark:
         self._held = ""
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """Text before the mark, and what follows it; None while there is no mark."""
+        """Return the text before the mark, and the text after it; None while there is no mark."""
         text = self._held + text
         start = text.find(self._mark)
         if start >= 0:
@@ -26,13 +26,13 @@ class UpToMark:
         return text[:cut], None
 
     def finish(self) -> str:
-        """What was held back, where the text ends without the mark."""
+        """Return the text held back, at the end of a text without the mark."""
         rest, self._held = self._held, ""
         return rest
 
 
 class Trimmed:
-    """Gives text out without the white space before it, and holds back the white space behind it."""
+    """Outputs text without leading white space, and holds back trailing white space."""
 
     def __init__(self, *, at_start: bool, space: str = SPACE) -> None:
         self._begun = not at_start
@@ -41,11 +41,11 @@ class Trimmed:
 
     @property
     def held(self) -> str:
-        """White space that more text would give out."""
+        """White space that more text would output."""
         return "".join(self._held)
 
     def push(self, text: str) -> str:
-        """What of the text is known not to be at its end."""
+        """Return the part of the text that is certainly not at its end."""
         if not self._begun:
             text = text.lstrip(self._space)
         inner = text.rstrip(self._space)
@@ -59,7 +59,7 @@ class Trimmed:
 
 
 class PastSpace:
-    """Keeps white space apart from what follows it. Each space is looked at once, however many come."""
+    """Separates white space from what follows it. Each space is examined once, however many there are."""
 
     def __init__(self, space: str) -> None:
         self._space = space
@@ -67,7 +67,7 @@ class PastSpace:
         self._begun = ""
 
     def push(self, text: str) -> str:
-        """What follows the white space, so far."""
+        """Return what follows the white space, so far."""
         if not self._begun:
             begun = text.lstrip(self._space)
             self._held.append(text[: len(text) - len(begun)])
@@ -87,7 +87,7 @@ class PastSpace:
 
 
 def _begun(text: str, mark: str) -> int:
-    """Length of the longest beginning of `mark`, short of the whole, with which `text` ends."""
+    """Return the length of the longest proper prefix of `mark` with which `text` ends."""
     for length in range(min(len(mark) - 1, len(text)), 0, -1):
         if text.endswith(mark[:length]):
             return length

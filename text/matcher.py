@@ -13,13 +13,13 @@ from orcastream.text.vocabulary import Vocabulary
 
 
 class ConstraintFailed(ValueError):
-    """A constraint cannot be followed any further: its state has grown too large, or a token does not follow it."""
+    """A constraint cannot be followed further: its state has grown too large, or a token violates it."""
 
 
 class Matcher:
-    """How far one answer has followed its constraint. Safe to hand to another thread, not to share.
+    """One answer's position in its constraint. May be handed to another thread, but not shared.
 
-    Each has a state of its own, made anew: copies of one would share what their lexers have learnt, and its bound.
+    Each has its own new state: copies of one would share what their lexers have learned, and its bound.
     """
 
     def __init__(self, grammar: str, vocabulary: Vocabulary, state: LLMatcher | None = None) -> None:
@@ -32,7 +32,7 @@ class Matcher:
 
     @classmethod
     def of(cls, constraint: Constraint, vocabulary: Vocabulary) -> Self:
-        """At the beginning of an answer; InvalidRequest where the constraint cannot be followed.
+        """Make a matcher at the beginning of an answer. Raises InvalidRequest if the constraint cannot be followed.
 
         A large schema takes up to a second, during which other threads run.
         """
@@ -43,14 +43,16 @@ class Matcher:
         return cls(grammar, vocabulary, state)
 
     def another(self) -> Self:
-        """One at the beginning of another answer that follows the same constraint.
+        """Return a matcher at the beginning of another answer that follows the same constraint.
 
-        The first ones take over what this one has made, as long as it is at its beginning, too.
+        The first ones take over states that this one has made, provided that it is still at its beginning.
         """
         return type(self)(self._grammar, self._vocabulary, self._begun.pop() if self._begun else None)
 
     def make_ready(self, count: int) -> None:
-        """Make what `count` of `another` need, each of which takes as long as `of`; other threads run meanwhile."""
+        """Make the states for `count` calls of `another`, each of which takes as long as `of`; other threads run
+        meanwhile.
+        """
         while len(self._begun) < count:
             self._begun.append(_new_state(self._grammar, self._vocabulary))
 
@@ -60,12 +62,14 @@ class Matcher:
         return self._begun[0]
 
     def consume(self, token_ids: Sequence[int]) -> None:
-        """These tokens come next; ConstraintFailed where they may not."""
+        """Take the next tokens. Raises ConstraintFailed if they are not allowed."""
         if not self._state.consume_tokens(list(token_ids)):
             raise ConstraintFailed(self._state.get_error())
 
     def fill(self, mask: npt.NDArray[np.uint8]) -> None:
-        """Set the bits of the tokens that may come next, of a multiple of 32; end tokens where the answer may end."""
+        """Set the bits of the tokens allowed next, in a mask of a multiple of 32 bits; end tokens where the answer
+        may end.
+        """
         self._state.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if self._state.is_error():
             raise ConstraintFailed(self._state.get_error())

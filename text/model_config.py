@@ -1,4 +1,4 @@
-"""What a model's own files say about its vocabulary, context and end tokens. Reads JSON; no torch."""
+"""Vocabulary, context and end tokens from a model's own files. Reads JSON; needs no torch."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from orcastream.schemas.model_limits import ModelLimits, context_length
 
 
 class ModelFilesError(ValueError):
-    """A model's files are missing, or do not say what is needed, or want what is not done; one line."""
+    """A model's files are missing or incomplete, or require something unsupported; the message is one line."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(" ".join(reason.split()))
@@ -18,7 +18,7 @@ class ModelFilesError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The facts that admission needs about a model."""
+    """The properties of a model that admission needs."""
 
     limits: ModelLimits
     eos_token_ids: frozenset[int]
@@ -28,8 +28,8 @@ class ModelConfig:
     def load(cls, model: str, *, max_model_len: int | None = None) -> Self:
         """Read config.json and generation_config.json of a directory or hub id.
 
-        `max_model_len` lowers the context that the model states. ModelFilesError where something needed is missing, the
-        model needs code of its own, or `max_model_len` is more than the model's limit.
+        `max_model_len` lowers the model's context length. Raises ModelFilesError if something required is missing, the
+        model needs its own code, or `max_model_len` exceeds the model's limit.
         """
         config = _read(model, "config.json")
         if config is None:
@@ -40,7 +40,7 @@ class ModelConfig:
     def read(
         cls, config: Mapping[str, Any], generation: Mapping[str, Any], *, max_model_len: int | None = None
     ) -> Self:
-        """From the two files' contents, and what their architecture takes for what they leave out."""
+        """Make it from the contents of the two files, with the architecture's defaults for missing fields."""
         text = config.get("text_config") or config
         stated = _lookup(config, text)
         vocab_size = stated("vocab_size") or config.get("vocab_size")
@@ -58,7 +58,7 @@ class ModelConfig:
 
 
 def _lookup(config: Mapping[str, Any], text: Mapping[str, Any]) -> Callable[[str], object]:
-    """Names in the configuration as the worker sees it, or in the bare file for an architecture without a name."""
+    """Return a look-up of fields as the worker sees them, or in the bare file if the architecture has no name."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = config.get("model_type")
@@ -70,7 +70,7 @@ def _lookup(config: Mapping[str, Any], text: Mapping[str, Any]) -> Callable[[str
         return text.get
     try:
         known = CONFIG_MAPPING[kind].from_dict(dict(config)).get_text_config()
-    except Exception as error:  # each architecture checks its own fields, in its own ways
+    except Exception as error:  # each architecture checks its own fields, in its own way
         raise ModelFilesError(f"config.json: {error}") from None
     return lambda name: getattr(known, name, None)
 

@@ -1,30 +1,29 @@
-"""What a model thinks before it answers, told apart from the answer."""
+"""Separates a model's reasoning from its answer."""
 
 from typing import NamedTuple
 
 from orcastream.text.marks import SPACE, PastSpace, Trimmed, UpToMark
 
 OPENS, CLOSES = "<think>", "</think>"
-"""The marks of Qwen3, DeepSeek R1 and their like."""
+"""The marks of Qwen3, DeepSeek R1 and similar models."""
 
 
 class Thought(NamedTuple):
-    """A piece of text: what of it is thinking, and what is answer."""
+    """A piece of text, split into reasoning and answer."""
 
     reasoning: str
     content: str
 
 
 class ReasoningParser:
-    """Splits an answer at the marks of thinking, which are part of neither side, nor are line breaks around them.
+    """Splits an answer at the reasoning marks, which belong to neither side, like line breaks around them.
 
-    White space may come before the opening mark. An answer that does not begin so has no thinking, unless the prompt
-    ended with that mark. Thinking that is never closed is thinking to its end. What comes out depends on the whole text
-    alone.
+    White space may precede the opening mark. An answer that does not begin with it has no reasoning, unless the prompt
+    ended with that mark. Reasoning that is never closed extends to the end. The output depends on the whole text alone.
     """
 
     def __init__(self, *, inside: bool = False) -> None:
-        """`inside`: the prompt has opened the thinking already."""
+        """`inside`: the prompt has already opened the reasoning."""
         self._opening = None if inside else PastSpace(SPACE)
         self._thinking: UpToMark | None = UpToMark(CLOSES) if inside else None
         self._reasoning = Trimmed(at_start=True, space="\n")
@@ -51,7 +50,7 @@ class ReasoningParser:
         return Thought(reasoning, self._answer(after))
 
     def finish(self) -> Thought:
-        """What was held back, where the text ends."""
+        """Return the text held back, at the end of the text."""
         if self._opening is not None:
             rest, self._opening = self._opening.held, None
             return Thought("", rest)

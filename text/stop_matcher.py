@@ -15,11 +15,11 @@ class Match:
 
 
 class StopMatcher:
-    """Aho–Corasick over the stop strings: one table step per character, whatever their number.
+    """Aho–Corasick over the stop strings: one table step per character, however many there are.
 
-    The match is the one that is complete first, which a stream can decide without waiting for more text; of several
-    complete at the same character the one that began first, so that no part of any of them is let out. Hence the match
-    and everything given out are functions of the whole text, never of how it was cut into pushes.
+    The match is the stop string that is complete first, which a stream can decide without waiting for more text; if
+    several are complete at the same character, the one that began first, so that no part of any of them is output. So
+    the match and the output are functions of the whole text, never of how it was cut into pushes.
 
     A state is a node of the trie of all stops: the longest suffix of the text that begins one. Its depth is the number
     of characters to hold back.
@@ -43,13 +43,13 @@ class StopMatcher:
 
     @property
     def held(self) -> str:
-        """The end of the text that is not given out, since it may be the beginning of a stop string."""
+        """The end of the text that is held back because it may be the beginning of a stop string."""
         return self._held
 
     def push(self, text: str) -> tuple[str, Match | None]:
-        """Take the next piece of text; return what can no longer become part of a stop string, and the match.
+        """Take the next piece of text; return the part that can no longer belong to a stop string, and the match.
 
-        After a match nothing more is given out: the text ends at `match.start`.
+        After a match there is no more output: the text ends at `match.start`.
         """
         if self.match is not None:
             return "", self.match
@@ -65,7 +65,7 @@ class StopMatcher:
         return self._release(self._held + text, self._depth[self._state]), None
 
     def finish(self) -> str:
-        """The text held back, when the text ends here without a match."""
+        """Return the text held back, if the text ends here without a match."""
         rest, self._held, self._state = self._held, "", 0
         return rest
 
@@ -100,7 +100,7 @@ class StopMatcher:
         self._longest[state] = stop
 
     def _link(self) -> None:
-        """Breadth first: a node's fail link is the longest proper suffix of it that is a node."""
+        """Compute, breadth first, each node's fail link: its longest proper suffix that is a node."""
         queue = deque(self._next[0].values())
         while queue:
             state = queue.popleft()

@@ -1,4 +1,4 @@
-"""Where a long text can be cut so that its parts, each tokenized by itself, have the ids of the whole."""
+"""Finds cuts in a long text such that its parts, tokenized separately, have the ids of the whole."""
 
 import os
 import re
@@ -7,9 +7,9 @@ from typing import Any, Final
 from orcastream.text.section import section_of
 
 _SHORTEST: Final = 16_384
-"""Characters for which waking a thread pays."""
+"""Minimum characters per part for which waking a thread pays."""
 _CUT: Final = re.compile("(?<=[A-Za-z])(?= [A-Za-z])")
-"""Behind an ASCII letter, before one space and another."""
+"""After an ASCII letter, before one space and another ASCII letter."""
 
 _CONTRACTIONS: Final = frozenset({"'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "(?i:'s|'t|'re|'ve|'m|'ll|'d)"})
 _NO_LETTERS: Final = frozenset({
@@ -34,27 +34,27 @@ _WORDS: Final = tuple(
         tuple(f"{each}(?i:'s|'t|'re|'ve|'m|'ll|'d)?" for each in _CASED),
     )
 )
-"""Alternatives that together match at any ASCII letter."""
+"""Sets of alternatives that together match at any ASCII letter."""
 _KNOWN: Final = frozenset.union(_CONTRACTIONS, _NO_LETTERS, {_MARKED_WORD}, *_WORDS)
-"""What GPT-2, Llama 3, Qwen, GPT-4o, gpt-oss, Tekken, Command, DeepSeek and the demo model split words with.
-
-None matches a letter and a space behind it, looks back, or looks ahead across a cut."""
+"""The alternatives that GPT-2, Llama 3, Qwen, GPT-4o, gpt-oss, Tekken, Command, DeepSeek and the demo model split
+words with. None matches a letter and a space after it, looks back, or looks ahead across a cut.
+"""
 _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""The one that `ByteLevel` has built in."""
+"""The pattern built into `ByteLevel`."""
 
 
 class TextCuts:
-    """The cuts of one tokenizer: none where it is not known to split words at each of them.
+    """The cuts of one tokenizer; none if it is not known to split words at each of them.
 
-    At a cut each tokenizer that is taken here ends one word and begins another, whatever else the text holds: the
-    matches before it depend on what stands before it alone, nothing matches across it, and what follows is matched
-    from there on. Models see words one by one, so that ids do not depend on where a text was cut.
+    At a cut each supported tokenizer ends one word and begins another, whatever else the text contains: matches before
+    it depend only on the text before it, nothing matches across it, and matching restarts after it. Models see words
+    one by one, so ids do not depend on where a text was cut.
     """
 
     def __init__(self, backend: Any, most: int | None = None, shortest: int = _SHORTEST) -> None:
         """`backend` is a tokenizer of `tokenizers`.
 
-        No more than `most` parts are made, one per core by default, and none of fewer than about `shortest` characters.
+        Makes at most `most` parts, by default one per core, none shorter than about `shortest` characters.
         """
         self._known = (
             _keeps_cuts(section_of(backend.normalizer))
@@ -66,7 +66,7 @@ class TextCuts:
         self._shortest = shortest
 
     def parts(self, text: str) -> list[str]:
-        """`text` in parts of about one length; in one where it is short or has no cut."""
+        """Return `text` in parts of about equal length; in one part if it is short or has no cut."""
         count = min(self._most, len(text) // self._shortest) if self._known else 1
         places = [0]
         for number in range(1, count):
@@ -77,7 +77,7 @@ class TextCuts:
 
 
 def _keeps_cuts(normalizer: dict[str, Any] | None) -> bool:
-    """NFC puts no ASCII letter or space together with what follows a cut, or comes before it."""
+    """Whether the normalizer keeps cuts: NFC never combines an ASCII letter or space with a character next to a cut."""
     return normalizer is None or normalizer["type"] == "NFC"
 
 
@@ -90,7 +90,7 @@ def _splits_words(pre_tokenizer: dict[str, Any] | None) -> bool:
 
 
 def _alternatives_of(step: dict[str, Any]) -> frozenset[str]:
-    """What a step splits at; something unknown where it does anything else."""
+    """Return the alternatives that a step splits at; an unknown one if it does anything else."""
     if step["type"] == "ByteLevel":
         return _alternatives(_GPT2) if step["use_regex"] else frozenset()
     if step["type"] == "Digits":
@@ -101,7 +101,7 @@ def _alternatives_of(step: dict[str, Any]) -> frozenset[str]:
 
 
 def _alternatives(regex: str) -> frozenset[str]:
-    """The parts of a pattern between those `|` that stand in no group and no class."""
+    """Return the parts of a pattern between those `|` that are outside of groups and classes."""
     found, depth, in_class = [""], 0, False
     for token in re.findall(r"\\.|.", regex, re.DOTALL):
         if token == "|" and not depth and not in_class:
@@ -116,5 +116,5 @@ def _alternatives(regex: str) -> frozenset[str]:
 
 
 def _crosses_cuts(added: Any) -> bool:
-    """Whether an added token may hold a cut, or take the space behind one."""
+    """Whether an added token may contain a cut, or absorb the space after one."""
     return bool(_CUT.search(added.content) or (added.rstrip and re.search("[A-Za-z]$", added.content)))

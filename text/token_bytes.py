@@ -11,7 +11,7 @@ _SAMPLE_SIZE = 256
 
 
 class BackendTokenizer(Protocol):
-    """What is used of `tokenizers.Tokenizer`."""
+    """The part of `tokenizers.Tokenizer` that is used."""
 
     decoder: Any
 
@@ -21,7 +21,9 @@ class BackendTokenizer(Protocol):
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """The printable stand-in of each byte in byte-level BPE vocabularies (GPT-2's `bytes_to_unicode`, inverted)."""
+    """Return the byte of each printable stand-in in byte-level BPE vocabularies (GPT-2's `bytes_to_unicode`,
+    inverted).
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     alphabet = {chr(byte): byte for byte in printable}
     for number, byte in enumerate(byte for byte in range(256) if byte not in printable):
@@ -34,10 +36,10 @@ _BYTE_LEVEL = _byte_level_alphabet()
 
 @dataclass(frozen=True, slots=True)
 class DecoderRules:
-    """What a tokenizer's decoder does with each token, as far as it can be said token by token.
+    """What a tokenizer's decoder does to each token, as far as that can be described token by token.
 
     `replacements` are applied in order; `strip` leading spaces are dropped from the whole text; `first_drops` is a
-    character that the first token loses altogether.
+    character that is removed from the first token.
     """
 
     byte_level: bool = False
@@ -48,7 +50,7 @@ class DecoderRules:
 
     @classmethod
     def read(cls, decoder: dict[str, Any] | None) -> Self | None:
-        """From the decoder section of a tokenizer.json; None where it is of a kind that is not known here."""
+        """Read the decoder section of a tokenizer.json; None if its kind is unknown."""
         if decoder is None:
             return None
         rules = cls()
@@ -83,11 +85,11 @@ class DecoderRules:
         return None
 
     def bytes_of(self, token: str, *, first: bool) -> bytes:
-        """The bytes that `token` adds; `first` where nothing came before it."""
+        """Return the bytes that `token` adds; `first` if nothing precedes it."""
         if self.byte_level:
             try:
                 return bytes([_BYTE_LEVEL[char] for char in token])
-            except KeyError:  # an added token, written as it is
+            except KeyError:  # an added token, written literally
                 return token.encode()
         if first and self.first_drops:
             token = token.replace(self.first_drops, "")
@@ -99,7 +101,7 @@ class DecoderRules:
 
 
 class TokenBytes:
-    """Bytes by token id, remembered once asked for. Ids that the tokenizer does not know add nothing."""
+    """Bytes by token id, cached after the first look-up. Ids unknown to the tokenizer add nothing."""
 
     def __init__(self, backend: BackendTokenizer, rules: DecoderRules) -> None:
         self._backend = backend
@@ -109,7 +111,7 @@ class TokenBytes:
 
     @classmethod
     def of(cls, backend: BackendTokenizer) -> Self | None:
-        """The table of a tokenizer; None where its decoder cannot be followed token by token."""
+        """Return the table of a tokenizer; None if its decoder does not work token by token."""
         rules = DecoderRules.read(section_of(backend.decoder))
         if rules is None:
             return None
@@ -123,7 +125,7 @@ class TokenBytes:
         return known
 
     def text(self, token_id: int) -> str | None:
-        """The text of a token that is whole characters by itself; None where it is not."""
+        """Return the text of a token that is whole characters; None if it is not."""
         try:
             return self._texts[token_id]
         except KeyError:
@@ -133,11 +135,11 @@ class TokenBytes:
         return text
 
     def first(self, token_id: int) -> bytes:
-        """The bytes of a token that opens the text."""
+        """Return the bytes of a token at the start of the text."""
         return self._bytes_of(token_id, first=True) if self.rules.first_drops else self[token_id]
 
     def knows(self, token_id: int) -> bool:
-        """Is there such a token?"""
+        """Whether the token exists."""
         return self._backend.id_to_token(token_id) is not None
 
     def _bytes_of(self, token_id: int, *, first: bool) -> bytes:
@@ -145,7 +147,7 @@ class TokenBytes:
         return b"" if token is None else self.rules.bytes_of(token, first=first)
 
     def _agrees(self) -> bool:
-        """Does joining the bytes give the tokenizer's own decoding, over a sample of the vocabulary?"""
+        """Whether the joined bytes equal the tokenizer's own decoding, over a sample of the vocabulary."""
         size = self._backend.get_vocab_size(with_added_tokens=True)
         sample = [i for i in range(0, size, max(1, size // _SAMPLE_SIZE)) if _is_text(self[i])]
         if not sample:

@@ -1,4 +1,4 @@
-"""What one token says by itself."""
+"""The text of one token alone."""
 
 from typing import NamedTuple
 
@@ -6,19 +6,19 @@ from orcastream.text.tokenizer import Tokenizer
 
 
 class TokenText(NamedTuple):
-    """The bytes of one token and their text, in which bytes that are no whole character are U+FFFD."""
+    """The bytes of one token and their text, in which incomplete characters are U+FFFD."""
 
     text: str
     raw: bytes
 
     @property
     def is_text(self) -> bool:
-        """Is it whole characters?"""
+        """Whether it is whole characters."""
         return self.text.encode() == self.raw
 
 
 def token_text(tokenizer: Tokenizer, token_id: int, *, first: bool = False) -> TokenText:
-    """The text of a token, `first` where it opens a text; control tokens say their names."""
+    """Return the text of a token, `first` if it begins a text; control tokens give their names."""
     table = tokenizer.token_bytes
     if table is None:
         text = tokenizer.decode([token_id], skip_special_tokens=False)

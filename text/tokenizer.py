@@ -16,19 +16,19 @@ from orcastream.text.text_cuts import TextCuts
 from orcastream.text.token_bytes import TokenBytes
 
 _LONG = 4096
-"""Characters from which on a text is handed over to the tokenizer's own threads, which need no interpreter lock."""
+"""Texts of at least this many characters go to the tokenizer's own threads, which need no interpreter lock."""
 
 
 class TooManyTokens(ValueError):
-    """A text has more tokens than are wanted of it.
+    """A text has more tokens than allowed.
 
-    `count` says how many; with `is_least` how many at least, since that was known before it was tokenized.
+    `count` is their number, or with `is_least` a lower bound, known before tokenizing.
     """
 
     def __init__(self, count: int, most: int, *, is_least: bool = False) -> None:
         self.count = count
         self.is_least = is_least
-        super().__init__(f"{self.told}, at most {most} are wanted")
+        super().__init__(f"{self.told}, at most {most} are allowed")
 
     @property
     def told(self) -> str:
@@ -57,10 +57,10 @@ class Tokenizer:
 
     @classmethod
     def load(cls, model: str) -> Self:
-        """The tokenizer of a directory or hub id; ModelFilesError when there is none."""
+        """Load the tokenizer of a directory or hub id. Raises ModelFilesError if there is none."""
         try:
             tokenizer = _read(model)
-        except Exception as error:  # the configuration is read, too, which each architecture checks in its own way
+        except Exception as error:  # this also reads the configuration, which each architecture checks in its own way
             if "trust_remote_code" in str(error):
                 raise ModelFilesError(
                     f"model: got {model!r}, allowed: one without code of its own (auto_map), which is never run"
@@ -76,24 +76,24 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, added tokens included."""
+        """Number of ids, including added tokens."""
         return len(self._hf)
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids that are no text: end of sequence, padding, marks of a chat."""
+        """Ids that are not text: end of sequence, padding, marks of a chat."""
         added = self._hf.added_tokens_decoder
         marked = {token_id for token_id, token in added.items() if token.special}
         return frozenset(marked if self._backend is not None else marked | set(self._hf.all_special_ids))
 
     @cached_property
     def token_bytes(self) -> TokenBytes | None:
-        """The bytes of each token; None where the decoder cannot be followed token by token."""
+        """The bytes of each token; None if the decoder does not work token by token."""
         return None if self._backend is None else TokenBytes.of(self._backend)
 
     @cached_property
     def longest_token(self) -> int:
-        """Characters of the longest token, and so the most that one token stands for."""
+        """Characters of the longest token, and so the maximum that one token stands for."""
         return self._fewest_tokens.longest
 
     @cached_property
@@ -101,10 +101,10 @@ class Tokenizer:
         return FewestTokens(self._hf.get_vocab(), self._backend)
 
     def encode(self, text: str, *, add_special_tokens: bool = True, most: int | None = None) -> list[int]:
-        """The ids of `text`, with the special tokens that the model wants around it unless told otherwise.
+        """Return the ids of `text`, by default with the special tokens that the model expects around it.
 
-        TooManyTokens where there are more than `most`, before any of the ids is handed over, and where that can be told
-        before `text` is tokenized.
+        Raises TooManyTokens if there are more than `most`: before converting any ids, and where possible before
+        tokenizing `text`.
         """
         self._check(text, most)
         return _ids([self._encoding(text, add_special_tokens=add_special_tokens)], most)
@@ -112,9 +112,10 @@ class Tokenizer:
     def encode_chat(
         self, chat: RenderedChat, *, add_special_tokens: bool = False, most: int | None = None
     ) -> list[int]:
-        """The ids of a conversation: control tokens are those of its template alone. TooManyTokens as `encode`.
+        """Return the ids of a conversation: control tokens come only from its template. Raises TooManyTokens as
+        `encode`.
 
-        With `add_special_tokens` those that the model wants around any text come besides.
+        `add_special_tokens` adds those that the model expects around any text.
         """
         for segment in chat.segments:
             self._check(segment.text, most)
@@ -123,7 +124,7 @@ class Tokenizer:
         return _ids([before, *encodings, after], most)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **how: Any) -> list[int]:
-        """The prompt ids of a conversation; `how` and errors as `ChatTemplate.render`."""
+        """Return the prompt ids of a conversation; `how` and errors as for `ChatTemplate.render`."""
         return self.encode_chat(self.chat_template.render(messages, **how))
 
     @cached_property
@@ -138,7 +139,7 @@ class Tokenizer:
             raise TooManyTokens(fewest, most, is_least=True)
 
     def _encoding(self, text: str, *, add_special_tokens: bool = False, literal: bool = False) -> Any:
-        """Something that has a length, and ids."""
+        """Return an object that has a length, and ids."""
         if self._backend is None:
             with self._lock:
                 return self._hf.encode(
@@ -150,7 +151,7 @@ class Tokenizer:
             return self._backend.encode(text, add_special_tokens=add_special_tokens)
         parts = self._cuts.parts(text)
         whole = len(parts) == 1
-        # `fast` does not work out where in the text each token stands, and each core takes one of the parts
+        # `fast` does not compute each token's position in the text; each core takes one of the parts
         encodings = self._backend.encode_batch_fast(parts, add_special_tokens=add_special_tokens and whole)
         if whole:
             return encodings[0]
@@ -166,7 +167,7 @@ class Tokenizer:
         return LiteralTokenizer(self._backend)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of `ids`; bytes that are no UTF-8 become U+FFFD."""
+        """Return the text of `ids`; bytes that are not UTF-8 become U+FFFD."""
         if self._backend is not None:
             text: str = self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
             return text
@@ -177,7 +178,7 @@ class Tokenizer:
 
 
 def _ids(encodings: Sequence[Any], most: int | None) -> list[int]:
-    """The ids of several encodings, one after another."""
+    """Return the concatenated ids of several encodings."""
     count = sum(map(len, encodings))
     if most is not None and count > most:
         raise TooManyTokens(count, most)
@@ -186,7 +187,7 @@ def _ids(encodings: Sequence[Any], most: int | None) -> list[int]:
 
 
 def _read(model: str) -> Any:
-    """transformers' tokenizer of a model, without its log lines: errors are reported by who asked."""
+    """Load a model's transformers tokenizer without its log lines: the caller reports errors."""
     with _without_advice():
         from transformers import AutoTokenizer
         from transformers.utils import logging as transformers_logging
@@ -200,7 +201,7 @@ def _read(model: str) -> Any:
 
 @contextmanager
 def _without_advice() -> Iterator[None]:
-    """Silence what transformers says at import where torch is not installed: it is not needed here."""
+    """Silence the warning of transformers at import that torch is not installed: it is not needed here."""
 
     def silent(record: logging.LogRecord) -> bool:
         return "PyTorch" not in record.getMessage()

@@ -9,7 +9,7 @@ from orcastream.text.tokenizer import Tokenizer
 
 
 class NoVocabulary(ValueError):
-    """The bytes of a model's tokens are not known, or none of them ends a text: it can follow no grammar."""
+    """The bytes of a model's tokens are unknown, or none of them ends a text: the model can follow no grammar."""
 
 
 class Vocabulary:
@@ -23,8 +23,8 @@ class Vocabulary:
         special: Collection[int],
         encode: Callable[[str], list[int]],
     ) -> None:
-        """`tokens[i]` is what token i adds to the text, nothing where it adds none; `special` tokens add none, whatever
-        they are called. NoVocabulary where none ends a text.
+        """`tokens[i]` are the bytes that token i adds to the text, empty if none; `special` tokens add none,
+        whatever their names. Raises NoVocabulary if no token ends a text.
 
         Takes half a second for 150,000 tokens.
         """
@@ -36,9 +36,9 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, size: int, eos_token_ids: Collection[int]) -> Self:
-        """Of a model that knows `size` ids, outputs of which `eos_token_ids` end; NoVocabulary.
+        """Make it for a model that knows `size` ids and ends outputs with `eos_token_ids`. Raises NoVocabulary.
 
-        Bytes are those of the detokenizer, so that what a grammar has seen is what a reader gets.
+        Bytes are those of the detokenizer, so that a grammar sees exactly what a reader gets.
         """
         token_bytes = tokenizer.token_bytes
         if token_bytes is None:
@@ -52,7 +52,7 @@ class Vocabulary:
 
 
 class _Tokens:
-    """What llguidance asks of a tokenizer, whose tokens it prefers where only one text can follow."""
+    """The tokenizer interface of llguidance, which prefers these tokens where only one text can follow."""
 
     bos_token_id = None
     table: LLTokenizer | None = None
@@ -66,7 +66,9 @@ class _Tokens:
         self._encode = encode
 
     def __call__(self, text: bytes) -> list[int]:
-        """Tokens whose bytes are `text`: a tokenizer may put a space before it, or see special tokens in it."""
+        """Return tokens whose bytes are `text`: the tokenizer itself may add a space before it, or find special
+        tokens in it.
+        """
         ids = self._encode(text.decode())
         is_text = b"".join(self.tokens[token_id] for token_id in ids) == text
         if self.table is None or (is_text and not set(ids).intersection(self.special_token_ids)):

@@ -1,1 +1,1 @@
-"""Tool calls in the text of an answer: how they are recognised, and how a model is made to write them."""
+"""Tool calls in the text of an answer: how to recognize them, and how to make a model write them."""

@@ -8,18 +8,18 @@ from orcastream.text.tools.call import CallArguments, CallStart, Part
 from orcastream.text.tools.json_scanner import JsonScanner, Place
 
 _ARGUMENTS: Final = frozenset({"arguments", "parameters"})
-"""What formats call that member; models write the one for the other."""
+"""The formats' names of that member; models confuse them."""
 _BARE: Final = frozenset({"name", "type"})
-"""All that a call without arguments may have."""
+"""The only members that a call without arguments may have."""
 _NO_ARGUMENTS: Final = "{}"
 
 
 class CallReader:
-    """Reads one object, which is a call where it has a `name`, text, and `arguments` or `parameters`, an object.
+    """Reads one object, which is a call if it has a `name`, text, and `arguments` or `parameters`, an object.
 
-    Once both are known the call has begun, whatever follows. Other members are passed over; of several `name`s the
-    last one before that counts. One with nothing but a `name` and a `type` may be a call without arguments: its format
-    says whether it is.
+    Once both are known the call has begun, whatever follows. Other members are ignored; of several `name`s, the last
+    one before the arguments counts. One with only a `name` and a `type` may be a call without arguments: its format
+    decides.
     """
 
     def __init__(self) -> None:
@@ -28,35 +28,36 @@ class CallReader:
         """The characters before the call has begun."""
         self._key = ""
         self._start = 0
-        """Where the last name, or value that counts, begins."""
+        """Where the last name, or relevant value, begins."""
         self._name = ""
         self._is_bare = True
-        """Whether there is nothing but what a call without arguments may have."""
+        """Whether it only has members that a call without arguments may have."""
         self._early: tuple[int, int] | None = None
-        """Where arguments are that came before the name."""
+        """Span of arguments that came before the name."""
         self._told: list[str] = []
-        """Arguments that this piece of text has brought."""
+        """New arguments in this piece of text."""
         self.has_begun = False
-        """Whether the call is told."""
+        """Whether the call has begun."""
         self.is_whole = False
-        """Whether its arguments are."""
+        """Whether its arguments are complete."""
         self.has_ended = False
         """Whether the object is closed."""
 
     @property
     def is_call(self) -> bool:
-        """Whether it is one, or may be one without arguments, once it has ended."""
+        """Whether it is a call, or once ended may be one without arguments."""
         return self.has_begun or bool(self._name and self._is_bare)
 
     @property
     def held(self) -> str:
-        """All that was taken, where that has begun no call."""
+        """All text taken, if no call has begun."""
         return "".join(self._read)
 
     def push(self, text: str) -> tuple[list[Part], str | None]:
-        """Take the next piece of text: what it makes certain, and what follows the object; None while that is open.
+        """Take the next piece of text; return the certain parts, and the text after the object; None while it is
+        open.
 
-        Where the object is still open then, what follows is what cannot belong to it.
+        If the object is still open at that text, the text cannot belong to it.
         """
         had_begun, was_whole = self.has_begun, self.is_whole
         rest = None
@@ -72,7 +73,7 @@ class CallReader:
         return [*parts, CallArguments(told, self.is_whole and not was_whole)] if told else parts, rest
 
     def confirm(self) -> list[Part]:
-        """Of an object that has ended as a call without arguments: it is one."""
+        """Confirm that an ended object is a call without arguments; return its parts."""
         self.has_begun = self.is_whole = True
         return [CallStart(self._name), CallArguments(_NO_ARGUMENTS, is_last=True)]
 
@@ -95,13 +96,13 @@ class CallReader:
         return True
 
     def _take_told(self, char: str) -> None:
-        """A character of a call that has begun: of its arguments, or behind them."""
+        """Take a character of a call that has begun: in its arguments, or after them."""
         if not self.is_whole:
             self._told.append(char)
             self.is_whole = self._scanner.depth == 1
 
     def _turn(self, before: Place, char: str) -> bool:
-        """The object's own members have come to another place; whether this may be a call."""
+        """The object's own members have reached another place; return whether this may be a call."""
         here, end = self._scanner.place, len(self._read)
         if before is Place.VALUE:
             self._start = end - 1
@@ -141,7 +142,7 @@ class CallReader:
 
 
 def _can_be_sent(text: str) -> bool:
-    """Half of a surrogate pair cannot."""
+    """Whether it can be encoded: an unpaired surrogate cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

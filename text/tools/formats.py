@@ -13,16 +13,16 @@ from orcastream.text.tools.llama import LlamaParser
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """One format: how its calls are read, and how a model is made to write them."""
+    """One format: how to parse its calls, and how to make a model write them."""
 
     name: str
     parser: Callable[[], ToolParser]
     rules: Callable[[Calls], list[str]]
-    """Lines of Lark for `calls`, and for `text_or_calls` where none is required."""
+    """Lines of Lark for `calls`, and for `calls_or_text` if no call is required."""
     signs: tuple[str, ...]
-    """What a chat template that explains the format to its model says."""
+    """Texts in every chat template that explains this format."""
     foreign: tuple[str, ...] = ()
-    """What one that explains another format says, which shares the signs."""
+    """Texts in templates of another format with the same signs."""
 
     def is_told_in(self, template: str) -> bool:
         """Whether a chat template explains this format."""

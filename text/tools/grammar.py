@@ -1,4 +1,4 @@
-"""How a model is made to write tool calls: a grammar for its format, made of the tools' own schemas."""
+"""Makes a model write tool calls: a grammar for its format, built from the tools' own schemas."""
 
 import json
 import re
@@ -23,7 +23,7 @@ _OPENING: Final = (
     "oneOf",
     "$ref",
 )
-"""Keywords by which a schema says itself what its properties may be called."""
+"""Keywords with which a schema itself controls the names of its properties."""
 _ANY: Final = "(?s:.*)"
 _SPACES: Final = f"[{SPACE}]*"
 _TAG: Final = re.escape(llama.TAG)
@@ -32,7 +32,7 @@ _THINKING: Final = f"{_SPACES}{reasoning.OPENS}{_ANY}"
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that a model may call; `parameters` is a JSON Schema of one object, None where it may be any."""
+    """A function that a model may call; `parameters` is a JSON Schema of one object, None for any object."""
 
     name: str
     parameters: Mapping[str, Any] | None = None
@@ -42,10 +42,10 @@ class Tool:
 class Calls:
     """The calls that an answer may have.
 
-    `required`: calls and nothing else, at least one; otherwise text may come before, between or instead of them, but
-    none that opens a call and is none. `parallel`: more than one call may come, where the format has that.
-    `beside_content`: content that follows a constraint, maybe JSON, may come in their place. `behind_thinking`: the
-    answer may begin with thinking, which text then does not open.
+    `required`: only calls, at least one; otherwise text may come before, between or instead of them, but none that
+    opens a call and is none. `parallel`: more than one call is allowed, if the format supports it. `beside_content`:
+    content that follows a constraint, possibly JSON, may come in their place. `behind_thinking`: the answer may begin
+    with reasoning, so text must not open it.
     """
 
     tools: Sequence[Tool]
@@ -56,7 +56,7 @@ class Calls:
 
 
 def hermes_rules(calls: Calls) -> list[str]:
-    """Lark for calls as HermesParser reads them: rules `calls`, and `calls_or_text` where none is required."""
+    """Return Lark for calls as HermesParser reads them: rules `calls`, and `calls_or_text` if none is required."""
     lines = [
         'calls: call ("\\n" call)*' if calls.parallel else "calls: call",
         f'call: "{hermes.OPENS}" rest',
@@ -72,9 +72,9 @@ def hermes_rules(calls: Calls) -> list[str]:
 
 
 def llama_rules(calls: Calls) -> list[str]:
-    """Lark for one call as LlamaParser reads it, in rules as those of `hermes_rules`.
+    """Return Lark for one call as LlamaParser reads it, with the rule names of `hermes_rules`.
 
-    Text does not begin with `{`, also behind what that parser passes over: white space, and the tag.
+    Text must not begin with `{`, even after what that parser skips: white space, and the tag.
     """
     bodies = _spaced_bodies if calls.beside_content else _bodies
     lines = ["calls: body", *bodies(calls.tools, "parameters")]
@@ -86,13 +86,13 @@ def llama_rules(calls: Calls) -> list[str]:
 
 
 def _but(calls: Calls, pattern: str, *others: str) -> str:
-    """A terminal's definition: what `pattern` matches and the `others` do not, which is no thinking, either."""
+    """Return a terminal's definition: what `pattern` but none of the `others` matches, and which opens no reasoning."""
     excluded = (*others, _THINKING) if calls.behind_thinking else others
     return " & ~".join(map(as_regex, (pattern, *excluded)))
 
 
 def _bodies(tools: Sequence[Tool], arguments: str) -> list[str]:
-    """Rules for a call of one of the tools. Each schema stands alone, so that its references lead into itself."""
+    """Return rules for a call of one of the tools. Each schema is separate, so that its references stay inside it."""
     lines = [_any_body(tools)]
     for number, tool in enumerate(tools):
         head = f'{{"name": {json.dumps(tool.name)}, "{arguments}": '
@@ -102,9 +102,9 @@ def _bodies(tools: Sequence[Tool], arguments: str) -> list[str]:
 
 
 def _spaced_bodies(tools: Sequence[Tool], arguments: str) -> list[str]:
-    """The same in the pieces, and with the white space, that JSON is made of in the place of a call.
+    """Return the same, in the pieces and with the white space of JSON, which may stand in the place of a call.
 
-    A piece that is longer in one of them would rule out the other: the lexer takes the longest and never goes back.
+    If one of them had a longer piece, it would rule out the other: the lexer takes the longest and never goes back.
     """
     lines = [_any_body(tools), f"SPACE: {as_regex(WHITE_SPACE)}"]
     for number, tool in enumerate(tools):
@@ -121,7 +121,7 @@ def _any_body(tools: Sequence[Tool]) -> str:
 
 
 def _schema(parameters: Mapping[str, Any], options: Mapping[str, Any] = _COMPACT) -> dict[str, Any]:
-    """The schema of the arguments, with no names but those it tells of, where it tells of any."""
+    """Return the schema of the arguments; if it names properties, no others are allowed."""
     schema = {"type": "object", **parameters, "x-guidance": options}
     if "properties" in parameters and not any(keyword in parameters for keyword in _OPENING):
         schema["additionalProperties"] = False

@@ -8,9 +8,10 @@ OPENS, CLOSES = "<tool_call>", "</tool_call>"
 
 
 class HermesParser:
-    """See ToolParser. A call is `<tool_call>{"name": …, "arguments": {…}}</tool_call>`; text may stand around it.
+    """See ToolParser. A call is `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, possibly with text around
+    it.
 
-    One without arguments has begun where its mark closes it.
+    A call without arguments begins at its closing mark.
     """
 
     def __init__(self) -> None:
@@ -18,10 +19,10 @@ class HermesParser:
         self._outside = UpToMark(OPENS)
         self._call: CallReader | None = None
         self._behind = PastSpace(SPACE)
-        """What follows the object of the call, and may be the closing mark."""
+        """Text after the object of the call that may be the closing mark."""
 
     def push(self, text: str) -> list[Part]:
-        """Take the next piece of text; what it makes certain."""
+        """Take the next piece of text; return the parts that are now certain."""
         parts: list[Part] = []
         left: str | None = text
         while left is not None:
@@ -34,7 +35,7 @@ class HermesParser:
         return parts
 
     def finish(self) -> list[Part]:
-        """The rest, where the text ends: a call that has not begun is text."""
+        """Return the rest at the end of the text: a call that has not begun is text."""
         if self._call is None:
             return [*self._text.push(self._outside.finish()), *self._text.finish()]
         if self._call.has_begun:
@@ -42,14 +43,14 @@ class HermesParser:
         return [*self._text.push(f"{OPENS}{self._call.held}{self._behind.held}"), *self._text.finish()]
 
     def _find(self, text: str, parts: list[Part]) -> str | None:
-        """Text up to the opening mark; what follows that."""
+        """Take text up to the opening mark; return what follows the mark."""
         before, left = self._outside.push(text)
         parts += self._text.push(before)
         self._call, self._behind = None if left is None else CallReader(), PastSpace(SPACE)
         return left
 
     def _read(self, call: CallReader, text: str, parts: list[Part]) -> str | None:
-        """More of the object; what follows it."""
+        """Take more of the object; return what follows it."""
         told, left = call.push(text)
         parts += told
         if left is not None and not call.has_ended:
@@ -57,7 +58,7 @@ class HermesParser:
         return left
 
     def _close(self, call: CallReader, text: str, parts: list[Part]) -> str | None:
-        """What follows the object: the closing mark, or else it is text."""
+        """Take what follows the object: the closing mark, or else it is text."""
         begun = self._behind.push(text)
         if begun != CLOSES and CLOSES.startswith(begun):
             return None
@@ -69,7 +70,7 @@ class HermesParser:
         return begun[len(CLOSES) :]
 
     def _give_up(self, call: CallReader, parts: list[Part]) -> None:
-        """The call is none, or its arguments break off: what follows is text."""
+        """This is not a call, or its arguments are interrupted: what follows is text."""
         if call.has_begun:
             self._leave(is_whole=call.is_whole)
         else:

@@ -1,4 +1,4 @@
-"""JSON text that arrives in pieces, followed character by character."""
+"""Follows JSON text that arrives in pieces, character by character."""
 
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
@@ -13,7 +13,7 @@ _HEX_LENGTH: Final = 4
 
 
 class Place(Enum):
-    """Where in a JSON value a text has come to."""
+    """A text's position in a JSON value."""
 
     VALUE = auto()
     """Before a value."""
@@ -24,9 +24,9 @@ class Place(Enum):
     KEY = auto()
     """Before another name."""
     COLON = auto()
-    """Behind a name."""
+    """After a name."""
     BEHIND = auto()
-    """Behind a value, which numbers reach only with the character that follows them."""
+    """After a value; for numbers, only once the next character has arrived."""
     STRING = auto()
     ESCAPE = auto()
     HEX = auto()
@@ -35,7 +35,7 @@ class Place(Enum):
 
 
 def _atoms() -> Mapping[str, Mapping[str, str]]:
-    """From what has been read of a number or a word, its digits told by their kind, by the next character onwards."""
+    """Return transitions from the prefix of a number or word (digits by their kind) by the next character."""
     digits = "0123456789"
     power = {"e": "e", "E": "e"}
     steps: dict[str, dict[str, str]] = {
@@ -60,26 +60,26 @@ _WHOLE: Final = frozenset({"0", "1", ".1", "e1", "true", "false", "null"})
 
 
 class JsonScanner:
-    """Tells whether a text is the beginning of one JSON value (RFC 8259), and where in that it has come to.
+    """Tells whether a text is the beginning of one JSON value (RFC 8259), and its position in it.
 
-    Each character is looked at once, whatever it is part of; nothing is kept but the brackets that are open.
+    Each character is examined once, whatever it is part of; only the open brackets are stored.
     """
 
     def __init__(self) -> None:
         self.place = Place.VALUE
         self._closing: list[str] = []
-        """What closes each of the brackets that are open."""
+        """The closing character of each open bracket."""
         self._in_key = False
         self._atom = ""
         self._hex_left = 0
 
     @property
     def depth(self) -> int:
-        """Objects and arrays that are open."""
+        """Number of open objects and arrays."""
         return len(self._closing)
 
     def take(self, char: str) -> bool:
-        """Whether the next character may come here; no more may be asked where it may not."""
+        """Whether the next character may come here; after a refusal, it must not be called again."""
         return _STEPS[self.place](self, char)
 
     def _value(self, char: str) -> bool:

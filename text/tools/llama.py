@@ -1,30 +1,30 @@
-"""Calls as Llama 3.1 and later write them: an answer that is a JSON object, or several with semicolons between."""
+"""Calls as Llama 3.1 and later write them: an answer that is a JSON object, or several separated by semicolons."""
 
 from orcastream.text.marks import SPACE, PastSpace
 from orcastream.text.tools.call import Part
 from orcastream.text.tools.call_reader import CallReader
 
 TAG = "<|python_tag|>"
-"""What may come before the first call: a token of its own, which text shows only where special tokens are shown."""
+"""May precede the first call: a separate token, visible in text only where special tokens are shown."""
 
 
 class LlamaParser:
     """See ToolParser. An answer that begins with `{` is calls `{"name": …, "parameters": {…}}`, then perhaps text.
 
-    An object without parameters is text: nothing tells a call from an answer in JSON that has a name.
+    An object without parameters is text: it cannot be distinguished from a JSON answer that has a name.
     """
 
     def __init__(self) -> None:
         self._before = ""
-        """What comes before the next object, while nothing is known of that."""
+        """Text before the next object, whose kind is not known yet."""
         self._gap = PastSpace(SPACE)
-        """What follows that, or the last object, and may lead to the next one."""
+        """Text after that or after the last object, which may lead to the next one."""
         self._call: CallReader | None = None
         self._has_calls = False
         self._is_text = False
 
     def push(self, text: str) -> list[Part]:
-        """Take the next piece of text; what it makes certain."""
+        """Take the next piece of text; return the parts that are now certain."""
         parts: list[Part] = []
         left = text
         while left and not self._is_text:
@@ -35,13 +35,13 @@ class LlamaParser:
         return [*parts, left] if left else parts
 
     def finish(self) -> list[Part]:
-        """The rest, where the text ends: a call that has not begun is text."""
+        """Return the rest at the end of the text: a call that has not begun is text."""
         if self._is_text or (self._call is not None and self._call.has_ended):
             return []
         return self._become_text("" if self._call is None else self._call.held)
 
     def _find(self, text: str, parts: list[Part]) -> str:
-        """Up to the next object; what of the text is that."""
+        """Take text up to the next object; return the part of the text that belongs to it."""
         begun = self._gap.push(text)
         may_be_tag = self._call is None and not self._before
         if may_be_tag and begun.startswith(TAG):
@@ -56,7 +56,7 @@ class LlamaParser:
         return ""
 
     def _read(self, call: CallReader, text: str, parts: list[Part]) -> str:
-        """More of an object; what follows it."""
+        """Take more of an object; return what follows it."""
         told, left = call.push(text)
         parts += told
         if told:
@@ -68,7 +68,7 @@ class LlamaParser:
         return left
 
     def _become_text(self, held: str) -> list[Part]:
-        """What is held is text, and so is all that follows."""
+        """Return the text held back; everything that follows is text, too."""
         text = self._before + held + self._gap.held
         self._is_text = True
         if self._has_calls:
