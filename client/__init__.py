@@ -1,4 +1,4 @@
-"""Ask the service from Python: over HTTP or Redis, with asyncio or without, through restarts of whatever is there.
+"""Python client of the service: over HTTP or Redis, with asyncio or without, through restarts of any component.
 
 with Client(["http://a:8000", "http://b:8000"], "orca-demo") as client:
     print(client.generate("2 + 2 =").result().text)

@@ -1,4 +1,4 @@
-"""The client for asyncio: posts requests over HTTP or over Redis, and follows their answers through what breaks."""
+"""The client for asyncio: posts requests over HTTP or Redis, and follows their answers through failures."""
 
 from collections.abc import Sequence
 from typing import Self, Unpack
@@ -20,12 +20,12 @@ _ALLOWED = "http:// or https:// URLs of gateways, or one redis://, rediss://, un
 
 
 class AsyncClient:
-    """`async with AsyncClient(urls, model) as client: ...`; any number of requests at once.
+    """`async with AsyncClient(urls, model) as client: ...`; any number of concurrent requests.
 
-    `urls`: gateways, any of which will do, or Redis. `patience_s`: for how long nobody may answer before a request is
-    given up with Unavailable (or QueueFull). `api_key` is for gateways. Over Redis: `namespace`, `retention_s` and
-    `queue_lanes` as the service has them, `tenant` whose requests they are, `tokenizer` to post and to get text.
-    InvalidRequest names what is wrong.
+    `urls`: equivalent gateways, or Redis. `patience_s`: how long the service may be unavailable before a request fails
+    with Unavailable (or QueueFull). `api_key` is for gateways. Over Redis: `namespace`, `retention_s` and `queue_lanes`
+    as the service has them, `tenant` that the requests belong to, `tokenizer` to post and to get text. Raises
+    InvalidRequest naming the wrong parameter.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class AsyncClient:
                 queue_lanes=queue_lanes,
             )
         else:
-            raise InvalidRequest("urls", f"{len(all_urls)} of them", _ALLOWED)
+            raise InvalidRequest("urls", f"{len(all_urls)} URLs", _ALLOWED)
         self._replies: WeakSet[AsyncReply] = WeakSet()
 
     def generate(
@@ -74,10 +74,10 @@ class AsyncClient:
         durable: bool = False,
         **parameters: Unpack[Parameters],
     ) -> AsyncReply:
-        """A reply to iterate over, or to take the whole of; the request is posted when it is first asked.
+        """Return a reply to iterate over, or to get the whole answer from; its first use posts the request.
 
-        `request_id`: an id of your own, which makes posting idempotent over all clients and their restarts.
-        `timeout_s`: until the request expires. `durable`: accepted only once Redis has it on disk. InvalidRequest.
+        `request_id`: your own id, which makes posting idempotent over all clients and their restarts. `timeout_s`: time
+        until the request expires. `durable`: accepted only once Redis has it on disk. Raises InvalidRequest.
         """
         check_asked(prompt, priority, timeout_s)
         checked = checked_parameters({**parameters})
@@ -87,7 +87,7 @@ class AsyncClient:
         return reply
 
     async def aclose(self) -> None:
-        """Read no further in any reply, post nothing any more, and end all connections."""
+        """Stop reading all replies, post nothing more, and close all connections."""
         for reply in list(self._replies):
             await reply.aclose()
         await self._transport.close()
@@ -100,7 +100,7 @@ class AsyncClient:
 
 
 def _check_unused(given: dict[str, bool], where: str) -> None:
-    """InvalidRequest for what says nothing here."""
+    """Raise InvalidRequest for a parameter that has no meaning with these URLs."""
     for name, is_given in given.items():
         if is_given:
             raise InvalidRequest(name, "a value", f"with the URL of {where}")

@@ -1,4 +1,4 @@
-"""Trying again: where, after which pause, and until when."""
+"""Retries: where, after which pause, and until when."""
 
 import asyncio
 import time
@@ -28,14 +28,14 @@ PASSING_CODES: Final = frozenset(
         "not_on_disk",
     }
 )
-"""Codes of a gateway's that speak of the moment; all others are about the request, and final."""
+"""A gateway's codes for passing conditions; all others concern the request and are final."""
 
 
 _ENDS: Final = frozenset(map(str, ErrorCode))
 
 
 class Passing(Exception):
-    """What went wrong may be right at the next attempt, `retry_after_s` from now at the earliest."""
+    """A failure that the next attempt may not have, `retry_after_s` from now at the earliest."""
 
     def __init__(self, error: ClientError, retry_after_s: float = 0.0) -> None:
         super().__init__(str(error))
@@ -44,10 +44,12 @@ class Passing(Exception):
 
 
 class Attempts:
-    """One request's: the next gateway after each failure, pauses that grow, `patience_s` from the first failure on."""
+    """One request's attempts: the next gateway after each failure, growing pauses, `patience_s` from the first
+    failure.
+    """
 
     def __init__(self, urls: Sequence[str], patience_s: float, closing: asyncio.Event | None = None) -> None:
-        """`closing`: what cuts every pause short."""
+        """`closing`: event that cuts every pause short."""
         self._urls = urls
         self._patience_s = patience_s
         self._closing = closing or asyncio.Event()
@@ -61,15 +63,18 @@ class Attempts:
         return self._urls[self._number % len(self._urls)]
 
     def connected(self) -> None:
-        """A gateway serves: patience begins anew with the next failure."""
+        """A gateway serves the request: patience starts anew with the next failure."""
         self._failing_since = None
 
     def advanced(self) -> None:
-        """More of the answer came: the next failure is a first one. One that only accepts may do so for ever."""
+        """More of the answer arrived: pauses start small again.
+
+        Acceptance alone does not count, as it may repeat forever.
+        """
         self._back_off.succeeded()
 
     async def failed(self, passing: Passing) -> None:
-        """Wait until the next attempt is due; the error itself where there is to be none."""
+        """Wait until the next attempt is due. Raises the failure's error if there is to be none."""
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
@@ -83,13 +88,13 @@ class Attempts:
 
 
 def unreachable(error: Exception, request_id: str) -> Passing:
-    """No gateway there, or a connection that broke."""
+    """Return the failure of an unreachable gateway or a broken connection."""
     message = f"The gateway cannot be reached: {error or type(error).__name__}"
     return Passing(Unavailable(message, code=UNREACHABLE, request_id=request_id))
 
 
 def refusal(response: httpx.Response, request_id: str) -> Exception:
-    """What an answer other than 200, which was read, means: Passing, or a ClientError."""
+    """Return the meaning of a complete response other than 200: Passing, or a ClientError."""
     told = _told(response)
     code = str(told.get("code") or f"http_{response.status_code}")
     message = str(told.get("message") or f"HTTP {response.status_code} {response.reason_phrase}")
@@ -105,7 +110,7 @@ def refusal(response: httpx.Response, request_id: str) -> Exception:
 
 
 def _told(response: httpx.Response) -> dict[str, Any]:
-    """A gateway's own words; none where something before it has answered."""
+    """Return a gateway's error object; empty if something in front of it has answered."""
     try:
         error = response.json()["error"]
     except (ValueError, LookupError, TypeError):
@@ -114,7 +119,7 @@ def _told(response: httpx.Response) -> dict[str, Any]:
 
 
 def _retry_after_s(header: str | None) -> float:
-    """Seconds from now, of either form that RFC 9110 has; 0 where there is none."""
+    """Return the seconds from now, from either form in RFC 9110; 0 without a header."""
     if header is None:
         return 0.0
     if header.isascii() and header.isdigit():

@@ -1,4 +1,4 @@
-"""A request as the gateway's API takes it."""
+"""A request in the form of the gateway's API."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -6,11 +6,11 @@ from typing import Any, Final
 from orcastream.client.request import Asked
 
 _KINDS: Final = {"json_schema": "json"}
-"""Kinds of constraints that the API calls otherwise."""
+"""Kinds of constraints that have another name in the API."""
 
 
 def body_of(asked: Asked, model: str) -> dict[str, Any]:
-    """The JSON body, streamed and with token counts."""
+    """Return the JSON body, streamed and with token counts."""
     prompt = asked.prompt if isinstance(asked.prompt, str) else list(asked.prompt)
     parameters = dict(asked.parameters)
     body: dict[str, Any] = {

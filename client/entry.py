@@ -1,4 +1,4 @@
-"""A request as it stands in the queue."""
+"""A request in the form of a queue entry."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,9 +12,9 @@ from orcastream.text.tokenizer import Tokenizer
 
 
 def payload_of(asked: Asked, tenant: str, tokenizer: Tokenizer | None) -> Payload:
-    """The payload of its entry; InvalidRequest naming what is wrong."""
+    """Return the payload of its entry. Raises InvalidRequest naming the defect."""
     if "on_disconnect" in asked.parameters:
-        allowed = "over HTTP alone: a request that is posted to Redis goes on without its client"
+        allowed = "only over HTTP: a request that is posted to Redis continues without its client"
         raise InvalidRequest("on_disconnect", asked.parameters["on_disconnect"], allowed)
     parameters = dict(asked.parameters)
     if isinstance(parameters.get("logit_bias"), Mapping):
@@ -23,11 +23,11 @@ def payload_of(asked: Asked, tenant: str, tokenizer: Tokenizer | None) -> Payloa
 
 
 def prompt_ids(prompt: Prompt, tokenizer: Tokenizer | None) -> list[Any]:
-    """A prompt as the model reads it; InvalidRequest where that cannot be told."""
+    """Return a prompt's token ids. Raises InvalidRequest if they cannot be determined."""
     if not isinstance(prompt, str) and not is_chat(prompt):
         return list(prompt)
     if tokenizer is None:
-        raise InvalidRequest("prompt", prompt, "token ids; text and messages with a tokenizer of the client")
+        raise InvalidRequest("prompt", prompt, "token ids; text and messages only with a tokenizer of the client")
     if isinstance(prompt, str):
         return [*tokenizer.encode(check_text("prompt", prompt))]
     check_value("messages", list(prompt))

@@ -1,4 +1,4 @@
-"""What a client raises: one class per way in which a request can fail, each with the code of the protocol."""
+"""The client's errors: one class per way in which a request can fail, each with the code of the protocol."""
 
 from typing import Any, Final
 
@@ -6,10 +6,10 @@ from orcastream.schemas.errors import ErrorCode, reduced
 
 
 class ClientError(Exception):
-    """Base of all others. `str()` of it is a sentence for people; `code` is for programs.
+    """Base of all others. `str()` gives a sentence for people; `code` is for programs.
 
-    `code` is that of the terminal event or of the gateway's answer. `field` names the parameter at fault where there is
-    one; `status` is the HTTP status where there was one.
+    `code` is that of the terminal event or of the gateway's answer. `field` names the parameter at fault, if any;
+    `status` is the HTTP status, if any.
     """
 
     def __init__(
@@ -32,15 +32,15 @@ class ClientError(Exception):
 
 
 class Refused(ClientError):
-    """The request was not taken, and would not be as it stands: something in it is wrong or not allowed."""
+    """The request was not accepted, and a retry would not help: something in it is wrong or not allowed."""
 
 
 class QueueFull(ClientError):
-    """As many requests wait or run as the gateways admit, and it stayed like that."""
+    """The gateways' limit of waiting and running requests was reached, for as long as the client was to wait."""
 
 
 class Unavailable(ClientError):
-    """No gateway, or no Redis, has answered for as long as the client was to wait. The request may go on."""
+    """No gateway, or no Redis, has answered for as long as the client was to wait. The request may continue."""
 
 
 class Expired(ClientError):
@@ -48,11 +48,11 @@ class Expired(ClientError):
 
 
 class Cancelled(ClientError):
-    """Somebody cancelled the request."""
+    """Somebody canceled the request."""
 
 
 class Lost(ClientError):
-    """Redis lost the request, and nobody could put it into the queue again."""
+    """Redis lost the request, and no process could queue it again."""
 
 
 class DeadLetter(ClientError):
@@ -64,7 +64,7 @@ class EngineFailed(ClientError):
 
 
 class ReplyConflict(ClientError):
-    """Redis lost acknowledged writes: the answer is no longer what was delivered of it."""
+    """Redis lost acknowledged writes: the answer no longer matches what was delivered of it."""
 
 
 class ReplyExpired(ClientError):
@@ -74,9 +74,9 @@ class ReplyExpired(ClientError):
 CONFLICT: Final = "reply_conflict"
 EXPIRED_REPLY: Final = "reply_expired"
 UNREACHABLE: Final = "unreachable"
-"""Code of a failure of which nobody else has told."""
+"""Code of a failure that only this client has seen."""
 NOT_ENDED: Final = "not_ended"
-"""Code of Unavailable where the deadline has passed, and nobody was there, or could be asked, to say how it ended."""
+"""Code of Unavailable if the deadline has passed and the client could not learn how the request ended."""
 
 _CLASSES: Final[dict[str, type[ClientError]]] = {
     ErrorCode.EXPIRED: Expired,
@@ -92,16 +92,16 @@ _CLASSES: Final[dict[str, type[ClientError]]] = {
 def failure(
     code: str, message: str, *, request_id: str | None, field: str | None = None, status: int | None = None
 ) -> ClientError:
-    """The error of a code that ends a request; Refused for those that say it never began."""
+    """Return the error of a code that ends a request; Refused if the code says that it never began."""
     kind = _CLASSES.get(code, Refused)
     return kind(message, code=code, request_id=request_id, field=field, status=status)
 
 
 def closed(request_id: str) -> ClientError:
-    """The client was closed, and asks nobody any more."""
+    """Return the error of a closed client."""
     return ClientError("The client was closed.", code="closed", request_id=request_id)
 
 
 def conflict(message: str, request_id: str) -> ReplyConflict:
-    """What was delivered is no longer part of the answer."""
+    """Return the error for delivered content that is no longer part of the answer."""
     return ReplyConflict(message, code=CONFLICT, request_id=request_id)

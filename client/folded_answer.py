@@ -1,4 +1,4 @@
-"""An answer as it comes in reply logs: tokens by their positions, each of them once, and their text."""
+"""An answer as it arrives in reply logs: tokens by their positions, each of them once, and their text."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ from orcastream.text.tokenizer import Tokenizer
 
 
 class _Choice:
-    """The tokens of one choice, and their text where there is a tokenizer."""
+    """The tokens of one choice, and their text if there is a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self.tokens: list[int] = []
@@ -33,7 +33,7 @@ class _Choice:
 
 
 class FoldedAnswer:
-    """What was delivered of an answer. A log that is computed anew repeats it, which is compared and left out."""
+    """The delivered part of an answer. A recomputed log repeats it; the repetition is compared and left out."""
 
     def __init__(self, request_id: str, tokenizer: Tokenizer | None) -> None:
         self._request_id = request_id
@@ -42,7 +42,10 @@ class FoldedAnswer:
         self._prompt_logprobs: list[TokenLogprob | None] = []
 
     def take(self, update: Update) -> Iterator[Delta | Result]:
-        """What an update brings that is new; the Result comes last. Raises ClientError, behind what came before it."""
+        """Yield what is new in an update; the Result comes last.
+
+        Raises ClientError, after yielding what came before it.
+        """
         terminal = update.terminal
         if update.prompt is not None and (fresh_prompt := update.prompt.beyond(len(self._prompt_logprobs))) is not None:
             self._prompt_logprobs += of_prompt_run(self._tokenizer, fresh_prompt)
@@ -85,7 +88,7 @@ class FoldedAnswer:
         return Choice(choice.text, tuple(choice.tokens), reason, tuple(choice.logprobs))
 
     def _fresh(self, run: Run) -> tuple[int, ...]:
-        """The tokens of a run that were not delivered yet. ReplyConflict."""
+        """Return the tokens of a run that were not delivered yet. Raises ReplyConflict."""
         known = self._choice(run.choice).tokens
         overlap = tuple(known[run.position : run.position + len(run.tokens)])
         if run.tokens[: len(overlap)] != overlap:

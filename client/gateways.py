@@ -1,4 +1,4 @@
-"""The way over HTTP: whichever of several gateways answers, and another one when it breaks off."""
+"""Transport over HTTP: uses whichever gateway answers, and switches to another when one fails."""
 
 import asyncio
 import json
@@ -23,14 +23,17 @@ from orcastream.schemas.keys import check_id
 from orcastream.schemas.limits import MAX_ID_LENGTH
 
 _COMPLETION, _CHAT = "cmpl-", "chatcmpl-"
-"""How a gateway's ids begin: it knows by them how to write an answer."""
+"""Prefixes of a gateway's ids, which determine the form of an answer."""
 _SILENCE_S: Final = 60.0
-"""A connection without a byte for so long is dead: a gateway writes an empty line every `keep_alive_s` (15 s)."""
+"""A connection without a byte for this long is dead: a gateway writes an empty line every `keep_alive_s` (15 s)."""
 _CONNECT_S: Final = 5.0
 
 
 class Gateways:
-    """See Transport. Each request begins with another gateway, and goes to the next one whenever one fails it."""
+    """See Transport.
+
+    Requests start at the gateways in rotation; after a failure, a request moves to the next gateway.
+    """
 
     def __init__(self, urls: Sequence[str], model: str, *, api_key: str | None, patience_s: float) -> None:
         self._urls = [checked_url(url) for url in urls]
@@ -109,7 +112,7 @@ class Gateways:
         return Attempts([*self._urls[first:], *self._urls[:first]], self._patience_s, self._closing)
 
     async def _attempt(self, asked: Asked, answer: StreamedAnswer, url: str) -> AsyncGenerator[Event]:
-        """Post, or go on reading, at one gateway; returns behind the Result alone. Raises Passing, ClientError."""
+        """Post, or resume reading, at one gateway; return only after the Result. Raises Passing, ClientError."""
         try:
             async with self._http.stream(**self._next_request(asked, answer, url)) as response:
                 if response.status_code != httpx.codes.OK:
@@ -140,21 +143,21 @@ class Gateways:
         path = "/v1/chat/completions" if asked.is_chat else "/v1/completions"
         headers = {"Idempotency-Key": asked.id, "Content-Type": "application/json"}
         body = json.dumps(body_of(asked, self._model), ensure_ascii=False, separators=(",", ":"))
-        content = body.encode(errors="backslashreplace")  # what is no text gets there, too, and is refused by its name
+        content = body.encode(errors="backslashreplace")  # invalid text arrives, too, and is refused by name
         return {"method": "POST", "url": f"{url}{path}", "headers": headers, "content": content}
 
 
 def _forgotten(request_id: str) -> ClientError:
-    message = f"The gateways do not know the request {request_id!r} any more."
+    message = f"The gateways no longer know the request {request_id!r}."
     return Refused(message, code="request_not_found", request_id=request_id, status=404)
 
 
 def checked_url(url: str) -> str:
-    """A gateway's address as requests are built on it; InvalidRequest where it is none."""
+    """Return a gateway's base URL. Raises InvalidRequest if it is not a valid one."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:
         parsed = httpx.URL()
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.userinfo:
-        raise InvalidRequest("urls", url, "http://HOST[:PORT][/PATH] or https:// alike")
+        raise InvalidRequest("urls", url, "http://HOST[:PORT][/PATH], or the same with https://")
     return url.rstrip("/")

@@ -1,4 +1,4 @@
-"""Which models a gateway serves."""
+"""The models that a gateway serves."""
 
 import httpx
 
@@ -8,7 +8,10 @@ from orcastream.client.gateways import checked_url
 
 
 async def served_models(url: str, *, api_key: str | None = None, timeout_s: float = 10.0) -> list[str]:
-    """Their names, in the gateway's order. Raises Unavailable, Refused; InvalidRequest for a URL that is none."""
+    """Return their names, in the gateway's order.
+
+    Raises Unavailable, Refused, and InvalidRequest for an invalid URL.
+    """
     base = checked_url(url)
     headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
     try:
@@ -22,4 +25,4 @@ async def served_models(url: str, *, api_key: str | None = None, timeout_s: floa
     except Passing as passing:
         raise passing.error from None
     except (ValueError, LookupError, TypeError):
-        raise Refused("What answers there is no gateway.", code="no_gateway") from None
+        raise Refused("The server at this URL is not a gateway.", code="no_gateway") from None

@@ -1,4 +1,4 @@
-"""The way over Redis: posts to the request queue and reads the reply log, as a gateway does."""
+"""Transport over Redis: posts to the request queue and reads the reply log, as a gateway does."""
 
 import asyncio
 import time
@@ -54,16 +54,16 @@ from orcastream.schemas.request import GenerationRequest
 from orcastream.text.tokenizer import Tokenizer
 
 _LATE_S: Final = 10.0
-"""After its deadline a request is given this long to be ended by somebody."""
+"""Time after its deadline for a request to be ended by any process."""
 _TURN: Final = 32
-"""Updates that are taken in one go."""
+"""Maximum number of updates taken at a time."""
 _LOST_PAUSE_S: Final = 1.0
 
 T = TypeVar("T")
 
 
 class RedisTransport:
-    """See Transport. It stands for what it posts: where Redis loses a request, it is put into the queue again."""
+    """See Transport. It is responsible for its requests: if Redis loses one, it queues the request again."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class RedisTransport:
         self._is_reading = False
 
     def request_id(self, prompt: Prompt, own: str | None) -> str:
-        """See Transport: the caller's own as it is, or 128 random bits."""
+        """See Transport: the caller's own id unchanged, or 128 random bits."""
         return uuid4().hex if own is None else check_id(own, "request_id")
 
     async def events(self, asked: Asked) -> AsyncGenerator[Event]:
@@ -132,12 +132,12 @@ class RedisTransport:
 
     async def close(self) -> None:
         """See Transport."""
-        await self._redis.close()  # so that nobody posts any more
+        await self._redis.close()  # first, so that nothing more is posted
         await self._durability.close()
         await self._reader.close()
 
     async def _request(self, asked: Asked) -> GenerationRequest:
-        """The entry; its deadline is on the server's clock."""
+        """Return the entry; its deadline is on the server's clock."""
         try:
             payload = payload_of(asked, self._tenant, self._tokenizer)
         except InvalidRequest as error:
@@ -171,7 +171,7 @@ class RedisTransport:
             async with asyncio.timeout(left_s + _LATE_S):
                 return await subscription.take(_TURN)
         except TimeoutError:
-            message = "The deadline passed, and nobody says how the request ended."
+            message = "The deadline passed, and it is unknown how the request ended."
             raise Unavailable(message, code=NOT_ENDED, request_id=request.id) from None
         except StopAsyncIteration:
             raise closed(request.id) from None
@@ -194,7 +194,7 @@ _CODES: Final[dict[type[BrokerError], str]] = {
     UnknownRequest: EXPIRED_REPLY,
     WrongTenant: "id_in_use",
 }
-"""What is final about a request; everything else is about Redis."""
+"""Errors that are final for a request; all others concern Redis."""
 
 
 def _told(error: BrokerError | ResponseError, request_id: str) -> ClientError:
@@ -203,7 +203,7 @@ def _told(error: BrokerError | ResponseError, request_id: str) -> ClientError:
     if isinstance(error, Closed):
         return closed(request_id)
     if isinstance(error, NotOnDisk):
-        message = f"It waits, but Redis does not say that it is on disk: {error}"
+        message = f"The request is queued, but Redis does not confirm that it is on disk: {error}"
         return Unavailable(message, code="not_on_disk", request_id=request_id)
     answers = isinstance(error, ResponseError | Unwritable)
     message = f"Redis {'takes no requests now' if answers else 'cannot be reached'}: {error}"

@@ -10,9 +10,9 @@ from orcastream.client.transport import Accepted, Transport
 
 
 class AsyncReply:
-    """An async iterator of what is new; ends with the answer. Nothing is posted before it is asked for something.
+    """An async iterator of new parts; ends with the answer. Its first use posts the request.
 
-    One task at a time may ask it, except for `cancel`. Raises ClientError, as long as it is asked.
+    Only one task at a time may use it, except for `cancel`. Once failed, it raises the same ClientError on every use.
     """
 
     def __init__(self, transport: Transport, asked: Asked) -> None:
@@ -29,7 +29,7 @@ class AsyncReply:
         return self._asked.id
 
     async def accepted(self) -> None:
-        """Return once the service has the request and keeps it, whatever becomes of this client."""
+        """Return once the service has the request and keeps it, whatever happens to this client."""
         if not self._accepted and self._failure is None:
             await self._next()
         if self._failure is not None:
@@ -46,19 +46,22 @@ class AsyncReply:
         raise StopAsyncIteration
 
     async def result(self) -> Result:
-        """The whole answer, also of parts that were iterated over."""
+        """Return the whole answer, including parts that were iterated over."""
         async for _ in self:
             pass
         assert self._result is not None
         return self._result
 
     async def cancel(self) -> bool:
-        """Cancel the request: whoever iterates gets Cancelled. False where it has ended, or was never posted."""
+        """Cancel the request: an iterating task gets Cancelled. Return False if it has ended, or was never posted."""
         return await self._transport.cancel(self.id)
 
     async def aclose(self) -> None:
-        """Read no further. The request goes on over Redis; over HTTP as `on_disconnect` says: it is cancelled soon."""
-        with suppress(RuntimeError):  # another task is reading: the end of the transport ends it
+        """Stop reading.
+
+        Over Redis the request continues; over HTTP `on_disconnect` applies, so it is canceled soon by default.
+        """
+        with suppress(RuntimeError):  # another task is reading: closing the transport ends it
             await self._events.aclose()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What a client asks for."""
+"""The parameters of a client's request."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ class Message(TypedDict):
 
 
 class Constraint(TypedDict, total=False):
-    """What every choice has to follow: exactly one of these."""
+    """A constraint on every choice: exactly one of these."""
 
     json_schema: str | Mapping[str, Any]
     """A JSON Schema, as text or as an object."""
@@ -32,7 +32,7 @@ Prompt = str | Sequence[int] | Sequence[Message]
 
 
 class Parameters(TypedDict):
-    """What may be said of a request beside its prompt; each as README and schemas/asyncapi.yaml have it.
+    """The parameters of a request, in addition to its prompt, as in the README and schemas/asyncapi.yaml.
 
     `adapter` is the LoRA adapter of the client's model that answers.
     """
@@ -68,7 +68,7 @@ class Parameters(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request as its caller said it; the id is the one that it has in the service."""
+    """One request as the caller gave it; `id` is its id in the service."""
 
     id: str
     prompt: Prompt
@@ -79,7 +79,7 @@ class Asked:
 
     @property
     def is_chat(self) -> bool:
-        """Is the prompt a conversation?"""
+        """Whether the prompt is a conversation."""
         return is_chat(self.prompt)
 
 
@@ -89,7 +89,7 @@ def is_chat(prompt: Prompt) -> bool:
 
 
 def check_asked(prompt: object, priority: object, timeout_s: object) -> None:
-    """InvalidRequest for what is none of these, before it means something else to whoever gets it."""
+    """Raise InvalidRequest for a value of the wrong kind, before another component gives it a different meaning."""
     if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence):
         raise InvalidRequest("prompt", prompt, "text, a list of token ids, or of messages")
     if priority not in CLASSES:
@@ -100,7 +100,7 @@ def check_asked(prompt: object, priority: object, timeout_s: object) -> None:
 
 
 def checked_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are not None, as the contract has them; InvalidRequest for a name that there is not.
+    """Return the parameters that are not None, in the contract's form. Raises InvalidRequest for an unknown name.
 
     A single stop string becomes a list, a JSON Schema text.
     """

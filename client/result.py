@@ -1,4 +1,4 @@
-"""What comes back: pieces of the answer while it is made, and the whole of it."""
+"""What the client returns: parts of the answer while it is generated, and the whole answer."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,10 @@ from orcastream.schemas.events import Usage
 
 @dataclass(frozen=True, slots=True)
 class LikelyToken:
-    """A token and its natural log probability. Its id is told over Redis, its text where there is a tokenizer."""
+    """A token and its natural log probability.
+
+    The id is known over Redis; the text over Redis only with a tokenizer.
+    """
 
     logprob: float
     text: str = ""
@@ -16,18 +19,18 @@ class LikelyToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob(LikelyToken):
-    """A token of an answer or a prompt, and the likeliest ones at its place, the likeliest first."""
+    """A token of an answer or a prompt, and the likeliest tokens at its position, the likeliest first."""
 
     likeliest: tuple[LikelyToken, ...] = ()
     rank: int | None = None
-    """Of a prompt's token: one more than the number of tokens with a higher log probability. None: not told."""
+    """For a prompt's token: one more than the number of tokens with a higher log probability. None means unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What is new of one choice. Over HTTP it is text alone; over Redis tokens, and text where there is a tokenizer.
+    """A new part of one choice: over HTTP only text; over Redis tokens, and text if there is a tokenizer.
 
-    `logprobs` has one item per new token where they were asked for; the text may be empty then.
+    `logprobs` has one item per new token if they were requested; the text may be empty then.
     """
 
     choice: int
@@ -38,7 +41,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One choice as a whole; the same parts as a Delta's, and why it ended."""
+    """One whole choice: the same fields as a Delta, and why it ended."""
 
     text: str
     tokens: tuple[int, ...]
@@ -54,7 +57,7 @@ class Result:
     choices: tuple[Choice, ...]
     usage: Usage
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
-    """One item per token of the prompt where they were asked for; None for the first, which follows nothing."""
+    """One item per token of the prompt if they were requested; None for the first, which follows nothing."""
 
     @property
     def text(self) -> str:

@@ -8,21 +8,21 @@ _SERVED_BY = re.compile(r"^: ?worker (\S+)(?: epoch (\d+))?$")
 
 @dataclass(frozen=True)
 class ServedBy:
-    """The comment that a worker has taken the request up: at its start, and after each takeover."""
+    """The comment that a worker has started on the request: at its start, and after each takeover."""
 
     worker: str
     epoch: int = 0
-    """The attempt's fencing number; 0 where it is not told."""
+    """The attempt's fencing number; 0 if unknown."""
 
 
 @dataclass
 class SseParser:
-    """Feed it lines; it returns what a line completes: the data of an event, or who serves the request."""
+    """Parses lines; returns what each line completes: the data of an event, or the worker that serves the request."""
 
     _data: list[str] = field(default_factory=list)
 
     def feed(self, line: str) -> str | ServedBy | None:
-        """The text of an event's data at the blank line behind it, a ServedBy for that comment, else None."""
+        """Return an event's data at the blank line after it, a ServedBy for that comment, and None otherwise."""
         if not line:
             data, self._data = self._data, []
             return "\n".join(data) if data else None

@@ -1,4 +1,4 @@
-"""An answer as it comes in a gateway's streams, over any number of connections: each part of it once."""
+"""An answer as it arrives in a gateway's streams, over any number of connections: each part of it once."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -15,44 +15,44 @@ _DONE: Final = "[DONE]"
 
 
 class StreamedAnswer:
-    """The text of each choice, and how far the stream under way has come in it.
+    """The text of each choice, and the current stream's position in it.
 
-    A stream that begins behind `last_id` brings what is new. One that begins at the start repeats what was delivered,
-    which is compared and left out.
+    A stream that begins after `last_id` contains only new parts. One that begins at the start repeats the delivered
+    parts, which are compared and left out.
     """
 
     def __init__(self, request_id: str, prompt_logprobs: int | None) -> None:
-        """`prompt_logprobs`: how many likeliest tokens were asked for of each token of the prompt."""
+        """`prompt_logprobs`: number of likeliest tokens requested for each token of the prompt."""
         self._request_id = request_id
         self._most_likeliest = prompt_logprobs or 0
         self._texts: dict[int, str] = {}
         self._reasons: dict[int, str] = {}
         self._usage: Usage | None = None
         self._at: dict[int, int] = {}
-        """Characters of each choice that the stream under way has come to."""
+        """The current stream's position in each choice, in characters."""
         self._logprobs: dict[int, list[TokenLogprob]] = {}
         self._prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
         self._logprobs_at: dict[int, int] = {}
-        """Tokens of each choice that it has told log probabilities of."""
+        """The current stream's position in each choice's log probabilities, in tokens."""
         self.accepted = False
         """Whether the gateways have the request: it can be followed, and need not be posted."""
         self.last_id: str | None = None
-        """Behind which event to go on; None: from the start."""
+        """Id of the event to resume after; None means from the start."""
 
     def begins(self) -> None:
-        """A stream begins, behind `last_id` or at the start."""
+        """A stream begins, after `last_id` or at the start."""
         goes_on = self.last_id is not None
         self._at = {choice: len(text) for choice, text in self._texts.items()} if goes_on else {}
         self._logprobs_at = {choice: len(told) for choice, told in self._logprobs.items()} if goes_on else {}
         self.accepted = True
 
     def forgotten(self) -> None:
-        """The service has lost the request: it is to be posted again, and comes from the start."""
+        """The service has lost the request: it must be posted again, and its answer restarts."""
         self.accepted = False
         self.last_id = None
 
     def take(self, data: str) -> Iterator[Delta | Result]:
-        """What one event brings that is new; the Result comes last. Raises Passing, ClientError."""
+        """Yield what is new in one event; the Result comes last. Raises Passing, ClientError."""
         if data == _DONE:
             yield self._result()
             return
@@ -79,11 +79,11 @@ class StreamedAnswer:
         except ValueError as error:
             raise unreachable(error, self._request_id) from None
         if not isinstance(event, dict) or not ("error" in event or "choices" in event):
-            raise unreachable(ValueError(f"an event that is none: {data[:80]}"), self._request_id)
+            raise unreachable(ValueError(f"not an event: {data[:80]}"), self._request_id)
         return event
 
     def _fresh(self, choice: int, text: str) -> str:
-        """What of `text`, which comes next in the stream, was not delivered yet. ReplyConflict."""
+        """Return the undelivered part of `text`, which is next in the stream. Raises ReplyConflict."""
         known, begin = self._texts.setdefault(choice, ""), self._at.get(choice, 0)
         overlap = known[begin : begin + len(text)]
         if not text.startswith(overlap):
@@ -94,7 +94,7 @@ class StreamedAnswer:
         return fresh
 
     def _fresh_logprobs(self, choice: int, told: Mapping[str, Any]) -> tuple[TokenLogprob, ...]:
-        """Those of tokens that were not told of yet."""
+        """Return the log probabilities of tokens that were not delivered yet."""
         if not told:
             return ()
         known, begin = self._logprobs.setdefault(choice, []), self._logprobs_at.get(choice, 0)

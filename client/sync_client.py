@@ -1,4 +1,4 @@
-"""The client for programs without asyncio: the same, run by an event loop in a thread of its own."""
+"""The client for programs without asyncio: the same client on an event loop in its own thread."""
 
 import ctypes
 import os
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class _Loop:
-    """The event loop, in a thread of its own; `stop` runs `last` in it before it ends."""
+    """The event loop, in its own thread; `stop` runs `last` in it before it ends."""
 
     def __init__(self, last: Callable[[], Awaitable[None]]) -> None:
         self._pid = os.getpid()
@@ -33,7 +33,7 @@ class _Loop:
         _LOOPS.add(self)
 
     def call(self, step: Callable[[], Awaitable[T]]) -> T:
-        """What `step` returns or raises. RuntimeError in a forked process, where nobody would ever run it."""
+        """Return what `step` returns. Raises RuntimeError in a forked process, where nothing would ever run `step`."""
         if os.getpid() != self._pid:
             raise RuntimeError(
                 f"The client belongs to process {self._pid}, which was forked: make one in each process."
@@ -41,11 +41,11 @@ class _Loop:
         return self._portal.call(step)
 
     def keep(self) -> None:
-        """In a forked process: the end of the portal, which would wait for a thread that is not there, never runs."""
+        """In a forked process, keep the portal from closing: that would wait for a thread that does not exist there."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._stack))
 
     def stop(self) -> None:
-        """Nothing is called any more. Without effect in a forked process, whose parent may still need it all."""
+        """End the loop. No effect in a forked process, whose parent may still need everything."""
         self.is_open = False
         if os.getpid() == self._pid:
             self._stack.close()
@@ -64,7 +64,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Reply:
-    """An iterator of what is new; as AsyncReply. `cancel` may be called from another thread."""
+    """An iterator of new parts; see AsyncReply. `cancel` may be called from another thread."""
 
     def __init__(self, loop: _Loop, reply: AsyncReply) -> None:
         self._loop = loop
@@ -76,7 +76,7 @@ class Reply:
         return self._reply.id
 
     def accepted(self) -> None:
-        """Return once the service has the request and keeps it, whatever becomes of this client."""
+        """Return once the service has the request and keeps it, whatever happens to this client."""
         self._call(self._reply.accepted)
 
     def __iter__(self) -> Self:
@@ -89,15 +89,15 @@ class Reply:
             raise StopIteration from None
 
     def result(self) -> Result:
-        """The whole answer, also of parts that were iterated over."""
+        """Return the whole answer, including parts that were iterated over."""
         return self._call(self._reply.result)
 
     def cancel(self) -> bool:
-        """Cancel the request: whoever iterates gets Cancelled. False where it has ended, or was never posted."""
+        """Cancel the request: an iterating thread gets Cancelled. Return False if it has ended, or was never posted."""
         return self._call(self._reply.cancel)
 
     def close(self) -> None:
-        """Read no further, as AsyncReply.aclose."""
+        """Stop reading; see AsyncReply.aclose."""
         if self._loop.is_open:
             self._call(self._reply.aclose)
 
@@ -114,7 +114,7 @@ class Reply:
 
 
 class Client:
-    """`with Client(urls, model) as client: ...`; parameters as AsyncClient's. May be used by several threads."""
+    """`with Client(urls, model) as client: ...`; parameters as for AsyncClient. May be used by several threads."""
 
     def __init__(
         self,
@@ -152,14 +152,14 @@ class Client:
         durable: bool = False,
         **parameters: Unpack[Parameters],
     ) -> Reply:
-        """A reply to iterate over, or to take the whole of; as AsyncClient.generate."""
+        """Return a reply to iterate over, or to get the whole answer from; see AsyncClient.generate."""
         reply = self._client.generate(
             prompt, request_id=request_id, priority=priority, timeout_s=timeout_s, durable=durable, **parameters
         )
         return Reply(self._loop, reply)
 
     def close(self) -> None:
-        """Read no further in any reply, end all connections and the thread. Idempotent."""
+        """Stop reading all replies; close all connections and end the thread. Idempotent."""
         self._loop.stop()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Log probabilities as they come: in the chunks of a gateway's streams, and in the runs of reply logs."""
+"""Log probabilities as they arrive: in the chunks of a gateway's streams, and in the runs of reply logs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from orcastream.text.tokenizer import Tokenizer
 
 
 def of_chunk(told: Mapping[str, Any]) -> Iterator[TokenLogprob]:
-    """Those of a choice's `logprobs` in a chat or a completion, whose lists have one item per token."""
+    """Yield those of a choice's `logprobs` in a chat or a completion, whose lists have one item per token."""
     if "content" in told:
         for one in told["content"] or ():
             yield TokenLogprob(one["logprob"], one["token"], likeliest=_sorted(map(_of_chat, one["top_logprobs"])))
@@ -24,7 +24,7 @@ def of_chunk(told: Mapping[str, Any]) -> Iterator[TokenLogprob]:
 def of_run(
     tokenizer: Tokenizer | None, tokens: Sequence[int], items: Sequence[Any], *, position: int
 ) -> Iterator[TokenLogprob]:
-    """Those of a run's tokens, the first of which stands at `position` of its choice."""
+    """Yield those of a run's tokens, the first of which is at `position` in its choice."""
     for offset, (token, (own, likeliest)) in enumerate(zip(tokens, items, strict=True)):
         first = position + offset == 0
         others = tuple(LikelyToken(value, _text(tokenizer, other, first), other) for other, value in likeliest)
@@ -32,9 +32,10 @@ def of_run(
 
 
 def of_prompt_chunk(told: Sequence[Mapping[str, Any] | None], count: int) -> Iterator[TokenLogprob | None]:
-    """A choice's `prompt_logprobs` in a completion: per token of the prompt a map, whose first item is its own.
+    """Yield a choice's `prompt_logprobs` in a completion: per token of the prompt a map, whose first item is its
+    own.
 
-    Behind it are those of the `count` likeliest ones that are others.
+    After it come those of the `count` likeliest other tokens.
     """
     for tokens in told:
         if tokens is None:
@@ -48,7 +49,7 @@ def of_prompt_chunk(told: Sequence[Mapping[str, Any] | None], count: int) -> Ite
 
 
 def of_prompt_run(tokenizer: Tokenizer | None, run: PromptRun) -> Iterator[TokenLogprob | None]:
-    """Those of more tokens of the prompt."""
+    """Yield those of a run of the prompt's tokens."""
     skip = int(run.position == 0)
     if skip:
         yield None

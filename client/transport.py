@@ -1,4 +1,4 @@
-"""What a way to the service has to do; one is over HTTP, one over Redis."""
+"""The interface of a transport to the service; one is over HTTP, one over Redis."""
 
 from collections.abc import AsyncGenerator
 from typing import Protocol
@@ -15,20 +15,20 @@ Event = Accepted | Delta | Result
 
 
 class Transport(Protocol):
-    """Carries requests to the service, and their answers back, over whatever breaks in between."""
+    """Carries requests to the service, and their answers back, through failures in between."""
 
     def request_id(self, prompt: Prompt, own: str | None) -> str:
-        """The id under which the service will know a request; `own` is the caller's. InvalidRequest."""
+        """Return the id of a request in the service; `own` is the caller's id. Raises InvalidRequest."""
 
     def events(self, asked: Asked) -> AsyncGenerator[Event]:
-        """Accepted once, then what is new, and the Result at the end; each part of the answer once.
+        """Yield Accepted once, then new parts, and the Result at the end; each part of the answer once.
 
-        Posts the request at the first step. Raises ClientError. May be advanced from several tasks in turn: holds no
-        timeout across a yield.
+        Posts the request at the first step. Raises ClientError. Different tasks may advance it one after another, so it
+        holds no timeout across a yield.
         """
 
     async def cancel(self, request_id: str) -> bool:
-        """Cancel; False where the request has ended, or is not known. Raises ClientError."""
+        """Cancel a request; return False if it has ended or is unknown. Raises ClientError."""
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""

@@ -104,5 +104,5 @@ def test_what_answers_like_no_gateway_is_one_line(
     )
     assert main(["chat", "--url", "http://host:3000"]) == 2
     assert capsys.readouterr().err == (
-        "orcastream chat: no model at http://host:3000: What answers there is no gateway.\n"
+        "orcastream chat: no model at http://host:3000: The server at this URL is not a gateway.\n"
     )
