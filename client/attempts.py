@@ -44,9 +44,7 @@ class Passing(Exception):
 
 
 class Attempts:
-    """One request's attempts: the next gateway after each failure, growing pauses, `patience_s` from the first
-    failure.
-    """
+    """One request's attempts: the next gateway after each failure, growing pauses, at most `patience_s` of failures."""
 
     def __init__(self, urls: Sequence[str], patience_s: float, closing: asyncio.Event | None = None) -> None:
         """`closing`: event that cuts every pause short."""

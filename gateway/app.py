@@ -181,9 +181,7 @@ def _route(request: Request) -> str:
 
 
 def _told_in_logs(error: ApiError) -> str | None:
-    """Return the outline of an error without the request's content, which may be a prompt; None if nothing was
-    quoted.
-    """
+    """Return an error's message without quoted values, which may be prompts; None if it has nothing else to say."""
     if error.is_fault:
         return without_values(error.message)
     outline = without_values(error.message)

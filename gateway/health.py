@@ -15,7 +15,7 @@ async def live(gateway: Gateway, request: Request) -> Response:
 
 
 async def ready(gateway: Gateway, request: Request) -> Response:
-    """GET /health/ready, and /health as other servers call it: Redis answers, and one of the models has workers.
+    """GET /health/ready, and /health as other servers call it: Redis answers, and one of the models is served.
 
     Raises ApiError 503 with the reason otherwise.
     """

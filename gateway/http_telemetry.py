@@ -36,9 +36,7 @@ def instrument(app: "FastAPI") -> None:
 
 
 def _leave_out_secrets(span: Span, scope: dict[str, Any]) -> None:
-    """Remove the query and keys in the path: a client that puts its body into the query has written its prompt
-    there.
-    """
+    """Remove the query, and keys in the path: a client that mistakes the query for the body puts its prompt there."""
     if not span.is_recording():
         return
     told = dict(getattr(span, "attributes", None) or {})

@@ -8,10 +8,7 @@ class CannotListen(ValueError):
 
 
 def listening(host: str, port: int, setting: str, *, shared: bool = False) -> list[socket.socket]:
-    """Bind sockets to every address of `host`; `shared`: other processes listen on the same port.
-
-    Raises CannotListen.
-    """
+    """Bind sockets to all addresses of `host`; `shared`: others listen on the same port, too. Raises CannotListen."""
     bound: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in _addresses(host, port):

@@ -44,9 +44,7 @@ class _Server(uvicorn.Server):
 async def serve(
     settings: GatewaySettings, name: str, telemetry: Telemetry, early: list[int], *, shares_port: bool
 ) -> None:
-    """Serve until SIGTERM or SIGINT; return at once if one is in `early`, the signals from before the event loop
-    ran.
-    """
+    """Serve until SIGTERM or SIGINT; return at once if `early` has one, received before the event loop ran."""
     on_stop(leaving(telemetry))
     if early:
         return

@@ -103,9 +103,7 @@ class RequestTelemetry:
             self._span.set_status(StatusCode.ERROR, error.message)
 
     def broke_off(self, error: ApiError) -> None:
-        """Record the error that ends an accepted request for its client: its terminal error, or a failure of the
-        gateway.
-        """
+        """Record the error that ends an accepted request for its client: its own end, or a failure of the gateway."""
         if not self._has_ended and self._priority_class is not None and self._metrics is not None:
             self._metrics.broken_off(self._priority_class, error.code or str(error.status))
         self.failed(error)

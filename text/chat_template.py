@@ -44,9 +44,7 @@ class ChatTemplate:
 
     @cached_property
     def variables(self) -> frozenset[str]:
-        """Names allowed in `chat_template_kwargs`: variables that the template reads, except those that it is always
-        given.
-        """
+        """Names allowed in `chat_template_kwargs`: variables that the template reads and is not always given."""
         given = {"messages", *signature(self._hf.apply_chat_template).parameters, *self._hf.special_tokens_map}
         return frozenset().union(*map(_read_by, self._sources)) - given
 

@@ -47,9 +47,7 @@ class Detokenizer:
 
 
 class _Pieces:
-    """Decodes each token's bytes with an incremental UTF-8 decoder, then applies the decoder's rule for leading
-    spaces.
-    """
+    """Decodes tokens' bytes with an incremental UTF-8 decoder, then applies the decoder's rule for leading spaces."""
 
     def __init__(self, table: TokenBytes) -> None:
         self._table = table

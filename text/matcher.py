@@ -50,9 +50,7 @@ class Matcher:
         return type(self)(self._grammar, self._vocabulary, self._begun.pop() if self._begun else None)
 
     def make_ready(self, count: int) -> None:
-        """Make the states for `count` calls of `another`, each of which takes as long as `of`; other threads run
-        meanwhile.
-        """
+        """Make the states for `count` calls of `another`; each takes as long as `of`. Other threads run meanwhile."""
         while len(self._begun) < count:
             self._begun.append(_new_state(self._grammar, self._vocabulary))
 
@@ -67,9 +65,7 @@ class Matcher:
             raise ConstraintFailed(self._state.get_error())
 
     def fill(self, mask: npt.NDArray[np.uint8]) -> None:
-        """Set the bits of the tokens allowed next, in a mask of a multiple of 32 bits; end tokens where the answer
-        may end.
-        """
+        """Set the bits of the tokens allowed next, a multiple of 32 bits; of end tokens where the answer may end."""
         self._state.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if self._state.is_error():
             raise ConstraintFailed(self._state.get_error())

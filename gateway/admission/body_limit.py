@@ -16,9 +16,7 @@ _DIGITS = 18
 
 
 def announced_in(content_length: bytes) -> int | None:
-    """Return the bytes that a Content-Length announces (of a huge number, its first digits); None if it is not a
-    number.
-    """
+    """Return the bytes that a Content-Length announces (the first digits of a huge number); None if it is invalid."""
     if not content_length.isdigit():
         return None
     return int(content_length.lstrip(b"0")[:_DIGITS] or 0)  # int() refuses thousands of digits, even zeros

@@ -152,9 +152,7 @@ class RequestAdmission:
     def _as_answered(
         self, asked: ApiRequest, chat: Conversation, ids: Sequence[int], parameters: RequestParameters
     ) -> RequestParameters:
-        """Add the answer's format to the parameters, and a grammar for the whole answer if parts of it are
-        mandatory.
-        """
+        """Add the answer's format to the parameters, and a grammar for all of it if parts of it are mandatory."""
         answer_format = self._formats.of(chat, ids)
         if answer_format.is_plain:
             return parameters
@@ -175,9 +173,7 @@ class RequestAdmission:
 
 
 def _default_length(asked: ApiRequest, longest: int | None) -> int | None:
-    """Return the maximum output tokens if the body sets none, before the context lowers it; None: only the context
-    does.
-    """
+    """Return the maximum output tokens if the body sets none; None if only the context limits them."""
     own = asked.endpoint.default_max_tokens
     if own is None:
         return longest
@@ -197,9 +193,7 @@ def _one_for_each(request_id: str, count: int) -> list[str]:
 
 
 def _check_told(opening: Opening, payloads: Sequence[Payload]) -> None:
-    """Raise InvalidRequest if the answer would contain too many log probabilities of prompts: each choice repeats
-    them.
-    """
+    """Raise InvalidRequest if the answer would have too many log probabilities of prompts: each choice repeats them."""
     told = opening.logprobs_per_token * sum(len(payload.prompt) * payload.n for payload in payloads)
     if told <= MAX_PROMPT_LOGPROBS_IN_ANSWER:
         return

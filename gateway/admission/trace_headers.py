@@ -10,9 +10,7 @@ _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f
 
 
 def trace_headers(headers: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """Return traceparent and tracestate as they may be forwarded; invalid headers are dropped, as the standard
-    requires.
-    """
+    """Return traceparent and tracestate as they may be forwarded; drops invalid headers, as the standard requires."""
     parent = headers.get("traceparent", "").strip()
     if not _TRACEPARENT.fullmatch(parent):
         return None, None

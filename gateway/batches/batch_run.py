@@ -62,9 +62,7 @@ class BatchRun:
         await self._end()
 
     async def _take_lines(self) -> bool:
-        """Copy the lines from the input file into the job; return False if the input is invalid, after recording the
-        errors.
-        """
+        """Copy the lines of the input file into the job; if the input is invalid, record the errors, return False."""
         errors = await self._check_input()
         if errors:
             await self._job.mark(Mark.ERRORS, json.dumps(errors))

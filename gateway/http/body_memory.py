@@ -55,9 +55,7 @@ class BodyMemory:
 
 
 def check_encoding(headers: Headers) -> None:
-    """Raise ApiError 400 for a compressed body: nothing here decompresses it, and no limit would count its real
-    size.
-    """
+    """Raise ApiError 400 for a compressed body: nothing here decompresses it, and limits would miss its real size."""
     encoding = headers.get("content-encoding", "identity")
     if encoding.strip().lower() not in ("", "identity"):
         raise invalid(InvalidRequest("Content-Encoding", encoding, "identity: send the body uncompressed"))

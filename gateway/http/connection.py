@@ -174,9 +174,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._end(_late("body", self._limits.body_timeout_s))
 
     def _end(self, error: ApiError) -> None:
-        """Send the error, unless an answer has begun, and close; the request's handler learns that the client has
-        left.
-        """
+        """Send the error, unless an answer has begun, and close; the request's handler learns that the client left."""
         self._stop_waiting()
         begun = self._answering and self.cycle.response_started
         if not begun and not self.transport.is_closing():

@@ -16,9 +16,7 @@ _LOCAL: Final = ("localhost", "*.localhost")
 
 
 def hosts_for(allowed: Sequence[str], listens_on: str) -> tuple[str, ...]:
-    """Return the names that a server answers to: the configured ones; else `localhost` alone if it listens only
-    there.
-    """
+    """Return the names that a server answers to: the configured ones; else `localhost` if it listens only there."""
     return tuple(allowed) or (_LOCAL if _is_loopback(listens_on) else (ANY,))
 
 

@@ -11,9 +11,7 @@ _PATH: Final = 2
 
 
 class WithoutSecrets(logging.Filter):
-    """Removes keys in paths, and whole queries, from uvicorn's access log: clients confuse them with headers and
-    bodies.
-    """
+    """Removes keys in paths, and queries, from uvicorn's access log: clients mistake them for headers and bodies."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let every record pass, without secrets."""

@@ -72,9 +72,7 @@ class AnswerShape:
         usage: Usage | None = None,
         logprobs: Logprobs = (),
     ) -> Json:
-        """Return the chunk that adds `parts` to a choice, with its finish reason if it ended and the token counts so
-        far.
-        """
+        """Return the chunk that adds `parts` to a choice, with any finish reason and the token counts so far."""
         return self._chunk(self.endpoint.delta(self.first_choice + choice, parts, finish_reason, logprobs), usage)
 
     def usage_chunk(self, usage: Usage) -> Json:

@@ -31,9 +31,7 @@ class ChoiceLogprobs:
                 self._rest[name] = value
 
     def json(self, behind: Self | None = None) -> dict[str, Any] | None:
-        """Return the field, each of its lists followed by the items of `behind`; None if it has no tokens of its
-        own.
-        """
+        """Return the field, each of its lists followed by the items of `behind`; None without own tokens."""
         if not self._lists:
             return None
         more = {} if behind is None else {name: items.so_far().parts for name, items in behind._lists.items()}

@@ -19,7 +19,7 @@ from orcastream.schemas.request import RequestParameters
 from orcastream.telemetry.version import own_version
 
 _ERRORS: Final = {
-    400: "The request breaks a rule: `param` names the parameter; the message has its value and what is allowed.",
+    400: "The request breaks a rule: `param` names the parameter; the message gives its value and what is allowed.",
     401: "The API key is missing or wrong.",
     403: "The API key does not allow this.",
     404: "No such model, or this tenant has no such request, file or batch.",
@@ -72,7 +72,7 @@ def document() -> Json:
             **_files_and_batches(),
             "/health": {"get": _operation("Same as /health/ready, under the name that other servers use.", (503,))},
             "/health/live": {"get": _operation("The process is alive.", ())},
-            "/health/ready": {"get": _operation("Redis answers, and a model has workers.", (503,))},
+            "/health/ready": {"get": _operation("Redis answers, and a model is served.", (503,))},
             "/openapi.json": {"get": _operation("This document.", ())},
             "/docs": {"get": _operation("This document for people.", (), kind="text/html")},
         },

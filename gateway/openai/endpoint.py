@@ -98,9 +98,7 @@ class ChoicesEndpoint(GenerationEndpoint):
     def whole_choice(
         self, choice: int, parts: Sequence[Part], finish_reason: str | None, logprobs: Json | None
     ) -> Json:
-        """Return the choice of an answer that is not streamed; `logprobs`: the field in the form of
-        `write_logprobs`.
-        """
+        """Return the choice of an answer that is not streamed; `logprobs`: the field as `write_logprobs` returns it."""
 
     @abstractmethod
     def write_logprobs(self, tokens: Logprobs) -> Json:

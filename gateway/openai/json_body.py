@@ -11,9 +11,7 @@ MAX_BODY_PARTS: Final = 65_536
 MAX_BODY_STRINGS: Final = 50_000
 """Names and texts in a body; a chat of 10,000 messages has 40,000."""
 MAX_BODY_VALUES: Final = 262_144
-"""Values in the maps and arrays of a body, in addition to the context's size: longer arrays of ids are not even
-read.
-"""
+"""Values in a body's maps and arrays, in addition to the context's size: longer arrays of ids are not even read."""
 
 
 def read_json_object(raw: bytes, max_values: int) -> dict[str, Any]:

@@ -23,9 +23,7 @@ class TokenIds:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """Tools in the form of templates, and the calls that an answer may have; `followed`: the answer must follow
-    them.
-    """
+    """Tools in the form of templates, and the calls that an answer may have; `followed`: it must follow them."""
 
     tools: Sequence[dict[str, Any]]
     calls: Calls

@@ -22,9 +22,7 @@ from orcastream.text.tokenizer import Tokenizer
 TOOL_CALLS: Final = "tool_calls"
 """The finish reason of an answer that ended normally and contains calls, all of them complete."""
 _PIECE_TOKENS: Final = 16
-"""Maximum number of tokens with log probabilities in one piece: a run may hold a whole answer, and each token takes
-long.
-"""
+"""Maximum tokens with log probabilities in one piece: a run may hold a whole answer, and each token takes long."""
 
 
 class Piece(NamedTuple):

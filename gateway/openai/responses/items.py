@@ -42,9 +42,7 @@ class ResponseInput(Conversation):
         return cls(messages, template_kwargs, tool_use, items=tuple(items), instructions=instructions)
 
     def after(self, earlier: Sequence[Item]) -> Self:
-        """Return the input as the continuation of a conversation, whose former instructions and tools no longer
-        apply.
-        """
+        """Return the input as the continuation of a conversation, whose former instructions and tools are dropped."""
         return self.of([*earlier, *self.items], self.instructions, self.template_kwargs, self.tool_use)
 
     def place_of_calls(self, number: int) -> str:
