@@ -17,6 +17,8 @@ PASSING: Final = frozenset(
     {"LOADING", "READONLY", NO_REPLICAS, "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"}
 )
 """Error codes of a server that cannot serve now, while it or its successor soon will."""
+_NO_LEASES: Final = ("BUSY", "CLUSTERDOWN", "MISCONF", NO_REPLICAS, "TRYAGAIN")
+"""Error codes of a server that keeps its connections but renews no leases (out of memory, it still renews them)."""
 
 
 class BrokerError(Exception):
@@ -148,6 +150,12 @@ def raise_if_moved(error: ResponseError) -> None:
     """Raise LinkLost if a key that a link was opened for has moved to another node of the cluster."""
     if error_code(error) == "MOVED":
         raise LinkLost(f"another node serves the key: {error}") from None
+
+
+def renews_nothing(error: ResponseError) -> bool:
+    """Return whether a refusal says that the server renews no leases now."""
+    # Redis 6.2 reports an error inside a script under the code ERR.
+    return error_code(error) in _NO_LEASES or any(f"-{code} " in str(error) for code in _NO_LEASES)
 
 
 def error_code(error: ResponseError) -> str:

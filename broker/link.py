@@ -19,7 +19,7 @@ from redis.exceptions import (
 
 from orcastream.broker.address import POOL_PARAMETERS
 from orcastream.broker.connection import Connection
-from orcastream.broker.errors import LinkLost
+from orcastream.broker.errors import LinkLost, renews_nothing
 from orcastream.broker.resp import ProtocolError, ReplyParser, pack, pack_many
 from orcastream.broker.scripts import Arg, Command, ScriptCall
 
@@ -122,6 +122,8 @@ class Link(Connection):
         self._heard_at = 0.0
         self.longest_wait_s = 0.0
         """The longest time that the server took to answer, since a caller last reset it to 0."""
+        self.renewed_nothing = False
+        """Whether the server sent an error that renewals get, too, since a caller last reset it to False."""
         self._timer: asyncio.TimerHandle | None = None
         self._lost = asyncio.Event()
         self._others: WeakSet[Link] = WeakSet()
@@ -327,10 +329,17 @@ class Link(Connection):
                 replies = unresolved = self._parser.feed(data)
                 while unresolved:
                     unresolved = self._resolve(unresolved)
-                if any(is_replicas(reply) for reply in replies):
-                    self._die("the server is a replica, and takes no writes")
+                for reply in replies:
+                    if isinstance(reply, ResponseError):
+                        self._refused(reply)
         except ProtocolError as error:
             self._die(f"{type(error).__name__}: {error}")
+
+    def _refused(self, error: ResponseError) -> None:
+        if is_replicas(error):
+            self._die("the server is a replica, and takes no writes")
+        elif renews_nothing(error):
+            self.renewed_nothing = True
 
     def _unforeseen(self, data: bytes) -> bytes:
         """Return the part of `data` left to parse after removing replies that match what the oldest writes expect."""

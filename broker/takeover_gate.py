@@ -11,7 +11,7 @@ _FROZEN_S = 0.25
 
 class TakeoverGate:
     """Closed for one lease after the server's start, in which every owner renews, and until `not_before_ms`; and again
-    when the server was frozen long enough that leases may have expired.
+    when the server refused renewals, or was frozen long enough that leases may have expired.
 
     Bound to one link, the only one to the server of the request streams: a restart breaks it.
     """
@@ -25,9 +25,10 @@ class TakeoverGate:
 
     async def is_open(self) -> bool:
         """Whether leases may be taken over now; costs a round trip while the gate is closed. Raises LinkLost."""
-        if self._link.longest_wait_s > max(_FROZEN_S, self._lease_ms / 2000):  # owners renew four times per lease
+        longest_s = max(_FROZEN_S, self._lease_ms / 2000)  # owners renew four times per lease
+        if self._link.longest_wait_s > longest_s or self._link.renewed_nothing:
             self._open, self._was_frozen = False, True
-        self._link.longest_wait_s = 0.0
+        self._link.longest_wait_s, self._link.renewed_nothing = 0.0, False
         if not self._open:
             info, now = await self._link.call_many([("INFO", "server"), ("TIME",)])
             if isinstance(now, ResponseError):

@@ -4,8 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from redis.exceptions import ResponseError
 
-from orcastream.broker.errors import LinkLost
+from orcastream.broker.errors import LinkLost, Unwritable
 from orcastream.broker.link import Link
 from orcastream.broker.presence import new_process_name
 from orcastream.broker.queue import RequestQueue, entry_state
@@ -147,6 +148,30 @@ async def test_hazard_15_takeover_storm_after_a_redis_restart(
     await owner.connect()
     assert await rival.claimer.expired(1) == []
     assert (await entry_state(rival.link, keys, accepted.entry)).idle_ms >= lease_ms, "the lease did run out"
+    assert (await owner.renew(job))[job.ref].owned
+    await owner.close()
+    assert (await take_over(rival)).suspect, "a worker that is really gone is taken over, later"
+
+
+@pytest.mark.parametrize("in_script", [False, True], ids=["", "in a script"])
+async def test_hazard_15_takeover_storm_after_a_time_without_writes(
+    redis_server: RedisServer, link: Link, keys: Keys, make_worker: MakeWorker, in_script: bool
+) -> None:
+    """Owners get a lease to renew where the server renewed none for a time, here for want of replicas."""
+    accepted = await enqueue(link, keys, make_request())
+    owner, rival = [await make_worker(redis_server.url, name, lease_ms=500) for name in ("w1", "w2")]
+    job = await owner.take()
+    write = ("EVAL", "return redis.call('DEL', KEYS[1])", 1, keys.watched) if in_script else ("DEL", keys.watched)
+    await link.call("CONFIG", "SET", "min-replicas-to-write", 1)
+    try:
+        while (await entry_state(link, keys, accepted.entry)).idle_ms < 500:
+            with pytest.raises(Unwritable, match="NOREPLICAS"):
+                await owner.renew(job)
+        with pytest.raises(ResponseError, match="NOREPLICAS"):  # as when a worker says that it lives
+            await rival.link.call(*write)
+    finally:
+        await link.call("CONFIG", "SET", "min-replicas-to-write", 0)
+    assert await rival.claimer.expired(1) == []
     assert (await owner.renew(job))[job.ref].owned
     await owner.close()
     assert (await take_over(rival)).suspect, "a worker that is really gone is taken over, later"
