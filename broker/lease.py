@@ -74,22 +74,22 @@ class Leases:
         """
         chunks = list(_chunks(self._keys, held))
         calls: list[Command | ScriptCall] = [
-            RENEW.call(
-                [stream, *(self._keys.cancel(one.request_id) for one in chunk)],
-                [GROUP, self._worker, *(one.ref.entry_id for one in chunk)],
-            )
+            RENEW.call([stream], [GROUP, self._worker, *(one.ref.entry_id for one in chunk)])
             for stream, chunk in chunks
         ]
+        # Not by the script: while a slot is being moved, a script that names keys which are not there is refused.
+        cancels = [("EXISTS", self._keys.cancel(one.request_id)) for _, chunk in chunks for one in chunk]
         lifetimes = [("PEXPIREAT", self._keys.reply(one.request_id), one.log_expire_at_ms) for one in held]
-        replies = await self._link.call_many([*calls, *lifetimes])
+        replies = await self._link.call_many([*calls, *cancels, *lifetimes])
         if all(isinstance(reply, ResponseError) for reply in replies[: len(chunks)]):
             require(replies)
-        return {
-            one.ref: Lease(owned=bool(flag & 1), cancelled=bool(flag & 2))
-            for (_, chunk), flags in zip(chunks, replies, strict=False)
-            if not isinstance(flags, ResponseError)
-            for one, flag in zip(chunk, flags, strict=True)
-        }
+        told = iter(replies[len(chunks) :])
+        leases: dict[EntryRef, Lease] = {}
+        for (_, chunk), owned in zip(chunks, replies, strict=False):
+            for number, (one, cancelled) in enumerate(zip(chunk, told, strict=False)):
+                if not isinstance(owned, ResponseError):
+                    leases[one.ref] = Lease(owned=owned[number] == 1, cancelled=cancelled == 1)
+        return leases
 
     async def hand_over(self, given: Iterable[Given | EntryRef]) -> list[EntryRef]:
         """Let the leases expire at once, and wake idle workers; the deliveries do not count.

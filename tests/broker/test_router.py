@@ -12,6 +12,7 @@ from orcastream.broker.connect import connect
 from orcastream.broker.connection import Connection
 from orcastream.broker.errors import LinkLost, Unwritable
 from orcastream.broker.fold import fold_log
+from orcastream.broker.lease import Lease
 from orcastream.broker.loss import Watch
 from orcastream.broker.queue import RequestQueue
 from orcastream.broker.reply_log import append_many
@@ -195,6 +196,19 @@ async def test_a_new_log_begins_where_its_slot_is_going_to_be(
             assert client.keys("orca:reply:*") == [job.log.key.encode()]
     await worker.step(job)
     assert await logged(router, keys, job) == expected(2)
+
+
+@pytest.mark.parametrize("num_keys", [0, 1000], ids=["no key moved yet", "all keys moved"])
+async def test_leases_are_renewed_while_the_slot_of_the_queue_is_being_moved(
+    cluster: RedisCluster, router: Router, keys: Keys, make_worker: MakeWorker, num_keys: int
+) -> None:
+    worker = await make_worker(cluster.url, "w1")
+    queue = keys.requests("normal")
+    jobs = await running(worker, router, keys, "r1", "r2")
+    with cluster.moving(queue, other_node(cluster, queue), num_keys=num_keys):
+        assert await worker.renew(*jobs) == {job.ref: Lease(owned=True, cancelled=False) for job in jobs}
+        await router.call("SET", keys.cancel("r2"), "1", "PX", 60_000)
+        assert [lease.cancelled for lease in (await worker.renew(*jobs)).values()] == [False, True]
 
 
 async def test_a_queue_whose_slot_moves_goes_on_where_it_has_gone(
